@@ -25,7 +25,7 @@ class Member(NamedTuple):
 
     `read` raises OSError and ExtractionError, and must be called before the next part is requested. `fields` are
     further template fields; `kind` is set if the name does not tell it; `passed` says why it is not a document.
-    `parts` gives the parts of a mail instead of its bytes.
+    `parts` gives the parts of a mail instead of its bytes. `known` is the text of the mail that a winmail.dat is in.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Member(NamedTuple):
     kind: Kind | None = None
     passed: IgnoredReason | None = None
     parts: Callable[[], Iterator[Member]] | None = None
+    known: str = ""
 
 
 def zip_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:

@@ -18,8 +18,8 @@ from orchestrator.core.storages import PerThread
 from orchestrator.documents.claimed_folder import ClaimedFolder
 from orchestrator.documents.lines import too_large
 from orchestrator.documents.redirects import led_elsewhere
-from orchestrator.documents.remote import AT_ONCE, LONG_SECONDS, PAUSES, RemoteObject, why
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.remote import AT_ONCE, LONG_SECONDS, PAUSES, why
+from orchestrator.documents.types import DocumentProblem, ExtractionError, RemoteObject
 
 MOST_FAILED = 5
 """After this many failed downloads in a row, the storage is at fault, not the objects."""

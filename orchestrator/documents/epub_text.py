@@ -7,7 +7,7 @@ import re
 from urllib.parse import unquote
 
 from orchestrator.documents import html_text
-from orchestrator.documents.files import text_too_large
+from orchestrator.documents.lines import text_too_large
 from orchestrator.documents.office import Losses, damaged, encrypted
 from orchestrator.documents.office_package import Package
 from orchestrator.documents.pdf_text import PAGE_BREAK

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.documents.encoding import chosen_encoding, clean, decode, iso_2022_of
 from orchestrator.documents.kinds import CONVERTED, IMAGE, SHEETS, UNKNOWN, split_name
-from orchestrator.documents.lines import read_all
+from orchestrator.documents.lines import read_all, text_too_large
 from orchestrator.documents.plugins import Extract, Plugin
 from orchestrator.documents.safe_open import Opener, open_file
 from orchestrator.documents.types import (
@@ -166,14 +166,6 @@ def io_problem(error: OSError) -> ExtractionError:
         )
     return ExtractionError(
         DocumentProblem.UNREADABLE, f"It cannot be read ({error.strerror or error}); check the disk, or exclude it."
-    )
-
-
-def text_too_large(limit: int) -> ExtractionError:
-    """Return the error for a text that is too long although its file is small enough."""
-    return ExtractionError(
-        DocumentProblem.TOO_LARGE,
-        f"Its text has more than the {limit:,} characters allowed; split it, or raise `max_bytes`.",
     )
 
 

@@ -78,6 +78,14 @@ def too_large(size: int, limit: int) -> ExtractionError:
     )
 
 
+def text_too_large(limit: int) -> ExtractionError:
+    """Return the error for a text that is too long although its file is small enough."""
+    return ExtractionError(
+        DocumentProblem.TOO_LARGE,
+        f"Its text has more than the {limit:,} characters allowed; split it, or raise `max_bytes`.",
+    )
+
+
 def chunks(path: str, within: str | None = None) -> Iterator[bytes]:
     """Yield the file as it is when opened, in pieces of 1 MiB; later additions are left out.
 

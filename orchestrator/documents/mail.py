@@ -16,7 +16,6 @@ from orchestrator.documents.mail_members import (
     SHOWN,
     TNEF,
     attachment,
-    encrypted,
     is_pgp,
     message_fields,
     message_text,
@@ -31,6 +30,7 @@ from orchestrator.documents.mail_sections import (
     sections,
     type_of,
 )
+from orchestrator.documents.smime import encrypted
 from orchestrator.documents.tnef import outlook_text
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.unpacking import UnpackLimit

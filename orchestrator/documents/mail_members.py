@@ -8,6 +8,7 @@ from functools import partial
 from orchestrator.documents.archives import Member
 from orchestrator.documents.kinds import CALENDAR, MAIL, OUTLOOK_DATA, TEXT, split_name
 from orchestrator.documents.mail_headers import words
+from orchestrator.documents.smime import content, encrypted
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 MESSAGE = "message"
@@ -75,13 +76,6 @@ def is_pgp(kind: str, read: Callable[[], bytes]) -> bool:
     return kind == _PGP_TYPE or read()[:200].lstrip().startswith(_PGP.encode())
 
 
-def encrypted() -> ExtractionError:
-    """Return the error for a mail whose text only its receiver can read."""
-    return ExtractionError(
-        DocumentProblem.ENCRYPTED, "The mail is encrypted; save a copy that is not, or exclude it."
-    )
-
-
 def attachment(
     name: str, kind: str, number: int, read: Callable[[], bytes], fields: Mapping[str, str], known: str = ""
 ) -> Member:
@@ -89,9 +83,7 @@ def attachment(
     name = words(name).replace("\\", "/").rpartition("/")[2].strip().strip("\0")
     lower = name.lower()
     if kind in TNEF or lower == "winmail.dat":
-        from orchestrator.documents.tnef import tnef_members
-
-        return Member(name or "winmail.dat", bytes, fields, OUTLOOK_DATA, parts=partial(tnef_members, read, known))
+        return Member(name or "winmail.dat", read, fields, OUTLOOK_DATA, known=known)
     if is_signed_file(name):
         return Member(name[:-4], partial(_content, read), fields)
     if kind in SIGNED or lower == "smime.p7m":
@@ -112,8 +104,6 @@ def is_signed_file(name: str) -> bool:
 
 
 def _content(read: Callable[[], bytes]) -> bytes:
-    from orchestrator.documents.smime import content
-
     return content(read())
 
 

@@ -12,7 +12,8 @@ from typing import Any
 from msgspec import Struct, field
 
 from orchestrator.documents.encoding import bom_of, decode, decode_declared, wide_without_bom
-from orchestrator.documents.mail_members import SIGNED, encrypted, is_signed_file
+from orchestrator.documents.mail_members import SIGNED, is_signed_file
+from orchestrator.documents.smime import content, encrypted
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 Part = Message
@@ -88,8 +89,6 @@ def _of_multipart(part: Part, kind: str, found: Sections) -> list[Part]:
 
 
 def _signed(part: Part, found: Sections) -> list[Part]:
-    from orchestrator.documents.smime import content
-
     if "certs-only" in str(part.get("Content-Type", "")).lower():
         found.attached.append(part)
         return []

@@ -11,7 +11,8 @@ from typing import Any
 from orchestrator.documents import compound
 from orchestrator.documents.archives import Member
 from orchestrator.documents.content import Content
-from orchestrator.documents.mapi import ATTACHED_DATA, BINARY, OBJECT, Attachment, MapiMail, MapiProperties, members
+from orchestrator.documents.mapi import ATTACHED_DATA, BINARY, OBJECT, Attachment, MapiMail, MapiProperties
+from orchestrator.documents.outlook_mail import members
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.unpacking import UnpackLimit
 

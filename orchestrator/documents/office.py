@@ -7,7 +7,7 @@ import io
 from collections import Counter
 from contextlib import suppress
 
-from orchestrator.documents.files import text_too_large
+from orchestrator.documents.lines import text_too_large
 from orchestrator.documents.types import NOTES, DocumentProblem, ExtractionError
 
 EXCELS_PASSWORD, POWERPOINTS_PASSWORD = "VelvetSweatshop", "/01Hannes Ruescher/01"

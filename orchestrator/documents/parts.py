@@ -16,9 +16,19 @@ from orchestrator.documents.archives import Member, tar_parts, zip_parts
 from orchestrator.documents.content import Content
 from orchestrator.documents.ignored import IgnoredReason, never_document
 from orchestrator.documents.keys import DistinctKeys, printable, shortened
-from orchestrator.documents.kinds import CONVERTED, RENDERED, Holds, Kind, is_read_unasked, kind_of, split_name
+from orchestrator.documents.kinds import (
+    CONVERTED,
+    OUTLOOK_DATA,
+    RENDERED,
+    Holds,
+    Kind,
+    is_read_unasked,
+    kind_of,
+    split_name,
+)
 from orchestrator.documents.mail import mail_parts, mbox_parts
 from orchestrator.documents.msg_mail import msg_parts
+from orchestrator.documents.outlook_mail import winmail_parts
 from orchestrator.documents.tables import TableFile
 from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
 from orchestrator.documents.unpacking import UnpackLimit
@@ -142,8 +152,7 @@ class _Walk:
                     f"It is nested {depth} archives deep, and at most {MAX_DEPTH - 1} are opened; unpack it "
                     "yourself, or exclude it.",
                 )
-            inner_parts = part.parts() if part.parts else _READ[kind.name](content, self._unpacking)
-            for inner in self._counted(inner_parts):
+            for inner in self._counted(self._inside(part, content, kind)):
                 yield from self.found(self.key(key, inner), inner, depth + 1)
             return
         if kind.holds is Holds.ROWS:
@@ -168,6 +177,13 @@ class _Walk:
             self._unpacking.add(len(found.text) + sum(len(picture.data) for picture in found.pictures))
             found = replace(found, fields={**found.fields, **part.fields, "inside": file.name})
         yield found
+
+    def _inside(self, part: Member, content: Content, kind: Kind) -> Iterator[Member]:
+        if part.parts is not None:
+            return part.parts()
+        if kind == OUTLOOK_DATA:
+            return winmail_parts(content, part.known)
+        return _READ[kind.name](content, self._unpacking)
 
 
 def _is_hidden(path: str) -> bool:

@@ -27,13 +27,18 @@ from orchestrator.documents.lines import read_all
 from orchestrator.documents.part_by_part import PartByPart, Values
 from orchestrator.documents.safe_open import Opener, open_file
 from orchestrator.documents.tables import TableFile
-from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
+from orchestrator.documents.types import (
+    Document,
+    DocumentProblem,
+    ExtractionError,
+    RemoteObject,
+    UnreadableDocument,
+)
 from orchestrator.documents.unpacking import LEAST_UNPACKED
 
 if TYPE_CHECKING:
     from orchestrator.documents.converter import Converted, Converter
     from orchestrator.documents.downloads import Downloads
-    from orchestrator.documents.remote import RemoteObject
     from orchestrator.ray.reading_pool import ClusterPool, ClusterTask
     from orchestrator.settings.config import ReadingSettings
 

@@ -20,7 +20,7 @@ from orchestrator.core.errors import InputError, JobFilesError, StorageRefused
 from orchestrator.documents.globs import Globs, State
 from orchestrator.documents.ignored import IgnoredReason, never_document
 from orchestrator.documents.redirects import led_elsewhere, staying_client
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import DocumentProblem, ExtractionError, RemoteObject
 from orchestrator.documents.walk import FoundFile, Skipped, Unlisted
 
 WEB = ("http", "https")
@@ -37,24 +37,6 @@ PAUSES = (0.2, 1.0)
 _TAGS = ("ETag", "etag", "md5Hash", "generation", "content_md5", "Content-MD5", "version_id", "VersionId")
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "Last-Modified", "modified", "created")
 Result = TypeVar("Result")
-
-
-class RemoteObject(NamedTuple):
-    """An object to read: its storage (of fsspec), its path there, and its listing (may be empty).
-
-    `is_alone`: it is the whole of its source.
-    """
-
-    storage: Any
-    path: str
-    info: Mapping[str, Any]
-    is_alone: bool = False
-
-    @property
-    def size(self) -> int | None:
-        """The size in bytes, if the listing states it."""
-        size = self.info.get("size")
-        return size if isinstance(size, int) else None
 
 
 class RemoteRoot(Struct, frozen=True):

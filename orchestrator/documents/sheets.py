@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from orchestrator.documents.content import Content, too_large_inside
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.extras import require
-from orchestrator.documents.files import text_too_large
+from orchestrator.documents.lines import text_too_large
 from orchestrator.documents.ods_cells import OdsParts, holds_sheets, ods_sheets
 from orchestrator.documents.office import EXCELS_PASSWORD, OLE, damaged, encrypted, is_locked, unlocked
 from orchestrator.documents.office_package import DAMAGE, Package

@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from orchestrator.documents.mail_members import encrypted
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 _PKCS7 = bytes.fromhex("2a864886f70d0107")
@@ -109,6 +108,13 @@ def _open_element(data: bytes, tag: int, begin: int, depth: int) -> _Element:
     while data[at] or data[at + 1]:
         at = _element(data, at, depth + 1).after
     return _Element(tag, begin, at, at + 2)
+
+
+def encrypted() -> ExtractionError:
+    """Return the error for a mail whose text only its receiver can read."""
+    return ExtractionError(
+        DocumentProblem.ENCRYPTED, "The mail is encrypted; save a copy that is not, or exclude it."
+    )
 
 
 def _damaged() -> ExtractionError:

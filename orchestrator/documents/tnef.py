@@ -6,7 +6,6 @@ import struct
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from orchestrator.documents.archives import Member
 from orchestrator.documents.mapi import (
     ATTACHED_DATA,
     BINARY,
@@ -18,7 +17,6 @@ from orchestrator.documents.mapi import (
     MapiMail,
     MapiProperties,
     body,
-    members,
 )
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
@@ -31,23 +29,19 @@ _SIZED = frozenset((STRING8, STRING, OBJECT, BINARY))
 _SEVERAL = 0x1000
 _NAMED = 0x8000
 _MESSAGE_OBJECT = bytes.fromhex("0703020000000000c000000000000046")
-_MAX_TEXT = 100_000_000
+MAX_TEXT = 100_000_000
 _OLD_NAMES = {_SUBJECT: 0x37, _BODY: 0x1000, _TITLE: 0x3704}
 """Attributes older than properties, and the equivalent properties."""
 Values = dict[tuple[int, int], Callable[[], bytes]]
 
 
-def tnef_members(read: Callable[[], bytes], known: str) -> Iterator[Member]:
-    """Yield the attachments, and the text unless it is `known` already. Raises ExtractionError."""
-    yield from members(_mail(read()), _MAX_TEXT, known)
-
-
 def outlook_text(data: bytes) -> str:
     """Return the text of the mail. Raises ExtractionError."""
-    return body(_mail(data).properties, _MAX_TEXT)
+    return body(outlook_mail(data).properties, MAX_TEXT)
 
 
-def _mail(data: bytes) -> MapiMail:
+def outlook_mail(data: bytes) -> MapiMail:
+    """Return the mail. Raises ExtractionError."""
     try:
         return _read(data)
     except (struct.error, IndexError, KeyError) as error:
@@ -80,7 +74,7 @@ def _read(data: bytes) -> MapiMail:
 def _attachment(properties: MapiProperties, values: Values) -> Attachment:
     inner = properties.raw(ATTACHED_DATA, OBJECT)
     if inner.startswith(_MESSAGE_OBJECT):
-        return Attachment(properties, None, partial(_mail, inner[16:]))
+        return Attachment(properties, None, partial(outlook_mail, inner[16:]))
     if (ATTACHED_DATA, BINARY) in values:
         return Attachment(properties, values[ATTACHED_DATA, BINARY])
     return Attachment(properties, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -84,6 +84,24 @@ class UnreadableDocument(Struct, frozen=True):
     code: DocumentProblem
     message: str
     size: int | None
+
+
+class RemoteObject(NamedTuple):
+    """An object to read: its storage (of fsspec), its path there, and its listing (may be empty).
+
+    `is_alone`: it is the whole of its source.
+    """
+
+    storage: Any
+    path: str
+    info: Mapping[str, Any]
+    is_alone: bool = False
+
+    @property
+    def size(self) -> int | None:
+        """The size in bytes, if the listing states it."""
+        size = self.info.get("size")
+        return size if isinstance(size, int) else None
 
 
 class ExtractionError(Exception):

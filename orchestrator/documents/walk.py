@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from orchestrator.core.errors import InputError
 from orchestrator.documents.globs import Globs, State
 from orchestrator.documents.ignored import IgnoredReason, never_document
 from orchestrator.documents.safe_open import is_inside, is_system, open_folder
-from orchestrator.documents.types import DocumentProblem, ExtractionError
-
-if TYPE_CHECKING:
-    from orchestrator.documents.remote import RemoteObject
+from orchestrator.documents.types import DocumentProblem, ExtractionError, RemoteObject
 
 
 class FoundFile(NamedTuple):
