@@ -90,6 +90,14 @@ class Package:
         """Return a whole part. Raises KeyError if it is missing."""
         return b"".join(self.pieces(part))
 
+    def head(self, part: str, size: int) -> bytes:
+        """Return the first bytes of a part, which count as unread. Raises KeyError if it is missing."""
+        entry = self._names[part.lower()]
+        if entry.compress_type not in _PACKINGS:
+            raise _odd_packing()
+        with self._zip.open(entry) as stream:
+            return stream.read(size)
+
     def parse(self, part: str, start: Start, end: End | None = None, characters: End | None = None) -> None:
         """Read a part's XML from front to back, calling these handlers."""
         parse(self.pieces(part), start, end, characters)
@@ -129,7 +137,7 @@ def _odd_packing() -> zipfile.BadZipFile:
 
 
 def parse(pieces: Iterable[bytes], start: Start, end: End | None = None, characters: End | None = None) -> None:
-    """Read XML from front to back. Raises ExpatError, and ExtractionError for a document type."""
+    """Read XML from front to back. Raises ExpatError, and ExtractionError for entities of its own."""
     parser = new_parser()
     parser.StartElementHandler = start
     if end is not None:
@@ -142,17 +150,17 @@ def parse(pieces: Iterable[bytes], start: Start, end: End | None = None, charact
 
 
 def new_parser() -> expat.XMLParserType:
-    """Return an XML parser that gives tags as `namespace}name` and refuses document types, which define entities."""
+    """Return an XML parser that gives tags as `namespace}name` and refuses entities of the document's own."""
     parser = expat.ParserCreate(namespace_separator="}")
     parser.buffer_text = True
 
     def refuse(*about: object) -> None:
         raise ExtractionError(
             DocumentProblem.UNREADABLE,
-            "The document declares a document type, which no such program writes; save it again, or exclude it.",
+            "The document defines entities, which no such program writes; save it again, or exclude it.",
         )
 
-    parser.StartDoctypeDeclHandler = refuse
+    parser.EntityDeclHandler = refuse
     return parser
 
 

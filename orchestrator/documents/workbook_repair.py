@@ -1,24 +1,34 @@
-"""Rewrites workbooks (.xlsx, .xlsm) if the library that reads them loses something, or needs too much memory.
+"""Rewrites workbooks (.xlsx, .xlsm, .xlsb) if the library that reads them loses something, or needs too much memory.
 
 The library drops errors (`#N/A`), does not know macro sheets, and makes a full rectangle of every sheet. With one
 stray cell at the far end, that takes gigabytes. So errors become texts, macro sheets become sheets, and mostly empty
-sheets lose their empty rows and columns.
+sheets lose their empty rows and columns. It refuses a workbook for parts in UTF-16, for a sheet without a part, and
+for the forms of Excel 2007 before its release; these are rewritten, too.
 """
 
 from __future__ import annotations
 
 import io
 import re
+import struct
 import zipfile
 from bisect import bisect_left
+from collections.abc import Callable
 
+from orchestrator.documents.encoding import bom_of, wide_without_bom
 from orchestrator.documents.office_package import Package
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 MOST_CELLS = 5_000_000
 """Cells of a sheet's rectangle. A cell takes 32 bytes in the library, and as many again as a Python object."""
 _SHEETS = re.compile(r"xl/(worksheets|macrosheets)/[^/]+\.xml", re.IGNORECASE)
-_RELATIONS = "xl/_rels/workbook.xml.rels"
+_RELATIONS, _WORKBOOK, _BINARY = "xl/_rels/workbook.xml.rels", "xl/workbook.xml", "xl/workbook.bin"
+_TEXTS = ("xl/sharedstrings.xml", "xl/styles.xml", "[content_types].xml")
+"""Parts that are rewritten only if their first bytes ask for it."""
+_HEAD = 1024
+_ENCODING = re.compile(r"""\A(<\?xml\b[^>]*?)\s+encoding=(["'])[^"'>]*\2""")
+_NO_PART = re.compile(rb"""<(?:\w+:)?sheet\b[^>]*?:id=(["'])\1[^>]*?(?:/>|>\s*</(?:\w+:)?sheet>)""")
+_BEFORE_RELEASE = re.compile(rb"(</?)sstItem\b")
 _MACRO_SHEET = b"http://schemas.microsoft.com/office/2006/relationships/xlMacrosheet"
 _SHEET = b"http://schemas.openxmlformats.org/officeDocument/2006/relationships/worksheet"
 _ROOT = re.compile(rb"(</?)(?:\w+:)?macrosheet\b")
@@ -27,6 +37,7 @@ _DIMENSION = re.compile(rb"""<(?:\w+:)?dimension\s[^>]*?ref=["'](?:[A-Z]+\d+:)?(
 _ROW = re.compile(rb"""(<(?:\w+:)?row\b[^>]*?\sr=["'])(\d+)""")
 _CELL = re.compile(rb"""(<(?:\w+:)?c\b[^>]*?\sr=["'])([A-Z]{1,3})(\d{1,7})""")
 _EMPTY_ROW = re.compile(rb"<(?:\w+:)?row\b[^>]*/>")
+_BUNDLE_SHEET = 156
 
 
 def repaired(data: bytes, package: Package) -> bytes:
@@ -37,16 +48,84 @@ def repaired(data: bytes, package: Package) -> bytes:
     """
     changed: dict[str, bytes] = {}
     for part in package.parts():
-        if _SHEETS.fullmatch(part):
-            sheet = package.whole(part)
-            if (better := _repaired_sheet(sheet)) is not sheet:
+        if (repair := _repair_of(part, package)) is not None:
+            whole = package.whole(part)
+            if (better := repair(_as_utf8(whole))) is not whole:
                 changed[part] = better
-        elif part == _RELATIONS:
-            relations = package.whole(part)
-            if _MACRO_SHEET in relations:
-                changed[part] = relations.replace(_MACRO_SHEET, _SHEET)
     package.check_unread()
     return _rewritten(data, changed) if changed else data
+
+
+def _repair_of(part: str, package: Package) -> Callable[[bytes], bytes] | None:
+    """Return the function that rewrites a part if it must be; None for a part that needs no look."""
+    name = part.lower()
+    if _SHEETS.fullmatch(name):
+        return _repaired_sheet
+    if name in _REPAIRS:
+        return _REPAIRS[name]
+    if name not in _TEXTS:
+        return None
+    head = package.head(part, _HEAD)
+    return _repaired_texts if b"<sstItem" in head or not head.startswith(b"<") or _is_wide(head) else None
+
+
+def _is_wide(head: bytes) -> bool:
+    return (bom_of(head) or wide_without_bom(head) or "utf-8") not in ("utf-8", "utf-8-sig")
+
+
+def _as_utf8(part: bytes) -> bytes:
+    """Return a part of XML in UTF-8, if it is in UTF-16. Raises UnicodeDecodeError."""
+    if not _is_wide(part[:_HEAD]):
+        return part
+    text = part.decode(bom_of(part) or wide_without_bom(part) or "utf-8").removeprefix("\ufeff")
+    return _ENCODING.sub(r"\1", text).encode()
+
+
+def _repaired_texts(texts: bytes) -> bytes:
+    return _BEFORE_RELEASE.sub(rb"\1si", texts) if b"<sstItem" in texts else texts
+
+
+def _repaired_relations(relations: bytes) -> bytes:
+    return relations.replace(_MACRO_SHEET, _SHEET) if _MACRO_SHEET in relations else relations
+
+
+def _repaired_workbook(workbook: bytes) -> bytes:
+    return _NO_PART.sub(b"", workbook) if b':id=""' in workbook or b":id=''" in workbook else workbook
+
+
+def _repaired_binary(workbook: bytes) -> bytes:
+    """Drop the four bytes by which descriptions of sheets (BrtBundleSh) were longer before the release."""
+    out, at = bytearray(), 0
+    while at < len(workbook):
+        begin = at
+        kind, at = _number_of_7_bits(workbook, at, 2)
+        size, at = _number_of_7_bits(workbook, at, 4)
+        record, at = workbook[at : at + size], at + size
+        if kind == _BUNDLE_SHEET and not _holds_two_texts(record, 8) and _holds_two_texts(record, 12):
+            out += struct.pack("BBBB", 0x9C, 0x01, (size - 4) & 0x7F | 0x80, (size - 4) >> 7)
+            out += record[:4] + record[8:]
+        else:
+            out += workbook[begin:at]
+    return workbook if out == workbook else bytes(out)
+
+
+def _number_of_7_bits(data: bytes, at: int, most: int) -> tuple[int, int]:
+    """Return the number at a place, the lowest bits first, and the place after it. Raises IndexError."""
+    number = 0
+    for shift in range(most):
+        number |= (data[at] & 0x7F) << 7 * shift
+        at += 1
+        if data[at - 1] < 0x80:
+            break
+    return number, at
+
+
+def _holds_two_texts(record: bytes, at: int) -> bool:
+    """True if the rest of a record is two texts with their lengths."""
+    for _ in range(2):
+        length = int.from_bytes(record[at : at + 4], "little")
+        at += 4 + 2 * length
+    return at == len(record)
 
 
 def _rewritten(data: bytes, changed: dict[str, bytes]) -> bytes:
@@ -102,6 +181,9 @@ def _without_empty(sheet: bytes) -> bytes:
     sheet = _EMPTY_ROW.sub(b"", sheet)
     sheet = _CELL.sub(lambda found: found[1] + place[found[2]] + row(found[3]), sheet)
     return _ROW.sub(lambda found: found[1] + row(found[2]), sheet)
+
+
+_REPAIRS = {_RELATIONS: _repaired_relations, _WORKBOOK: _repaired_workbook, _BINARY: _repaired_binary}
 
 
 def _number(letters: bytes) -> int:

@@ -289,6 +289,14 @@ def test_formulas_of_an_open_document_are_a_line_of_text(tmp_path: Path, mathml:
     assert told(found_in(tmp_path, {"a.odt": data})) == {"a.odt": f"At {text} units"}
 
 
+def test_a_formula_with_the_document_type_of_openoffice_does_not_refuse_its_document(tmp_path: Path) -> None:
+    doctype = '<!DOCTYPE math PUBLIC "-//OpenOffice.org//DTD Modified W3C MathML 1.01//EN" "math.dtd">'
+    body = f"<text:p>At {office.framed('Object 1')} units</text:p>"
+    formula = doctype + office.open_formula("<mi>x</mi><mo>=</mo><mn>550</mn>")
+    data = office.open_document(body, objects={"Object 1": formula})
+    assert told(found_in(tmp_path, {"a.odt": data})) == {"a.odt": "At x=550 units"}
+
+
 def test_objects_of_a_flat_open_document_stand_where_they_are(tmp_path: Path) -> None:
     formula = office.open_formula("<mi>x</mi><mo>=</mo><mn>550</mn>")
     inner = f"<draw:frame><draw:object>{formula}</draw:object><draw:image/></draw:frame>"

@@ -152,6 +152,73 @@ def with_parts(data: bytes, **parts: bytes) -> bytes:
     return out.getvalue()
 
 
+def changed(data: bytes, change: Callable[[str, bytes], bytes]) -> bytes:
+    """Return a workbook in which each part is what `change` makes of it."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, change(name, old.read(name)))
+    return out.getvalue()
+
+
+def in_utf_16(encoding: str) -> bytes:
+    def wide(name: str, part: bytes) -> bytes:
+        text = part.decode().replace('encoding="UTF-8"', 'encoding="UTF-16"')
+        return text.encode(encoding) if name.startswith(("xl/w", "xl/s")) and name.endswith(".xml") else part
+
+    return changed(workbook({"A": [["größer", 1.5]]}), wide)
+
+
+def before_release() -> bytes:
+    """The form of Excel 2007's test versions."""
+    beta, final = b"http://schemas.microsoft.com/office/excel/2006/2", b"/spreadsheetml/2006/main"
+    final = b"http://schemas.openxmlformats.org" + final
+
+    def older(name: str, part: bytes) -> bytes:
+        return part.replace(final, beta).replace(b"<si>", b"<sstItem>").replace(b"</si>", b"</sstItem>")
+
+    return changed(workbook({"A": [["one", "two"], ["three"]]}), older)
+
+
+def without_part() -> bytes:
+    """A workbook with a module of Visual Basic in the list of its sheets, which has no part."""
+    module = b'<sheet name="Module" sheetId="2" r:id=""/></sheets>'
+    return changed(workbook({"A": [["x"]]}), lambda _, part: part.replace(b"</sheets>", module))
+
+
+def binary_before_release() -> bytes:
+    """A binary workbook in the form of Excel 2007's test versions: its list of sheets has four bytes more."""
+
+    def text(value: str) -> bytes:
+        return struct.pack("<I", len(value)) + value.encode("utf-16-le")
+
+    def record(kind: int, data: bytes = b"") -> bytes:
+        name = bytes((kind & 0x7F | 0x80, kind >> 7)) if kind > 0x7F else bytes((kind,))
+        return name + bytes((len(data),)) + data
+
+    sheet = record(156, struct.pack("<III", 0, 1, 1) + text("rId1") + text("S"))
+    whole = record(131) + record(143) + sheet + record(144) + record(132)
+    cell = record(0, bytes(25)) + record(6, struct.pack("<II", 0, 0) + text("from 2006"))
+    rows = record(129) + record(148, bytes(16)) + record(145) + cell + record(146) + record(130)
+    kinds = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/"
+
+    def related(ident: str, kind: str, to: str) -> str:
+        return (
+            '<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">'
+            f'<Relationship Id="{ident}" Type="{kinds}{kind}" Target="{to}"/></Relationships>'
+        )
+
+    return zipped(
+        {
+            "[Content_Types].xml": '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"/>',
+            "_rels/.rels": related("r", "officeDocument", "xl/workbook.bin"),
+            "xl/_rels/workbook.bin.rels": related("rId1", "worksheet", "worksheets/sheet1.bin"),
+            "xl/workbook.bin": whole,
+            "xl/worksheets/sheet1.bin": rows,
+        }
+    )
+
+
 def test_what_stands_beside_the_cells_of_a_workbook_without_a_real_lock() -> None:
     text, _ = sheets.extract(locked("VelvetSweatshop", book(beside)), None)
     assert "[comment B1]: Ines: Checked twice" in text
@@ -229,10 +296,29 @@ def test_a_workbook_of_before_1997_is_not_called_damaged() -> None:
         (lambda: book(stray(19_999, 16_383)), "## S\nfirst | third\n |  | stray"),
         (macros, "## A\nplain\n\n## M\nALERT()"),
         (lambda: locked("VelvetSweatshop"), "## A\ninside"),
+        (lambda: in_utf_16("utf-16"), "## A\ngrößer | 1.5"),
+        (lambda: in_utf_16("utf-16-be"), "## A\ngrößer | 1.5"),
+        (before_release, "## A\none | two\nthree"),
+        (binary_before_release, "## S\nfrom 2006"),
+        (without_part, "## A\nx"),
         (lambda: old_workbook({(0, 0): 1, (1, 1): 2}), "## S\n1\n | 2"),
         (lambda: old_workbook({(0, 0): 1, (65_535, 0): 3, (65_535, 255): 2}), "## S\n1\n3" + " | " * 255 + "2"),
     ],
-    ids=["errors", "durations", "a stray row", "a stray column", "macros", "no real lock", "old", "an old stray row"],
+    ids=[
+        "errors",
+        "durations",
+        "a stray row",
+        "a stray column",
+        "macros",
+        "no real lock",
+        "utf-16",
+        "utf-16-be",
+        "before release",
+        "binary before release",
+        "without part",
+        "old",
+        "an old stray row",
+    ],
 )
 def test_what_is_in_the_cells(data: Callable[[], bytes], text: str) -> None:
     assert text_of(data()) == text
