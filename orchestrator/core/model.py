@@ -313,7 +313,10 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class FinishedRow(msgspec.Struct, frozen=True):
-    """A row for the merge. `result` is the (shard, kind, span) of its result line, None without one."""
+    """A row for the merge. `result` is the (shard, kind, span) of its result line, None without one.
+
+    `is_guessed`: its cost is an estimate by length, since its answer states no tokens.
+    """
 
     seq: int
     custom_id: str
@@ -344,6 +347,7 @@ class FinishedRow(msgspec.Struct, frozen=True):
     notes: str | None = None
     repaired: bool = False
     quotes: str | None = None
+    is_guessed: bool = False
 
     @property
     def attempt_number(self) -> int:

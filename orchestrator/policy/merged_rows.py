@@ -37,7 +37,7 @@ def merged_row(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) 
             "status": row.state,
             "output": output,
             "error": error,
-            "provenance": _provenance(row, finish_reason) | _unpriced(line),
+            "provenance": _provenance(row, finish_reason) | _guessed(row) | _unpriced(line),
         }
         | _quotes(row)
     )
@@ -93,6 +93,11 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
 def _quotes(row: FinishedRow) -> dict[str, Any]:
     """Return the quotes of an answer with their places; empty if its task asks for none."""
     return {} if row.quotes is None else {"quotes": read_quotes(row.quotes)}
+
+
+def _guessed(row: FinishedRow) -> dict[str, bool]:
+    """Return that a cost is an estimate, as its answer states no tokens; empty for most rows."""
+    return {"cost_estimated": True} if row.is_guessed else {}
 
 
 def _unpriced(line: bytes | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, ColumnElement, FromClause, and_, func, or_, s
 from orchestrator.core.model import FinishedRow, JobId, Span
 from orchestrator.store.database import Database
 from orchestrator.store.records import FINISHED, finished
-from orchestrator.store.tables import HAS_FAILED, requests, shards
+from orchestrator.store.tables import HAS_FAILED, OF_SHARD, requests, shards
 
 PAGE = 2000
 NEAR = 64
@@ -154,7 +154,7 @@ class Lookups:
         self, condition: ColumnElement[bool], most: int | None, order: Sequence[ColumnElement[Any]] = ()
     ) -> list[FoundRow]:
         c = requests.c
-        columns = (*(c[name] for name in FINISHED), shards.c.backend, shards.c.batch_id)
+        columns = (*(c[name] for name in FINISHED), *OF_SHARD)
         query = (
             select(*columns, c.offset, c.length, c.sent_model, c.text_at)
             .outerjoin(shards, shards.c.id == c.result_shard)
@@ -164,7 +164,7 @@ class Lookups:
         )
         with self._db.read() as tx:
             rows = tx.execute(query).all()
-        return [FoundRow(finished(row[:-6], *row[-6:-4]), Span(row[-4], row[-3]), *row[-2:]) for row in rows]
+        return [FoundRow(finished(row[:-7], *row[-7:-4]), Span(row[-4], row[-3]), *row[-2:]) for row in rows]
 
 
 def _keys(table: FromClause, wanted: RowFilter) -> list[ColumnElement[Any]]:

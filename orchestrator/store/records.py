@@ -209,8 +209,10 @@ def booked(
 _tokens: Callable[[Usage], tuple[int, ...]] = attrgetter(*COUNTS)
 
 
-def finished(values: Sequence[Any], backend: str | None = None, batch_id: str | None = None) -> FinishedRow:
-    """Build a row from the values of `FINISHED`."""
+def finished(
+    values: Sequence[Any], backend: str | None = None, batch_id: str | None = None, is_guessed: bool = False
+) -> FinishedRow:
+    """Build a row from the values of `FINISHED`, and of `tables.OF_SHARD`."""
     (
         seq, custom_id, document, task, model, prompt_version, cut_from_tokens, state, attempt, shard, kind, offset,
         length, answered_by, upstream, latency_ms, *counts, tier, cost,
@@ -224,5 +226,5 @@ def finished(values: Sequence[Any], backend: str | None = None, batch_id: str | 
         None if shard is None or kind is None else (shard, kind, Span(offset, length)),
         answered_by, upstream, latency_ms, Usage(*counts), tier, cost,
         error_code, error_message, job_id if is_twin else carried_from, backend, batch_id, settled_at,
-        None if why is None else Why(why), part, parts, sent_as, notes, bool(repaired), quotes,
+        None if why is None else Why(why), part, parts, sent_as, notes, bool(repaired), quotes, bool(is_guessed),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from sqlalchemy import bindparam, exists, literal_column, select, update
 from orchestrator.core.model import FinishedRow, JobId, RequestState, Span
 from orchestrator.store import records
 from orchestrator.store.database import Database
-from orchestrator.store.tables import IS_BLOCKED, requests, shards
+from orchestrator.store.tables import IS_BLOCKED, OF_SHARD, requests, shards
 
 PAGE = 5000
 _PART = requests.alias("part")
@@ -66,13 +66,13 @@ class Stages:
         """Yield the rows of a document's parts, in order."""
         c = requests.c
         query = (
-            select(*(c[name] for name in records.FINISHED), shards.c.backend, shards.c.batch_id)
+            select(*(c[name] for name in records.FINISHED), *OF_SHARD)
             .outerjoin(shards, shards.c.id == c.result_shard)
             .where(c.job_id == job_id, c.seq > of.seq, c.seq <= of.seq + of.parts)
             .order_by(c.seq)
         )
         for row in self._db.stream(query, PAGE):
-            yield records.finished(row[:-2], *row[-2:])
+            yield records.finished(row[:-3], *row[-3:])
 
     def sent_parts(self, job_id: JobId, seq: int, parts: int) -> list[tuple[Span, str, int]]:
         """Return place, text position and number of the requests of a document's parts."""

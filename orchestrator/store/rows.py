@@ -36,6 +36,7 @@ from orchestrator.store.tables import (
     IS_REDUCE,
     IS_TWIN,
     IS_WAITING,
+    OF_SHARD,
     documents,
     jobs,
     keeps_from,
@@ -307,7 +308,7 @@ class Rows:
 
     def finished(self, job_id: JobId, only: Collection[str] | None = None) -> Iterator[FinishedRow]:
         """Yield every row of a job in input order, or those with `only` these custom_ids; open rows too."""
-        columns = (*(requests.c[name] for name in records.FINISHED), shards.c.backend, shards.c.batch_id)
+        columns = (*(requests.c[name] for name in records.FINISHED), *OF_SHARD)
         of_shards = select(*columns).outerjoin(shards, shards.c.id == requests.c.result_shard)
         query = of_shards.where(requests.c.job_id == job_id)
         if only is None:
@@ -317,7 +318,7 @@ class Rows:
                 found = tx.execute(bulk.each(query, requests.c.custom_id, only, tx.dialect)).all()
             rows = sorted(found, key=lambda row: int(row.seq))
         for row in rows:
-            yield records.finished(row[:-2], *row[-2:])
+            yield records.finished(row[:-3], *row[-3:])
 
     def usage(self, job_id: JobId) -> Usage:
         """Return the tokens of the job's own answers, without carried rows and twins."""

@@ -18,8 +18,11 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     and_,
+    case,
+    exists,
     false,
     literal_column,
+    or_,
     true,
 )
 
@@ -279,6 +282,18 @@ ledger = Table(
 # A literal: neither database uses a partial index for a bound value.
 IS_LOST = ledger.c.kind == literal_column("'lost'")
 Index("ix_ledger_lost", ledger.c.job_id, sqlite_where=IS_LOST)
+_BOOKED_BY_LENGTH = exists().where(
+    ledger.c.shard_id == requests.c.result_shard,
+    ledger.c.seq == requests.c.seq,
+    ledger.c.kind == "settled",
+    ledger.c.job_id == requests.c.job_id,
+    ledger.c.estimated,
+    ledger.c.input_tokens > 0,
+)
+# Only rows without tokens are looked up in the ledger.
+_HAS_TOKENS = or_(requests.c.input_tokens > 0, requests.c.output_tokens > 0)
+OF_SHARD = (shards.c.backend, shards.c.batch_id, case((_HAS_TOKENS, false()), else_=_BOOKED_BY_LENGTH))
+"""What `records.finished` takes beside `FINISHED`: where a row was answered, and if its cost is a guess."""
 
 events = Table(
     "events",

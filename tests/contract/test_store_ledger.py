@@ -147,6 +147,20 @@ def test_an_answer_without_usage_is_booked_with_its_estimate_and_stays_unknown(s
     assert store.rows.usage(found.id) == Usage()
 
 
+def test_only_a_row_booked_by_its_length_is_guessed(store: Store) -> None:
+    found = added(store, 4)
+    shard = sharded(store, found)
+    outcomes, (_, price) = [replace(succeeded(seq)[0], usage=Usage()) for seq in range(3)], succeeded(0)
+    guess = Price(price.cost, "half the list price", estimated=True)
+    by_time = Price(price.cost, "local: $1/h of upstream time")
+    told = Settled(replace(outcomes[1], usage=Usage(50, 0, 7)), guess)
+    rows = [Settled(outcomes[0], guess, used=Usage(50, 0, 7)), told, Settled(outcomes[2], by_time)]
+    store.rows.settle(shard.id, found.id, shard.backend, rows, NOW)
+    assert [row.is_guessed for row in store.rows.finished(found.id)] == [True, False, False, False]
+    shown = [store.lookups.at(found.id, seq) for seq in range(4)]
+    assert [one is not None and one.row.is_guessed for one in shown] == [True, False, False, False]
+
+
 def test_what_was_taken_back_is_booked_once_beside_what_is_settled_later(store: Store) -> None:
     found = added(store, 2)
     first = sharded(store, found)

@@ -43,6 +43,7 @@ USAGES: dict[str, tuple[dict[str, Any] | None, bool]] = {
     "citations": ({**PLAIN, "citation_tokens": 200}, True),
     "tools without usage": (None, True),
 }
+WITHOUT_USAGE = [name for name, (usage, _) in USAGES.items() if usage is None]
 ROWS = sum(is_left_out for _, is_left_out in USAGES.values())
 
 
@@ -98,5 +99,14 @@ def test_what_has_no_price_is_told_everywhere(run_orch: Orch, folder: Path) -> N
     assert shown["price"]["unpriced"], "the row itself says so"
     assert "1 web search without a price" in shown["price"]["source"]
     rows = map(json.loads, said("fetch", job["job"], "--format", "jsonl").splitlines())
-    costs = {row["custom_id"]: row["provenance"]["cost_usd"] for row in rows}
-    assert all(float(cost) > 0 for cost in costs.values()), "an answer without usage is booked by its length"
+    origins = {row["custom_id"]: row["provenance"] for row in rows}
+    costs = [float(origin["cost_usd"]) for origin in origins.values()]
+    assert all(cost > 0 for cost in costs), "an answer without usage is booked by its length"
+    guessed = {name: origin["cost_estimated"] for name, origin in origins.items() if "cost_estimated" in origin}
+    assert guessed == dict.fromkeys(WITHOUT_USAGE, True)
+    assert [json.loads(said("show", job["job"], name, "--json"))["rows"][0]["provenance"] for name in origins] == [
+        *origins.values()
+    ]
+    assert "cost_estimated" not in said("fetch", job["job"], "--format", "csv").splitlines()[0]
+    table = said("fetch", job["job"], "--format", "csv", "--columns", "custom_id,cost_estimated").split()
+    assert "".join(table).count("true") == len(WITHOUT_USAGE)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator.pipeline.finish.outputs.formats import encode
 from orchestrator.pipeline.finish.outputs.kinds import Kind, ListOf, Plain, Struct, flattened, kind_of
-from orchestrator.pipeline.finish.outputs.layout import IDENTITY, PROVENANCE, Layout, unique
+from orchestrator.pipeline.finish.outputs.layout import IDENTITY, ON_REQUEST, PROVENANCE, Layout, unique
 from tests.support import merged
 
 
@@ -41,7 +41,7 @@ def test_a_table_has_a_column_for_each_field_of_each_task() -> None:
 
 def test_the_docs_name_every_column() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "results.md").read_text(encoding="utf-8")
-    assert [name for name, _ in (*IDENTITY, *PROVENANCE) if f"`{name}`" not in page] == []
+    assert [name for name, _ in (*IDENTITY, *PROVENANCE, *ON_REQUEST) if f"`{name}`" not in page] == []
 
 
 def test_names_that_differ_by_case_alone_get_a_number() -> None:

@@ -62,7 +62,7 @@ class TableShape(msgspec.Struct, frozen=True):
 
     def layout(self, job: str, tasks: Tasks, *, flat: bool) -> TableLayout:
         """Return the layout of a job's table. Raises UsageError for a column that it does not have."""
-        made: TableLayout = (WideLayout if self.wide else Layout)(job, tasks, flat=flat)
+        made: TableLayout = (WideLayout if self.wide else Layout)(job, tasks, flat=flat, every=bool(self.columns))
         return ChosenColumns(made, self.columns) if self.columns else made
 
 

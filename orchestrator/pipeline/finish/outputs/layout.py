@@ -64,6 +64,7 @@ class _Origin(msgspec.Struct):
     settled_at: datetime | None = None
     document_sent_as: str | None = None
     document_notes: str | None = None
+    cost_estimated: bool = False
 
 
 class MergedRow(msgspec.Struct):
@@ -112,6 +113,8 @@ PROVENANCE: tuple[tuple[str, Plain], ...] = (
     ("settled_at", Plain.INSTANT), ("stage", _T), ("part", _I), ("parts", _I), ("document_sent_as", _T),
     ("document_notes", _T),
 )  # fmt: skip
+ON_REQUEST: tuple[tuple[str, Plain], ...] = (("cost_estimated", Plain.BOOLEAN),)
+"""Columns that a table, long or wide, has only if its columns are chosen by name."""
 
 
 class OutputColumn(msgspec.Struct, frozen=True):
@@ -176,13 +179,14 @@ class AnswerColumns:
 class Layout:
     """The long layout: a table row per merged row. An answer that does not fit its columns is in `answer`."""
 
-    def __init__(self, job: str, tasks: Tasks, *, flat: bool) -> None:
+    def __init__(self, job: str, tasks: Tasks, *, flat: bool, every: bool = False) -> None:
         self._job = job
+        self._every = every
         self._answers = AnswerColumns(tasks, flat=flat)
         answers = self._answers.named
         self.answers = slice(len(IDENTITY) - 1, len(IDENTITY) + len(answers))
         """Places of the columns of answers: `answer` and the fields' columns."""
-        self.columns = columns_of((*IDENTITY, *answers, *PROVENANCE))
+        self.columns = columns_of((*IDENTITY, *answers, *PROVENANCE, *(ON_REQUEST if every else ())))
 
     def records(self, lines: Iterable[bytes]) -> Iterable[bytes]:
         """Return the lines themselves."""
@@ -203,7 +207,7 @@ class Layout:
             tokens.output, tokens.reasoning, origin.latency_ms, origin.finish_reason,
             origin.prompt_version, origin.document_cut_from_tokens, origin.carried_from, origin.why,
             origin.settled_at, row.stage, row.part, row.parts, origin.document_sent_as,
-            origin.document_notes,
+            origin.document_notes, *((origin.cost_estimated,) if self._every else ()),
         ]  # fmt: skip
 
 

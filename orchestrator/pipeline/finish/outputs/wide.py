@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.pipeline.finish.outputs.kinds import Plain
-from orchestrator.pipeline.finish.outputs.layout import AnswerColumns, MergedRow, Tasks, columns_of, read
+from orchestrator.pipeline.finish.outputs.layout import ON_REQUEST, AnswerColumns, MergedRow, Tasks, columns_of, read
 
 TEXT = {"type": "string"}
 """The answers of a task without a schema."""
@@ -31,14 +31,16 @@ class WideLayout:
     A long document, asked in parts, has the answer about all its parts.
     """
 
-    def __init__(self, job: str, tasks: Tasks, *, flat: bool) -> None:
+    def __init__(self, job: str, tasks: Tasks, *, flat: bool, every: bool = False) -> None:
         self._job = job
+        self._every = every
         told = {task: TEXT if kind is None else kind for task, kind in tasks.items()}
         self._answers = AnswerColumns(told, flat=flat)
         self.columns = columns_of(
             (
                 ("document", Plain.TEXT), *self._answers.named, ("error", Plain.TEXT), ("other_answers", Plain.TEXT),
                 ("document_notes", Plain.TEXT), ("cost_usd", Plain.MONEY), ("job", Plain.TEXT),
+                *(ON_REQUEST if every else ()),
             )
         )  # fmt: skip
 
@@ -75,7 +77,8 @@ class WideLayout:
         notes = next((row.provenance.document_notes for row, _, _ in rows if row.provenance.document_notes), None)
         cost = sum((row.provenance.cost_usd for row, _, _ in rows), Decimal(0))
         told = msgspec.json.encode(others).decode() if others else None
-        return [rows[0][0].document, *answers, errors or None, told, notes, cost, self._job]
+        more = (any(row.provenance.cost_estimated for row, _, _ in rows),) if self._every else ()
+        return [rows[0][0].document, *answers, errors or None, told, notes, cost, self._job, *more]
 
 
 def _error(row: MergedRow) -> str:
