@@ -29,7 +29,7 @@ _READ_BYTES = 65_536
 _MAX_DEPTH = 6
 _MAX_ENTRIES = 5
 CONTEXT_TOO_LONG = (
-    r"context[ _-]?(length|window|limit|size)|prompt (is )?too (long|large)|reduce the length"
+    r"(?<!less than the .)context[ _-]?(length|window|limit|size)|prompt (is )?too (long|large)|reduce the length"
     r"|(input|inputs|prompt|request|messages) (is|are) too long|length of all messages is too long"
     r"|maximum (supported )?(model|sequence|input|prompt) length|input token count \(|input token count \+"
     r"|too many (input|prompt) tokens|too many tokens: size limit|tokens \+ .?max_new_tokens"

@@ -15,8 +15,10 @@ MODEL_WORDS = (
 """Codes and types for a model that a provider does not have."""
 MODEL_SAYS = (
     r"\binvalid model\b|\b(no such|unknown|unavailable) model\b|\bmodel not exist\b|\bon-demand throughput\b"
+    r"|\bnot a valid model\b|\bunable to access (the )?(non-serverless )?model\b"
     r"|(\bnot|n['\u2019]t) have access to (the )?model\b|\baccess to (the )?model\b.{0,120}\brestricted\b"
     r"|\bmodel\b.{0,120}\b(does not exist|not found|is not supported|not available|decommissioned)"
+    r"|\bmodel\b.{0,80}\bis enabled only for api versions"
     r"|deployment\b.{0,80}does not exist|must be verified to use"
 )
 """Messages with the same meaning."""
@@ -25,7 +27,11 @@ FIELD_WORDS = (
     "operation_not_supported", "not_implemented",
 )  # fmt: skip
 """Codes and types for a field that is not accepted."""
-FIELD_SAYS = r"\bunsupported (parameter|value|field)|unrecognized request argument|extra inputs are not permitted"
+FIELD_SAYS = (
+    r"\bunsupported (parameter|value|field)|unrecognized request argument|extra inputs are not permitted"
+    r"|\b(image|audio|file|video)(_url|s| inputs?)? (is|are) (only supported by certain models|not supported\b)"
+    r"|\bdoes not support (image|vision|audio|video)\b|\bnot a multimodal model\b"
+)
 """Messages with the same meaning."""
 FILTER_WORDS = (
     "content_policy_violation", "responsible_ai_policy_violation", "moderation_blocked", "invalid_prompt",

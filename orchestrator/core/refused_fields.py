@@ -96,13 +96,18 @@ _CALLED = tuple(
         r"参数\s*[:\uff1a\u201c]?\s*([A-Za-z_][A-Za-z0-9_.]{0,60})",
         r"(?<![\w.])([A-Za-z_][A-Za-z0-9_.]{0,60})\s*参数",
         r"\b([A-Za-z_][\w.]{0,60})\s+(?:parameter|field|argument|option|property|setting)s?\b",
-        r"\binvalid\s+([A-Za-z_][\w.]{0,60})\s*:",
+        r"\binvalid\s+(?!input\b)([A-Za-z_][\w.]{0,60})\s*:",
+        r"\bdoes(?: not|n['\u2019]t) support ([A-Za-z_][\w.]{0,60})(?=\s*(?:[.,;:)]|$|\b(?:with|for|on|at)\b))",
+        r"(?<![\w.])([A-Za-z_][\w.]{0,60}) (?:is|are) not (?:supported|enabled)\b",
         r"\b(?:parameter|argument|option)s? (?:is |are )?not supported\b[^:]{0,40}: ([A-Za-z_][\w.]{0,60})\b",
     )
 )
 _PHRASES = (
     (re.compile(r"\bresponse[ _-]?format|\bjson[ _-]mode\b", re.IGNORECASE), "response_format"),
-    (re.compile(r"\boutput[ _-]?format|\bstructured outputs?|\bjson[ _]schema", re.IGNORECASE), "output_format"),
+    (
+        re.compile(r"\boutput[ _-]?format|\bstructured outputs?|\bjson[ _]schema|\bguided decoding", re.IGNORECASE),
+        "output_format",
+    ),
     (re.compile(r"\beffort (?:level|parameter|['\"`])", re.IGNORECASE), "effort"),
     (re.compile(r"\bweb search options", re.IGNORECASE), "web_search_options"),
     (re.compile(r"\bstop sequences?", re.IGNORECASE), "stop_sequences"),
@@ -116,7 +121,8 @@ _PHRASES = (
 )
 _SCHEMA = re.compile(
     r"\bschema (?:for|of|in) ['`\"]?(?:response[ _]format|text\.format|output[ _]format)|^grammar error\b"
-    r"|\b(?:convert the|parse) grammar\b|\bthe specified schema\b",
+    r"|\b(?:convert the|parse) grammar\b|\bthe specified schema\b"
+    r"|^schema is too complex\b|\bcompiled grammar is too\b|^schemas? contains? too many\b",
     re.IGNORECASE,
 )
 """A refused schema. Names that follow are its own or its properties', even if they look like fields."""
@@ -158,7 +164,8 @@ _PASSING = re.compile(
 _ROW = re.compile(
     r"context (?:length|window|limit)|maximum (?:context|model|sequence|input) length|prompt is too long"
     r"|reduce the length|content (?:filter|management|polic)|(?:invalid|unsupported|download\w*).{0,40}\bimage"
-    r"|too many (?:prompt|input) tokens|input token count|usage (?:polic|guidelines)|\bfile (?:type|data)\b",
+    r"|too many (?:prompt|input) tokens|input token count|usage (?:polic|guidelines)|\bfile (?:type|data)\b"
+    r"|\bmessages?\b.{0,80}\balternate\b",
     re.IGNORECASE,
 )
 _ROW_CODES = re.compile(

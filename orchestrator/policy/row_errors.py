@@ -165,8 +165,8 @@ RULES = (
         "no_permission", Disposition.STOP, "the account is not permitted to do this",
         "give the key the permission that the message names; the rows wait and resume automatically",
         ("permission_denied", "insufficient_permissions", "authorization_failed", "account_deactivated",
-         "organization_deactivated", "organization_on_hold", "access_terminated", "cmek_key_disabled",
-         "ip_not_authorized"),
+         "organization_deactivated", "organization_on_hold", "organization_restricted", "access_terminated",
+         "cmek_key_disabled", "ip_not_authorized"),
         statuses=(403,),
     ),
     Rule(

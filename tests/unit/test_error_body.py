@@ -272,6 +272,7 @@ def test_a_prompt_that_is_too_long_is_known_by_each_servers_words(server: str, s
         "Request too large for gpt-4o on tokens per min (TPM): Limit 30000. The input tokens must be reduced",
         "Rate limit: too many tokens, please wait before trying again.",
         "max_tokens: ensure this value is less than or equal to 10",
+        "`max_tokens` must be at most `32768`: its maximum is less than the `context_window` for this model",
     ],
 )
 def test_a_bound_or_a_rate_is_no_prompt_that_is_too_long(said: str) -> None:

@@ -82,6 +82,28 @@ NAMED: dict[str, tuple[dict[str, Any], ProviderError, str, FieldFault]] = {
         {**CHAT, "enable_thinking": True},
         ProviderError(400, message="parameter.enable_thinking must be set to false for non-streaming calls"),
         "enable_thinking", FIELD),
+    "a tool, bare": ({**CHAT, "tools": []}, ProviderError(400, message="library/small:2b does not support tools"),
+                     "tools", FIELD),
+    "a plain word before its refusal": (
+        {**CHAT, "thinking": {"type": "adaptive"}},
+        ProviderError(400, message="adaptive thinking is not supported on this model"), "thinking", FIELD),
+    "another word for an effort": (CHAT, ProviderError(400, message='"small3" does not support thinking'),
+                                   "reasoning_effort", FIELD),
+    "behind an input that is invalid": (
+        CHAT, ProviderError(400, message="AiError: Invalid input: response_format not supported for this model"),
+        "response_format", FIELD),
+    "another word for a schema": (CHAT, ProviderError(400, message="This model does not support guided decoding"),
+                                  "response_format", FIELD),
+    "a schema that cannot be compiled": (
+        CHAT, ProviderError(400, message="Schema is too complex for compilation. Simplify the tools."),
+        "response_format", FIELD),
+    "a grammar that is too large": (
+        CHAT, ProviderError(400, message="The compiled grammar is too large: reduce the number of strict tools."),
+        "response_format", FIELD),
+    "a bound below the window": (
+        CHAT, ProviderError(400, message="`max_tokens` must be less than or equal to `32768`, the maximum value for"
+                                         " it is less than the `context_window` of this model"),
+        "max_tokens", RANGE),
     "a grammar that cannot be parsed": (
         CHAT, ProviderError(400, message="Failed to parse grammar"), "response_format", FIELD),
     "another language": (CHAT, ProviderError(400, message="不支持的参数: logprobs"), "logprobs", FIELD),
@@ -195,6 +217,15 @@ NOTHING = {
     "an answer that did not fit": ProviderError(400, "json_validate_failed", None, None, "invalid response_format"),
     "a filter": ProviderError(400, "content_filter", None, "messages", "The response was filtered"),
     "a model": ProviderError(404, "model_not_found", None, "model", "The model `stop` does not exist"),
+    "turns that do not alternate": ProviderError(
+        400,
+        "invalid_message",
+        None,
+        None,
+        "After the system message(s), user message(s) should alternate with others",
+    ),
+    "a user without an account": ProviderError(400, message="This user is not allowed to use the API"),
+    "the turn of the assistant": ProviderError(400, message="This model does not support assistant message prefill."),
     "no field": ProviderError(400, message="Provider returned error"),
     "nothing at all": ProviderError(400),
     "words of the language": ProviderError(400, message="We cannot stop for a user, and n is unknown"),

@@ -180,6 +180,23 @@ ROWS = {
     "lm studio: an engine that died comes as a bad request": (
         (400, None, None, "The model has crashed without additional information. (Exit code: 6)"),
         RETRY, "upstream_error"),
+    "no valid name of a model": (
+        (400, None, None, "maker/x is not a valid model ID"), ELSEWHERE, "model_not_found"),
+    "a model for dedicated endpoints alone": (
+        (400, None, None, "Unable to access non-serverless model maker/x."), ELSEWHERE, "model_not_found"),
+    "azure: a model of a later api version": (
+        (400, "BadRequest", None, "Model o1 is enabled only for api versions 2024-12-01-preview and later"),
+        ELSEWHERE, "model_not_found"),
+    "openai: a model that sees nothing": (
+        (400, None, "invalid_request_error", "Invalid content type. image_url is only supported by certain models."),
+        ELSEWHERE, "unsupported_parameter"),
+    "vllm: a model that sees nothing": (
+        (400, None, "BadRequestError", "maker/x is not a multimodal model"), ELSEWHERE, "unsupported_parameter"),
+    "a model without pictures": (
+        (400, None, None, "This model does not support image inputs"), ELSEWHERE, "unsupported_parameter"),
+    "groq: a closed organization": (
+        (400, "organization_restricted", "invalid_request_error", "Organization has been restricted."),
+        STOP, "no_permission"),
     "a message of two lines": ((400, None, None, "The model `x`\ndoes not exist"), ELSEWHERE, "model_not_found"),
     "a status of 0": ((0, None, None, None), RETRY, "error"),
     "nothing at all": ((None, None, None, None), RETRY, "error"),
