@@ -22,7 +22,7 @@ from orchestrator.core.schedules import Schedule
 from orchestrator.library.context import CommandSettings, Context, opened, require_current
 from orchestrator.reports.status import JobLine
 from orchestrator.settings.discovery import locate
-from orchestrator.store.glance import CannotGlance, Glance, glance
+from orchestrator.store.status_reader import CannotRead, StatusReader, status_reader
 
 if TYPE_CHECKING:
     from orchestrator.pipeline.finish.outputs import Format
@@ -73,12 +73,12 @@ def _list_jobs(show_all: bool, as_json: bool) -> None:
 
 
 def _looked(
-    look: Callable[[CommandSettings, Store | Glance], tuple[Lines, Schedules]],
+    look: Callable[[CommandSettings, Store | StatusReader], tuple[Lines, Schedules]],
 ) -> tuple[CommandSettings, Lines, Schedules]:
     """Read at a glance if possible, else through the store."""
     settings = CommandSettings(locate())
     require_current(settings.home)
-    with suppress(CannotGlance), glance(settings.place.database_url, settings.place.database_timeout) as seen:
+    with suppress(CannotRead), status_reader(settings.place.database_url, settings.place.database_timeout) as seen:
         return settings, *look(settings, seen)
     with opened() as context:
         return context, *look(context, context.store)

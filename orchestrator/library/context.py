@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.settings.config import Config
     from orchestrator.store import Store
     from orchestrator.store.daemon_fence import DaemonFence
-    from orchestrator.store.glance import Glance
+    from orchestrator.store.status_reader import StatusReader
 
 
 class CommandSettings:
@@ -72,7 +72,7 @@ class CommandSettings:
             return Decimal(0)
         return prices_of(backend, settings, now).of_time(shard.provider_seconds).cost
 
-    def lines(self, store: Store | Glance, limit: int | None = 20) -> list[JobLine]:
+    def lines(self, store: Store | StatusReader, limit: int | None = 20) -> list[JobLine]:
         """Return the newest jobs."""
         return status.lines(store, store.jobs.newest(limit), now(), self.running_cost)
 

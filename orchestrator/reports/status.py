@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from orchestrator.policy.planner import Outlook
     from orchestrator.store import Store
     from orchestrator.store.failures import FailureReason
-    from orchestrator.store.glance import Glance
     from orchestrator.store.jobs import Event
     from orchestrator.store.quality import Quality
     from orchestrator.store.refusal_holds import RefusalHold
+    from orchestrator.store.status_reader import StatusReader
 
 
 class JobLine(Struct, frozen=True):
@@ -237,7 +237,9 @@ def _iso(at: datetime | None) -> str | None:
 RunningCost = Callable[[Shard], Decimal]
 
 
-def lines(store: Store | Glance, jobs: Sequence[Job], now: datetime, running_cost: RunningCost) -> list[JobLine]:
+def lines(
+    store: Store | StatusReader, jobs: Sequence[Job], now: datetime, running_cost: RunningCost
+) -> list[JobLine]:
     """Return a line for each job, in the given order; `running_cost` prices a running batch so far."""
     ids = [job.id for job in jobs]
     counts, submitted, failing = store.jobs.counts(ids), store.jobs.submitted(ids), store.failures.of_jobs(ids)

@@ -28,6 +28,7 @@ from sqlalchemy import (
 
 from orchestrator.core.errors import DataRefused, OrchError, StorageError
 from orchestrator.core.model import RequestState
+from orchestrator.store.job_figures import Ask
 from orchestrator.store.schema import HEAD
 
 if TYPE_CHECKING:
@@ -93,6 +94,19 @@ class Database:
         """Open a read transaction: one consistent view."""
         with self._translated(), self._engine.connect() as connection:
             yield connection
+
+    @contextmanager
+    def asking(self) -> Iterator[Ask]:
+        """Open a read transaction for statements of `job_figures`."""
+        mark = "?" if self.is_sqlite else "%s"
+        with self.read() as connection:
+            yield (
+                lambda statement, ids: (
+                    connection.exec_driver_sql(statement.format(", ".join([mark] * len(ids))), tuple(ids)).all()
+                    if ids
+                    else []
+                )
+            )
 
     def stream(self, query: Select[Any], page: int) -> Iterator[Row[Any]]:
         """Yield the rows of a query, a page at a time, in one consistent view."""

@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, delete,
 
 from orchestrator.core.counts import Failing
 from orchestrator.core.model import Job, JobId, RequestState, scope_words
-from orchestrator.store import bulk
+from orchestrator.store import bulk, job_figures
 from orchestrator.store.database import Database
 from orchestrator.store.night_tables import acknowledgements
 from orchestrator.store.tables import HAS_FAILED, jobs, requests
@@ -106,20 +106,8 @@ class Failures:
 
     def of_jobs(self, job_ids: Sequence[JobId]) -> dict[JobId, Failing]:
         """Return the numbers of new, known and acknowledged failures of each job."""
-        c = requests.c
-        told, on = self._acknowledged()
-        query = (
-            select(c.job_id, _status(told.c.at), func.count(), func.min(c.failed_since))
-            .select_from(requests.join(jobs, jobs.c.id == c.job_id).outerjoin(told, on))
-            .where(c.job_id.in_(job_ids), HAS_FAILED, c.state == RequestState.FAILED)
-            .group_by(c.job_id, "status")
-        )
-        found: dict[JobId, Failing] = dict.fromkeys(job_ids, Failing())
-        with self._db.read() as tx:
-            for job_id, status, rows, since in tx.execute(query):
-                facts = {status: rows, **({"since": since} if status == _KNOWN else {})}
-                found[JobId(job_id)] = replace(found[JobId(job_id)], **facts)
-        return found
+        with self._db.asking() as ask:
+            return job_figures.failing(ask, job_ids)
 
     def reasons(self, job_id: JobId, limit: int = 20) -> list[FailureReason]:
         """Return why rows of a job did not succeed, most frequent first; rows that never ran count as new."""

@@ -11,14 +11,14 @@ from msgspec import Struct
 from msgspec.structs import asdict
 from sqlalchemy import delete, desc, func, insert, literal, or_, select, update
 
-from orchestrator.core.counts import MARKED, Counts
+from orchestrator.core.counts import Counts
 from orchestrator.core.errors import StateConflict, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import CancelCode, Job, JobFault, JobId, JobKind
-from orchestrator.core.shards import ShardId, ShardState
-from orchestrator.store import bulk
+from orchestrator.core.shards import ShardId
+from orchestrator.store import bulk, job_figures
 from orchestrator.store.database import Database
-from orchestrator.store.tables import IS_MARKED, documents, events, jobs, requests, shards, tags
+from orchestrator.store.tables import documents, events, jobs, tags
 
 
 class Event(Struct, frozen=True):
@@ -240,32 +240,13 @@ class Jobs:
 
     def counts(self, job_ids: Sequence[JobId]) -> dict[JobId, Counts]:
         """Return each job's counts of requests by state, and of accepted answers that are counted separately."""
-        query = (
-            select(requests.c.job_id, requests.c.state, func.count())
-            .where(requests.c.job_id.in_(job_ids))
-            .group_by(requests.c.job_id, requests.c.state)
-        )
-        c = requests.c
-        names = ("cut", "repaired", "odd_end", "unverifiable")
-        marked = select(c.job_id, *(func.count().filter(c[name]) for name in names))
-        marked = marked.where(c.job_id.in_(job_ids), IS_MARKED).group_by(c.job_id)
-        found: dict[str, dict[str, int]] = {job_id: {} for job_id in job_ids}
-        with self._db.read() as tx:
-            for job_id, state, number in tx.execute(query):
-                found[job_id][state] = number
-            for job_id, *numbers in tx.execute(marked):
-                found[job_id] |= dict(zip(MARKED, numbers, strict=True))
-        return {JobId(job_id): Counts(**states) for job_id, states in found.items()}
+        with self._db.asking() as ask:
+            return job_figures.counts(ask, job_ids)
 
     def submitted(self, job_ids: Sequence[JobId]) -> frozenset[JobId]:
         """Return the jobs with a batch that was sent, or is about to be."""
-        query = (
-            select(shards.c.job_id)
-            .distinct()
-            .where(shards.c.job_id.in_(job_ids), shards.c.state.not_in((ShardState.PENDING, ShardState.CANCELLED)))
-        )
-        with self._db.read() as tx:
-            return frozenset(JobId(job_id) for job_id in tx.scalars(query))
+        with self._db.asking() as ask:
+            return job_figures.submitted(ask, job_ids)
 
     def note(
         self,

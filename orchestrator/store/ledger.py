@@ -28,6 +28,7 @@ from sqlalchemy import (
 from orchestrator.core.model import PICO, JobId, Price, RequestState, Usage
 from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
 from orchestrator.core.zones import utc_offsets
+from orchestrator.store import job_figures
 from orchestrator.store.database import Database
 from orchestrator.store.records import COUNTS
 from orchestrator.store.tables import ledger, requests, shards, tags
@@ -70,12 +71,9 @@ class Ledger:
         self._db = database
 
     def spent(self, job_id: JobId) -> Decimal:
-        """Return the cost of a job so far."""
-        with self._db.read() as tx:
-            total = tx.scalar(
-                select(_picos(func.sum(cast(ledger.c.cost, BigInteger)))).where(ledger.c.job_id == job_id)
-            )
-        return int(total or 0) * PICO
+        """Return the cost of a job so far, in dollars."""
+        with self._db.asking() as ask:
+            return job_figures.spent(ask, job_id)
 
     def guesses(self, job_id: JobId) -> Guesses:
         """Return how far the cost of a job is an estimate."""

@@ -1,4 +1,4 @@
-"""A look without the database library sees what the store tells, and leaves to the store what it cannot look at."""
+"""A reader without the database library sees what the store tells, and leaves to the store what it cannot read."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from orchestrator.core.schedules import Misfire, Overlap, Schedule
 from orchestrator.core.shards import ShardState
 from orchestrator.store import Store
 from orchestrator.store.columns import Instant, Money
-from orchestrator.store.glance import KINDS, CannotGlance, glance
 from orchestrator.store.night_tables import schedules
+from orchestrator.store.status_reader import KINDS, CannotRead, status_reader
 from orchestrator.store.tables import jobs, shards
 from tests.support.stored import NOW, added, failed, job, later, settle, sharded, succeeded
 
@@ -66,7 +66,7 @@ def filled(store: Store) -> None:
 def test_it_sees_what_the_store_tells(url: str, limit: int | None) -> None:
     with Store.open(url) as store:
         filled(store)
-        with glance(url, 1.0) as seen:
+        with status_reader(url, 1.0) as seen:
             found = store.jobs.newest(limit)
             assert seen.jobs.newest(limit) == found
             ids = [one.id for one in found]
@@ -92,16 +92,16 @@ def test_it_knows_every_column_that_is_not_what_the_database_gives(table: Table)
 
 
 def test_it_looks_while_another_writes_and_sees_one_moment(url: str) -> None:
-    with Store.open(url) as store, glance(url, 1.0) as seen:
+    with Store.open(url) as store, status_reader(url, 1.0) as seen:
         assert seen.jobs.newest() == []
         store.jobs.add(job(), {})
         assert seen.jobs.newest() == []
-        with glance(url, 1.0) as later_on:
+        with status_reader(url, 1.0) as later_on:
             assert len(later_on.jobs.newest()) == 1
 
 
 def cannot(url: str) -> None:
-    with pytest.raises(CannotGlance), glance(url, 1.0) as seen:
+    with pytest.raises(CannotRead), status_reader(url, 1.0) as seen:
         seen.jobs.newest()
 
 

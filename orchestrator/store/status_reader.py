@@ -1,7 +1,7 @@
-"""A fast view of a SQLite database without the database library, for commands that only read.
+"""A reader of a SQLite database without the database library, for a list of jobs: importing the library takes longer.
 
-A `Glance` has the store's few methods that a list of jobs needs. If it cannot read the database (other kind, other
-version, missing or damaged), the caller asks the store, which repairs it or reports the problem.
+A `StatusReader` has the few methods of the store that such a list needs. If it cannot read the database (other kind,
+other version, missing or damaged), the caller asks the store, which repairs it or reports the problem.
 """
 
 from __future__ import annotations
@@ -10,45 +10,44 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
 
-from msgspec.structs import replace
-
-from orchestrator.core.counts import MARKED, Counts, Failing
+from orchestrator.core.counts import Counts, Failing
 from orchestrator.core.model import PICO, Job, JobId, JobKind
 from orchestrator.core.schedules import Misfire, Overlap, Schedule
 from orchestrator.core.shards import Shard, ShardState
+from orchestrator.store import job_figures
+from orchestrator.store.job_figures import instant
 from orchestrator.store.schema import HEAD
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SQLITE = "sqlite:///"
 
 
-class CannotGlance(Exception):
+class CannotRead(Exception):
     """The caller has to use the store."""
 
 
 @contextmanager
-def glance(url: str, timeout: float) -> Iterator[Glance]:
-    """Open a consistent, read-only view of a database. The block may raise CannotGlance."""
+def status_reader(url: str, timeout: float) -> Iterator[StatusReader]:
+    """Open a consistent, read-only view of a database. The block may raise CannotRead."""
     path = url.removeprefix(_SQLITE)
     if path == url or not path or {"?", "%"} & set(path):  # only the library reads escapes and options
-        raise CannotGlance(url)
+        raise CannotRead(url)
     try:
         with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=timeout)) as connection:
             connection.isolation_level = None
             connection.execute("BEGIN")
             if connection.execute("SELECT version_num FROM alembic_version").fetchall() != [(HEAD,)]:
-                raise CannotGlance(url)
-            yield Glance(connection)
+                raise CannotRead(url)
+            yield StatusReader(connection)
     except sqlite3.Error as error:
-        raise CannotGlance(str(error)) from error
+        raise CannotRead(str(error)) from error
 
 
-class Glance:
+class StatusReader:
     """The store's methods on jobs, shards, failures, the ledger and schedules, under the same names."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -70,9 +69,8 @@ class _Table:
         for row in found:
             yield {name: _value(name, value) for name, value in zip(names, row, strict=True)}
 
-    def tuples(self, statement: str, job_ids: Sequence[JobId]) -> list[tuple[Any, ...]]:
-        """Return raw rows of a statement with a placeholder for a list of jobs."""
-        return self._connection.execute(statement.format(", ".join("?" * len(job_ids))), job_ids).fetchall()
+    def ask(self, statement: str, ids: Sequence[str]) -> list[tuple[Any, ...]]:
+        return self._connection.execute(statement.format(", ".join("?" * len(ids))), ids).fetchall()
 
 
 class _Jobs(_Table):
@@ -81,21 +79,10 @@ class _Jobs(_Table):
         return [Job(**{**row, "kind": JobKind(row["kind"])}) for row in rows]
 
     def counts(self, job_ids: Sequence[JobId]) -> dict[JobId, Counts]:
-        found: dict[JobId, dict[str, int]] = {job_id: {} for job_id in job_ids}
-        counted = "SELECT job_id, state, count(*) FROM requests WHERE job_id IN ({}) GROUP BY job_id, state"
-        for job_id, state, number in self.tuples(counted, job_ids):
-            found[job_id][state] = number
-        marked = (
-            "SELECT job_id, total(cut), total(repaired), total(odd_end), total(unverifiable) FROM requests "
-            "WHERE job_id IN ({}) AND cut IS NOT NULL GROUP BY job_id"
-        )
-        for job_id, *numbers in self.tuples(marked, job_ids):
-            found[job_id] |= dict(zip(MARKED, map(int, numbers), strict=True))
-        return {job_id: Counts(**states) for job_id, states in found.items()}
+        return job_figures.counts(self.ask, job_ids)
 
     def submitted(self, job_ids: Sequence[JobId]) -> frozenset[JobId]:
-        sent = "SELECT DISTINCT job_id FROM shards WHERE job_id IN ({}) AND state NOT IN ('pending', 'cancelled')"
-        return frozenset(job_id for (job_id,) in self.tuples(sent, job_ids))
+        return job_figures.submitted(self.ask, job_ids)
 
 
 class _Shards(_Table):
@@ -106,28 +93,12 @@ class _Shards(_Table):
 
 class _Failures(_Table):
     def of_jobs(self, job_ids: Sequence[JobId]) -> dict[JobId, Failing]:
-        found = dict.fromkeys(job_ids, Failing())
-        for job_id, status, rows, since in self.tuples(_FAILING, job_ids):
-            facts = {status: rows, **({"since": _instant(since)} if status == "known" else {})}
-            found[job_id] = replace(found[job_id], **facts)
-        return found
-
-
-_FAILING = """\
-SELECT r.job_id,
-  CASE WHEN a.at IS NOT NULL THEN 'acknowledged' WHEN r.failed_since < j.created_at THEN 'known' ELSE 'new' END
-  AS status, count(*), min(r.failed_since)
-FROM requests AS r JOIN jobs AS j ON j.id = r.job_id
-LEFT JOIN acknowledgements AS a
-  ON a.series = j.series AND a.custom_id = r.custom_id AND a.code = r.error_code AND a.since = r.failed_since
-WHERE r.job_id IN ({}) AND r.error_code >= '' AND r.state = 'failed'
-GROUP BY r.job_id, status"""
+        return job_figures.failing(self.ask, job_ids)
 
 
 class _Ledger(_Table):
     def spent(self, job_id: JobId) -> Decimal:
-        [(total,)] = self.tuples("SELECT sum(cost) FROM ledger WHERE job_id IN ({})", [job_id])
-        return int(total or 0) * PICO
+        return job_figures.spent(self.ask, job_id)
 
 
 class _Schedules(_Table):
@@ -138,10 +109,6 @@ class _Schedules(_Table):
 def _schedule(row: Mapping[str, Any]) -> Schedule:
     values = {**row, "misfire": Misfire(row["misfire"]), "overlap": Overlap(row["overlap"])}
     return Schedule(grace=timedelta(seconds=values.pop("grace_seconds")), **values)
-
-
-def _instant(value: int | None) -> datetime | None:
-    return None if value is None else _EPOCH + timedelta(microseconds=value)
 
 
 def _money(value: int | None) -> Decimal | None:
@@ -155,11 +122,11 @@ def _json(value: str | None) -> Any:
 KINDS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("spec", "options", "ignored", "failing"), _json),
     "budget": _money,
-    "since": _instant,
+    "since": instant,
 }
 """Converters for columns of jobs, shards and schedules, except those ending in `_at`."""
 
 
 def _value(name: str, value: Any) -> Any:
-    kind = _instant if name.endswith("_at") else KINDS.get(name)
+    kind = instant if name.endswith("_at") else KINDS.get(name)
     return value if kind is None else kind(value)
