@@ -19,6 +19,8 @@ from orchestrator.documents.pdf_tables import with_tables
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 PAGE_BREAK = "\n\f"
+_GARBLED_TOO = 3
+"""After this many pages that the second engine does not read better, no more are tried: it is slow."""
 # PDFium writes U+FFFE for a hyphen between letters at the end of a line, and joins the lines. Between small letters
 # it was most likely a word broken by the typesetter; elsewhere (X-<break>ray) it belongs to the text.
 _BROKEN_WORD = re.compile(r"(?<=[^\W\d_A-Z])\ufffe(?=[^\W\d_A-Z])")
@@ -93,6 +95,7 @@ class OpenPdf:
     def __init__(self, data: bytes, pages: pypdfium2.PdfDocument) -> None:
         self.pages = pages
         self._lost = LostText(data)
+        self._garbled_too = 0
 
     def __len__(self) -> int:
         """Return the number of pages."""
@@ -117,6 +120,8 @@ class OpenPdf:
                     found = clean(self._lost.page(index)).strip()
                     is_whole = bool(found)
                     told = text = found if letters(found) > letters(text) else text
+                elif is_garbled(text):
+                    told = text = self._by_other_engine(index, text) or text
                 else:
                     told = with_tables(page, layer, text)
                 told = clean(with_annotations(self.pages, page, layer, told)).strip()
@@ -126,6 +131,16 @@ class OpenPdf:
                 layer.close()
         finally:
             page.close()
+
+    def _by_other_engine(self, index: int, garbled: str) -> str:
+        """Return the text as the second engine reads it; empty if that is no better, as on the pages before."""
+        if self._garbled_too >= _GARBLED_TOO:
+            return ""
+        found = clean(self._lost.page(index)).strip()
+        if is_garbled(found) or 2 * letters(found) < len("".join(garbled.split())):
+            self._garbled_too += 1
+            return ""
+        return found
 
 
 def letters(text: str) -> int:

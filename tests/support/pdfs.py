@@ -55,6 +55,23 @@ def latin(lines: Sequence[str]) -> bytes:
     )
 
 
+def drawn(lines: Sequence[str]) -> bytes:
+    """Lines in a font whose letters are drawings (Type 3), which only their names tell."""
+    letters = sorted(set("".join(lines)))
+    codes = {letter: code for code, letter in enumerate(letters, 1)}
+    names = b"".join(b"/%s" % (b"space" if one == " " else one.encode()) for one in letters)
+    texts = (b"<%s> Tj 0 -14 Td" % bytes(map(codes.__getitem__, line)).hex().encode() for line in lines)
+    shape = b"600 0 0 0 500 700 d1 0 0 500 700 re f"
+    drawings = b" ".join(b"/%s 6 0 R" % name for name in names[1:].split(b"/"))
+    return page(
+        b"BT /F 11 Tf 60 780 Td " + b" ".join(texts) + b" ET",
+        b"<</Type/Font/Subtype/Type3/FontBBox[0 0 600 700]/FontMatrix[.001 0 0 .001 0 0]/FirstChar 1/LastChar %d"
+        b"/Widths[%s]/Encoding<</Differences[1%s]>>/CharProcs<<%s>>>>"
+        % (len(letters), b"600 " * len(letters), names, drawings),
+        b"<</Length %d>>stream\n%s\nendstream" % (len(shape), shape),
+    )
+
+
 _ESCAPED = bytes(code if chr(code) not in "()\\" else ord("?") for code in range(256))
 
 

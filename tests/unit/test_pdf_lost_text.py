@@ -10,7 +10,7 @@ from orchestrator.documents import pdf_text, rendering
 from orchestrator.documents.garbled import is_garbled
 from orchestrator.documents.pdf_lost_text import LostText
 from orchestrator.documents.types import DocumentProblem, ExtractionError, Render
-from tests.support.pdfs import japanese, latin, placed
+from tests.support.pdfs import drawn, japanese, latin, placed
 
 LINES = [
     "吾輩は猫である名前はまだ無い",
@@ -107,6 +107,11 @@ def test_lists_of_codes_names_and_figures_are_text(cells: list[str]) -> None:
 )  # fmt: skip
 def test_other_scripts_code_and_leaders_are_text(plain: str) -> None:
     assert not is_garbled(plain)
+
+
+def test_letters_that_only_their_drawings_names_tell_are_read() -> None:
+    lines = [PROSE["en"].replace(".", "").replace(",", "")[at : at + 80].strip() for at in range(0, 300, 80)]
+    assert text(drawn(lines)).split() == " ".join(lines).split()
 
 
 def test_an_unusable_text_layer_is_refused_and_goes_as_a_picture() -> None:
