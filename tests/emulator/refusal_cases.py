@@ -219,6 +219,7 @@ REFUSED: list[tuple[str, str, str, Json, str]] = [
         "`temperature` is deprecated for this model.",
     ),
     ("anthropic", MESSAGES, "claude-fable-5 claude-mythos-5", {"tool_choice": {"type": "any"}}, "forcing tool use"),
+    ("anthropic", MESSAGES, "claude-sonnet-4-5", {**THINKING, "tool_choice": {"type": "any"}}, "forces tool use"),
     (
         "anthropic",
         MESSAGES,
@@ -286,6 +287,7 @@ TAKEN: list[tuple[str, str, str, Json]] = [
     ("anthropic", MESSAGES, "claude-opus-4-1 claude-haiku-4-5 claude-opus-5", as_output(OPTIONAL)),
     ("anthropic", MESSAGES, "claude-opus-4-7 claude-opus-5", {"output_config": {"effort": "xhigh"}}),
     ("anthropic", MESSAGES, "claude-sonnet-4-5 claude-opus-4-6", THINKING),
+    ("anthropic", MESSAGES, "claude-opus-4-6", {"thinking": {"type": "adaptive"}, "tool_choice": {"type": "any"}}),
     ("groq", CHAT, "openai/gpt-oss-120b", as_chat(CLOSED)),
     ("mistral", CHAT, "mistral-small-latest", {"random_seed": 1, "max_tokens": 9, **as_chat(OPEN)}),
     ("xai", CHAT, "grok-4.3", {"temperature": 0, **as_chat(OPEN)}),

@@ -152,13 +152,14 @@ def _check_budget(draft: Draft, thinking: dict[str, object], model: Claude) -> N
 
 
 def check_tool_choice(draft: Draft) -> None:
-    """Note the loss of a forced tool call if the model thinks."""
+    """Note the loss of a forced tool call if the model always thinks, or has a budget for it."""
     choice, model = draft.fields.get("tool_choice"), _model(draft)
     is_forced = choice == "required" or isinstance(choice, dict)
     if not is_forced or model is None:
         return
-    thinks = named(draft.fields.get("thinking"), "type") in ("enabled", "adaptive")
-    if thinks or _always_thinks(model):
+    # Adaptive thinking gives way to a forced call.
+    has_budget = named(draft.fields.get("thinking"), "type") == "enabled"
+    if has_budget or _always_thinks(model):
         draft.lose("tool_choice", "takes no tool_choice that forces a tool")
 
 

@@ -197,6 +197,6 @@ def _texts(model: str, body: Json) -> Iterator[Refused | None]:
 def _forced_tool(model: str, body: Json) -> Refused | None:
     if _fits(model, NO_FORCED_TOOL):
         return refused("tool_choice: this model does not support forcing tool use")
-    if (body.get("thinking") or {}).get("type") in ("enabled", "adaptive"):
+    if (body.get("thinking") or {}).get("type") == "enabled":
         return refused("Thinking may not be enabled when tool_choice forces tool use.")
     return None
