@@ -56,17 +56,17 @@ def settled_ns() -> int:
 class Nights:
     """A job file over a folder, built night after night."""
 
-    def __init__(self, folder: Path, migrated: Path) -> None:
+    def __init__(self, folder: Path, url: str) -> None:
+        """`url`: a database of its own that has its tables."""
         self.folder = folder
-        shutil.copy(migrated, folder / "orch.db")
         (folder / "orch.toml").write_text(TOML)
         self.docs = folder / "docs"
         self.docs.mkdir()
         self.home = Home(folder / "home")
         self.home.root.mkdir()
-        place = Place(folder / "orch.toml", self.home.root, f"sqlite:///{folder / 'orch.db'}", 10.0)
+        place = Place(folder / "orch.toml", self.home.root, url, 10.0)
         self.config = load(place)
-        self.store = Store.open(new_sqlite(folder / "orch.db"))
+        self.store = Store.open(url)
         self.hours = 0
         self.source: dict[str, Any] = {"path": "docs"}
         self.task: dict[str, Any] = {"id": "t", "prompt": "Who signs", "model": "small"}
@@ -126,7 +126,8 @@ class Nights:
 @contextmanager
 def nights_in(migrated: Path) -> Iterator[Nights]:
     with tempfile.TemporaryDirectory() as folder:
-        found = Nights(Path(folder), migrated)
+        shutil.copy(migrated, Path(folder) / "orch.db")
+        found = Nights(Path(folder), new_sqlite(Path(folder) / "orch.db"))
         try:
             yield found
         finally:
