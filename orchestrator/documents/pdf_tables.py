@@ -37,6 +37,7 @@ _ALIGNED, _SLACK = 0.5, 6.0
 _FILLED = 0.4
 """The share of a table's places that have a cell; formulas have fewer."""
 _NUMBER = re.compile(r"[^\w\s]*\d[\d.,'’ \u00a0/%:-]*[^\w\s]*(?:\s?\w{1,4})?")
+_LABEL = re.compile(r"[•●○◦▪■□–—*-]|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.:)]{0,2}")
 _LEADERS = re.compile(r"(?:[.…_·]\s?){4}")
 
 
@@ -82,8 +83,10 @@ class _Texts(dict[Box, str]):
 def with_tables(page: Any, layer: Any, text: str) -> str:
     """Return the text of a page with its tables as rows."""
     lines = text.split("\n")
-    is_plain = raw.FPDFPage_CountObjects(page) < MANY_OBJECTS * len(lines)
-    if len(lines) < MIN_LINES or (is_plain and len(text) > FEW_CHARACTERS * len(lines)):
+    objects = raw.FPDFPage_CountObjects(page)
+    is_plain = objects < MANY_OBJECTS * len(lines)
+    is_short = len(lines) < MIN_LINES and objects < 2 * MIN_LINES  # PDFium joins the lines of some pages
+    if is_short or (is_plain and len(text) > FEW_CHARACTERS * len(lines)):
         return text
     texts = _Texts(layer, len(text))
     for block in _blocks(_lines(_boxes(layer))):
@@ -101,7 +104,7 @@ def _with_table(texts: _Texts, block: list[Line], lines: list[str]) -> list[str]
     if len(columns) < 2 or not _are_aligned(block, columns):
         return lines
     cells = [[texts[box] for box in line] for line in block]
-    if not _is_table(cells):
+    if not _is_table(cells, len(columns)):
         return lines
     rows = [_row(line, of, columns) for line, of in zip(block, cells, strict=True)]
     better = _replaced(lines, cells, rows)
@@ -188,12 +191,16 @@ def _columns(spans: Sequence[tuple[float, float]]) -> list[_Column]:
     return [*columns, _Column(begin, end)]
 
 
-def _is_table(cells: Sequence[Sequence[str]]) -> bool:
+def _is_table(cells: Sequence[Sequence[str]], columns: int) -> bool:
     every = [cell for line in cells for cell in line]
     if 2 * sum(_LEADERS.search(cell) is not None for cell in every) > len(cells):
         return False  # a table of contents
+    is_list = 2 * sum(_LABEL.fullmatch(line[0]) is not None for line in cells) > len(cells)
+    if is_list:  # labels prove nothing: a list has them, too
+        every = [cell for line in cells for cell in line if _LABEL.fullmatch(cell) is None or cell is not line[0]]
     numbers = sum(_NUMBER.fullmatch(cell) is not None for cell in every)
-    return numbers >= _NUMBERS * len(every) or sum(map(len, every)) <= _SHORT * len(every)
+    is_short = sum(map(len, every)) <= _SHORT * len(every) and not (is_list and columns == 2)
+    return is_short or numbers >= _NUMBERS * len(every)
 
 
 def _are_aligned(block: list[Line], columns: list[_Column]) -> bool:
@@ -236,16 +243,17 @@ def _row(line: Line, texts: list[str], columns: list[_Column]) -> str:
 def _replaced(lines: list[str], cells: Sequence[Sequence[str]], rows: list[str]) -> list[str]:
     """Return the lines with the rows in place of lines with the same characters; unchanged without such lines."""
     wanted = Counter(_solid("".join(cell for line in cells for cell in line)))
-    size, begins = wanted.total(), {_solid(line[0])[:4] for line in cells}
-    lengths = [len(_solid(line)) for line in lines]
-    for start, line in enumerate(lines):
-        if _solid(line)[:4] not in begins:
+    size, begins = wanted.total(), tuple({_solid(line[0])[:4] for line in cells})
+    solid = list(map(_solid, lines))
+    lengths = list(map(len, solid))
+    for start, line in enumerate(solid):
+        if not line.startswith(begins):
             continue
         end, total = start, 0
         while end < len(lines) and total < size:
             total += lengths[end]
             end += 1
-        if total == size and Counter(_solid("".join(lines[start:end]))) == wanted:
+        if total == size and Counter("".join(solid[start:end])) == wanted:
             return [*lines[:start], *rows, *lines[end:]]
     return lines
 

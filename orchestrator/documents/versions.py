@@ -24,7 +24,7 @@ READERS: Mapping[str, int] = {
     "mhtml": 4,
     "msg": 6,
     "odf": 7,
-    "pdf": 6,
+    "pdf": 7,
     "pptx": 5,
     "rtf": 4,
     "sheets": 9,

@@ -28,6 +28,8 @@ _RUNS = re.compile(
 )
 _DASH = re.compile(rf"[{_DASHES}]")
 _SPACE = re.compile(r"[\s|]")
+_LINE_END = re.compile(rf"[{_DASHES}][ \t]*\r?\n\s*")
+"""A range of numbers that a line end cuts behind its dash."""
 _SINGLE_MARKS, _DOUBLE_MARKS = "‘’‚‛′‵`´‹›ʼ＇", "“”„‟«»″‶〝〞〟＂"
 _COMPATIBLE = ((0xFB00, 0xFDFF), (0xFE70, 0xFEFE), (0xFF01, 0xFF5E))
 """Ligatures, Arabic letters by their position in a word, and wide forms of ASCII."""
@@ -102,7 +104,7 @@ def _gap(source: str, start: int, end: int) -> str:
         return ""
     gap = source[start:end]
     dash = "-" if _DASH.search(gap) else ""
-    space = " " if before and after and _SPACE.search(gap) else ""
+    space = " " if before and after and _SPACE.search(gap) and not _LINE_END.fullmatch(gap) else ""
     return space + dash
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -56,6 +57,39 @@ def test_a_table_below_a_heading_across_its_columns() -> None:
     heading = [(60.0, 716.0, "Prices of the first quarter, without tax and without freight, in euros of last March")]
     found = text(placed([*heading, *table(ROWS)]))
     assert found.split("\n") == [heading[0][2], *(" | ".join(row) for row in ROWS)]
+
+
+POSITIONS = [["Pos", "Description", "Amount"]] + [
+    [f"{number}", f"Consulting services for the phase of the project with number {number}", f"{number},000.00"]
+    for number in range(1, 5)
+]
+
+
+@pytest.mark.parametrize("has_prose", [True, False])
+def test_a_table_whose_first_cells_are_short(has_prose: bool) -> None:
+    """PDFium joins the lines of the page that has no prose."""
+    prose = ["Invoice number 12 of the first of May", "Please pay within thirty days."] if has_prose else []
+    drawn = [
+        (left, 760 - 16 * number, cell)
+        for number, row in enumerate(POSITIONS)
+        for left, cell in zip((60, 90, 480), row, strict=True)
+    ]
+    lines = [(60, 800 - 200 * number, line) for number, line in enumerate(prose)]
+    found = text(placed([*lines[:1], *drawn, *lines[1:]])).split("\n")
+    assert found == [*prose[:1], *(" | ".join(row) for row in POSITIONS), *prose[1:]]
+
+
+@pytest.mark.parametrize("labels", ["*****", ["1.", "2.", "3.", "4.", "5."], ["i.", "ii.", "iii.", "iv.", "v."]])
+@pytest.mark.parametrize("words", [2, 8])
+def test_a_list_is_not_a_table(labels: Sequence[str], words: int) -> None:
+    items = [(label, " ".join(PROSE[3 * at : 3 * at + words])) for at, label in enumerate(labels)]
+    drawn = [
+        (left, 760 - 14 * at, part)
+        for at, item in enumerate(items)
+        for left, part in zip((60, 90), item, strict=True)
+    ]
+    prose = (60.0, 800.0, "Of the duties that a tenant has, these are the first ones:")
+    assert text(placed([prose, *drawn])).split("\n")[1:] == [" ".join(item) for item in items]
 
 
 def test_a_table_that_is_drawn_among_other_lines() -> None:
