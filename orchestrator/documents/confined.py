@@ -146,14 +146,14 @@ def _keys_of_parts(file: TableFile) -> Iterator[str]:
     return (one.key for one in found if not isinstance(one, parts_of.Passed | parts_of.Begin))
 
 
-def columns(*about: object) -> Iterator[tuple[str, ...]]:
-    """Yield the names of a `TableFile`'s columns; nothing if only its rows have them, or it cannot be opened."""
+def columns(*about: object) -> Iterator[Plain]:
+    """Yield the `Columns` of a `TableFile`; nothing if it cannot be read."""
     try:
-        found = tables.open_table(TableFile(*about), keys_only=True).columns  # type: ignore[arg-type]
+        found = tables.columns(TableFile(*about))  # type: ignore[arg-type]
     except (ExtractionError, OSError):
         return
     if found is not None:
-        yield tuple(map(whole, found))
+        yield tuple(map(whole, found.names)), found.fixed
 
 
 def unreadable(key: str, error: ExtractionError) -> UnreadableDocument:

@@ -26,7 +26,7 @@ from orchestrator.documents.kinds import CONTAINERS, CONVERTED
 from orchestrator.documents.lines import read_all
 from orchestrator.documents.part_by_part import PartByPart, Values
 from orchestrator.documents.safe_open import Opener, open_file
-from orchestrator.documents.tables import TableFile
+from orchestrator.documents.tables import Columns, TableFile, check_columns
 from orchestrator.documents.types import (
     Document,
     DocumentProblem,
@@ -57,12 +57,13 @@ Documents = Iterator[Document | UnreadableDocument]
 class TableRows(Struct, frozen=True):
     """A file of many documents. `wanted` are the keys of the documents to read; None means all.
 
-    Contents that are not documents are counted in `ignored`.
+    Contents that are not documents are counted in `ignored`. `is_source`: the job file names this file alone.
     """
 
     table: TableFile
     wanted: frozenset[str] | None = None
     ignored: Ignored | None = None
+    is_source: bool = False
 
     @property
     def is_container(self) -> bool:
@@ -197,9 +198,17 @@ class Readers:
         for one, path in self._downloading.ahead(chain((order,), waiting), _remote_of):
             if isinstance(one, RemoteOrder):
                 assert path is not None
-                yield one.at(path)
+                yield self._checked(one.at(path))
             else:
                 yield one
+
+    def _checked(self, order: LocalOrder) -> LocalOrder:
+        """Return a downloaded order. Raises InputError if a table that is a source lacks a column of the job file."""
+        if isinstance(order, TableRows) and order.is_source and not order.is_container:
+            columns = self.columns(order.table)
+            if columns is not None:
+                check_columns([columns], order.table.named_columns, order.table.key)
+        return order
 
     def _limited(self, order: LocalOrder) -> LocalOrder:
         """Return the order with this machine's limit on unpacking, and with LibreOffice if it may be used."""
@@ -229,12 +238,11 @@ class Readers:
         if self._downloads is not None and not isinstance(order, UnreadableDocument):
             self._downloads.drop(order.path if isinstance(order, DocumentFile) else order.table.path)
 
-    def columns(self, table: TableFile) -> tuple[str, ...] | None:
-        """Return the names of a table's columns; None if only its rows have them, or it cannot be opened."""
+    def columns(self, table: TableFile) -> Columns | None:
+        """Return the columns of a table; None if it cannot be read."""
+        call = WorkerCall(_HERE + "columns", _plain(self._on_this_machine(table)))
         try:
-            return next(
-                (tuple(names) for names in self._pool.call(WorkerCall(_HERE + "columns", _plain(table)))), None
-            )
+            return next((Columns(tuple(names), fixed) for names, fixed in self._pool.call(call)), None)
         except Tripped:
             return None
 

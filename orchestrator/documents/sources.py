@@ -70,10 +70,15 @@ def listed(
 
 
 def survey(source: DocumentSource, base: Path, readers: Readers) -> SourceSurvey:
-    """Return what is known of `source` without reading it. Raises InputError as `read`."""
+    """Return what is known of `source` without reading it.
+
+    Raises InputError as `read`, and for a column that no table of the source has.
+    """
     opened = _Opened(source, base, readers)
     known: set[str] = set()
-    number, has_many = 0, False
+    number, has_many, is_known = 0, False, True
+    columns: list[tables.Columns] = []
+    named = {"text_column": source.text_column, "id_column": source.id_column}
     for entry in opened.entries():
         number += not isinstance(entry, Skipped)
         if not isinstance(entry, FoundFile):
@@ -92,10 +97,17 @@ def survey(source: DocumentSource, base: Path, readers: Readers) -> SourceSurvey
         elif source.text_column is not None:
             if entry.remote is not None:  # reading its columns would need a download, even if it is unchanged
                 return SourceSurvey(None, None)
-            columns = readers.columns(opened.table(entry, kind))
-            if columns is None:
-                return SourceSurvey(None, None)
-            known |= {"row", *filter(None, columns)}
+            found = readers.columns(opened.table(entry, kind))
+            if found is not None:
+                columns.append(found)
+                known |= {"row", *filter(None, found.names)}
+            is_known = is_known and found is not None and found.fixed
+            if not is_known and tables.has_all(columns, named):
+                break
+    if columns:
+        tables.check_columns(columns, named, opened.prefix or source.called)
+    if not is_known:
+        return SourceSurvey(None, None)
     chosen = number if source.sample is None else min(number, source.sample)
     return SourceSurvey(frozenset(known - {"text"}), None if has_many else chosen)
 
@@ -250,7 +262,8 @@ def _listed(opened: _Opened, now_ns: int, readers: Readers, ignored: Ignored | N
             # Only the table itself knows which of its rows a sample holds.
             marked = stamp(entry, kind) if wanted is None else None
             rows = None if wanted is None else frozenset(_inside(in_order, table.key))
-            yield Listed(key, marked, is_table=True, order=_order(entry, TableRows(table, rows, skipped)))
+            order = TableRows(table, rows, skipped, opened.is_file)
+            yield Listed(key, marked, is_table=True, order=_order(entry, order))
         elif wanted is None or key in wanted:
             file = opened.file(entry, kind, relative, key)
             yield Listed(key, stamp(entry, kind), is_table=False, order=_order(entry, file))

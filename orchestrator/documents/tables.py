@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from difflib import get_close_matches
+from itertools import islice
 from typing import NamedTuple
 
+from orchestrator.core.errors import InputError
 from orchestrator.documents.content import Content
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.kinds import JSON, SHEETS
@@ -23,8 +27,11 @@ MOST_DEPTH = 64
 MOST_ID = 500
 """Bytes: a key has to fit into a database's index."""
 MOST_SHOWN = 60
+MOST_NAMED = 20
 ALIVE_ROWS = 1000
 """Number of skipped rows after which a sign of life is sent."""
+NAMING_ROWS = 1000
+"""Number of rows whose fields are the columns of a table without a head."""
 
 
 class TableFile(NamedTuple):
@@ -44,6 +51,11 @@ class TableFile(NamedTuple):
     converts: bool = False  # LibreOffice reads parts of its formats
     plugins: tuple[Plugin, ...] = ()  # that may read its contents
     render: Render | None = None
+
+    @property
+    def named_columns(self) -> dict[str, str | None]:
+        """Columns that the job file names, by setting."""
+        return {"text_column": self.text_column, "id_column": self.id_column}
 
     @property
     def content(self) -> Content:
@@ -102,6 +114,48 @@ def keys(file: TableFile) -> Iterator[str]:
     return (keyed.key for keyed in _keyed(table, file))
 
 
+class Columns(NamedTuple):
+    """Names of a table's columns, in order. Not `fixed`: later rows may have others."""
+
+    names: tuple[str, ...]
+    fixed: bool
+
+
+def columns(file: TableFile) -> Columns | None:
+    """Return the columns of a table, or of its first rows; None if it has no readable row. Raises as `keys`."""
+    table = open_table(file, keys_only=True)
+    if table.columns is not None:
+        return Columns(table.columns, fixed=True)
+    names: dict[str, None] = {}
+    for row in islice(table.rows(), NAMING_ROWS):
+        with suppress(ExtractionError):
+            if row.problem is None:
+                names |= dict.fromkeys(table.cells(row))
+    return Columns(tuple(names), fixed=False) if names else None
+
+
+def has_all(tables: Sequence[Columns], settings: Mapping[str, str | None]) -> bool:
+    """True if each setting's column is in some table."""
+    return all(any(name in table.names for table in tables) for name in filter(None, settings.values()))
+
+
+def check_columns(tables: Sequence[Columns], settings: Mapping[str, str | None], source: str) -> None:
+    """Raise InputError for a setting that names a column which no table of the source has exactly once."""
+    names = list(dict.fromkeys(column for table in tables for column in table.names if column))
+    for setting, name in settings.items():
+        if name is None or any(table.names.count(name) == 1 for table in tables):
+            continue
+        if name in names:
+            raise InputError(f"{source} has several columns named {name!r}", field=setting, hint="rename one of them")
+        whose = f"{source} has no" if len(tables) == 1 else f"none of the {len(tables):,} tables in {source} has a"
+        rows = "" if all(table.fixed for table in tables) else f" in its first {NAMING_ROWS:,} rows"
+        near = get_close_matches(name.casefold(), [column.casefold() for column in names], 1)
+        meant = "".join(f"did you mean {column!r}? " for column in names if column.casefold() in near)
+        there = ", ".join(column[:MOST_SHOWN] for column in names[:MOST_NAMED]) or "none"
+        more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
+        raise InputError(f"{whose} column {name!r}{rows}", field=setting, hint=f"{meant}columns there: {there}{more}")
+
+
 def open_table(file: TableFile, *, keys_only: bool, content: Content | None = None) -> Table:
     """Open a table. Raises OSError, ExtractionError."""
     if file.text_column is None:
@@ -110,7 +164,7 @@ def open_table(file: TableFile, *, keys_only: bool, content: Content | None = No
             "This is a table; say which of its columns holds the text with `text_column`, or exclude it.",
         )
     content = content or file.content
-    expected = tuple(name for name in (file.text_column, file.id_column) if name)
+    expected = tuple(filter(None, file.named_columns.values()))
     if file.kind == "jsonl":
         from orchestrator.documents.jsonl_rows import JsonlTable
 
@@ -139,9 +193,9 @@ def _only(file: TableFile) -> tuple[str, ...]:
 def _check_columns(table: Table, file: TableFile) -> None:
     if table.columns is None:
         return
-    for name in filter(None, (file.text_column, file.id_column)):
+    for name in filter(None, file.named_columns.values()):
         if name not in table.columns:
-            there = ", ".join(column[:MOST_SHOWN] for column in table.columns[:20] if column)
+            there = ", ".join(column[:MOST_SHOWN] for column in table.columns[:MOST_NAMED] if column)
             raise bad_row(f"The table has no column {name!r}, only: {there}; correct the job file or the table.")
         if table.columns.count(name) > 1:
             raise bad_row(f"The table has several columns named {name!r}; give them different names.")

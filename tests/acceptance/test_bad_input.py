@@ -199,11 +199,11 @@ JOB_FILES: dict[str, tuple[str, int, list[str]]] = {
     ),
     "empty-folder": (
         changed("path: documents", "path: empty"), 2,
-        ["FOLDER/empty: path: There are no documents", "files ending in .txt", "add files or correct `include`"],
+        ["FILE:2: documents[0].path: There are no documents in FOLDER/empty", "files ending in .txt", "add files or correct `include`"],
     ),
     "missing-folder": (
         changed("path: documents", "path: nowhere"), 2,
-        ["FOLDER/nowhere: path: There is no file or folder", "correct the path"],
+        ["FILE:2: documents[0].path: There is no file or folder FOLDER/nowhere", "correct the path"],
     ),
     "no-deadline": (JOB + "deadline: soon\n", 2, ["FILE:8: deadline: 'soon' is not a deadline; write 8h, 90m"]),
     "deadline-in-the-past": (

@@ -65,7 +65,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 def wrong_column(folder: Folder) -> str:
     folder.table()
     folder.spec["documents"] = {"path": "table.csv", "text_column": "body"}
-    return "none of 1 document can be used: table.csv: "
+    return "documents[0].text_column: table.csv has no column 'body'"
 
 
 def template_that_fails(folder: Folder) -> str:

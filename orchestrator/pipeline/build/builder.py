@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from difflib import get_close_matches
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -28,22 +27,20 @@ from orchestrator.pipeline.build.reuse import holding
 from orchestrator.pipeline.build.room import RoomCheck, given_back, written_to
 from orchestrator.pipeline.build.scan import DocumentMemory, Made, Sweep, made_chunks
 from orchestrator.pipeline.build.shared import Sharing
+from orchestrator.pipeline.build.source_checks import check_names, located
 from orchestrator.pipeline.selection import Scope, Selection
 from orchestrator.policy.cache_keys import line_cache_key
 from orchestrator.policy.request_limits import bounds
-from orchestrator.policy.requests import Builder, Built, variables
+from orchestrator.policy.requests import Builder, Built
 from orchestrator.settings.config import ReadingSettings
 from orchestrator.settings.home import Home
-from orchestrator.settings.job_file import lines_of
-from orchestrator.settings.job_spec import JobSpec
-from orchestrator.settings.source_lines import line_of
 from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
 from orchestrator.store.awaited_rows import awaits
 from orchestrator.store.records import Earlier
 
 if TYPE_CHECKING:
-    from orchestrator.documents import Readers
+    pass
 
 MANY = 5000
 """Rows from which the database updates its statistics, which may take a tenth of a second."""
@@ -278,40 +275,15 @@ def _from_documents(
     scope = Scope.of(job)
     selection = Selection(scope)
     with Readers.of(reading) as readers:
-        report.expected = check_variables(spec, Path(job.source), readers, scope)
+        report.expected = check_names(spec, Path(job.source), readers, scope)
         builder = Builder(spec, reuse.learned_bound(store, job))
-        for source in spec.documents:
+        for index, source in enumerate(spec.documents):
             if tasks := scope.tasks_of(spec, source):
                 asking = builder.asking(tasks)
                 sweep = Sweep(store, home, job, asking, selection, runs, asked, memory, report, clock_ns, readers)
-                yield from sweep.made(source, base)
+                with located(Path(job.source), index):
+                    yield from sweep.made(source, base)
     selection.check()
-
-
-def check_variables(spec: JobSpec, file: Path, readers: Readers, scope: Scope) -> int | None:
-    """Check template variables and return the number of documents in scope, None if only reading can tell.
-
-    Raises InputError for a variable that no document has, with the nearest known name.
-    """
-    from orchestrator.documents import survey
-
-    surveys = {source: survey(source, file.parent, readers) for source in spec.documents}
-    fields = {source: found.fields for source, found in surveys.items()}
-    for index, task in enumerate(spec.tasks):
-        of_task = [fields[source] for source in spec.sources_of(task)]
-        known = frozenset[str]().union(*(found for found in of_task if found is not None))
-        if None in of_task:
-            continue  # only the rows themselves can tell; a row without the variable is reported by name
-        for name in sorted(variables(task) - known):
-            near = get_close_matches(name, [*known, "text"], 1)
-            raise InputError(
-                f"the template uses {{{{ {name} }}}}, which no document has",
-                file=file,
-                line=line_of(("tasks", index, "prompt"), lines_of(file)),
-                field=f"tasks[{index}].prompt",
-                hint=f"did you mean {{{{ {near[0]} }}}}?" if near else f"known: text, {', '.join(sorted(known))}",
-            )
-    return scope.documents([surveys[source].documents for source in spec.documents if scope.tasks_of(spec, source)])
 
 
 def _from_batch_file(job: Job, report: BuildReport) -> Iterator[Made]:

@@ -27,6 +27,7 @@ from orchestrator.pipeline.build.intake import (
 )
 from orchestrator.pipeline.build.ready_batch_file import batch_lines
 from orchestrator.pipeline.build.scan import CHUNK, chunks
+from orchestrator.pipeline.build.source_checks import check_names, located
 from orchestrator.pipeline.plan.routes import check_eligible, lost_settings
 from orchestrator.pipeline.selection import EVERYTHING, Scope, Selection
 from orchestrator.settings import known_answers
@@ -189,15 +190,16 @@ def _chosen(
 
     selection = Selection(scope)
     with Readers.of(config.documents) as readers:
-        read.expected = builder.check_variables(spec, path, readers, scope)
-        for source in spec.documents:
+        read.expected = check_names(spec, path, readers, scope)
+        for index, source in enumerate(spec.documents):
             tasks = scope.tasks_of(spec, source)
             entries = listed(source, path.parent, 0, readers, read.ignored) if tasks else ()
             chosen = (one for one in entries if selection.may_hold(one.key, is_table=one.is_table))
-            for part in chunks(chosen, CHUNK):
-                for found, texts in zip(part, readers.read(one.order for one in part), strict=True):
-                    taken = (document for document in texts if selection.takes(document.key, found.key))
-                    yield from ((tasks, document) for document in taken)
+            with located(path, index):
+                for part in chunks(chosen, CHUNK):
+                    for found, texts in zip(part, readers.read(one.order for one in part), strict=True):
+                        taken = (document for document in texts if selection.takes(document.key, found.key))
+                        yield from ((tasks, document) for document in taken)
     selection.check()
 
 

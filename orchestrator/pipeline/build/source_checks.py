@@ -1,0 +1,62 @@
+"""Checks of the names in a job file against its documents: paths, columns, and the variables of templates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.core.errors import InputError
+from orchestrator.pipeline.selection import Scope
+from orchestrator.policy.requests import variables
+from orchestrator.settings.job_file import lines_of
+from orchestrator.settings.job_spec import JobSpec
+from orchestrator.settings.source_lines import line_of, spell
+
+if TYPE_CHECKING:
+    from orchestrator.documents import Readers
+
+
+@contextmanager
+def located(file: Path, index: int) -> Iterator[None]:
+    """Raise InputErrors of a source's field with their place in the job file; `index` is the source's."""
+    try:
+        yield
+    except InputError as error:
+        if error.field is None or error.line is not None:
+            raise
+        place = ("documents", index, error.field)
+        raise InputError(
+            error.message, file=file, line=line_of(place, lines_of(file)), field=spell(place), hint=error.hint
+        ) from error
+
+
+def check_names(spec: JobSpec, file: Path, readers: Readers, scope: Scope) -> int | None:
+    """Check columns and template variables; return the number of documents in scope, None if only reading can tell.
+
+    Raises InputError for a path or column that is not there, and for a variable that no document has.
+    """
+    from orchestrator.documents import survey
+
+    surveys = {}
+    for index, source in enumerate(spec.documents):
+        with located(file, index):
+            surveys[source] = survey(source, file.parent, readers)
+    fields = {source: found.fields for source, found in surveys.items()}
+    for index, task in enumerate(spec.tasks):
+        of_task = [fields[source] for source in spec.sources_of(task)]
+        known = frozenset[str]().union(*(found for found in of_task if found is not None))
+        if None in of_task:
+            continue  # only the rows themselves can tell; a row without the variable is reported by name
+        for name in sorted(variables(task) - known):
+            near = get_close_matches(name, [*known, "text"], 1)
+            raise InputError(
+                f"the template uses {{{{ {name} }}}}, which no document has",
+                file=file,
+                line=line_of(("tasks", index, "prompt"), lines_of(file)),
+                field=f"tasks[{index}].prompt",
+                hint=f"did you mean {{{{ {near[0]} }}}}?" if near else f"known: text, {', '.join(sorted(known))}",
+            )
+    return scope.documents([surveys[source].documents for source in spec.documents if scope.tasks_of(spec, source)])
