@@ -47,6 +47,11 @@ class OrchError(Exception):
     def __str__(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
 
+    @property
+    def reason(self) -> str:
+        """The message with its hint, in one line, as the reason of a decision."""
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
     def __reduce__(self) -> tuple[Any, ...]:
         # BaseException would rebuild it from its message only, without keyword arguments.
         return _rebuild, (type(self), self.args), self.__dict__

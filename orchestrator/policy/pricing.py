@@ -253,8 +253,9 @@ def _find(
     for name in names:
         if override := overrides.get(name):
             return _overridden(name, override, tier, discount)
-    why = "its provider has no name in the price table"
+    why, cure = "its backend names no provider of the price table", "name it: `provider`"
     if provider is not None:
+        cure = "use a model of the genai-prices table"
         # No price begins within a minute, and rows priced in the same minute share the look-up.
         minute = at.replace(second=0, microsecond=0)
         # The answering model is billed; the requested name may be an alias or a deployment.
@@ -265,7 +266,7 @@ def _find(
             why = listed
     raise InputError(
         f"no price is known for {_named(provider, model)}: {why}",
-        hint=f"use a model of the genai-prices table, or set its price in orch.toml: {_place(model, tier)}",
+        hint=f"{cure}, or set its price in orch.toml: {_place(model, tier)}",
     )
 
 

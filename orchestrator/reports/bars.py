@@ -8,7 +8,7 @@ from html import escape
 from typing import NamedTuple
 from unicodedata import east_asian_width
 
-from orchestrator.core.sanitize import escape_controls, shortened
+from orchestrator.core.sanitize import escape_controls, one_line
 
 WIDTH = 480.0
 _FONT, _GAP = 13.0, 8.0
@@ -18,6 +18,8 @@ _WIDTHS = {
     **dict.fromkeys("ftrI()[]-/ ", 6.2),
     **dict.fromkeys("mwMW@%…—≈", 13.1),
 }
+_NAME = 20
+"""Most letters of a name on an axis."""
 _SMALL, _CAPITAL = 8.4, 10.2
 """Widths of letters in the widest of the usual fonts; in any other, a text has room to spare."""
 _ROW, _PAIR_ROW = 28.0, 36.0
@@ -100,8 +102,9 @@ def groups_beside(names: Sequence[str], series: Sequence[Series], words: Words) 
 
 
 def short(name: str) -> str:
-    """Return a name, shortened to fit an axis."""
-    return shortened(name, 20)
+    """Return a name, shortened in its middle to fit an axis: names of jobs differ in their ends."""
+    line = one_line(name)
+    return line if len(line) <= _NAME else f"{line[: _NAME - 9]}…{line[-8:]}"
 
 
 def _largest(series: Sequence[Series]) -> Decimal:

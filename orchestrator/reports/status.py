@@ -53,6 +53,16 @@ class JobLine(Struct, frozen=True):
         """Pending rows that running batches have finished."""
         return self.done - self.counts.done
 
+    @property
+    def answered_so_far(self) -> int:
+        """Rows with an answer, also in running batches."""
+        return self.processed - self.failed_so_far
+
+    @property
+    def new_failures_so_far(self) -> int:
+        """Failed rows that are neither known nor acknowledged; all that failed in running batches count."""
+        return self.failing.new + self.failed_so_far - self.counts.failed
+
     def due(self, now: datetime) -> DeadlineResult | None:
         """Return how the job keeps its deadline, or None without one."""
         return deadline_result(self.job, self.state, self.counts, now)

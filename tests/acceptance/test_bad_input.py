@@ -199,7 +199,10 @@ JOB_FILES: dict[str, tuple[str, int, list[str]]] = {
     ),
     "empty-folder": (
         changed("path: documents", "path: empty"), 2,
-        ["FILE:2: documents[0].path: There are no documents in FOLDER/empty", "files ending in .txt", "add files or correct `include`"],
+        [
+            "FILE:2: documents[0].path: There are no documents in FOLDER/empty", "files ending in .txt",
+            "add files or correct `include`",
+        ],
     ),
     "missing-folder": (
         changed("path: documents", "path: nowhere"), 2,

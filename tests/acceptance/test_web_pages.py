@@ -27,6 +27,7 @@ from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.keys import KeyRight, Keys
 from orchestrator.store import Store
 from orchestrator.store.lookups import RowFilter
+from orchestrator.web.figures import tokens
 from orchestrator.web.views.rows import PLACES
 from tests.support.chromium import NO_BROWSER, Chromium, Tab, installed
 from tests.support.webhome import EVIL, WebHome, add_schedules, web_home
@@ -447,6 +448,21 @@ def test_a_missed_deadline_shows_on_every_page_that_names_it(home: WebHome, clie
     assert re.search(r"missed by \d+ h", client.get(f"/jobs/{home.new.id}").text)
     assert 'title="missed"' in client.get(f"/jobs?q={home.new.id}").text
     assert 'title="missed"' not in client.get(f"/jobs?q={home.running.id}").text
+
+
+def test_the_calendar_counts_what_running_batches_have_finished_as_tonight_does(
+    home: WebHome, client: httpx2.Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    night = night_of(home.running.created_at)
+    nights = client.get("/nights").text
+    run(["status", "--json"])
+    every = json.loads(capsys.readouterr().out)
+    found = re.search(rf'href="/nights/{night}".*?class="sum">([\d.]+k).*?(\d+) failed', nights, re.DOTALL)
+    assert found is not None
+    told = [one["requests"] for one in every if night_of(datetime.fromisoformat(one["created_at"])) == night]
+    failed = sum(one["failed_so_far"] for one in told)
+    assert int(found[2]) == failed
+    assert found[1] == tokens(sum(one["done"] for one in told) - failed)
 
 
 def test_the_money_page_has_a_chart_and_is_downloaded_as_a_file_to_send(

@@ -159,7 +159,7 @@ def test_each_row_says_why_it_is_asked(nights: Nights) -> None:
         "b.txt": Why.UNCHANGED, "c.txt": Why.FAILED, "d.txt": Why.DOCUMENT, "e.txt": Why.NEW,
     }  # fmt: skip
     assert (report.removed, report.gone) == (1, ["docs/a.txt"])
-    assert report.changes == ["1 new", "1 of changed documents", "1 failed before", "documents removed: 1"]
+    assert report.changes == ["1 new", "1 of changed documents", "1 failed before", "1 document removed"]
     assert str(report) == f"4 requests of 4 documents, 1 unchanged since an earlier run, {', '.join(report.changes)}"
 
 

@@ -212,7 +212,7 @@ UNKNOWN = {
     "a model": ("openai", "no-such-model", "openai:no-such-model: Unable to find model"),
     "a provider": ("no-such-provider", "gpt-5-nano", "no-such-provider:gpt-5-nano: Unable to find provider"),
     "nothing": ("", "", ":: Unable to find"),
-    "no provider": (None, "gpt-5-nano", "gpt-5-nano: its provider has no name in the price table"),
+    "no provider": (None, "gpt-5-nano", "gpt-5-nano: its backend names no provider of the price table"),
     "no figures": ("github-copilot", "gpt-4.1", "github-copilot:gpt-4.1: the table has none for its input tokens"),
 }
 

@@ -62,7 +62,7 @@ class BuildReport(Struct):
         if self.whys.keys() == {Why.NEW} and not self.removed:
             return []  # a first run, or a job file that asks something else altogether
         told = [f"{self.whys[why]:,} {words}" for why, words in _TOLD.items() if self.whys[why]]
-        return [*told, f"documents removed: {self.removed:,}"] if self.removed else told
+        return [*told, f"{number_of(self.removed, 'document')} removed"] if self.removed else told
 
     def __str__(self) -> str:
         parts = [

@@ -284,7 +284,7 @@ class Prospects:
                 each = shape.cost(prices, model or shape.model)
                 p50, p95 = p50 + shape.rows * each.p50, p95 + shape.rows * each.p95
         except UsageError as error:
-            return FREE, error.message
+            return FREE, error.reason
         rows = max(1, sum(shape.rows for shape in self.shapes))
         return Cost(p50 / rows, max(p50, p95) / rows), None
 

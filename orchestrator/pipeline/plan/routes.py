@@ -227,7 +227,7 @@ def _candidate(
                 prices_of(backend, config, now).known(model, url)
         objection = lost()
     except UsageError as error:
-        objection = error.message
+        objection = error.reason
     return Candidate(name, backend.kind, backend.location, price, objection)
 
 

@@ -56,7 +56,7 @@ def _problem(name: str, url: str, key_env: str | None) -> str | None:
         headers = {"Authorization": f"Bearer {key_of(name, key_env, os.environ)}"} if key_env else {}
         answer = httpx2.get(f"{url}/models", headers=headers, timeout=PROBE_SECONDS)
     except UsageError as error:
-        return error.message
+        return error.reason
     except httpx2.HTTPError as error:
         return f"{url} does not answer: {error}"
     if answer.status_code in (401, 403) or answer.status_code >= 500:

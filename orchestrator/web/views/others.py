@@ -108,7 +108,7 @@ def schedules(reader: HomeReader, address: PageAddress) -> View:
 def _cell(day: date, lines: Sequence[status.JobLine], at: datetime, *, is_lost: bool) -> dict[str, Any]:
     tonight = night_of(at)
     final = last_runs(lines, lambda line: line.job)
-    rows, answered = sum(line.counts.total for line in final), sum(line.counts.succeeded for line in final)
+    rows, answered = sum(line.counts.total for line in final), sum(line.answered_so_far for line in final)
     bad = any(line.job.error is not None or line.counts.expired or line.is_late(at) for line in final)
     going = any(not line.state.is_final for line in final)
     state = (
@@ -123,7 +123,7 @@ def _cell(day: date, lines: Sequence[status.JobLine], at: datetime, *, is_lost: 
         "jobs": len(lines),
         "rows": rows,
         "answered": answered,
-        "failed": sum(line.failing.new for line in final),
+        "failed": sum(line.new_failures_so_far for line in final),
         "cost": sum(line.cost for line in lines),
     }
 
