@@ -9,6 +9,7 @@ import stat
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -338,7 +339,7 @@ def _is_file(path: str) -> bool:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         message = f"There is no file or folder {path}; correct the path, which starts at the job file's folder."
-        raise InputError(message, file=path, field="path") from error
+        raise InputError(message, file=path, field="path", hint=_path_hint(path)) from error
     except OSError as error:
         message = f"The path {path} cannot be reached ({error.strerror}); give this user access to it."
         raise InputError(message, file=path, field="path") from error
@@ -350,6 +351,23 @@ def _is_file(path: str) -> bool:
     if stat.S_ISREG(found.st_mode):
         return True
     raise InputError(f"{path} is neither a file nor a folder; name one.", file=path, field="path")
+
+
+def _path_hint(path: str) -> str | None:
+    """Return a cure for a path at which nothing is."""
+    if any(mark in path for mark in "*?["):
+        return "a pattern goes into `include`, and the folder that it is for into `path`"
+    if "$" in path or "%" in path:
+        return "variables are not filled in: write the path itself; ~ is your home folder"
+    if "\\" in path:
+        return "write / between folders"
+    folder, name = os.path.split(path)
+    try:
+        there = [entry.name for entry in os.scandir(folder)]
+    except OSError:
+        return None
+    near = get_close_matches(name.casefold(), [one.casefold() for one in there], 1)
+    return next((f"did you mean {one!r}?" for one in there if one.casefold() in near), None)
 
 
 def _check_lone_file(source: DocumentSource, path: str) -> None:

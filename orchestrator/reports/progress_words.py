@@ -18,9 +18,10 @@ def eta_words(detail: JobDetail, rate: float) -> str:
 def progress_words(detail: JobDetail, rate: float) -> str:
     """Return a job's state, rows, rate, tokens, cost, and what it waits for."""
     line = detail.line
+    used = tokens(detail.usage, line.counts.succeeded - detail.carried)
     summary = (
         f"{line.job.id}: {line.state} {line.processed:,}/{number_of(line.counts.total, 'row')}, {rate:,.1f}/s, "
-        f"ETA {eta_words(detail, rate)}, {tokens(detail.usage, line.counts.succeeded)}, {money(line.cost)}"
+        f"ETA {eta_words(detail, rate)}, {used}, {money(line.cost)}"
     )
     told = detail.problem or next((shard.held for shard in detail.held), None)
     return f"{summary}  ! {told}" if told else summary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -368,10 +369,15 @@ def window_seconds(text: str) -> int:
     return seconds
 
 
+_CALL = re.compile(r"/(chat/completions|completions|responses|embeddings|messages|batches|models)/?$")
+
+
 def url_of(text: str, example: str) -> str:
     if not is_http_url(text):
         raise ValueError(f"{text!r} is not an http(s) URL such as {example}")
     parts = urlsplit(text)
     if parts.username or parts.password:
         raise ValueError("a URL may not carry a password; name the key's variable in api_key_env")
+    if found := _CALL.search(parts.path):
+        raise ValueError(f"ends with {found[0]}, which orch adds itself: leave that out")
     return text.rstrip("/")

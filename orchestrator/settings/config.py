@@ -33,6 +33,7 @@ from orchestrator.settings.backends import (
     LocalBackend,
     window_seconds,
 )
+from orchestrator.settings.cures import EMAIL
 from orchestrator.settings.discovery import Place, locate
 from orchestrator.settings.source_lines import load_toml, read_text, validated
 from orchestrator.settings.strict import Ladder, Strict, VariableName
@@ -159,7 +160,7 @@ class Smtp(Strict):
 
     host: str = Field(min_length=1)
     port: int = Field(587, ge=1, le=65535)
-    sender: str = Field(alias="from", pattern=r"^[^@\s<>]+@[^@\s<>]+$")
+    sender: str = Field(alias="from", pattern=EMAIL)
     user_env: VariableName | None = None
     password_env: VariableName | None = None
     tls: Literal["starttls", "tls", "none"] = "starttls"
@@ -184,7 +185,7 @@ class Reports(Strict):
     """Channels of reports and alerts; all named ones are used. `webhook_env` names the variable with the URL."""
 
     webhook_env: VariableName | None = None
-    email_to: tuple[Annotated[str, Field(pattern=r"^[^@\s<>]+@[^@\s<>]+$")], ...] = ()
+    email_to: tuple[Annotated[str, Field(pattern=EMAIL)], ...] = ()
     smtp: Smtp | None = None
     folder: str | None = Field(None, min_length=1, description="a relative one is beside orch.toml")
     channels: dict[str, dict[str, Any]] = Field({}, description="those of plug-ins, by name, with their options")

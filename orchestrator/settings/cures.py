@@ -15,18 +15,21 @@ from orchestrator.settings.backend_packages import hosted_kinds
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 """Pattern of names of jobs, tasks and models."""
+EMAIL = r"^[^@\s<>]+@[^@\s<>]+$"
+"""Pattern of e-mail addresses."""
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _AMOUNT = re.compile(rf"\s*(?:[$€£]|USD)\s*{_NUMBER}\s*|\s*{_NUMBER}\s*(?:[$€£]|USD|dollars?)\s*", re.IGNORECASE)
 _THOUSANDS = re.compile(r"\d{1,3}(?:[,_ ']\d{3})+")
 _DECIMAL_COMMA = re.compile(r"(\d+),(\d{1,2}|\d{4,})")
 _PERCENT = re.compile(rf"{_NUMBER}\s*%")
-_SCALED = re.compile(rf"{_NUMBER}\s*([kKM])")
-_SCALES = {"k": 1_000, "K": 1_000, "M": 1_000_000}
+_SCALED = re.compile(rf"{_NUMBER}\s*([kKMG])B?")
+_SCALES = {"k": 1_000, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 _SMART = re.compile("[“”„‘’«»]")
 _PATTERNS: Mapping[str, str] = {
     NAME: "letters, digits, - and _ alone, such as notice-period",
     r"^[^=]+=.*$": "write KEY=VALUE, such as team=legal",
     r"^[^:\s]+:[^\s]+$": "write PROVIDER:MODEL, such as openai:gpt-5-nano",
+    EMAIL: "write an address, such as team@example.org",
 }
 """Cures for texts that do not match a pattern."""
 _FLAGS = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false", "never": "false"}
@@ -40,7 +43,8 @@ OTHER_WORDS: Mapping[str, str] = {
     "questions": "tasks", "prompts": "tasks", "max_cost": "budget", "due": "deadline", "labels": "tags",
     "url": "base_url", "endpoint": "base_url", "api_base": "base_url", "price_per_hour": "cost_per_hour",
     "timeout": "request_timeout", "api_key": "api_key_env", "token": "api_key_env", "key": "api_key_env",
-    "zone": "tz", "timezone": "tz", "time_zone": "tz",
+    "column": "text_column", "text_field": "text_column", "text": "text_column", "content_column": "text_column",
+    "key_column": "id_column", "zone": "tz", "timezone": "tz", "time_zone": "tz",
 }  # fmt: skip
 """Our names of fields, by their names in other tools."""
 MISSING: Mapping[str, str] = {
@@ -75,6 +79,7 @@ _SHAPES: Mapping[str, str] = {
     "schema": "write the schema itself here:  {type: object, properties: {NAME: {type: string}}, required: [NAME]}",
     "tags": "write  tags: {KEY: VALUE}",
     "labels": "write a list of labels, or  {LABEL: when it fits}",
+    "models": "write  models: {ALIAS: MODEL}",
     "long": "write  long: {reduce: Make one answer of these.}",
 }
 """Forms of mappings that a single value cannot stand for."""
@@ -91,6 +96,8 @@ def of_value(problem: Mapping[str, Any], *, is_toml: bool) -> str | None:
             return f"write {_FLAGS.get(text.lower(), 'true or false')}"
         case "string_type" if isinstance(value, int | float | bool):
             return f'put it in quotes: "{str(value).lower() if isinstance(value, bool) else value}"'
+        case "string_type" if value is None:
+            return "nothing follows the colon: write a value, or leave the field out"
         case "string_type":
             return "write one text, not several values"
         case "string_pattern_mismatch":
@@ -163,15 +170,17 @@ def of_kind(table: Any) -> str | None:
     return meant and f"did you mean {meant}?"
 
 
-def of_unknown(name: str, known: list[str], elsewhere: Mapping[str, str], *, is_job_file: bool) -> str:
-    """Return a cure for an unknown field: its name here, its place, or the names that there are.
+def of_unknown(name: str, value: Any, known: list[str], elsewhere: Mapping[str, str], *, is_job_file: bool) -> str:
+    """Return a cure for an unknown field with its `value`: its name here, its place, or the names that there are.
 
     `elsewhere` maps fields of other parts of the file to the part that has them.
     """
     meant = OTHER_WORDS.get(name.lower(), "")
-    near = [meant] if meant in known else get_close_matches(name.lower(), known, 1)
+    near = [meant] if meant in known else get_close_matches(name.lower(), known, 1, 0.6 if value is not None else 0.8)
     if near:
         return f"did you mean {near[0]!r}?"
+    if is_job_file and value is None and "id" in known:
+        return f"a task is named by its id:  - id: {name}"
     if is_job_file and (cure := ELSEWHERE.get(name.lower())) is not None:
         return cure
     if name[:1].isdigit() and not is_job_file:

@@ -6,10 +6,9 @@ A file is read into plain data and a map from each value's path to its line. So 
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
@@ -20,6 +19,7 @@ from yaml.reader import ReaderError
 
 from orchestrator.core.errors import InputError
 from orchestrator.settings import cures
+from orchestrator.settings.syntax_cures import toml_hint, yaml_hint
 
 Place = tuple[str | int, ...]
 Lines = Mapping[Place, int]
@@ -108,7 +108,8 @@ def text_of(content: bytes, path: Path) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        raise InputError(f"is not UTF-8 text: {error.reason}", file=path, line=line) from None
+        hint = "save it as UTF-8, as editors do by default"
+        raise InputError(f"is not UTF-8 text: {error.reason}", file=path, line=line, hint=hint) from None
 
 
 def load_yaml(path: Path) -> tuple[Any, Lines]:
@@ -284,7 +285,8 @@ def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> 
         case "extra_forbidden":
             message = "unknown field"
             known = _fields_at(model, problem["loc"][:-1])
-            hint = cures.of_unknown(name, known, _elsewhere(model, problem["loc"]), is_job_file=not is_toml)
+            elsewhere = _elsewhere(model, problem["loc"])
+            hint = cures.of_unknown(name, problem["input"], known, elsewhere, is_job_file=not is_toml)
         case "model_type" | "dict_type":
             message = "must be a table" if is_toml else "must be a mapping (`key: value`)"
             here = _type_at(model, problem["loc"])
@@ -395,101 +397,3 @@ def spell(place: Iterable[str | int]) -> str:
     for part in place:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text
-
-
-_YAML_PAIR = re.compile(r"(\s*(?:- +)?)([A-Za-z_][\w-]*): +(\S.*?)\s*")
-_NO_BLANK = re.compile(r"\s*(?:- +)?([A-Za-z_][\w-]*):(?!//)\S.*")
-_NO_BLANK_AFTER_DASH = re.compile(r"\s*-[A-Za-z_][\w-]*:.*")
-_WINDOWS_PATH = re.compile(r"\"[A-Za-z]:\\|\"\\\\|\\[A-Z]")
-_TOML_PAIR = re.compile(r"(\s*[A-Za-z0-9_.-]+)\s*=\s*([A-Za-z/.~$<%][^#\"']*?)\s*(?:#.*)?")
-_TOML_COMMA = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*=\s*(\d+),(\d+)\s*(?:#.*)?")
-_TOML_WORDS = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
-_STARTS = "\"'[{0123456789"
-_SMART = "“”„‘’«»"
-_SECRET = re.compile(r"env$|key|secret|token|passw|url|hook|auth", re.IGNORECASE)
-"""Names of fields whose values are not repeated: a secret may stand there."""
-_STRAIGHT = 'use straight quotes: "…"'
-MOST = 200
-"""Longest line that is shown again."""
-
-
-def yaml_hint(lines: Sequence[str], number: int) -> str | None:
-    """Return a cure for the line (from 0) at which YAML stopped, or None. The slip may be in the line before."""
-    here = lines[number] if number < len(lines) else ""
-    if "\t" in here[: len(here) - len(here.lstrip())]:
-        return "indent with spaces: YAML allows no tabs there"
-    if here.startswith("---") and number:
-        return "one file is one job: put the second one into a file of its own"
-    if len(here) > MOST:
-        return None
-    before = next((line for line in reversed(lines[:number]) if line.strip()), "")
-    for line in (here, before):
-        if (cure := _of_line(line)) is not None:
-            return cure
-    if (found := _YAML_PAIR.fullmatch(here)) and (": " in found[3] or found[3].endswith(":") or " #" in found[3]):
-        return _quote(found)
-    deep, above = (len(line) - len(line.lstrip(" -")) for line in (here, before))
-    if here.strip() and before.strip() and abs(deep - above) == 1:
-        return f"indented by {deep} where the line above is by {above}: align them"
-    return "quote the texts in braces, or write each field in a line of its own" if "{" in here else None
-
-
-def _of_line(line: str) -> str | None:
-    """Return a cure for a slip that the line shows by itself."""
-    if _NO_BLANK_AFTER_DASH.fullmatch(line):
-        return "put a blank after the dash:  - id: …"
-    if found := _NO_BLANK.fullmatch(line):
-        return f"put a blank after the colon:  {found[1]}: …"
-    if _WINDOWS_PATH.search(line):
-        return "write paths with / , or in single quotes: in double quotes, \\ begins an escape"
-    found = _YAML_PAIR.fullmatch(line)
-    if found is None:
-        return None
-    if found[3].startswith("{{") or (found[3][0] in "\"'" and not _is_closed(found[3])):
-        return f"put the text into a block:  {found[2]}: |-  and the text indented below it"
-    return _quote(found) if found[3][0] in "*@`%!" else None
-
-
-def _is_closed(text: str) -> bool:
-    """True if a quoted text ends with its quote, and has none inside that is not doubled."""
-    mark, inner = text[0], text[1:-1]
-    return len(text) > 1 and text[-1] == mark and mark not in inner.replace(f"\\{mark}", "").replace(mark * 2, "")
-
-
-def _quote(found: re.Match[str]) -> str:
-    return (
-        f"quote the text:  {found[1].strip()}{' ' * bool(found[1].strip())}{found[2]}: {_shown(found[2], found[3])}"
-    )
-
-
-def _shown(name: str, value: str) -> str:
-    return '"…"' if _SECRET.search(name) else _quoted(value)
-
-
-def toml_hint(line: str, problem: str) -> str | None:
-    """Return a cure for a line that TOML does not accept, or None; `problem` is what TOML says of it."""
-    if len(line) > MOST:
-        return None
-    if problem.startswith("Cannot overwrite"):
-        return "the key or table is there already: leave one of the two out"
-    if problem.startswith("Cannot declare"):
-        return "the table is there already: put its keys together"
-    if any(mark in line for mark in _SMART):
-        return _STRAIGHT
-    if found := _TOML_COMMA.fullmatch(line):
-        return f"write  {found[1]} = {found[2]}.{found[3]}"
-    if found := _TOML_PAIR.fullmatch(line):
-        meant = _TOML_WORDS.get(found[2].lower()) or _shown(found[1], found[2])
-        return f"write  {found[1].strip()} = {meant}"
-    if (found := _YAML_PAIR.fullmatch(line)) or line.lstrip().startswith("{") or re.fullmatch(r"\s*[\w-]+:\s*", line):
-        if found is None:
-            return "orch.toml is TOML: a table begins with its name, such as [backends.local]"
-        meant = found[3] if found[3][0] in _STARTS and not _SECRET.search(found[2]) else _shown(found[2], found[3])
-        return f"TOML writes  {found[2]} = {meant}"
-    if line.count('"') % 2 or line.count("'") % 2:
-        return "a quote is not closed"
-    return None
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)

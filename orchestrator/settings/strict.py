@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from decimal import Decimal
+from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+)
 
 from orchestrator.settings.model_lists import MOST as MOST_RUNGS
 
@@ -13,10 +23,28 @@ _REFERENCE = re.compile(r"\$\{?([A-Z][A-Z_]{,60})\}?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{,99}")
 
 
+_NUMBERS = {int, float, Decimal}
+
+
+def no_flag(model: type[BaseModel], value: Any, info: ValidationInfo) -> Any:
+    """Return a field's value. Raises ValueError for true or false where only a number is meant, which would be 1."""
+    if isinstance(value, bool):
+        annotation = model.model_fields[str(info.field_name)].annotation
+        kinds = {annotation, *get_args(annotation)}
+        if kinds & _NUMBERS and bool not in kinds:
+            raise ValueError("is true or false, where a number belongs")
+    return value
+
+
 class Strict(BaseModel):
-    """A table of orch.toml that rejects unknown fields, NaN and infinity."""
+    """A table of orch.toml that rejects unknown fields, NaN, infinity, and true or false as a number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_flag(cls, value: Any, info: ValidationInfo) -> Any:
+        return no_flag(cls, value, info)
 
 
 def _named(text: str) -> str:

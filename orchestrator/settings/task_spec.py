@@ -19,6 +19,7 @@ from pydantic import (
 from orchestrator.core.model import MAX_TOKENS
 from orchestrator.core.quote_marks import unmarked
 from orchestrator.settings.cures import NAME
+from orchestrator.settings.strict import no_flag
 
 AUTO: Literal["auto"] = "auto"
 DEFAULT_MAX_TOKENS = 512
@@ -40,9 +41,14 @@ _TEMPLATE_MARKS = ("{{", "{%", "{#")
 
 
 class JobFilePart(BaseModel):
-    """A part of a job file that rejects unknown fields."""
+    """A part of a job file that rejects unknown fields, and true or false as a number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_flag(cls, value: Any, info: ValidationInfo) -> Any:
+        return no_flag(cls, value, info)
 
 
 class Long(JobFilePart):

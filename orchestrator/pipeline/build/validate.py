@@ -321,6 +321,7 @@ def _joined(mistakes: Sequence[OrchError]) -> OrchError:
     return first
 
 
+_FILE_NAME = re.compile(r"[\w./\\-]+\.(txt|md|jinja2?|j2|ya?ml|json)")
 _SINGLE_BRACES = re.compile(r"(?<!\{)\{(" + "|".join(sorted({*FIELDS, "text"})) + r")\}(?!\})")
 
 
@@ -330,6 +331,8 @@ def _warnings(spec: JobSpec) -> Iterator[str]:
     for index, task in enumerate(spec.tasks):
         for name in _SINGLE_BRACES.findall(task.prompt):
             yield f"tasks[{index}].prompt has {{{name}}}, which stays as it is: write {{{{ {name} }}}} for its value"
+        if _FILE_NAME.fullmatch(task.prompt):
+            yield f"tasks[{index}].prompt is sent as it is, a file's name: write the question itself there"
         if places_text_late(task):
             yield (
                 f"tasks[{index}].prompt places {{{{ text }}}} behind other text: the engine's prefix cache then "

@@ -1,0 +1,138 @@
+"""Mistakes with YAML and TOML themselves, with paths, units, words and columns: file, line, field and cure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import run
+from tests.integration.test_mistakes import (
+    HOSTED,
+    JOB,
+    TOML,
+    Case,
+    folder,
+    prompt,
+    refused,
+    source,
+    task,
+)
+
+__all__ = ["folder"]
+ALIAS = "an alias (*NAME) needs its anchor (&NAME)"
+SLASHES = "write paths with / , or in single quotes"
+UNITS = "write 8h, 90m, 06:00"
+JOBS: dict[str, Case] = {
+    "no-anchor": (JOB.replace("model: small", "model: *m"), ":5: is not valid YAML", ALIAS),
+    "no-base": (JOB.replace("  - id", "  - <<: *base\n    id"), ":4: is not valid YAML", ALIAS),
+    "tab": (JOB.replace("    model", "\tmodel"), ":5: is not valid YAML", "indent with spaces"),
+    "tab-after-colon": (JOB.replace("name: ", "name:\t"), ":1: is not valid YAML", "put a blank, not a tab"),
+    "bom": ("\ufeff" + JOB.replace("prompt", "promt"), ":6: tasks[0].promt: unknown", "mean 'prompt'?"),
+    "crlf": (JOB.replace("prompt", "promt").replace("\n", "\r\n"), ":6: tasks[0].promt: unknown", "mean 'prompt'?"),
+    "key-twice": (f"{JOB}name: other\n", ":8: name: the key 'name' is given twice", "first in line 1"),
+    "en-dash": (JOB.replace("- id", "– id"), ":5: is not valid YAML", "with a hyphen"),
+    "no-break-spaces": (JOB.replace("    model", "\u00a0   model"), ":6: is not valid YAML", "plain blanks"),
+    "tag": (JOB.replace("small\n", "!ENV SMALL\n", 1), ":5: is not valid YAML", "a job file has no tags"),
+    "open-brace": (JOB.replace("documents}", "documents"), ":3: is not valid YAML", "close the brace"),
+    "slashes-as-comment": ('{"name": "x", // hi\n "tasks": []}', ":2: is not valid YAML", "begins with #"),
+    "no-id": (JOB.replace("- id: sender", "- sender:"), ":4: tasks[0].sender: unknown field", "- id: sender"),
+    "empty-value": (JOB.replace("Who wrote this?", ""), ":6: tasks[0].prompt: ", "nothing follows the colon"),
+    "yes-for-a-number": (task("retries: yes\n    seed: true"), ":8: tasks[0].seed: is true", "a number belongs"),
+    "bool-in-german": (task("cache: nein"), ":7: tasks[0].cache: ", "write true or false"),
+    "no-tokens": (task("max_tokens: none"), ":7: tasks[0].max_tokens: ", "write a whole number"),
+    "top-p": (task("top_p: 95"), ":7: tasks[0].top_p: ", "write 0.95"),
+    "stop": (task('stop: "END"'), ":7: tasks[0].stop: must be a list", "stop: [ … ]"),
+    "type-date": (task("schema: {properties: {a: {type: date}}}"), ":7: tasks[0].schema: ", "mean 'string'?"),
+    "item-type": (task("schema: {type: array, items: string}"), ":7: tasks[0].schema: ", "{type: string}"),
+    "kind": (task("kind: classification"), ":7: tasks[0].kind: ", "did you mean 'classify'?"),
+    "hours": (f"{JOB}deadline: 8 hours\n", ":8: deadline: '8 hours' is not", UNITS),
+    "six-pm": (f"{JOB}deadline: 6pm\n", ":8: deadline: '6pm' is not", UNITS),
+    "no-such-day": (f"{JOB}deadline: 2027-02-30\n", ":8: deadline: '2027-02-30' is not", UNITS),
+    "dollars": (f"{JOB}budget: 5 USD\n", ":8: budget: ", "write 5: amounts are in dollars"),
+    "budget-in-words": (f"{JOB}budget: five\n", ":8: budget: ", "write a number, such as 2.5"),
+    "target": (f"{JOB}target: 99\n", ":8: target: ", "write 0.99"),
+    "pattern-in-path": (source('documents: {path: "documents/*.txt"}'), ":2: documents[0].path", "into `include`"),
+    "variable-in-path": (source('documents: {path: "$HOME/letters"}'), ":2: documents[0].path: ", "not filled in"),
+    "backslashes": (source("documents: {path: 'C:\\letters'}"), ":2: documents[0].path: ", "write / between"),
+    "capitals": (source("documents: {path: Documents}"), ":2: documents[0].path: ", "did you mean 'documents'?"),
+    "bare-star": (
+        source("documents:\n  - path: documents\n    include: *.txt"), ":4: is not valid YAML", 'include: "*.txt"',
+    ),
+    "braces": (
+        source('documents: {path: documents, include: "*.{pdf,md}"}'), ":2: documents[0].include: ", "braces are not",
+    ),
+    "column": (source("documents: {path: x.csv, column: a}"), ":2: documents[0].column: unk", "'text_column'?"),
+    "megabytes": (source("documents: {path: documents, max_bytes: 10MB}"), ":2: documents[0].max", "write 10000000"),
+    "encoding": (source("documents: {path: documents, encoding: utf9}"), ":2: documents[0].encoding", "for example"),
+    "models-as-a-list": (JOB.replace("{small: some-model}", "[small]"), ":7: models: must be", "{ALIAS: MODEL}"),
+    "xls": (f"{JOB}output: {{path: out.xls}}\n", ":8: output: the ending", "name it .jsonl"),
+    "open-template": (prompt("'Who wrote {{ text }?'"), ":6: tasks[0].prompt: is not a Jinja2", "line 1 of the text"),
+    "name-with-blanks": (JOB.replace("letters", "my letters"), ":1: name: ", "letters, digits, - and _"),
+}  # fmt: skip
+SETTINGS: dict[str, Case] = {
+    "comma-at-the-end": (TOML.replace("idle = true", "idle = true,"), ":4: is not valid TOML", "leave out the ','"),
+    "semicolon": (TOML.replace("idle = true", "idle = true;"), ":4: is not valid TOML", "leave out the ';'"),
+    "comma-in-braces": (f"{TOML}limits = {{a = 1,}}\n", ":5: is not valid TOML", "the comma before the }"),
+    "capital-true": (TOML.replace("true", "True"), ":4: is not valid TOML", "write  idle = true"),
+    "colon": (TOML.replace("idle = true", "idle: true"), ":4: is not valid TOML", "TOML writes  idle = true\n"),
+    "slashes-as-comment": (TOML.replace("true", "true // free"), ":4: is not valid TOML", "begins with #"),
+    "windows-path": (f'home = "C:\\Users\\me"\n{TOML}', ":1: is not valid TOML", SLASHES),
+    "blank-in-a-name": (f"{TOML}[my backend]\n", ":5: is not valid TOML", "put a name with blanks in quotes"),
+    "open-list": (TOML.replace('/v1"]', '/v1"'), ":3: is not valid TOML", "close the list of a line above"),
+    "bom": ("\ufeff" + TOML.replace("idle", "idel"), ":4: backends.local.idel: unknown", "did you mean 'idle'?"),
+    "crlf": (TOML.replace("idle", "idel").replace("\n", "\r\n"), ":4: backends.local.idel: unk", "mean 'idle'?"),
+    "no-scheme": (TOML.replace("http://", ""), ":2: backends.local.upstreams: ", "such as http://127.0.0.1:8000/v1"),
+    "whole-call": (TOML.replace("/v1", "/v1/chat/completions"), ":2: backends.local.upstreams: ends", "leave that"),
+    "password-in-url": (
+        TOML.replace("http://", "http://me:hunter2secret@"), ":2: backends.local.upstreams: ", "in api_key_env",
+    ),
+    "days-as-a-number": (f"{TOML}[retention]\nresults = 90\n", ":6: retention.results: 90", 'such as "90d"'),
+    "days-in-words": (f'{TOML}[retention]\nresults = "90 days"\n', ":6: retention.results: ", "such as 24h, 7d"),
+    "offset": (f'{TOML}[reports]\ntz = "UTC+1"\n', ":6: reports.tz: ", "such as Europe/Berlin"),
+    "no-address": (f'{TOML}[reports]\nemail_to = ["ab.de"]\n', ":6: reports.email_to[0]: ", "team@example.org"),
+    "monthly": (
+        f'{TOML}[[budgets]]\nname = "t"\namount = 5\nperiod = "monthly"\n', ":8: budgets[0].period: ", "'month'?",
+    ),
+    "amount": (
+        f'{TOML}[[budgets]]\nname = "t"\namount = "$50"\nperiod = "month"\n', ":7: budgets[0].amount: ", "write 50",
+    ),
+    "true-for-a-number": (f"{TOML}max_concurrency = true\n", ":5: backends.local.max_concurrency: is", "a number"),
+    "words-for-a-variable": (
+        TOML + HOSTED.replace('"K"', '"my key"'), ":7: backends.g.api_key_env: is not", "such as OPENAI_API_KEY",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", JOBS.values(), ids=JOBS)
+def test_a_mistake_in_a_job_file(folder: Path, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "orch.toml").write_text(TOML, encoding="utf-8")
+    refused(folder, "job.yaml", case, capsys)
+
+
+@pytest.mark.parametrize("case", SETTINGS.values(), ids=SETTINGS)
+def test_a_mistake_in_the_settings(folder: Path, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "job.yaml").write_text(JOB, encoding="utf-8")
+    refused(folder, "orch.toml", case, capsys)
+
+
+@pytest.mark.parametrize(("encoding", "line"), [("latin-1", 6), ("utf-16", 1)])
+def test_a_file_in_another_encoding(
+    folder: Path,
+    encoding: str,
+    line: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (folder / "orch.toml").write_text(TOML, encoding="utf-8")
+    (folder / "job.yaml").write_bytes(prompt("Wer hät's geschrieben?").encode(encoding))
+    assert run(["submit", "job.yaml"]) == 2
+    told = capsys.readouterr().err
+    assert f"{folder / 'job.yaml'}:{line}: is not UTF-8 text" in told
+    assert "save it as UTF-8" in told
+
+
+def test_a_file_name_for_a_prompt_is_a_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "orch.toml").write_text(TOML, encoding="utf-8")
+    (folder / "job.yaml").write_text(prompt("prompts/sender.txt"), encoding="utf-8")
+    assert run(["validate", "job.yaml"]) == 0
+    assert "tasks[0].prompt is sent as it is, a file's name" in "".join(capsys.readouterr())
