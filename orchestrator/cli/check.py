@@ -354,7 +354,9 @@ def _examine_upstream(name: str, url: str, key_env: str | None) -> tuple[Found, 
         key = key_of(name, key_env, os.environ) if key_env else None
         answer = httpx2.get(f"{url}/models", headers={"Authorization": f"Bearer {key}"} if key else {}, timeout=5.0)
         if (problem := models_problem(answer.status_code, answer.content)) is not None:
-            return (what, False, problem, 4), []
+            refused = answer.status_code in (401, 403)
+            cure = f"; correct what {key_env} holds" if key_env else "; name the variable of its key: `api_key_env`"
+            return (what, False, problem + cure if refused else problem, 4), []
         if answer.status_code >= 300:
             return (what, True, f"answers; it has no list of models (/models: status {answer.status_code})", 0), []
         names = [str(model.get("id")) for model in answer.json()["data"]]

@@ -65,7 +65,7 @@ def main_delay(
     if worth:
         return max(worth, key=lambda delay: delay.seconds)
     had = 0.0 if job.deadline_at is None else (job.deadline_at - job.created_at).total_seconds()
-    return Delay(Cause.TOO_LITTLE_TIME, had, f"it had {duration(had)}, and nothing delayed it for long")
+    return Delay(Cause.TOO_LITTLE_TIME, had, f"the job had {duration(had)}, and nothing delayed it for long")
 
 
 def _queued(job: Job, events: Sequence[Happened], ended: datetime) -> Iterator[Delay]:

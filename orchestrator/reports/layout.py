@@ -147,7 +147,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int 
             below = row[fit.below]
             lines += [(StyledText(" " * INDENT), replace(below, text=part)) for part in wrap(below.text, room)]
     if fit.left_out:
-        lines += sentence(f"no room for: {', '.join(fit.left_out)} (use a wider terminal, or --json)", width, "dim")
+        lines += sentence(f"not shown: {', '.join(fit.left_out)} (use a wider terminal, or --json)", width, "dim")
     return lines
 
 

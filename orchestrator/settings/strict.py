@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from decimal import Decimal
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -26,12 +28,23 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{,99}")
 _NUMBERS = {int, float, Decimal}
 
 
+def _plain(annotation: Any) -> Iterator[Any]:
+    """Yield the type below `Annotated`, unless a validator of its own reads the values."""
+    if get_origin(annotation) is not Annotated:
+        yield annotation
+        return
+    kind, *extras = get_args(annotation)
+    if not any(isinstance(extra, BeforeValidator) for extra in extras):
+        yield from _plain(kind)
+
+
 def no_flag(model: type[BaseModel], value: Any, info: ValidationInfo) -> Any:
     """Return a field's value. Raises ValueError for true or false where only a number is meant, which would be 1."""
     if isinstance(value, bool):
-        annotation = model.model_fields[str(info.field_name)].annotation
-        kinds = {annotation, *get_args(annotation)}
-        if kinds & _NUMBERS and bool not in kinds:
+        field = model.model_fields[str(info.field_name)]
+        kinds = {kind for arg in (field.annotation, *get_args(field.annotation)) for kind in _plain(arg)}
+        reads = any(isinstance(extra, BeforeValidator) for extra in field.metadata)
+        if kinds & _NUMBERS and bool not in kinds and not reads:
             raise ValueError("is true or false, where a number belongs")
     return value
 

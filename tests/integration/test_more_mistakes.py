@@ -39,6 +39,7 @@ JOBS: dict[str, Case] = {
     "no-id": (JOB.replace("- id: sender", "- sender:"), ":4: tasks[0].sender: unknown field", "- id: sender"),
     "empty-value": (JOB.replace("Who wrote this?", ""), ":6: tasks[0].prompt: ", "nothing follows the colon"),
     "yes-for-a-number": (task("retries: yes\n    seed: true"), ":8: tasks[0].seed: is true", "a number belongs"),
+    "yes-for-tokens": (task("max_tokens: true"), ":7: tasks[0].max_tokens: ", "a number belongs"),
     "bool-in-german": (task("cache: nein"), ":7: tasks[0].cache: ", "write true or false"),
     "no-tokens": (task("max_tokens: none"), ":7: tasks[0].max_tokens: ", "write a whole number"),
     "top-p": (task("top_p: 95"), ":7: tasks[0].top_p: ", "write 0.95"),

@@ -92,7 +92,7 @@ def test_add_shows_what_it_made(desk: Desk) -> None:
     )  # fmt: skip
     assert out.splitlines() == [
         "letters: next Fri 2026-11-20 22:00, in 2 h (0 22 * * *, Europe/Berlin)",
-        f"  {desk.file}, deadline 06:00, budget $12.50, late nights are skipped, "
+        f"  {desk.file}, deadline 06:00, budget $12.50; late nights are skipped; "
         "a night waits while a job of the file runs",
     ]
     assert "`orch up` is not running" in err

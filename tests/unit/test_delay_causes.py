@@ -23,7 +23,7 @@ def event(hours: float, kind: str, reason: str = "", of: str | None = None) -> E
 
 
 WORLDS: dict[str, tuple[dict[str, Any], Cause, str]] = {
-    "nothing": ({}, Cause.TOO_LITTLE_TIME, "it had 6 h, and nothing delayed it for long"),
+    "nothing": ({}, Cause.TOO_LITTLE_TIME, "the job had 6 h, and nothing delayed it for long"),
     "nobody ran it": (
         {"events": [event(0, "built"), event(5, "routed"), event(5.1, "submitted", of=BATCH.id)]},
         Cause.NO_DAEMON,

@@ -33,7 +33,7 @@ def test_a_table_fits_and_loses_nothing(data: st.DataObject, kinds: list[tuple[b
     if width >= 4 * len(columns):
         assert max(map(cell_width, found), default=0) <= width
     left = " ".join(found)
-    named = re.search("no room for: (.*) \\(use a wider", left)
+    named = re.search("not shown: (.*) \\(use a wider", left)
     kept = [place for place, column in enumerate(columns) if not named or column.name not in named[1].split(", ")]
     told = "".join(row[place] for row in rows for place in kept if row[place] != "—")
     missing = letters(told)
@@ -82,7 +82,7 @@ def test_a_column_that_has_no_room_is_named() -> None:
     assert shown(table(columns, rows, 50)) == [
         "job                        state        cost",
         "a-long-name-of-a-job-1234  completed  $12.00",
-        "no room for: created (use a wider terminal, or",
+        "not shown: created (use a wider terminal, or",
         "--json)",
     ]
     assert shown(table(columns, [("a", "completed", "—", "—")], 20))[:2] == ["job  state", "a    completed"]

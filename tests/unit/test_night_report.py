@@ -149,12 +149,18 @@ NEEDS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["the job ended before it was done: budget night is used up → `orch retry` asks the remaining rows, "
          "if you want them"],
     ),
-    "late": ({"job": replace(DONE, finished_at=later(8))}, [f"the deadline was missed by 2 h; it had 6 h{IDLE}"]),
+    "late": (
+        {"job": replace(DONE, finished_at=later(8))},
+        [f"the deadline was missed by 2 h; the job had 6 h{IDLE}"],
+    ),
     "late and running": (
         {"job": replace(RUNNING, deadline_at=later(5)), "state": JobState.RUNNING, "events": [BEGUN]},
-        [f"late by 30 min so far; it had 5 h{IDLE}"],
+        [f"late by 30 min so far; the job had 5 h{IDLE}"],
     ),
-    "given up": ({"counts": Counts(expired=3)}, [f"the deadline was missed: gave up on 3 rows; it had 6 h{IDLE}"]),
+    "given up": (
+        {"counts": Counts(expired=3)},
+        [f"the deadline was missed: gave up on 3 rows; the job had 6 h{IDLE}"],
+    ),
     "failed rows": (
         {"reasons": [("truncated", "ended early\nmore", 1), ("encrypted", "locked", 2)]},
         ["1 row did not succeed, truncated: ended early → raise `max_tokens`, or ask for less",

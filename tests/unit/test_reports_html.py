@@ -112,7 +112,7 @@ def test_where_there_is_no_room_the_least_columns_go_and_are_named() -> None:
     assert told(cost_lines(report("legal"), width - 1))[2].split() == " ".join(cells[0][:3] + cells[0][4:]).split()
     said = told(cost_lines(report("legal"), 42))
     assert said[2].split() == "job rows paid list saved wasted".split(), "what matters is never left out"
-    assert "no room for: in, cached, out, per document, per 1k tokens" in " ".join(said)
+    assert "not shown: in, cached, out, per document, per 1k tokens" in " ".join(said)
     assert max(map(len, said)) <= 42
 
 
@@ -201,7 +201,7 @@ def test_long_names_are_cut_in_the_plot_alone() -> None:
     name = "a-very-long-name-of-a-job-that-nobody-would-type"
     page = cost_page(report(name, "", "契約 🙂"), NOW, None)
     assert name in _Page(page).text
-    assert {"a-very-long-name-of…", "—", "契約 🙂"} <= set(texts(page))
+    assert {"a-very-long…uld-type", "—", "契約 🙂"} <= set(texts(page))
 
 
 def test_a_page_of_nothing_says_so() -> None:
