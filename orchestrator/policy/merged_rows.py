@@ -37,7 +37,7 @@ def merged_row(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) 
             "status": row.state,
             "output": output,
             "error": error,
-            "provenance": _provenance(row, finish_reason) | _guessed(row) | _unpriced(line),
+            "provenance": _provenance(row, finish_reason) | _guessed(row) | _unpriced(row, line),
         }
         | _quotes(row)
     )
@@ -100,12 +100,13 @@ def _guessed(row: FinishedRow) -> dict[str, bool]:
     return {"cost_estimated": True} if row.is_guessed else {}
 
 
-def _unpriced(line: bytes | None) -> dict[str, Any]:
+def _unpriced(row: FinishedRow, line: bytes | None) -> dict[str, Any]:
     """Return what an answer used that its cost does not cover; empty if nothing."""
-    if line is None or not may_have_unpriced(line):
+    counted = row.usage.input_tokens + row.usage.output_tokens
+    if line is None or not may_have_unpriced(line, counted):
         return {}
     response = _decode_line(line).response
-    found = () if response is None else unpriced(response_json(response))
+    found = () if response is None else unpriced(response_json(response), counted)
     return {"unpriced": found} if found else {}
 
 

@@ -293,7 +293,7 @@ def outcome(
     if grounding is not None:
         is_unverifiable = problem is None and grounding.is_unverifiable
         ended = replace(ended, quotes=grounding.to_json(), unverifiable=is_unverifiable)
-    if used := unpriced(body):
+    if used := unpriced(body, head.tokens.input + head.tokens.output):
         ended = replace(ended, unpriced=used)
     if answer is not None and check is not None and problem is None and check.is_repaired(answer):
         ended = replace(ended, repaired=True)

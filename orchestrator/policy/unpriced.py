@@ -31,6 +31,11 @@ _has_hint = re.compile(
 ).search
 
 
+_totals = re.compile(rb'"total_tokens"\s*:\s*(\d{1,9})').finditer
+UNCOUNTED = "uncounted_tokens"
+"""Our name for tokens that are in the total of a usage alone: Gemini's thoughts, where it speaks OpenAI's API."""
+
+
 class _Body(msgspec.Struct):
     output: Any = None
     usage: Any = None
@@ -40,14 +45,22 @@ class _Body(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Body).decode
 
 
-def may_have_unpriced(text: bytes | msgspec.Raw) -> bool:
-    """True if a body, or a line with one, is worth decoding for them."""
-    return _has_hint(text) is not None
+def may_have_unpriced(text: bytes | msgspec.Raw, counted: int = 0) -> bool:
+    """True if a body, or a line with one, is worth decoding for them.
+
+    `counted` are the tokens of prompt and answer, 0 if they are not known.
+    """
+    if _has_hint(text) is not None:
+        return True
+    return counted > 0 and any(int(found[1]) > counted for found in _totals(text))
 
 
-def unpriced(body: bytes | msgspec.Raw) -> tuple[str, ...]:
-    """Return the names of what an answer used without a price, sorted; empty for most. Never raises."""
-    if not may_have_unpriced(body):
+def unpriced(body: bytes | msgspec.Raw, counted: int = 0) -> tuple[str, ...]:
+    """Return the names of what an answer used without a price, sorted; empty for most. Never raises.
+
+    `counted` is as in `may_have_unpriced`.
+    """
+    if not may_have_unpriced(body, counted):
         return ()
     try:
         answer = _decode(body)
@@ -56,7 +69,9 @@ def unpriced(body: bytes | msgspec.Raw) -> tuple[str, ...]:
     items = answer.output if isinstance(answer.output, list) else ()
     calls = {item["type"] for item in items if isinstance(item, dict) and item.get("type") in _CALLS}
     tools = {_TOOLS} if any(map(_has_tools, answer.choices if isinstance(answer.choices, list) else ())) else set()
-    return tuple(sorted(calls | tools | set(_counts(answer.usage))))
+    total = answer.usage.get("total_tokens") if isinstance(answer.usage, dict) else None
+    beyond = {UNCOUNTED} if counted and isinstance(total, int) and total > counted else set()
+    return tuple(sorted(calls | tools | beyond | set(_counts(answer.usage))))
 
 
 def _has_tools(choice: Any) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.backends.anthropic.results import completion
 from orchestrator.core.answers import answer_tokens
-from orchestrator.core.model import FinishedRow, Outcome, RequestState, Span, Usage
+from orchestrator.core.model import FinishedRow, Outcome, Price, RequestState, Span, Usage
 from orchestrator.core.wire import ResultLine
 from orchestrator.policy.merged_rows import merged_row
 from orchestrator.policy.pricing import Tier, rates, row_price
@@ -61,6 +61,31 @@ SHAPES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }  # fmt: skip
 
 
+TOTALS: dict[str, tuple[dict[str, Any], bool]] = {
+    "thoughts in the total alone": ({"prompt_tokens": 35, "completion_tokens": 12, "total_tokens": 109}, True),
+    "its parts": ({"prompt_tokens": 35, "completion_tokens": 12, "total_tokens": 47}, False),
+    "a total below its parts": ({"prompt_tokens": 35, "completion_tokens": 12, "total_tokens": 40}, False),
+    "thoughts beside the completion": (
+        {"prompt_tokens": 12, "completion_tokens": 2, "total_tokens": 334,
+         "completion_tokens_details": {"reasoning_tokens": 320}}, False),
+    "a cache beside the prompt": (
+        {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 112, "cache_read_input_tokens": 100}, False),
+    "a total alone": ({"total_tokens": 12}, False),
+    "a total as text": ({"prompt_tokens": 35, "completion_tokens": 12, "total_tokens": "109"}, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("usage", "is_beyond"), TOTALS.values(), ids=TOTALS.keys())
+def test_tokens_that_are_in_the_total_alone_are_named(usage: dict[str, Any], is_beyond: bool) -> None:
+    text = {"content": 'a "total_tokens": 99999 of its own'}
+    raw = json.dumps({"choices": [{"message": text, "finish_reason": "stop"}], "usage": usage}).encode()
+    told = answer_tokens(raw)
+    assert unpriced(raw, told.input + told.output) == (("uncounted_tokens",) if is_beyond else ())
+    price, names = priced_and_named({"choices": [{"message": text, "finish_reason": "stop"}], "usage": usage})
+    assert names == (["uncounted_tokens"] if is_beyond else None)
+    assert price.unpriced == is_beyond
+
+
 @pytest.mark.parametrize(("body", "names"), SHAPES.values(), ids=SHAPES.keys())
 def test_what_no_price_covers_is_named(body: dict[str, Any], names: tuple[str, ...]) -> None:
     assert unpriced(json.dumps(body).encode()) == names
@@ -95,15 +120,20 @@ def test_a_body_that_cannot_be_read_names_nothing() -> None:
 
 @pytest.mark.parametrize("items", [(), ({"type": "web_search_call"},)], ids=["tokens only", "a search"])
 def test_its_row_says_so_and_its_price_is_an_estimate(items: tuple[dict[str, Any], ...]) -> None:
-    line = json.dumps({"custom_id": "a", "response": {"status_code": 200, "body": response(*items)}}).encode()
+    price, names = priced_and_named(response(*items))
+    assert price.cost == Decimal("0.000054"), "the tokens alone"
+    assert (price.estimated, names) == ((True, ["web_search_call"]) if items else (False, None))
+
+
+def priced_and_named(body: dict[str, Any]) -> tuple[Price, list[str] | None]:
+    """What a row with this answer costs, and what its merged row names as left out."""
+    line = json.dumps({"custom_id": "a", "response": {"status_code": 200, "body": body}}).encode()
     found = FoundLine(Span(0, len(line)), msgspec.json.decode(line, type=ResultLine))
     answered = outcome(0, "output", found, None)
     assert isinstance(answered, Outcome)
     price = row_price("openai", "gpt-5-nano", answered, asked=Tier.STANDARD, at=NOW)
     row = FinishedRow(
-        0, "a", "d", "t", "m", "p", None, RequestState.SUCCEEDED, 0, None, None, None, None, Usage(), None,
+        0, "a", "d", "t", "m", "p", None, RequestState.SUCCEEDED, 0, None, None, None, None, answered.usage, None,
         price.cost, None, None, None, None, None,
     )  # fmt: skip
-    names = json.loads(merged_row(row, line, None))["provenance"].get("unpriced")
-    assert price.cost == Decimal("0.000054"), "the tokens alone"
-    assert (price.estimated, names) == ((True, ["web_search_call"]) if items else (False, None))
+    return price, json.loads(merged_row(row, line, None))["provenance"].get("unpriced")
