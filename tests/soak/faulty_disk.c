@@ -3,7 +3,7 @@
  *
  * ORCH_DISK_SEED chooses what fails, ORCH_DISK_EVERY is how many such calls there are to one that fails, ORCH_DISK_LASTS
  * how many calls of the same kind fail after it as well (a disk that is full stays full for a while). Each fault is a
- * line in ORCH_DISK_LOG. */
+ * line in ORCH_DISK_LOG. A process that is forked may be told by its own environment. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -44,13 +44,13 @@ static uint64_t number(const char *name, uint64_t otherwise) {
     return given ? strtoull(given, NULL, 10) : otherwise;
 }
 
-__attribute__((constructor)) static void begin(void) {
+static void begin(void) {
+    if (home_length || !(home = getenv("ORCH_DISK_HOME"))) return;
     log_path = getenv("ORCH_DISK_LOG");
     seed = number("ORCH_DISK_SEED", 1) + 0x9E3779B97F4A7C15ull * (uint64_t)getpid();
     every = number("ORCH_DISK_EVERY", 0);
     lasts = number("ORCH_DISK_LASTS", 0);
-    home = getenv("ORCH_DISK_HOME");
-    home_length = home ? strlen(home) : 0;
+    home_length = strlen(home);
 }
 
 static uint64_t drawn(void) { /* splitmix64 of the call's number */
@@ -66,6 +66,7 @@ static int is_below(const char *path) {
 
 static int is_ours(int folder, const char *path) {
     char whole[PATH_MAX];
+    begin();
     if (!home_length || !every || !path) return 0;
     if (path[0] == '/') return is_below(path);
     if (folder == AT_FDCWD) {
@@ -84,6 +85,7 @@ static int is_ours(int folder, const char *path) {
 
 static int is_ours_open(int fd, char *path, size_t size) {
     char link[64];
+    begin();
     if (!home_length || !every) return 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, size - 1);

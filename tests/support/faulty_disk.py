@@ -36,7 +36,7 @@ class FaultyDisk:
     def beset(self, orch: Orch, command: Sequence[str], env: Mapping[str, str], allowed: Sequence[int]) -> None:
         """Until a run ends with 0 or 1, a few times at most; `codes` has the exit codes, "killed" where it hung."""
         for _ in range(STARTS):
-            process = orch.start(*command, env={**env, **self._environment()}, fresh=True)
+            process = orch.start(*command, env={**env, **self._environment()})
             try:
                 code = process.wait(LONGEST_RUN)
             except subprocess.TimeoutExpired:

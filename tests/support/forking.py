@@ -31,6 +31,7 @@ from tests.support.sparing import spare_the_disk
 ROOT = Path(__file__).resolve().parents[2]
 MOST_BYTES = 150_000
 """Of a request: arguments and environment."""
+PRELOADED = "LD_PRELOAD"
 _NUMBER = struct.Struct("i")
 
 
@@ -88,18 +89,20 @@ def fork(
 ) -> Forked:
     """Run `main()` of a module in a process of its own, with these files as stdin, stdout and stderr.
 
-    `alone`: forked from a process that has imported this module, and nothing of the package.
+    `alone`: forked from a process that has imported this module, and nothing of the package. A library that `env` has
+    loaded before it (LD_PRELOAD) is loaded before the process that it is forked from, which forces its writes.
     """
     ours, theirs = socket.socketpair()
     request = json.dumps({"module": module, "arguments": arguments, "env": dict(env), "cwd": str(cwd)}).encode()
     assert len(request) <= MOST_BYTES
     with theirs:
-        socket.send_fds(_parent(module if alone else ""), [request], [*files, theirs.fileno()])
+        parent = _parent(module if alone else "", env.get(PRELOADED, ""))
+        socket.send_fds(parent, [request], [*files, theirs.fileno()])
     return Forked([module, *arguments], ours)
 
 
 @cache
-def _parent(module: str) -> socket.socket:
+def _parent(module: str, library: str) -> socket.socket:
     """The process that forks them, one for each pytest process; it ends with it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     number = str(theirs.fileno())
@@ -107,6 +110,7 @@ def _parent(module: str) -> socket.socket:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.forking", number, module],
             cwd=ROOT,
+            env={**os.environ, PRELOADED: library} if library else None,
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
             start_new_session=True,
@@ -139,7 +143,8 @@ def _import_all() -> None:
 
 def _serve(requests: socket.socket, module: str) -> None:
     """Fork for each request until the other side is gone; in a process that was asked for, run its program."""
-    spare_the_disk()
+    if PRELOADED not in os.environ:
+        spare_the_disk()
     if module:
         importlib.import_module(module)
     else:
