@@ -15,6 +15,7 @@ from orchestrator.core.errors import RefusedError, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import SUPERSEDED_BY, CancelCode, Job, RequestState
 from orchestrator.core.schedules import Night, NightState, Schedule
+from orchestrator.pipeline.plan.synchronous_backends import AT_ONCE
 from orchestrator.pipeline.succession import successor
 from orchestrator.policy import due_nights
 from orchestrator.store import Store
@@ -35,10 +36,14 @@ def cancel(store: Store, job: Job, who: str, at: datetime) -> None:
 def retry(store: Store, job: Job, states: Sequence[RequestState], task: str | None, who: str, at: datetime) -> int:
     """Make rows pending again, and send refused rows to their backend again; return their number.
 
-    Raises RefusedError for a superseded job: the job that supersedes it has asked for the rows that both share.
+    Rows that a later run or another job has answered take that answer. Raises RefusedError for a superseded job: the
+    job that supersedes it has asked for the rows that both share.
     """
     _require_not_superseded(store, job)
-    number = store.rows.retry(job.id, states, task=task) + send_held(store, job, task)
+    carries = job.options.get("carry", True) and not job.options.get(AT_ONCE)
+    runs = [run.id for run in store.jobs.of_series(job.series)]
+    answered = store.awaited.answered(job, runs, states, task=task) if carries else {}
+    number = store.rows.retry(job.id, states, task=task, awaiting=answered) + send_held(store, job, task)
     if number:
         store.jobs.allow(job.id, **{SUPERSEDED_BY: None})
         of_task = "" if task is None else f" to the task {task}"

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, and_, exists, func, or_, select, true
+from sqlalchemy import ColumnElement, Connection, and_, exists, func, or_, select, true
 
-from orchestrator.core.model import JobId, RequestState
+from orchestrator.core.model import Job, JobId, JobKind, RequestState
 from orchestrator.core.shards import AT_BACKEND, ShardId
 from orchestrator.store import bulk, records
 from orchestrator.store.database import Database
 from orchestrator.store.records import Earlier, earlier
 from orchestrator.store.rows import open_rows
-from orchestrator.store.tables import HAS_KEY, IS_AWAITING, IS_FRESH, requests, shards
+from orchestrator.store.tables import HAS_KEY, IS_AWAITING, IS_FRESH, jobs, requests, shards
+
+PAGE = 5000
 
 
 class RowInFlight(Struct, frozen=True):
@@ -108,6 +111,31 @@ class AwaitedRows:
             for row in rows
             if row.shard_id in sent
         ]  # fmt: skip
+
+    def answered(
+        self, job: Job, runs: Collection[JobId], states: Collection[RequestState], *, task: str | None = None
+    ) -> dict[int, tuple[int, str]]:
+        """Return what rows with these outcomes can take from other jobs, by place, as `awaits` writes it.
+
+        It is the newest answer of a run of the same file to the same row, or of any job to the very same request.
+        """
+        c = requests.c
+        columns = (c.seq, c.custom_id, c.fingerprint, c.cache_key, c.state, c.task, c.length)
+        # State is filtered here: in the query, its index would find a whole job for each page.
+        mine = select(*columns).where(c.job_id == job.id).order_by(c.seq).limit(PAGE)
+        found: dict[int, tuple[int, str]] = {}
+        last = -1
+        while True:
+            with self._db.read() as tx:
+                if not (page := tx.execute(mine.where(c.seq > last)).all()):
+                    return found
+                rows = [row for row in page if row.state in states and row.length and task in (None, row.task)]
+                by_key = _answers_by_key(tx, job, {row.cache_key for row in rows if row.cache_key is not None})
+                by_id = _answers_by_id(tx, set(runs) - {job.id}, {row.custom_id: row.fingerprint for row in rows})
+            for row in rows:
+                if (answer := by_id.get(row.custom_id) or by_key.get(row.cache_key)) is not None:
+                    found[row.seq] = _mark(answer.seq), answer.job_id
+            last = page[-1].seq
 
     def sources(self, job_id: JobId) -> dict[JobId, int]:
         """Return the number of a job's waiting rows for each other job that they await."""
@@ -210,6 +238,38 @@ class AwaitedRows:
                 values.append((None if place == row.seq else place, None, job_id, row.seq))
             bulk.change(tx, requests, ("twin_of", "carried_from"), ("job_id", "seq"), values)
             return len(values)
+
+
+def _answers_by_key(tx: Connection, job: Job, keys: Collection[str]) -> dict[str, Any]:
+    """Return the newest answers of other jobs of the home to the very same requests, by cache key."""
+    if not keys:
+        return {}
+    c = requests.c
+    # Answers of a task were checked; answers of a ready batch file were not.
+    checked = c.task != "" if job.kind is JobKind.DOCUMENTS else true()
+    home = select(jobs.c.home).where(jobs.c.id == c.job_id).scalar_subquery().label("home")
+    query = select(*_ANSWER, c.cache_key, home).where(
+        HAS_KEY, *_ANSWERED, c.sent_model.is_not(None), c.first_offset.is_(None), checked
+    )
+    rows = tx.execute(bulk.each(query, c.cache_key, keys, tx.dialect))
+    others = (row for row in rows if row.home == job.home and row.job_id != job.id)
+    return {row.cache_key: row for row in sorted(others, key=_AGE)}
+
+
+def _answers_by_id(tx: Connection, runs: Collection[str], wanted: Mapping[str, str]) -> dict[str, Any]:
+    """Return the newest answers of these runs to the same rows, by custom_id."""
+    if not runs or not wanted:
+        return {}
+    c = requests.c
+    # Filtered here: in the query, Postgres might look at every row of a run.
+    rows = tx.execute(bulk.each(select(*_ANSWER).where(IS_FRESH, *_ANSWERED), c.custom_id, list(wanted), tx.dialect))
+    same = (row for row in rows if row.job_id in runs and row.fingerprint == wanted[row.custom_id])
+    return {row.custom_id: row for row in sorted(same, key=_AGE)}
+
+
+_ANSWER = [requests.c[name] for name in ("job_id", "seq", "custom_id", "fingerprint", "settled_at")]
+_ANSWERED = (requests.c.state == RequestState.SUCCEEDED, requests.c.released_at.is_(None))
+_AGE = attrgetter("settled_at", "job_id", "seq")
 
 
 def awaits(row: RowInFlight) -> tuple[int, str]:

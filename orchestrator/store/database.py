@@ -297,6 +297,7 @@ _ADVICE = (
     ("readonly", "make the file and its folder writable, or set ORCH_HOME to a folder you may write"),
     ("unable to open", "make the folder readable and writable, or set ORCH_HOME elsewhere"),
     ("disk is full", "free some disk space and run the command again; nothing is lost"),
+    ("No space left", "free some space where the database is and run the command again; nothing is lost"),
     ("disk I/O", "check whether the disk is full or failing, then run the command again; nothing is lost"),
     ("malformed", "the file is damaged; restore it from a backup"),
     ("not a database", "the file is not a database; move it away or set ORCH_HOME elsewhere"),

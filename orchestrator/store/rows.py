@@ -250,10 +250,14 @@ class Rows:
             awaiting = statement.where(IS_AWAITING).values(twin_of=None, carried_from=None)
             return ended + tx.execute(awaiting).rowcount + tx.execute(twins).rowcount
 
-    def retry(self, job_id: JobId, states: Sequence[RequestState], *, task: str | None = None) -> int:
+    def retry(
+        self, job_id: JobId, states: Sequence[RequestState], *, task: str | None = None,
+        awaiting: Mapping[int, tuple[int, str]] = MappingProxyType({}),
+    ) -> int:  # fmt: skip
         """Make rows with these outcomes pending again, if they have a request or can get one; the job continues.
 
-        With `task`, only rows of that task. It is one transaction. Returns the number of pending rows; without any, a
+        With `task`, only rows of that task. `awaiting` has the `twin_of` and `carried_from` of rows that take another
+        job's answer, by place. It is one transaction. Returns the number of pending rows; without any, a
         job that is over stays over.
         """
         c = requests.c
@@ -299,6 +303,11 @@ class Rows:
         pending = select(func.count()).where(c.job_id == job_id, c.state == RequestState.PENDING)
         with self._db.write() as tx:
             tx.execute(again)
+            places = sorted(awaiting)
+            for start in range(0, len(places), PAGE):
+                open_ = open_rows(tx, None, job_id, places[start : start + PAGE])
+                links = [(*awaiting[seq], job_id, seq) for seq in open_]
+                bulk.change(tx, requests, ("twin_of", "carried_from"), ("job_id", "seq"), links)
             # A user who retries a stopped job wants all of it.
             tx.execute(update(requests).where(c.job_id == job_id, IS_CANARY).values(canary=None))
             number = tx.scalar(pending) or 0

@@ -259,6 +259,7 @@ CASES = [
     Case("house: lines that rows point to", OLD * 2 + BIG, lambda s: s.removals.result_lines("home")),
     Case("house: request files", OLD * 2 + BIG, lambda s: s.removals.request_files("home")),
     Case("house: files that rows point to", OLD * 2 + BIG, lambda s: s.removals.result_files("home")),
+    Case("retry: what others have answered", BIG + OLD, lambda s: answered(s)),
     Case("retry", BIG, lambda s: s.rows.retry(TONIGHT, [RequestState.FAILED])),
     Case("end: what is open", BIG, lambda s: ended(s, TONIGHT)),
     Case("end: twins", TWINS, lambda s: ended(s, SAME)),
@@ -273,6 +274,11 @@ def seen(first: int) -> list[SeenDocument]:
 
 def shard_of(store: Store) -> object:
     return store.shards.get(batch(store))
+
+
+def answered(store: Store) -> object:
+    """Of the long job's rows, of which runs before have answered the first ones."""
+    return store.awaited.answered(store.jobs.get(TONIGHT), [FIRST, SECOND], [RequestState.PENDING])
 
 
 def ended(store: Store, job_id: JobId) -> int:

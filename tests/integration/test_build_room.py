@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -15,6 +14,7 @@ from orchestrator.core.errors import NoRoom
 from orchestrator.core.model import Job, JobFault, JobId
 from orchestrator.pipeline.build import intake, room
 from tests.emulator.driving import jsonl
+from tests.support.disks import disk_of
 from tests.support.hostedjob import Desk, all_are, plain, row
 
 BIG = 120
@@ -38,21 +38,6 @@ def files_of_at_most(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@contextmanager
-def disk_of(size: int, folder: Path) -> Iterator[None]:
-    """A disk of its own in this folder, which is really full once it has so many bytes; only root can make one."""
-    folder.mkdir(exist_ok=True)
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "full", folder], capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip(f"no disk can be mounted here: {made.stderr.decode(errors='replace')}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def is_given_back(desk: Desk, job: JobId) -> bool:

@@ -233,6 +233,44 @@ def test_a_superseded_job_is_not_retried_beside_the_one_that_has_its_rows(desk: 
     assert all_once(desk)
 
 
+@pytest.mark.thinned(2)
+def test_a_superseded_job_that_is_retried_takes_what_its_cancelled_successor_has(desk: Desk) -> None:
+    desk.backends({"openai": {"limits": {"max_rows": 2}}})
+    first = desk.submit(job_file(desk))
+    second = desk.submit(job_file(desk, "tags: {x: a}"))
+    desk.provider.script({"do": "stuck_in_progress", "share": 0, "match": {"nth": 2}, "times": 1})
+    desk.settle(first, second)
+    desk.later(HOUR, first, second)
+    desk.cancel(second)
+    desk.finish(first, second)
+    ends = list(desk.ends(second).values())
+    assert 0 < ends.count("succeeded") < ROWS
+    again(desk, first)
+    assert set(desk.ends(first).values()) == {"succeeded"}
+    assert all_once(desk)
+    paid_in_full(desk, first, second)
+
+
+@pytest.mark.thinned(2, 1)
+def test_a_cancelled_job_that_is_retried_takes_what_a_later_run_has(desk: Desk) -> None:
+    first = desk.submit(job_file(desk))
+    desk.cancel(first)
+    desk.finish(first)
+    second = desk.run(job_file(desk, "tags: {x: a}"))
+    assert set(desk.ends(second).values()) == {"succeeded"}
+    again(desk, first)
+    assert set(desk.ends(first).values()) == {"succeeded"}
+    assert all_once(desk)
+    assert desk.cost(first) == 0
+
+
+def again(desk: Desk, job: Job) -> None:
+    """Retry what was cancelled, and let it end."""
+    over = desk.store.jobs.get(job.id)
+    manual_actions.retry(desk.store, over, [RequestState.CANCELLED], None, manual_actions.USER, now())
+    desk.finish(job)
+
+
 # --- what is not in flight goes to the new job, and never to both
 
 

@@ -60,7 +60,7 @@ def given_back(store: Store, home: Home, job: Job) -> Iterator[None]:
         with suppress(OSError, StorageError):
             give_back(store, home, job)
         if fault_of(error) is OutputFault.NO_ROOM and isinstance(error, StorageError):
-            raise NoRoom(error.message, hint=disk.ROOM_HINT) from error
+            raise NoRoom(error.message, hint=error.hint or disk.ROOM_HINT) from error
         raise
 
 
