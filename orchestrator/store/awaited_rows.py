@@ -121,21 +121,21 @@ class AwaitedRows:
         """
         c = requests.c
         columns = (c.seq, c.custom_id, c.fingerprint, c.cache_key, c.state, c.task, c.length)
-        # State is filtered here: in the query, its index would find a whole job for each page.
-        mine = select(*columns).where(c.job_id == job.id).order_by(c.seq).limit(PAGE)
+        mine = select(*columns).where(c.job_id == job.id)
         found: dict[int, tuple[int, str]] = {}
-        last = -1
-        while True:
+        with self._db.read() as tx:
+            end = 1 + (tx.scalar(select(func.max(c.seq)).where(c.job_id == job.id)) or 0)
+        for start in range(0, end, PAGE):
             with self._db.read() as tx:
-                if not (page := tx.execute(mine.where(c.seq > last)).all()):
-                    return found
+                # A range and no LIMIT, which may sort the whole job; its index over all states would find that too.
+                page = tx.execute(mine.where(c.seq >= start, c.seq < start + PAGE))
                 rows = [row for row in page if row.state in states and row.length and task in (None, row.task)]
                 by_key = _answers_by_key(tx, job, {row.cache_key for row in rows if row.cache_key is not None})
                 by_id = _answers_by_id(tx, set(runs) - {job.id}, {row.custom_id: row.fingerprint for row in rows})
             for row in rows:
                 if (answer := by_id.get(row.custom_id) or by_key.get(row.cache_key)) is not None:
                     found[row.seq] = _mark(answer.seq), answer.job_id
-            last = page[-1].seq
+        return found
 
     def sources(self, job_id: JobId) -> dict[JobId, int]:
         """Return the number of a job's waiting rows for each other job that they await."""

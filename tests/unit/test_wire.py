@@ -161,6 +161,7 @@ def test_no_line_makes_check_line_raise(raw: bytes) -> None:
 def test_lines_reads_back_exactly_and_loses_no_byte(parts: list[bytes]) -> None:
     data = b"".join(parts)
     found = list(request_lines.lines(io.BytesIO(data)))
+    assert list(request_lines.lines(io.BufferedReader(io.BytesIO(data), 4))) == found  # type: ignore[arg-type]
     for number, offset, raw in found:
         assert data[offset : offset + len(raw)] == raw
         assert data[:offset].count(b"\n") == number - 1
@@ -190,6 +191,24 @@ def test_a_line_that_is_too_long_is_refused_and_the_next_one_is_found() -> None:
     assert isinstance(request_lines.check_line(huge, CHAT), LineError)
     assert (number, raw) == (2, line())
     assert data[offset : offset + len(raw)] == raw
+
+
+class Counted(io.BufferedReader):
+    """Counts the lines that were read one by one."""
+
+    read_lines = 0
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        self.read_lines += 1
+        return super().readline(size)
+
+
+@pytest.mark.parametrize("blank", [b"\n", b"\r\n", b" \n", b"\t \r\n"])
+def test_a_file_of_blank_lines_is_not_read_line_by_line(blank: bytes) -> None:
+    data = b"first\n" + blank * 100_000 + b" second\n" + blank * 100_000
+    file = Counted(io.BytesIO(data), 1 << 16)  # type: ignore[arg-type]
+    assert list(request_lines.lines(file)) == list(request_lines.lines(io.BytesIO(data)))
+    assert file.read_lines < 100
 
 
 @pytest.mark.parametrize(
