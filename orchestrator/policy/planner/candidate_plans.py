@@ -150,9 +150,8 @@ def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: b
         at = _arrival(candidate, reroute_after)
         if at >= capacity.horizon and not late:
             return
-        fits = is_in_time(candidate, capacity, at)
-        if fits and candidate.bets:
-            fits = done_by(candidate.unsent, reroute_after) >= MIN_BET_CHANCE
+        fits = not candidate.bets or done_by(candidate.unsent, reroute_after) >= MIN_BET_CHANCE
+        fits = fits and is_in_time(candidate, capacity, at)
         if fits:
             running = 1.0 - done_by(candidate.batch_shares, min(reroute_after, capacity.horizon))
             fits = _cancels_in_time(candidate, capacity, at, running)

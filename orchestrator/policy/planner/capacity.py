@@ -91,7 +91,7 @@ class Capacity(Struct, frozen=True):
     def release_seconds(self, held: Sequence[int]) -> float:
         """Return the seconds until rows taken back from options are free."""
         return max(
-            (sync.option.cancel_seconds for sync, rows in zip(self.sync_options, held, strict=True) if rows),
+            [sync.option.cancel_seconds for sync, rows in zip(self.sync_options, held, strict=True) if rows],
             default=0.0,
         )
 
@@ -319,13 +319,11 @@ class Capacity(Struct, frozen=True):
             default=0.0,
         )
 
-    def slack(self, burden: float, held: Sequence[int], free_in: float, fallback: int) -> float:
-        """Return the seconds for which no row has to move between options, within about 20 %."""
-        wait = 0.0
-        step = 60.0
-        while step < self.horizon and self.fits(
-            burden, held, max(free_in, step + self.release_seconds(held)), fallback
-        ):
+    def slack(self, burden: float, held: Sequence[int], free_in: float, fallback: int, most: float) -> float:
+        """Return the seconds for which no row has to move between options, within about 20 %. Looks no further than
+        `most` seconds."""
+        wait, step, release = 0.0, 60.0, self.release_seconds(held)
+        while wait < most and step < self.horizon and self.fits(burden, held, max(free_in, step + release), fallback):
             wait, step = step, step * 1.2
         return wait
 

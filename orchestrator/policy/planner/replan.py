@@ -150,12 +150,12 @@ def _next_replan(candidate: CandidatePlan, ours: Capacity) -> float:
     due = ours.horizon / 8
     if candidate.reroute_after is not None:
         due = min(due, candidate.reroute_after / 3)
-    if any(candidate.held):
-        due = min(due, ours.slack(candidate.coming, candidate.held, candidate.free_in, candidate.fallback) / 2)
-        if candidate.fallback > 1:
-            due = min(due, WATCH_SECONDS)
     if any(batch_share.option.silent > 0 for batch_share in candidate.batch_shares):
         due = min(due, WATCH_SECONDS)
+    if any(candidate.held):
+        due = min(due, WATCH_SECONDS if candidate.fallback > 1 else MAX_REPLAN_SECONDS)
+        slack = ours.slack(candidate.coming, candidate.held, candidate.free_in, candidate.fallback, 2 * due)
+        due = min(due, slack / 2)
     return min(MAX_REPLAN_SECONDS, max(MIN_REPLAN_SECONDS, due))
 
 
