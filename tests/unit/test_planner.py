@@ -57,6 +57,15 @@ def refused(planned: Plan) -> dict[str, str]:
     return {refusal.backend: refusal.reason for refusal in planned.refused}
 
 
+def test_a_plan_that_does_not_hold_may_cost_what_the_budget_covers() -> None:
+    """Its rows go elsewhere later, to whatever the budget then covers."""
+    late, tight = batch(seconds=5 * HOUR), "4.9"
+    planned = plan(8000, [late, REALTIME], terms(5, tight), NOW)
+    assert routes(planned) == {"openai": 8000}
+    assert planned.chance < 0.99
+    assert planned.at_most == Decimal(tight)
+
+
 CHOICES: dict[str, tuple[list[Option], Terms, dict[str, int]]] = {
     "time enough: the half price": ([BATCH, REALTIME], terms(8), {"openai": 8000}),
     "no time for a batch": ([batch(seconds=3 * HOUR), REALTIME], terms(0.5), {"realtime": 8000}),

@@ -108,12 +108,15 @@ def _plan_from(
     refused = refusals_of(rows, options, terms, now, chosen, ours)
     if chosen is None:
         return Plan((), refused, None, Decimal(0), Decimal(0), 0.0, _verdict(work, terms, None))
+    at_most = chosen.at_most + more.p95
+    if terms.budget is not None and terms.late_cost is None and not chosen.holds:
+        at_most = terms.budget  # rows go elsewhere later, as far as the budget covers it
     return Plan(
         tuple(routes_of(chosen.candidate, ours, now)),
         refused,
         reroute_of(chosen.candidate, ours, now),
         money(chosen.expected) + more.p50,
-        chosen.at_most + more.p95,
+        at_most,
         chosen.chance,
         _verdict(work, terms, chosen),
         after(now, finish_of(chosen.candidate, ours, 0.5)),
