@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.routing.coverage import added, spelled_coverage
+from benchmarks.routing.invented import INVENTED
 from benchmarks.routing.judged import JUDGED
 from benchmarks.routing.scenarios import SCENARIOS
 from benchmarks.routing.table import GOAL_COST, GOAL_IN_TIME, Result, run, spelled, together
@@ -20,7 +21,7 @@ from benchmarks.routing.unseen import UNSEEN
 from benchmarks.routing.unused import UNUSED
 
 ALL = {**SCENARIOS, **UNSEEN}
-KNOWN = {**ALL, **UNUSED, **JUDGED}
+KNOWN = {**ALL, **UNUSED, **JUDGED, **INVENTED}
 
 
 def main(argv: Sequence[str]) -> None:
@@ -31,13 +32,14 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument(
         "--scenarios",
         default=",".join(ALL),
-        help="names with commas between, `seen`, `unseen`, `unused`, `judged`; the first two",
+        help="names with commas between, `seen`, `unseen`, `unused`, `judged`, `invented`; the first two",
     )
     parser.add_argument("--alone", action="store_true", help="without the simple rules")
     parser.add_argument("--probe", action="store_true", help="ours sends probes to routes long unused")
     parser.add_argument("--json", action="store_true", help="one JSON object a line instead of tables")
     chosen = parser.parse_args(argv)
     groups = {"seen": list(SCENARIOS), "unseen": list(UNSEEN), "unused": list(UNUSED), "judged": list(JUDGED)}
+    groups["invented"] = list(INVENTED)
     names = [name for given in chosen.scenarios.split(",") for name in groups.get(given, [given])]
     if unknown := [name for name in names if name not in KNOWN]:
         parser.error(f"no scenario {unknown[0]!r}; there are: {', '.join(KNOWN)}")

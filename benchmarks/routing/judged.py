@@ -3,8 +3,10 @@ that in a batch. Engines are paid by the hour, so a policy knows their price onc
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
+from functools import partial
 
 from benchmarks.routing.night import FULL, BatchNight, Job, Night, Speed, SynchronousNight, Windows
 from benchmarks.routing.scenarios import BATCH, FLEX, HOUR, REALTIME, Scenario, one, stands
@@ -15,23 +17,27 @@ ROWS = 2_000
 
 def batch(
     chance: random.Random, low: float, high: float, *, down: Windows = (), room: int | None = None,
-    cancel: float = 120.0, name: str = "batch", silent: Windows = (),
+    cancel: float = 120.0, name: str = "batch", silent: Windows = (), halves: float = math.inf,
 ) -> BatchNight:  # fmt: skip
     """Batches that take from so many minutes to so many."""
     seconds = chance.uniform(low, high) * MINUTE
     jitter = tuple(chance.lognormvariate(0.0, 0.1) for _ in range(8))
     return BatchNight(
         name, BATCH, seconds, jitter, chance.uniform(0.1, 0.6), chance.uniform(0.6, 1.5) * cancel,
-        down=down, room=room, silent=silent,
+        down=down, room=room, silent=silent, halves=halves,
     )  # fmt: skip
 
 
 def realtime(
-    chance: random.Random, rate: float, *, stated: bool = True, speed: Speed = FULL, name: str = "realtime"
-) -> SynchronousNight:
-    """A provider's API, of which a rate limit is stated or nothing."""
+    chance: random.Random, rate: float, *, stated: bool = True, speed: Speed = FULL, name: str = "realtime",
+    prices: tuple[tuple[float, float], ...] = (),
+) -> SynchronousNight:  # fmt: skip
+    """A provider's API, of which a rate limit is stated or nothing. Nobody announces its `prices`."""
     drawn = rate * chance.lognormvariate(0.0, 0.1)
-    return SynchronousNight(name, REALTIME, drawn, rate if stated else None, start=5.0, speed=speed)
+    stated_rate = rate if stated else None
+    return SynchronousNight(
+        name, REALTIME, drawn, stated_rate, start=5.0, speed=speed, prices=prices, surprise=bool(prices)
+    )
 
 
 def engine(
@@ -166,6 +172,29 @@ def _offpeak(chance: random.Random, at: int, count: int, state: float) -> Night:
     ))  # fmt: skip
 
 
+def _quota_halved(chance: random.Random, at: int, count: int, state: float) -> Night:
+    batches = (batch(chance, 20, 60, room=700, halves=4 * HOUR),)
+    return one(at, ROWS, 5 * HOUR, batches, (engine(chance, 0.0008, 0.4), realtime(chance, 3.0)))
+
+
+def _budgeted(chance: random.Random, at: int, count: int, state: float) -> Night:
+    """The batch costs $3, the engine $4.80, realtime $6, and $5.40 are there."""
+    options = (engine(chance, 0.0008, 0.6), realtime(chance, 3.0))
+    return one(at, 6_000, 6 * HOUR, (batch(chance, 20, 420),), options, budget=5.4)
+
+
+def _month(chance: random.Random, at: int, count: int, state: float) -> Night:
+    """Batches cost $3 a night, the engine could do all for $2.40."""
+    options = (engine(chance, 0.0004, 0.35), realtime(chance, 3.0))
+    return one(at, 6_000, 6 * HOUR, (batch(chance, 20, 120),), options)
+
+
+def _ladder(budget: float | None, chance: random.Random, at: int, count: int, state: float) -> Night:
+    """Batches cost $1 and what their answers bring about $3 more; realtime costs twice as much."""
+    job = Job("job", ROWS, 5 * HOUR, again=chance.uniform(0.12, 0.18), dearer=20.0, budget=budget, purse=budget)
+    return Night(at, (job,), (batch(chance, 20, 90),), (realtime(chance, 3.0),))
+
+
 def _twin_outage(chance: random.Random, at: int, count: int, state: float) -> Night:
     down = _outage(chance, 0.12, 2 * HOUR, 2 * HOUR, 5 * HOUR)
     batches = (batch(chance, 20, 90, down=down), batch(chance, 30, 120, down=down, name="batch2"))
@@ -195,6 +224,11 @@ JUDGED: dict[str, Scenario] = {
         Scenario("judged-flex", "flex refused for a quarter of an hour, again and again, 2 h", _flex),
         Scenario("judged-flex-hours", "flex refused nine minutes of ten from 14 to 19 UTC", _flex_hours),
         Scenario("judged-offpeak", "an API at half price from 16:30 to 00:30 UTC", _offpeak),
+        Scenario("judged-budgeted", "the budget pays for batches and the engine, not for realtime, 6 h", _budgeted),
+        Scenario("judged-month", "a budget of $66 a month, that $3 a night use up by day 22", _month, monthly=66.0),
+        Scenario("judged-ladder", "15 % of answers go on to a model 20 times as dear, 5 h", partial(_ladder, None)),
+        Scenario("judged-ladder-budget", "the same, with 1.5 times what batches cost", partial(_ladder, 6.0)),
+        Scenario("judged-quota-halved", "the queue halves at midnight without a word, 5 h", _quota_halved),
         Scenario("judged-twin-outage", "two providers of one cloud stand still together", _twin_outage),
     )
 }  # fmt: skip

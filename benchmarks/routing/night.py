@@ -23,7 +23,7 @@ class BatchNight:
     its first row after `lag` of that, and stands still in `down`. A cancelled one is over after `cancel` seconds.
 
     While it is `silent`, no call is answered. With `hidden`, a running batch tells no counts. It is looked at every
-    `poll` seconds.
+    `poll` seconds. At `halves` its queue shrinks to half of `room`, without a word.
     """
 
     name: str
@@ -39,6 +39,13 @@ class BatchNight:
     room: int | None = None
     poll: float = 90.0
     location: str = "hosted"
+    halves: float = math.inf
+
+    def room_at(self, at: float) -> float:
+        """Return how many rows it takes at a time."""
+        if self.room is None:
+            return math.inf
+        return self.room if at < self.halves else self.room // 2
 
     def takes(self, shard: int) -> float:
         """Seconds of work in the shard with this number."""
@@ -66,7 +73,7 @@ class SynchronousNight:
 
     After `cools` seconds without work it needs `start` seconds to begin. `nominal` is the rate that its operator
     states, None where he states none. Where it costs `hourly` dollars an hour, a policy knows no other price of it.
-    `prices` say from when on a row costs something else.
+    `prices` say from when on a row costs something else. If they are a `surprise`, no policy sees them beforehand.
     """
 
     name: str
@@ -80,6 +87,7 @@ class SynchronousNight:
     location: str = "hosted"
     hourly: float | None = None
     prices: tuple[tuple[float, float], ...] = ()
+    surprise: bool = False
 
     def price_at(self, at: float) -> float:
         """What a row costs that is done then."""
@@ -111,7 +119,11 @@ class SynchronousNight:
 @dataclass(frozen=True, slots=True)
 class Job:
     """One job of a night, submitted `at`. Once its rows are answered, `reduces` more follow, whose number is known,
-    and of all answers the share `again` is bad and asked once more."""
+    and of all answers the share `again` is bad and asked once more.
+
+    With `dearer`, a model of so many times the price is asked, once. `purse` is what a budget of several nights
+    leaves: rows that it does not cover are not sent.
+    """
 
     name: str
     rows: int
@@ -122,6 +134,8 @@ class Job:
     shard_rows: int = 2_000
     reduces: int = 0
     again: float = 0.0
+    dearer: float = 1.0
+    purse: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,18 +212,22 @@ def clairvoyant(night: Night) -> list[float | None]:
         if not job.local_only:
             routes += [(batch.price, _batch_rows(batch, job), (batch.name, 0.0)) for batch in night.batches]
         left, cost = all_rows(job), 0.0
+        strong = left - job.rows - job.reduces if job.dearer > 1.0 else 0
         for price, rows, name in sorted(routes):
             taken = min(left, math.floor(rows))
-            left, cost = left - taken, cost + taken * price
+            cost += (taken + (job.dearer - 1.0) * min(taken, strong)) * price
+            left, strong = left - taken, max(0, strong - taken)
             if name in used:
                 used[name] += taken
-        affordable = job.budget is None or cost <= job.budget
+        affordable = all(most is None or cost <= most for most in (job.budget, job.purse))
         found[job.name] = cost if not left and affordable else None
     return [found[job.name] for job in night.jobs]
 
 
 def all_rows(job: Job) -> int:
     """Every row of a job, those that its answers bring about among them."""
+    if job.dearer > 1.0:
+        return job.rows + job.reduces + int(job.rows * job.again)
     return int((job.rows + job.reduces) / (1.0 - job.again))
 
 
@@ -237,8 +255,8 @@ def _batch_rows(batch: BatchNight, job: Job) -> float:
         return total
     at, shard, total = sent, 0, 0
     while total < all_rows(job) and (end := batch.answers(batch.ends(at, shard))) <= due:
-        at, shard, total = end, shard + 1, total + batch.room
-    return total + batch.done(at, shard, _last_cancel(batch, due), batch.room)
+        at, shard, total = end, shard + 1, total + int(batch.room_at(at))
+    return total + batch.done(at, shard, _last_cancel(batch, due), int(batch.room_at(at)))
 
 
 def _last_cancel(batch: BatchNight, due: float) -> float:

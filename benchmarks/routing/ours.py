@@ -64,6 +64,7 @@ class Ours:
         self._finished: list[tuple[int, datetime, datetime]] = []
         self._speeds: dict[tuple[int, str, str], Speeds] = {}
         self._again: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        self._reached: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self._foreseen: list[Foreseen] = []
         self.coverage: list[Coverage] = added(())
 
@@ -84,8 +85,9 @@ class Ours:
             return Look(actions, (decision.next_look - books.now).total_seconds(), decision.chance, at_most)
         if is_first:
             planned = plan(
-                view.waiting, books.options, books.terms, books.now, later=books.later, claims=books.claims
-            )
+                view.waiting, books.options, books.terms, books.now, later=books.later, claims=books.claims,
+                later_cost=books.later_cost,
+            )  # fmt: skip
             actions = [Send(route.backend, route.rows) for route in planned.routes]
             if planned.starts_at is not None:
                 wait = replan(books.open, books.options, books.terms, books.now)
@@ -93,6 +95,8 @@ class Ours:
             if not actions:
                 actions = [Send(min(books.options, key=lambda one: one.cost.p50).backend, view.waiting)]
             self._foreseen += books.foreseen(actions)
+            if not planned.routes:  # they wait for a budget: nothing is told of their cost
+                return Look(actions, 1800.0, planned.chance)
             return Look(actions, 60.0, planned.chance, float(planned.at_most))
         decision = replan(books.open, books.options, books.terms, books.now)
         actions = [*books.actions(decision)]
@@ -124,6 +128,8 @@ class Ours:
             self._finished.append((terms.rows, begin + timedelta(seconds=last), begin + timedelta(seconds=done)))
             answered = sum(one.done for one in mine)
             self._again[terms.name].insert(0, (answered, max(0, answered - terms.rows - terms.reduces)))
+            strong = sum(one.done for one in mine if one.strong)
+            self._reached[terms.name].insert(0, (answered - strong, strong))
         del self._finished[:-REMEMBERED]
 
     def anew(self) -> Ours:
@@ -156,6 +162,10 @@ class Ours:
         """Which part of a job's answers is asked for once more."""
         return observed.reask_share(self._again[job])
 
+    def reached_share(self, job: str, rows: int) -> tuple[float, float]:
+        """Which part of a job's rows the dearer model is asked for, usually and at most."""
+        return observed.reached_share(self._reached[job], rows)
+
 
 class _Books:
     """A look at one job, in the product's terms."""
@@ -179,9 +189,9 @@ class _Books:
             *(self._sync(sync) for sync in night.sync_options),
         ]
         self._deadlines = {job.id: job.deadline_at for job in known if job.id in self.first and job.deadline_at}
-        job, budget = view.job, None
-        if job.budget is not None:
-            budget = max(Decimal(0), Decimal(repr(job.budget)) - Decimal(repr(round(view.spent, 9))))
+        job = view.job
+        caps = [Decimal(repr(most)) for most in (job.budget, job.purse) if most is not None]
+        budget = max(Decimal(0), min(caps) - Decimal(repr(round(view.spent, 9)))) if caps else None
         self.terms = Terms(
             begin + timedelta(seconds=job.deadline), budget, local_only=job.local_only,
             margin=memory.margin(job.rows, self.now),
@@ -190,18 +200,42 @@ class _Books:
     @property
     def later(self) -> int:
         """Rows that are made of answers to come."""
-        open_rows = (
-            self.view.waiting
-            + self.view.rerouted
-            + sum(
-                one.rows - one.done
-                for one in self.view.shards
-                if one.job == self.view.job.name and one.collected is None
-            )
-        )
+        weak, strong = self._open_rows
         return self.view.later + int(
-            self._memory.reask_share(self.view.job.name) * (open_rows + self.view.later) + 0.5
+            self._memory.reask_share(self.view.job.name) * (weak + strong + self.view.later) + 0.5
         )
+
+    @property
+    def later_cost(self) -> Cost | None:
+        """What they cost, if some ask a dearer model."""
+        if self.view.job.dearer == 1.0:
+            return None
+        weak, _ = self._open_rows
+        usual, most = self._memory.reached_share(self.view.job.name, weak)
+        night, now = self.view.night, self.view.now
+        each = min([one.price for one in night.batches] + [one.price_at(now) for one in night.sync_options])
+        base = min((one.cost for one in self.options), key=lambda cost: cost.p50)
+        rest, dear = max(0.0, self.later - usual * weak), self._cost(each, self.view.job.dearer)
+        p50, p95 = (
+            Decimal(repr(share * weak)) * one + Decimal(repr(rest)) * plain
+            for share, one, plain in ((usual, dear.p50, base.p50), (most, dear.p95, base.p95))
+        )
+        return Cost(p50, p95)
+
+    @property
+    def _open_rows(self) -> tuple[int, int]:
+        """Open rows that ask the usual model, and those that ask the dearer one."""
+        mine = [one for one in self.view.shards if one.job == self.view.job.name and one.collected is None]
+        strong = self.view.strong + sum(one.rows - one.done for one in mine if one.strong)
+        total = self.view.waiting + self.view.rerouted + sum(one.rows - one.done for one in mine)
+        return total - strong, strong
+
+    def _cost(self, price: float, factor: float | None = None) -> Cost:
+        """What a row costs on the mean over the models that the open rows ask."""
+        weak, strong = self._open_rows
+        mean = (weak + strong * self.view.job.dearer) / (weak + strong) if strong else 1.0
+        each = Decimal(repr(price * (mean if factor is None else factor)))
+        return Cost(each, each * Decimal("1.1"))
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -227,6 +261,7 @@ class _Books:
         return locate_rows(
             sorted(mine, key=lambda one: one.number), rows, self._paced, cancel, self.now,
             waiting=self.view.waiting, rerouted=self.view.rerouted, later=self.later, claims=self.claims,
+            later_cost=self.later_cost,
         )  # fmt: skip
 
     def probed(self, rule: ProbeRule | None) -> tuple[Probe | None, Decision] | None:
@@ -237,7 +272,10 @@ class _Books:
 
     def at_most(self, probe: Probe | None) -> float:
         """What the job is told to cost at most as it begins."""
-        found = plan(self.view.waiting, self.options, self.terms, self.now, later=self.later, claims=self.claims)
+        found = plan(
+            self.view.waiting, self.options, self.terms, self.now, later=self.later, claims=self.claims,
+            later_cost=self.later_cost,
+        )  # fmt: skip
         return float(found.at_most) + (0.0 if probe is None else float(probe.at_most))
 
     def actions(self, decision: Decision) -> Iterator[Action]:
@@ -252,12 +290,15 @@ class _Books:
             most = waiting + rerouted if send.backend in self._paced else waiting
             if rows := min(send.rows, most):
                 yield Send(send.backend, rows)
-                if send.backend in self._paced:
-                    back = min(rows, rerouted)
-                    rerouted -= back
-                    waiting -= rows - back
-                else:
-                    waiting -= rows
+                back = min(rows, rerouted) if send.backend in self._paced else 0
+                rerouted, waiting = rerouted - back, waiting - (rows - back)
+        # What the budget does not cover goes to the cheapest, as far as the budget allows (`Planning._sends`).
+        paced = [one for one in self.options if one.backend in self._paced]
+        if not decision.sends and not decision.waits:
+            if paced and rerouted:
+                yield Send(min(paced, key=lambda one: one.cost.p50).backend, rerouted)
+            if waiting:
+                yield Send(min(self.options, key=lambda one: one.cost.p50).backend, waiting)
 
     def foreseen(self, actions: Iterable[Action]) -> Iterator[Foreseen]:
         """When the rows that are sent now are told to be done. An option works on all rows of a job at once."""
@@ -287,7 +328,7 @@ class _Books:
         return BatchOption(
             batch.name,
             batch.location,
-            _cost(batch.price),
+            self._cost(batch.price),
             observed.turnaround(sight, self.view.job.shard_rows, self.now),
             cancel_seconds=cancel,
             room=batch.room,
@@ -308,13 +349,14 @@ class _Books:
         starts = observed.ASSUMED_START if is_local else observed.QUICK_START
         pace = observed.pace(sight, asker, assumed, 0.0, self.now, known, starts=starts)
         leaves = observed.cancel_seconds(sight.shards, self.now, observed.OWN_CANCEL)
-        cost = _cost(sync.price_at(self.view.now))
+        cost = self._cost(sync.price_at(self.view.now))
         if sync.hourly is not None:
             usual = pace if pace.rate > 0 else forecast.pace(known, assumed, now=self.now)
             each = Decimal(repr(round(sync.hourly / HOUR / usual.rate, 12)))
             cost = Cost(each, each * Decimal(repr(round(math.exp(P95 * usual.spread), 6))))
         now = self.view.now
-        steps = tuple((begin - now, _cost(price)) for begin, price in sync.prices if begin > now)
+        prices = () if sync.surprise else sync.prices
+        steps = tuple((begin - now, self._cost(price)) for begin, price in prices if begin > now)
         return SynchronousOption(
             sync.name, sync.location, cost, pace, None, leaves, timed=sync.hourly is not None, cost_steps=steps
         )
@@ -362,8 +404,3 @@ def progress_of(night: Night, begin: datetime, seen: Seen) -> ProgressSample:
     """A look at a synchronous option as it is recorded."""
     job_id = JobId(f"{seen.job}-{night.number}")
     return ProgressSample(job_id, seen.job, seen.sync, begin + timedelta(seconds=seen.at), seen.done, seen.left)
-
-
-def _cost(price: float) -> Cost:
-    each = Decimal(repr(price))
-    return Cost(each, each * Decimal("1.1"))

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from benchmarks.routing.night import FULL, BatchNight, Job, Night, Speed, SynchronousNight, Windows
 
 HOUR = 3600.0
+MONTH = 30
+"""Nights of a month."""
 BATCH, REALTIME, FLEX = 0.0005, 0.0010, 0.0006
 
 Draw = Callable[[random.Random, int, int, float], Night]
@@ -20,13 +22,14 @@ Path = Callable[[random.Random, int], list[float]]
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """Nights of one kind. `path` draws what each night has from those before it; with `forgets`, every night is the
-    first of its home."""
+    first of its home. All nights of a month share a budget of `monthly` dollars."""
 
     name: str
     about: str
     draw: Draw
     path: Path | None = None
     forgets: bool = False
+    monthly: float | None = None
 
     def nights(self, seed: int, count: int) -> list[Night]:
         """The nights of this seed, each from a generator of its own."""

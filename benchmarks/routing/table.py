@@ -10,7 +10,7 @@ from benchmarks.routing.coverage import Coverage, added
 from benchmarks.routing.night import Job, Night, Score, clairvoyant
 from benchmarks.routing.ours import Ours
 from benchmarks.routing.rules import rules
-from benchmarks.routing.scenarios import Scenario
+from benchmarks.routing.scenarios import MONTH, Scenario
 from benchmarks.routing.world import Policy, World
 
 GOAL_IN_TIME, GOAL_COST = 0.99, 1.15
@@ -114,29 +114,26 @@ def run(scenario: Scenario, seed: int, count: int, *, alone: bool = False, probe
     Ours sends probes to routes long unused where it is to `probe`.
     """
     nights = scenario.nights(seed, count)
-    bounds = [_bounds(night) for night in nights]
     policies: Sequence[Policy] = (Ours(probe=probe),) if alone else (Ours(probe=probe), *rules(nights[0]))
-    rows, told = [], ()
-    priced: list[Score] = []
+    rows, ours = [], list[Lived]()
     covered: list[Coverage] = []
     for policy in policies:
-        lived = list(_live(policy, scenario, nights, bounds, covered))
+        lived = _live(policy, scenario, nights, covered)
         rows.append(_row(policy.name, [one for one in lived if one.least is not None]))
-        told = told or tuple(reliability(lived))
-        priced = priced or [one.score for one in lived if one.score.at_most is not None]
-    least = [each for night in bounds for each in night if each is not None]
-    jobs = sum(len(night.jobs) for night in nights)
+        ours = ours or lived
+    priced = [one.score for one in ours if one.score.at_most is not None]
+    least = [one.least for one in ours if one.least is not None]
     mean = sum(least) / max(1, len(least))
     return Result(
         scenario.name,
         scenario.about,
         seed,
         count,
-        jobs,
+        len(ours),
         len(least),
         mean,
         tuple(rows),
-        told,
+        tuple(reliability(ours)),
         tuple(covered),
         len(priced),
         sum(one.cost <= (one.at_most or 0.0) + 1e-9 for one in priced),
@@ -154,17 +151,21 @@ def _live(
     policy: Policy,
     scenario: Scenario,
     nights: Sequence[Night],
-    bounds: Sequence[list[float | None]],
     covered: list[Coverage],
 ) -> list[Lived]:
     """The jobs of all nights; what ours told of routes is added to `covered`."""
-    found = []
+    found, spent = [], 0.0
     homes = [policy]
-    for night, least in zip(nights, bounds, strict=True):
+    for night in nights:
+        if scenario.monthly is not None:
+            spent = spent if night.number % MONTH else 0.0
+            left = max(0.0, scenario.monthly - spent)
+            night = replace(night, jobs=tuple(replace(job, purse=left) for job in night.jobs))
         if scenario.forgets and isinstance(policy, Ours):
             homes.append(policy.anew())
         scores = World(night).live(homes[-1])
-        found += [Lived(job, score, each) for job, score, each in zip(night.jobs, scores, least, strict=True)]
+        spent += sum(score.cost for score in scores)
+        found += [Lived(*each) for each in zip(night.jobs, scores, _bounds(night), strict=True)]
     if isinstance(policy, Ours):
         covered[:] = added(home.coverage for home in homes if isinstance(home, Ours))
     return found

@@ -23,6 +23,8 @@ OTHERS = "others"
 """Whose rows are ahead at a synchronous option."""
 QUICK = 60.0
 """A batch that was asked to end is looked at as often as this."""
+MOST = 1.1
+"""What a row may cost at most, against its price: an orchestrator that keeps a purse sends no more than it covers."""
 LETS_GO = 120.0
 """Seconds after which nobody waits for a provider that does not answer and has rows that are needed elsewhere."""
 
@@ -43,7 +45,7 @@ class Sent:
     """A shard in an orchestrator's books. Times are seconds of the night, None for what has not come yet.
 
     `done` rows are told by its backend, which answered last when it was `seen`; `first` is when the first row was.
-    `ended` is when it was seen to be over, by itself where `whole`.
+    `ended` is when it was seen to be over, by itself where `whole`. `strong` rows ask the dearer model.
     """
 
     number: int
@@ -51,6 +53,7 @@ class Sent:
     backend: str
     rows: int
     created: float
+    strong: bool = False
     sent: float | None = None
     first: float | None = None
     seen: float | None = None
@@ -69,7 +72,8 @@ class Sent:
 @dataclass(slots=True)
 class View:
     """What a policy may look at, of one job. `waiting` rows are free, `pulled` ones came back from a cancelled batch,
-    `later` ones will come once others are answered; `spent` dollars are settled.
+    `later` ones will come once others are answered; `spent` dollars are settled. `strong` of those that wait or were
+    pulled ask the dearer model.
 
     `shards` are those of all jobs of the night, `progress` how far each job was at each synchronous option.
     """
@@ -83,6 +87,7 @@ class View:
     shards: list[Sent]
     progress: list[Seen]
     spent: float = 0.0
+    strong: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,8 @@ class Policy(Protocol):
 
 @dataclass(slots=True)
 class _Job:
-    """A job in progress. `owed` are rows that its answers bring about, of which `made` were."""
+    """A job in progress. `owed` are rows that its answers bring about. Of those that wait and those that were pulled,
+    some are `strong`."""
 
     terms: Job
     waiting: int
@@ -138,6 +144,8 @@ class _Job:
     finished: int = 0
     owed: float = 0.0
     reduces: int = 0
+    strong: int = 0
+    strong_back: int = 0
     cost: float = 0.0
     last: float = 0.0
     look: float = 0.0
@@ -184,7 +192,8 @@ class World:
         self._collecting: list[tuple[float, int]] = []
         for sync in night.sync_options:
             if sync.ahead:  # others' rows, which go first
-                self.shards.append(Sent(len(self.shards), OTHERS, sync.name, int(sync.ahead), 0.0, 0.0, seen=0.0))
+                ahead = int(sync.ahead)
+                self.shards.append(Sent(len(self.shards), OTHERS, sync.name, ahead, 0.0, sent=0.0, seen=0.0))
         self._sample = 0.0
 
     def live(self, policy: Policy) -> list[Score]:
@@ -213,6 +222,7 @@ class World:
             self.shards,
             self.progress,
             job.cost,
+            job.strong + job.strong_back,
         )
         look = policy.look(view)
         if look.chance is not None:
@@ -229,30 +239,55 @@ class World:
         match action:
             case Send(backend, rows):
                 assert rows > 0
-                self._take(job, rows, backend)
-                size = job.terms.shard_rows
-                if backend in self._nights:
-                    size = min(size, self._nights[backend].room or size)
-                while rows > 0:
-                    self._send(job, backend, min(rows, size))
-                    rows -= size
+                strong = self._take(job, rows, backend)
+                self._send_all(job, backend, rows - strong, strong=False)
+                self._send_all(job, backend, strong, strong=True)
             case Cancel(number):
                 self._pull(self.shards[number])
 
-    def _take(self, job: _Job, rows: int, backend: str) -> None:
+    def _take(self, job: _Job, rows: int, backend: str) -> int:
+        """Take rows from those that wait; return how many of them ask the dearer model, which go last."""
+        rerouted = 0
         if backend in self._nights:
             assert rows <= job.waiting, "what was rerouted goes to no batch"
             assert not job.terms.local_only
-            job.waiting -= rows
-            return
-        assert rows <= job.waiting + job.rerouted
-        assert self._engines[backend].sync.location == "local" or not job.terms.local_only
-        rerouted = min(rows, job.rerouted)
-        job.rerouted -= rerouted
-        job.waiting -= rows - rerouted
+        else:
+            assert rows <= job.waiting + job.rerouted
+            assert self._engines[backend].sync.location == "local" or not job.terms.local_only
+            rerouted = min(rows, job.rerouted)
+        waiting = rows - rerouted
+        strong_back = max(0, rerouted - (job.rerouted - job.strong_back))
+        strong = max(0, waiting - (job.waiting - job.strong))
+        job.rerouted, job.strong_back = job.rerouted - rerouted, job.strong_back - strong_back
+        job.waiting, job.strong = job.waiting - waiting, job.strong - strong
+        return strong + strong_back
 
-    def _send(self, job: _Job, backend: str, rows: int) -> None:
-        shard = Sent(len(self.shards), job.terms.name, backend, rows, self.now)
+    def _send_all(self, job: _Job, backend: str, rows: int, *, strong: bool) -> None:
+        """Send rows in shards. What a purse does not cover waits on."""
+        each = MOST * self._list_price(backend) * (job.terms.dearer if strong else 1.0)
+        covered = min(rows, int(self._left(job) / each + 1e-9)) if job.terms.purse is not None else rows
+        job.waiting += rows - covered
+        job.strong += (rows - covered) * strong
+        size = job.terms.shard_rows
+        if backend in self._nights:
+            size = int(min(size, self._nights[backend].room_at(self.now)))
+        for begin in range(0, covered, size):
+            self._send(job, backend, min(covered - begin, size), strong=strong)
+
+    def _left(self, job: _Job) -> float:
+        """Return the dollars of a purse that are neither spent nor in flight."""
+        assert job.terms.purse is not None
+        flying = sum(
+            MOST * one.rows * self._list_price(one.backend) * (job.terms.dearer if one.strong else 1.0)
+            for one in self.shards if one.job == job.terms.name and one.collected is None
+        )  # fmt: skip
+        return max(0.0, job.terms.purse - job.cost - flying)
+
+    def _list_price(self, backend: str) -> float:
+        return self._engines[backend].sync.price_at(self.now) if backend in self._engines else self._price(backend)
+
+    def _send(self, job: _Job, backend: str, rows: int, *, strong: bool) -> None:
+        shard = Sent(len(self.shards), job.terms.name, backend, rows, self.now, strong)
         self.shards.append(shard)
         if backend in self._engines:
             shard.sent = shard.seen = self.now + REACTS
@@ -281,7 +316,7 @@ class World:
             if night.answers(self.now) > self.now:
                 continue
             mine = [one for one in self._batches.values() if one.night is night and one.shard.ended is None]
-            room = math.inf if night.room is None else night.room
+            room = night.room_at(self.now)
             room -= sum(one.shard.rows for one in mine if one.shard.sent is not None)
             for one in mine:
                 if one.shard.sent is None and one.shard.rows <= room and one.shard.created + REACTS <= self.now:
@@ -348,7 +383,8 @@ class World:
         if answers > at:
             if at >= one.let_go:
                 # Nobody hears of what it goes on to do, and all of that is billed.
-                self.jobs[shard.job].cost += one.done(math.inf) * self._price(shard.backend)
+                job = self.jobs[shard.job]
+                job.cost += one.done(math.inf) * self._price(shard.backend) * self._factor(job, shard)
                 self._over(shard, 0)
             else:
                 one.poll = min(answers, one.let_go)
@@ -375,27 +411,32 @@ class World:
     def _collect(self, shard: Sent) -> None:
         job, engine = self.jobs[shard.job], self._engines.get(shard.backend)
         shard.collected = self.now
-        job.cost += engine.paid(shard) if engine is not None else shard.done * self._price(shard.backend)
+        paid = engine.paid(shard) if engine is not None else shard.done * self._price(shard.backend)
+        job.cost += paid * self._factor(job, shard)
         job.by_route[shard.backend] = job.by_route.get(shard.backend, 0) + shard.done
-        self._answered(job, shard.done)
+        self._answered(job, shard)
         left = shard.rows - shard.done
         if shard.rerouted is not None and shard.backend in self._nights:
             job.rerouted += left
+            job.strong_back += left * shard.strong
         else:
             job.waiting += left
+            job.strong += left * shard.strong
         if job.waiting + job.rerouted:
             job.look = min(job.look, self.now + REACTS)
         self._finish(job)
 
-    def _answered(self, job: _Job, rows: int) -> None:
-        if not rows:
+    def _answered(self, job: _Job, shard: Sent) -> None:
+        if not shard.done:
             return
-        job.finished += rows
+        job.finished += shard.done
         job.last = self.now
-        job.owed += rows * job.terms.again
+        if not shard.strong:
+            job.owed += shard.done * job.terms.again
         more = int(job.owed)
         job.owed -= more
         job.waiting += more
+        job.strong += more * (job.terms.dearer > 1.0)
         if job.finished >= job.terms.rows and job.reduces:
             job.waiting += job.reduces
             job.reduces = 0
@@ -404,6 +445,10 @@ class World:
         mine = (one for one in self.shards if one.job == job.terms.name)
         if not (job.waiting or job.rerouted or job.reduces) and all(one.collected is not None for one in mine):
             job.done_at = self.now + self.night.merges(job.terms)
+
+    @staticmethod
+    def _factor(job: _Job, shard: Sent) -> float:
+        return job.terms.dearer if shard.strong else 1.0
 
     def _price(self, backend: str) -> float:
         return next(batch.price for batch in self.night.batches if batch.name == backend)

@@ -79,6 +79,26 @@ def test_a_row_goes_on_only_to_a_backend_that_has_the_next_model(desk: Desk) -> 
     assert [shard["backend"] for shard in desk.detail(job)["shards"]][-1] == "claude"
 
 
+@pytest.mark.slow
+def test_a_job_on_a_budget_answers_all_rows_also_those_of_the_dear_model(desk: Desk) -> None:
+    """A fifth of the rows goes on to a model of twenty times the price."""
+    desk.backends({"openai": {}}, PRICES)
+    bad = [2, 7, 12, 17, 22, 27, 32, 37]
+    script(desk, "rows", verb="create", nth=1, row="length", lines=bad)
+    path = job_file(desk, [f"Text {number}. " + "What is said here. " * 20 for number in range(40)], ["m", "big"])
+    first = desk.run(path)
+    assert {model for _, model, _, _ in told(desk, first)} == {"m", "big"}
+    paid = desk.cost(first)
+    path.write_text(path.read_text(encoding="utf-8").replace("What of it?", "What of it now?"), encoding="utf-8")
+    budget = paid * Decimal("1.6")
+    script(desk, "rows", verb="create", nth=1, row="length", lines=bad)
+    job = desk.submit(path, budget=budget)
+    desk.finish(job)
+    assert [end for end, _, _, _ in told(desk, job)] == ["succeeded"] * 40
+    assert [model for _, model, _, _ in told(desk, job)].count("big") == 8
+    assert desk.cost(job) <= budget
+
+
 def test_what_goes_on_to_a_stronger_model_is_foreseen_at_its_price(desk: Desk) -> None:
     """A fifth of the rows went on to a model of twenty times the price: the next run is told what that costs."""
     desk.backends({"openai": {}}, PRICES)

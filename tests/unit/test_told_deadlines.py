@@ -6,8 +6,12 @@ form lives through the same few nights every time, the long one through hundreds
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from benchmarks.routing.invented import INVENTED
+from benchmarks.routing.judged import JUDGED
 from benchmarks.routing.table import Result, Told, run, together
 from benchmarks.routing.unseen import UNSEEN
 
@@ -18,6 +22,8 @@ LEAST_IN_TIME = 0.96
 QUICK = 6
 """Nights of the quick form; the first of them are those of a home that knows nothing."""
 LONG, SEEDS = 100, (11, 12, 13)
+BUDGETS = ("judged-month", "judged-ladder", "judged-ladder-budget")
+WORLDS = {**UNSEEN, **INVENTED, **{name: JUDGED[name] for name in BUDGETS}}
 SLOW = frozenset(
     {"day-users", "drifting", "flex-alone", "flex-refuses", "two-rescues-apart", "quota-shared", "engine-waves"}
 )
@@ -30,12 +36,12 @@ def sure(results: list[Result]) -> Told:
 
 
 def lived(names: list[str], seed: int, nights: int) -> list[Result]:
-    return [run(UNSEEN[name], seed, nights, alone=True) for name in names]
+    return [run(WORLDS[name], seed, nights, alone=True) for name in names]
 
 
 @pytest.mark.slow
 @pytest.mark.thinned(2)
-@pytest.mark.parametrize("name", sorted(UNSEEN.keys() - SLOW))
+@pytest.mark.parametrize("name", sorted(WORLDS.keys() - SLOW))
 def test_a_few_nights_of_each_world_end_in_time_and_as_told(name: str) -> None:
     [result] = lived([name], 3, QUICK)
     told = sure([result])
@@ -45,15 +51,25 @@ def test_a_few_nights_of_each_world_end_in_time_and_as_told(name: str) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", sorted(UNSEEN))
+@pytest.mark.parametrize("name", sorted(WORLDS))
 def test_hundreds_of_nights_of_each_world_end_in_time(name: str) -> None:
-    results = [run(UNSEEN[name], seed, LONG, alone=True) for seed in SEEDS]
+    results = [run(WORLDS[name], seed, LONG, alone=True) for seed in SEEDS]
     possible = sum(result.possible for result in results)
     assert sum(result.ours.in_time * result.possible for result in results) >= LEAST_IN_TIME * possible
 
 
 @pytest.mark.soak
 def test_what_is_told_as_sure_comes_true_over_thousands_of_nights() -> None:
-    told = sure(lived(sorted(UNSEEN), 21, LONG))
+    told = sure(lived(sorted(WORLDS), 21, LONG))
     assert told.count > 1_000
     assert told.true >= TRUE * told.count
+
+
+@pytest.mark.slow
+def test_a_month_whose_budget_is_used_up_is_not_told_as_sure() -> None:
+    """The budget covers the first night. The others wait for it, and are not told to be in time."""
+    result = run(replace(JUDGED["judged-month"], monthly=4.0), 3, 3, alone=True)
+    told = sure([result])
+    assert 0 < result.possible < result.jobs
+    assert result.ours.in_time == 1.0
+    assert told.true == told.count > 0
