@@ -8,12 +8,13 @@ STORAGES := .storages
 PHOENIX := .phoenix
 GATEWAYS := .gateways
 LIBRARIES := .libraries
+PROVIDER_SDKS := .provider-sdks
 # Tests run six at a time on the two cores that they are meant for: they wait as much as they compute.
 PYTEST := $(BIN)/python -m pytest -n 6 --dist worksteal
 # They start some thousand processes, and each would compile the program anew where Python may not keep what it compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install dev npm ray storages phoenix gateways libraries demo test test-fast soak lint format engine house bench clean
+.PHONY: install dev npm ray storages phoenix gateways libraries provider-sdks demo test test-fast soak lint format engine house bench clean
 
 EXTRAS := apprise,gpu,heic,office,otel,parquet,postgres,sevenzip,xlsx
 NEW_ENOUGH := import sys; sys.exit("orch needs Python 3.11 or later; run make with PYTHON=python3.11" if sys.version_info < (3, 11) else 0)
@@ -100,6 +101,14 @@ $(LIBRARIES)/installed: pyproject.toml constraints/dev.txt
 	$(LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check 'dspy==3.4.1' 'langchain-core==1.8.3' 'pydantic-ai-slim[openai]==2.68.0'
 	touch $@
 
+# The official SDKs of providers that orch calls without them; they run against the emulator.
+provider-sdks: $(PROVIDER_SDKS)/installed
+
+$(PROVIDER_SDKS)/installed:
+	test -x $(PROVIDER_SDKS)/bin/python || $(PYTHON) -m venv $(PROVIDER_SDKS)
+	$(PROVIDER_SDKS)/bin/python -m pip install --quiet --disable-pip-version-check 'mistralai==3.7.0'
+	touch $@
+
 demo: install
 	$(BIN)/python samples/licenses/demo.py $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(if $(MODEL),--model $(MODEL))
 
@@ -122,7 +131,7 @@ test-fast: dev
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(QUICK) -m "not slow and not soak and not vllm and not postgres"
 
 # Long runs, in parts of an hour at most on two cores; each makes what it needs, and a skip fails it. ORCH_SOAK_* set the lengths.
-SOAKS := examples variants schedules odd-schedules points hosted-kills histories kills storms standbys disks bodies far gateways libraries vllm work
+SOAKS := examples variants schedules odd-schedules points hosted-kills histories kills storms standbys disks bodies far gateways libraries provider-sdks vllm work
 SOAK := ORCH_NO_SKIPS=1 $(BIN)/python -m pytest -m soak --timeout 7200 -s
 
 soak: $(SOAKS:%=soak-%)
@@ -177,6 +186,9 @@ soak-far: storages ray models
 
 soak-gateways: gateways models
 	$(SOAK) tests/soak/test_gateways.py tests/soak/test_gateway_batches.py
+
+soak-provider-sdks: install provider-sdks
+	$(SOAK) tests/soak/test_provider_sdks.py
 
 soak-libraries: libraries
 	ORCH_NO_SKIPS=1 $(LIBRARIES)/bin/python -m pytest -m soak tests/soak/test_library_recipes.py

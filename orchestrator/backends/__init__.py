@@ -74,7 +74,10 @@ class RemoteFile(Struct, frozen=True):
 
 
 class BatchOrder(Struct, frozen=True):
-    """A batch to be created: the input file from `upload`, and our own id, which the batch carries if it can."""
+    """A batch to be created: the input file from `upload`, and our own id, which the batch carries if it can.
+
+    `model` is the model of all its rows, as the backend calls it.
+    """
 
     shard: str
     input_file_id: str
@@ -82,6 +85,7 @@ class BatchOrder(Struct, frozen=True):
     window_seconds: int
     rows: int
     home: str = ""
+    model: str = ""
 
 
 class Intent(Struct, frozen=True):
@@ -168,6 +172,9 @@ class Backend(Protocol):
 
     def untold(self, since: datetime) -> list[RemoteBatch]:
         """Return all batches of about that time or later, ours or not. Raises Uncertain if some cannot be read."""
+
+    def digest_of(self, line: bytes) -> bytes:
+        """Return the digest of a line of our input files, as `input_lines` has it."""
 
     def input_lines(self, batch: RemoteBatch) -> frozenset[bytes] | None:
         """Return the digests of a batch's input lines; None if no file with them is left."""

@@ -86,6 +86,11 @@ class LineWriter(Struct, frozen=True):
         """Endpoint of the batch."""
         return self.dialect.asked_at if self.is_ready else self.dialect.endpoint
 
+    @property
+    def model(self) -> str:
+        """The recipient's name of the model."""
+        return self.dialect.name
+
     def line(self, task: str, line: bytes) -> bytes:
         """Return the line of a row of this task, as it is sent."""
         return self.dialect.line(line, drop=task in self.dropping, is_ready=self.is_ready)

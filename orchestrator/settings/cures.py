@@ -69,7 +69,7 @@ KINDS: Mapping[str, str] = {
     "claude": '"anthropic"', "gpt": '"openai"', "vllm": '"local" (it runs already) or "engines" (orch starts it)',
     "ollama": '"local"', "llama.cpp": '"local"', "sglang": '"local"', "hosted": '"openai"',
     "azure_openai": '"azure"', "azure-openai": '"azure"', "groq": '"openai" with a `base_url`',
-    "mistral": '"openai" with a `base_url`', "openrouter": '"sync"', "realtime": '"sync"', "flex": '"sync"',
+    "openrouter": '"sync"', "realtime": '"sync"', "flex": '"sync"',
     **{kind: f'"{kind}"' for kind in ("local", "engines", "ray", "sync")},
 }  # fmt: skip
 """The kind of backend that a word stands for, beside the kinds of hosted backends."""

@@ -74,7 +74,7 @@ def write_input(desk: Desk, shard: str, rows: int) -> Path:
 def order_of(desk: Desk, shard: str, rows: int) -> BatchOrder:
     """Upload a shard's input file, and return the order of its batch."""
     file_id = desk.backend.upload(write_input(desk, shard, rows), f"{shard}.jsonl")
-    return BatchOrder(shard, file_id, CHAT, DAY, rows, "home-1")
+    return BatchOrder(shard, file_id, CHAT, DAY, rows, "home-1", desk.model)
 
 
 def intent_of(desk: Desk, order: BatchOrder, since: datetime) -> Intent:

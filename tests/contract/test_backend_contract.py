@@ -14,10 +14,13 @@ import pytest
 
 from orchestrator.backends import Backend
 from orchestrator.backends.anthropic.batches import AnthropicBatches
+from orchestrator.backends.mistral import PACKAGE as MISTRAL
+from orchestrator.backends.mistral.settings import MistralBackend
 from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.openai.profiles import PROFILES
 from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.backends.own_api import over_unix_socket
+from orchestrator.backends.package import BackendAccess
 from orchestrator.core.clock import now
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
@@ -43,6 +46,11 @@ def _openai(profile: str) -> Opening:
 def _anthropic(emulator: Emulator, key: str) -> Backend:
     options: dict[str, Any] = {"max_retries": 0, "timeout": 30.0, "http_client": for_anthropic()}
     return AnthropicBatches("it", anthropic.Anthropic(base_url=emulator.url_anthropic, api_key=key, **options), 1000)
+
+
+def _mistral(emulator: Emulator, key: str) -> Backend:
+    settings = MistralBackend(kind="mistral", base_url=emulator.url_of("mistral"), api_key_env="K")
+    return MISTRAL.open(settings, BackendAccess("it", key))
 
 
 class EmulatedDesk:
@@ -89,7 +97,7 @@ class OwnDesk:
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     with Emulator(tmp_path_factory.mktemp("provider")) as running:
-        running.settings(models=["gpt-4.1-mini", "claude-sonnet-5-5"])
+        running.settings(models=["gpt-4.1-mini", "claude-sonnet-5-5", "mistral-small-latest"])
         yield running
 
 
@@ -97,6 +105,7 @@ OPENED: dict[str, tuple[Opening, str]] = {
     "openai": (_openai("openai"), "gpt-4.1-mini"),
     "groq": (_openai("groq"), "gpt-4.1-mini"),
     "anthropic": (_anthropic, "claude-sonnet-5-5"),
+    "mistral": (_mistral, "mistral-small-latest"),
 }
 
 

@@ -14,8 +14,9 @@ import openai
 import pytest
 
 from orchestrator.backends.openai.batches import OpenAIBatches
+from orchestrator.backends.openai.http_api import HttpAPI
 from orchestrator.backends.openai.sdk import SdkAPI
-from orchestrator.backends.own_api import OwnAPI
+from orchestrator.backends.own_api import NO_KEY
 from orchestrator.core.errors import OrchError
 from tests.support.hosted import ORDER, batch, error
 from tests.support.scripted import Answer, Asked, Scripted, scripted
@@ -55,11 +56,11 @@ ANSWERS: dict[str, Answer] = {
 def sdk(url: str) -> SdkAPI:
     # It follows redirects; our own server gives none.
     plain = openai.DefaultHttpxClient(timeout=30.0, follow_redirects=False)
-    return SdkAPI(openai.OpenAI(base_url=url, api_key=OwnAPI.api_key, http_client=plain))
+    return SdkAPI(openai.OpenAI(base_url=url, api_key=NO_KEY, http_client=plain))
 
 
-def own(url: str) -> OwnAPI:
-    return OwnAPI(httpx2.Client(base_url=url, timeout=30.0))
+def own(url: str) -> HttpAPI:
+    return HttpAPI(httpx2.Client(base_url=url, timeout=30.0), NO_KEY)
 
 
 def calls(folder: Path) -> Iterator[tuple[str, Callable[[OpenAIBatches], Any]]]:

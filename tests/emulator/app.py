@@ -18,11 +18,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from tests.emulator import anthropic_api, openai_batches
+from tests.emulator import anthropic_api, mistral_api, openai_batches
 from tests.emulator.answers import decode_body
 from tests.emulator.call import Call, Reply
 from tests.emulator.control import control
-from tests.emulator.errors import HTML_502, Json, Problem, Refusal, anthropic_error, problem_of, refuse
+from tests.emulator.errors import HTML_502, Json, Problem, Refusal, anthropic_error, mistral_error, problem_of, refuse
 from tests.emulator.oddanswers import spoken
 from tests.emulator.oddbytes import RAW, changed, kind_of, send_raw
 from tests.emulator.oddlines import told
@@ -66,10 +66,19 @@ _ANTHROPIC = {
     "GET /models": "models",
     "GET /models/{}": "model",
 }
+_MISTRAL = {
+    **{route: verb for route, verb in _OPENAI.items() if "/batches" not in route and "/responses" not in route},
+    "POST /batch/jobs": "create",
+    "GET /batch/jobs": "list",
+    "GET /batch/jobs/{}": "retrieve",
+    "POST /batch/jobs/{}/cancel": "cancel",
+    "DELETE /batch/jobs/{}": "delete",
+}
+_OTHERS = {"anthropic": _ANTHROPIC, "mistral": _MISTRAL}
 ROUTES = {
     flavour: [(re.compile(route.replace("{}", "([^/]+)")), verb) for route, verb in routes.items()]
     for flavour in PREFIXES.values()
-    for routes in (_ANTHROPIC if flavour == "anthropic" else _OPENAI,)
+    for routes in (_OTHERS.get(flavour, _OPENAI),)
 }
 Break = Literal["cut", "hang", "reset"]
 BEFORE: dict[str, Break] = {"cut_before": "cut", "hang_before": "hang", "reset_before": "reset"}
@@ -79,6 +88,7 @@ VERBS = {
     **dict.fromkeys(SYNCHRONOUS, _WITHOUT_BATCHES),
     **dict.fromkeys(("openai", "azure", "groq"), openai_batches.VERBS),
     "anthropic": anthropic_api.VERBS,
+    "mistral": mistral_api.VERBS,
 }
 
 
@@ -119,7 +129,7 @@ class App:
         try:
             await self._read(call, request)
             call.account = self._account(call, request)
-            if self.world.settings.tells_owner:
+            if self.world.settings.tells_owner and flavour != "mistral":
                 owner = "anthropic-organization-id" if flavour == "anthropic" else "openai-organization"
                 headers[owner] = call.account
             reply = await self._answer(call, wire)
@@ -196,7 +206,9 @@ class App:
         if verb is None:
             raise refuse(404, f"Invalid URL ({call.verb} {call.name})")
         if call.has("unpaged_list"):
-            call.query = {name: value for name, value in call.query.items() if not name.startswith("after")}
+            call.query = {
+                name: value for name, value in call.query.items() if not name.startswith("after") and name != "page"
+            }
         try:
             return verb(self.world, call)
         finally:
@@ -210,6 +222,8 @@ class App:
             match call.verb:
                 case "create" if call.path is not None:
                     return anthropic_api.first_model(call.path)
+                case "create" if call.flavour == "mistral":
+                    return str(call.json().get("model"))
                 case "create":
                     return world.model_of(str(call.json().get("input_file_id")))
                 case "chat":
@@ -284,6 +298,8 @@ def _refused(refusal: Refusal, flavour: str, request_id: str, headers: dict[str,
         body = msgspec.json.decode(refusal.body)
     elif flavour == "anthropic":
         body = anthropic_error(refusal.status, refusal.problem.message, request_id)
+    elif flavour == "mistral":
+        body = mistral_error(refusal.status, refusal.problem)
     return _json(body, refusal.status, {**headers, **refusal.headers})
 
 

@@ -179,6 +179,7 @@ class Batch:
     input_file_id: str | None = None
     metadata: dict[str, str] | None = None
     output_expires_s: float = 30 * WINDOW
+    window_s: float = WINDOW
     model: str | None = None
     status: str = "validating"
     rows: Rows | None = None
@@ -206,7 +207,12 @@ class Batch:
     @property
     def window_end(self) -> float:
         """Azure lets a batch run on behind its window."""
-        return inf if self.flavour == "azure" else self.created_at + WINDOW
+        return inf if self.flavour == "azure" else self.created_at + self.window_s
+
+    @property
+    def tells_unrun(self) -> bool:
+        """Whether rows that did not run have a line; nothing says that Mistral has one."""
+        return self.flavour != "mistral"
 
     @property
     def ended_at(self) -> float:
@@ -220,7 +226,7 @@ class Batch:
         """Its input is valid: the rows run from now on."""
         self.rows = rows
         if self.plan.expire_share is not None:
-            left = self.created_at + WINDOW - at
+            left = self.created_at + self.window_s - at
             self.plan.turnaround = left / self.plan.expire_share if self.plan.expire_share > 0 else inf
         self.enter("in_progress", at)
 
@@ -328,7 +334,8 @@ class Batch:
         """How many lines its result file of that kind has, now that it has ended."""
         if self.rows is None or not self.is_final:
             return 0
-        unrun = self.count - self.ran if kind == "error" and not self.plan.does_nothing else 0
+        has_unrun = kind == "error" and self.tells_unrun and not self.plan.does_nothing
+        unrun = self.count - self.ran if has_unrun else 0
         return self.rows.tally(self.kept, lambda effect: effect.lines(kind)) + unrun
 
     def has_file(self, kind: str) -> bool:

@@ -98,6 +98,19 @@ ANTHROPIC_TYPES = {
 }
 
 
+def mistral_error(status: int, problem: Problem) -> Json:
+    """FastAPI's `detail` (recorded for a bad key); an object for what its users see beside it, as a rate limit."""
+    if status < 429 and problem.code not in _MISTRAL_OBJECTS:
+        return {"detail": problem.message}
+    kind = {429: "rate_limited", 503: "service_unavailable"}.get(status, "internal_server_error")
+    kind = problem.code if problem.code in _MISTRAL_OBJECTS else kind
+    code = {"rate_limited": "1300"}.get(kind, "3000")
+    return {"object": "error", "message": problem.message, "type": kind, "param": None, "code": code}
+
+
+_MISTRAL_OBJECTS = ("insufficient_quota", "service_tier_capacity_exceeded")
+
+
 def problem_of(status: int, code: str | None = None) -> Problem:
     """What is said with a status where nothing else is asked for."""
     return PROBLEMS.get(code or "") or PROBLEMS.get(str(status)) or Problem(f"Status {status}.", "server_error")

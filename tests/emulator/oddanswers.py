@@ -26,8 +26,8 @@ _BATCH: dict[str, Callable[[Json], object]] = {
     "negative_counts": lambda told: _count(told, lambda _: -1),
     "huge_counts": lambda told: _count(told, lambda _: HUGE),
     "nan_counts": lambda told: _count(told, lambda _: NAN),
-    "no_counts": lambda told: told.pop("request_counts", None),
-    "counts_as_list": lambda told: told.update(request_counts=[1, 2, 3]),
+    "no_counts": lambda told: _other_counts(told, None),
+    "counts_as_list": lambda told: _other_counts(told, [1, 2, 3]),
     "loud_status": lambda told: _status(told, lambda word: f" {word.upper()} "),
     "new_status": lambda told: _status(told, lambda _: "awaiting_wizards"),
     "status_object": lambda told: _status(told, lambda word: {"state": word}),
@@ -55,6 +55,24 @@ def _count(told: Json, change: Callable[[int], object]) -> None:
     counts = told.get("request_counts")
     if isinstance(counts, dict):
         told["request_counts"] = {name: change(_number(value)) for name, value in counts.items()}
+    told.update({name: change(_number(told[name])) for name in _flat_counts(told)})
+
+
+def _flat_counts(told: Json) -> list[str]:
+    """Mistral's, which stand on the job itself."""
+    return [name for name in told if name.endswith("_requests")]
+
+
+def _other_counts(told: Json, value: object) -> None:
+    """Without counts where the value is None, else with this one in their place."""
+    if "request_counts" in told:
+        told.update(request_counts=value)
+    for name in _flat_counts(told):
+        told[name] = value
+        if value is None:
+            del told[name]
+    if value is None:
+        told.pop("request_counts", None)
 
 
 def _number(value: object) -> int:
@@ -74,7 +92,18 @@ def _status(told: Json, change: Callable[[str], object]) -> None:
 
 def _before(told: Json) -> Json:
     """As it was while it ran."""
-    files = {name: None for name in ("output_file_id", "error_file_id", "results_url", "ended_at") if name in told}
+    names = (
+        "output_file_id",
+        "error_file_id",
+        "results_url",
+        "ended_at",
+        "output_file",
+        "error_file",
+        "completed_at",
+    )
+    if "input_files" in told:
+        return {"status": "RUNNING", **{name: None for name in names if name in told}}
+    files = {name: None for name in names[:4] if name in told}
     return {_status_key(told): "in_progress", **files}
 
 
@@ -95,7 +124,7 @@ _LIST: dict[str, Callable[[Json], Any]] = {
     "doubled_list": lambda told: {**told, "data": [one for one in told["data"] for _ in range(2)]},
     "empty_list": lambda told: {**told, "data": [], "has_more": False},
     "bare_list": lambda told: told["data"],
-    "list_of_items": lambda told: {"items": told["data"], "has_more": told["has_more"]},
+    "list_of_items": lambda told: {"items": told["data"], "has_more": told.get("has_more")},
     "null_in_list": lambda told: {**told, "data": [None, *told["data"]]},
 }
 _UPLOAD: dict[str, Callable[[Json], object]] = {

@@ -115,8 +115,8 @@ def _told(world: World, batch: Batch) -> Json:
         "input_file_id": batch.input_file_id,
         "completion_window": "24h",
         "status": status.capitalize() if is_azure else status,
-        "output_file_id": _file_id(world, batch, "output", now),
-        "error_file_id": _file_id(world, batch, "error", now),
+        "output_file_id": file_id_of(world, batch, "output", now),
+        "error_file_id": file_id_of(world, batch, "error", now),
         "created_at": _time(batch, batch.created_at, ahead),
         "expires_at": _time(batch, batch.created_at + WINDOW, ahead),
         **{f"{stage}_at": _time(batch, batch.times.get(stage), ahead) for stage in STAGES},
@@ -126,7 +126,7 @@ def _told(world: World, batch: Batch) -> Json:
     }
 
 
-def _file_id(world: World, batch: Batch, kind: str, now: float) -> str | None:
+def file_id_of(world: World, batch: Batch, kind: str, now: float) -> str | None:
     is_named = batch.is_final and now >= batch.ended_at + batch.plan.late_output_id and not batch.runs_again(now)
     if batch.plan.files.is_swapped:
         kind = "error" if kind == "output" else "output"

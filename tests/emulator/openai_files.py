@@ -33,7 +33,7 @@ def upload(world: World, call: Call) -> Reply:
         _check_batch_file(call, call.path, size)
     older = [*world.live_files(call.flavour, call.account)] if call.has("older_file") else []
     if older:
-        return Reply(_told(world, older[-1]))
+        return Reply(told(world, older[-1]))
     now = world.now()
     lifetime = expires_after(_nested(call.fields, "expires_after"), call.flavour)
     if lifetime is None:
@@ -53,7 +53,7 @@ def upload(world: World, call: Call) -> Reply:
     if late is not None:
         stored.usable_at, stored.told_at = now + late["seconds"], late["told"]
     world.add_file(stored)
-    return Reply(_told(world, stored))
+    return Reply(told(world, stored))
 
 
 def _check_batch_file(call: Call, path: Path, size: int) -> None:
@@ -101,7 +101,7 @@ def files(world: World, call: Call) -> Reply:
     purpose = call.query.get("purpose")
     wanted = [file for file in found if purpose in (None, file.purpose)]
     shown, has_more = page(wanted, call.query.get("after"), call.limit(10_000, 10_000))
-    return Reply(listing([_told(world, file) for file in shown], has_more))
+    return Reply(listing([told(world, file) for file in shown], has_more))
 
 
 def listing(data: list[Json], has_more: bool) -> Json:
@@ -115,7 +115,7 @@ def listing(data: list[Json], has_more: bool) -> Json:
 
 
 def file(world: World, call: Call) -> Reply:
-    return Reply(_told(world, world.file(call.flavour, call.account, call.name)))
+    return Reply(told(world, world.file(call.flavour, call.account, call.name)))
 
 
 def delete_file(world: World, call: Call) -> Reply:
@@ -169,7 +169,7 @@ def _content(world: World, file: StoredFile) -> Iterator[bytes]:
                 yield block
 
 
-def _told(world: World, file: StoredFile) -> Json:
+def told(world: World, file: StoredFile) -> Json:
     is_late = file.told_at == "status" and world.now() < file.usable_at
     return {
         "id": file.id,

@@ -12,7 +12,7 @@ import msgspec
 
 from tests.emulator.answers import MESSAGES, answer, decode_body, read
 from tests.emulator.batch import Batch
-from tests.emulator.errors import Json, anthropic_error, problem_of
+from tests.emulator.errors import Json, anthropic_error, mistral_error, problem_of
 from tests.emulator.oddlines import odd_line
 from tests.emulator.rowfaults import Effect
 from tests.emulator.settings import Settings
@@ -61,7 +61,7 @@ def _openai_lines(batch: Batch, kind: str, settings: Settings) -> Iterator[bytes
         return
     for _, rank, raw in rows.lines(rows.by_rank() if batch.plan.is_shuffled else rows.in_order()):
         effect = outcome(batch, rank)
-        if effect is None or not effect.lines(kind):
+        if effect is None or not effect.lines(kind) or (effect.unrun is not None and not batch.tells_unrun):
             continue
         line = decode_line(raw)
         if effect.place in (kind, "both"):
@@ -111,7 +111,13 @@ def _openai_row(batch: Batch, line: Line, effect: Effect, settings: Settings) ->
         body = None
     else:
         problem = effect.problem or problem_of(effect.status, effect.code)
-        body = {"error": replace(problem, message=effect.message or problem.message).json()}
+        problem = replace(problem, message=effect.message or problem.message)
+        body = {"error": problem.json()}
+        if batch.flavour == "mistral":
+            body = json.dumps(mistral_error(effect.status, problem))
+    if batch.flavour == "mistral":
+        row["response"] = {"status_code": effect.status, "body": json.dumps(body) if effect.is_string else body}
+        return row
     row["response"] = {
         "status_code": effect.status,
         "request_id": f"req_{name}" if effect.status else "",

@@ -13,6 +13,7 @@ from math import inf
 from pathlib import Path
 from zlib import crc32
 
+from tests.emulator import mistral_lines
 from tests.emulator.answers import Asked
 from tests.emulator.batch import Batch, Plan, plan
 from tests.emulator.clock import Clock
@@ -233,7 +234,11 @@ class World:
             )
             return batch.fail([LineError("invalid_request", message, "file_id")], at)
         settings = self.settings
-        checked = check(file.path, batch.flavour, batch.endpoint, settings.models, is_truthful=settings.truthful)
+        if batch.flavour == "mistral":
+            model = batch.model or ""
+            checked = mistral_lines.check(file.path, batch.endpoint, model, is_truthful=settings.truthful)
+        else:
+            checked = check(file.path, batch.flavour, batch.endpoint, settings.models, is_truthful=settings.truthful)
         if checked.errors:
             return batch.fail(checked.errors, at)
         batch.model = checked.model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -15,7 +15,7 @@ from sqlalchemy import make_url
 from orchestrator.store import Store
 from tests.support.hosted_crashes import Providers, providers, run
 from tests.support.postgres import PostgresServer
-from tests.support.schedules import Blow, Kills, drawn, plain
+from tests.support.schedules import MISTRALS, Blow, Kills, Schedule, drawn, odd, plain
 
 CHUNKS = 16
 IN_A_CHUNK = 4
@@ -39,6 +39,16 @@ def test_under_a_random_schedule_the_bill_is_the_ledger(there: Providers, chunk:
     assert struck.total() > IN_A_CHUNK, "hardly anything was killed"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("draw", [drawn, odd])
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, CHUNKS))])
+def test_under_a_random_schedule_mistrals_bill_is_the_ledger(
+    draw: Callable[..., Schedule], there: Providers, chunk: int
+) -> None:
+    for seed in range(chunk * IN_A_CHUNK, (chunk + 1) * IN_A_CHUNK):
+        assert run(there, draw(seed, MISTRALS)).broken == []
+
+
 @pytest.mark.soak
 def test_under_a_random_schedule_on_postgres(there: Providers, postgres: PostgresServer) -> None:
     with postgres.database() as migrated:
@@ -58,7 +68,12 @@ BOTH_ANSWERS_LOST = Blow({"do": "cut_after", "match": {"verb": "create"}, "times
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "order",
-    [("cloud", "azure"), pytest.param(("azure", "cloud"), marks=pytest.mark.soak), ("claude", "cloud")],
+    [
+        ("cloud", "azure"),
+        pytest.param(("azure", "cloud"), marks=pytest.mark.soak),
+        ("claude", "cloud"),
+        ("mistral", "cloud"),
+    ],
     ids=lambda order: "-".join(order),
 )
 @pytest.mark.parametrize("blows", [[], [LOST_ANSWER, SHOWN_LATER]], ids=["kills alone", "an answer is lost as well"])

@@ -21,15 +21,27 @@ from tests.emulator.client import Emulator
 from tests.support.cli import Orch
 from tests.support.databases import database
 from tests.support.hosted_crashes import Providers, Report, providers, run
-from tests.support.hosted_kills import SPEED, KillRun, hosted_schedule, odd_hosted_schedule, sync_schedule
+from tests.support.hosted_kills import (
+    SPEED,
+    KillRun,
+    hosted_schedule,
+    mistral_schedule,
+    odd_hosted_schedule,
+    sync_schedule,
+)
 from tests.support.postgres import PostgresServer
-from tests.support.schedules import VOCABULARY, Kills, Schedule, drawn, odd, plain
+from tests.support.schedules import MISTRALS, VOCABULARY, Kills, Schedule, drawn, odd, plain
 
 SCHEDULES = int(os.environ.get("ORCH_SOAK_SCHEDULES", "800"))
 KILLS = int(os.environ.get("ORCH_SOAK_HOSTED_KILLS", "100"))
 FIRST_SEED = int(os.environ.get("ORCH_SOAK_SEED", "1000000"))
 KILLS_A_JOB = 12
-DRAWN = {"batch": hosted_schedule, "odd batch": odd_hosted_schedule, "flex": sync_schedule}
+DRAWN = {
+    "batch": hosted_schedule,
+    "odd batch": odd_hosted_schedule,
+    "mistral": mistral_schedule,
+    "flex": sync_schedule,
+}
 ON_POSTGRES = 10
 """One schedule in so many."""
 
@@ -71,6 +83,12 @@ def test_schedules_of_odd_answers(there: Providers, postgres: PostgresServer) ->
     storm(there, postgres, odd)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("draw", [drawn, odd])
+def test_schedules_at_mistral(draw: Callable[..., Schedule], there: Providers, postgres: PostgresServer) -> None:
+    storm(there, postgres, lambda seed: draw(seed, MISTRALS))
+
+
 def storm(there: Providers, postgres: PostgresServer, draw: Callable[[int], Schedule]) -> None:
     """Schedules one after the other, most of them on SQLite."""
     sums = Sums()
@@ -87,7 +105,9 @@ def storm(there: Providers, postgres: PostgresServer, draw: Callable[[int], Sche
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("order", [("cloud", "azure"), ("azure", "cloud"), ("claude", "cloud")], ids="-".join)
+@pytest.mark.parametrize(
+    "order", [("cloud", "azure"), ("azure", "cloud"), ("claude", "cloud"), ("mistral", "cloud")], ids="-".join
+)
 def test_killed_once_at_every_point(there: Providers, order: tuple[str, ...]) -> None:
     sums = Sums()
     whole = run(there, plain(1, order, Kills()))
@@ -99,7 +119,8 @@ def test_killed_once_at_every_point(there: Providers, order: tuple[str, ...]) ->
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 @pytest.mark.parametrize(
-    ("route", "rows", "most_calls"), [("batch", 200, 25), ("odd batch", 200, 25), ("flex", 2000, 500)]
+    ("route", "rows", "most_calls"),
+    [("batch", 200, 25), ("odd batch", 200, 25), ("mistral", 200, 25), ("flex", 2000, 500)],
 )
 def test_hundreds_of_kills(
     route: str, rows: int, most_calls: int, kind: str, postgres: PostgresServer, tmp_path: Path

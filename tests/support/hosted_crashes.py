@@ -21,6 +21,9 @@ import openai
 
 from orchestrator.backends.anthropic.batches import AnthropicBatches
 from orchestrator.backends.anthropic.settings import AnthropicBackend as AnthropicSettings
+from orchestrator.backends.mistral.api import MistralAPI
+from orchestrator.backends.mistral.jobs import digest_of
+from orchestrator.backends.mistral.settings import MistralBackend
 from orchestrator.backends.open import limits_of, profile_for
 from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.openai.sdk import SdkAPI
@@ -43,7 +46,7 @@ from tests.emulator.client import Emulator
 from tests.emulator.clock import START
 from tests.support.billing import RATES, Books, mistakes
 from tests.support.databases import new_sqlite
-from tests.support.plain_http import for_anthropic, for_openai
+from tests.support.plain_http import for_anthropic, for_mistral, for_openai
 from tests.support.schedules import MODEL, Schedule, write
 
 KEY = "sk-test-0123456789"
@@ -136,6 +139,7 @@ class Providers:
     cloud: openai.OpenAI
     azure: openai.OpenAI
     claude: anthropic.Anthropic
+    mistral: MistralAPI
 
     def settings(self, name: str, most_rows: int, more: dict[str, Any]) -> Backend:
         limits = {"max_rows": most_rows, **more}
@@ -143,6 +147,8 @@ class Providers:
         match name:
             case "claude":
                 return AnthropicSettings(kind="anthropic", base_url=self.emulator.url_anthropic, **common)
+            case "mistral":
+                return MistralBackend(kind="mistral", base_url=self.emulator.url_of("mistral"), **common)
             case "azure":
                 return OpenAIBackend(kind="azure", base_url=self.emulator.url_azure, **common)
             case _:
@@ -151,6 +157,8 @@ class Providers:
     def backend(self, name: str, settings: Backend) -> Any:
         if isinstance(settings, AnthropicSettings):
             return AnthropicBatches(name, self.claude, settings.max_tokens)
+        if isinstance(settings, MistralBackend):
+            return OpenAIBatches(name, self.mistral, profile_for(settings), digest=digest_of)
         assert isinstance(settings, OpenAIBackend)
         return OpenAIBatches(name, SdkAPI(getattr(self, name)), profile_for(settings))
 
@@ -168,8 +176,9 @@ def providers(folder: Path) -> Iterator[Providers]:
         anthropic.Anthropic(
             api_key=KEY, base_url=emulator.url_anthropic, max_retries=0, timeout=30, http_client=for_anthropic()
         ) as claude,
+        for_mistral(emulator.url_of("mistral"), KEY) as mistral,
     ):
-        yield Providers(emulator, cloud, azure, claude)
+        yield Providers(emulator, cloud, azure, claude, MistralAPI(mistral, KEY))
 
 
 @dataclass(slots=True)
@@ -267,7 +276,7 @@ class Run:
 
     def _handle(self, name: str) -> BackendHandle:
         settings = self._config.backends[name]
-        assert isinstance(settings, OpenAIBackend | AnthropicSettings)
+        assert isinstance(settings, OpenAIBackend | AnthropicSettings | MistralBackend)
         profile = profile_for(settings)
         return BackendHandle(
             name=name,

@@ -19,7 +19,20 @@ from tests.support.billing import RATES, Books, booked_twice, cost_of, mistakes,
 from tests.support.cli import Orch, kill_group
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.process import wait_until
-from tests.support.schedules import MARKS, MODEL, PLAIN, Kills, Mark, Schedule, given, with_odd_answers, write
+from tests.support.schedules import (
+    MARKS,
+    MISTRALS,
+    MODEL,
+    ORDERS,
+    PLAIN,
+    Kills,
+    Mark,
+    Orders,
+    Schedule,
+    given,
+    with_odd_answers,
+    write,
+)
 
 SPEED = 900.0
 """Virtual seconds a second: a batch of minutes takes less than one."""
@@ -51,10 +64,10 @@ class KillReport:
     broken: list[str] = field(default_factory=list)
 
 
-def hosted_schedule(seed: int, rows: int) -> Schedule:
-    """Rows for OpenAI and Anthropic in four batches, one row in ten with a fault."""
+def hosted_schedule(seed: int, rows: int, orders: Orders = ORDERS[:2]) -> Schedule:
+    """Rows for two providers in four batches, one row in ten with a fault."""
     dice = random.Random(f"kills {seed}")
-    order = dice.choice([("cloud", "claude"), ("claude", "cloud")])
+    order = dice.choice(orders)
     marks = [dice.choice(HARMLESS) if dice.random() < 0.1 else PLAIN for _ in range(rows)]
     return _schedule(seed, order, marks, -(-rows // 4))
 
@@ -62,6 +75,11 @@ def hosted_schedule(seed: int, rows: int) -> Schedule:
 def odd_hosted_schedule(seed: int, rows: int) -> Schedule:
     """The same at a provider whose answers are odd as well, none of them for so long that it holds up the test."""
     return with_odd_answers(hosted_schedule(seed, rows), most_lasting=200.0)
+
+
+def mistral_schedule(seed: int, rows: int) -> Schedule:
+    """The same with Mistral as one of the two."""
+    return with_odd_answers(hosted_schedule(seed, rows, MISTRALS), most_lasting=200.0)
 
 
 def sync_schedule(seed: int, rows: int) -> Schedule:
@@ -79,11 +97,12 @@ def toml_of(provider: Emulator, schedule: Schedule) -> str:
     kinds = {
         "cloud": f'kind = "openai"\nprofile = "openai"\nbase_url = "{provider.url_openai}"',
         "claude": f'kind = "anthropic"\nbase_url = "{provider.url_anthropic}"',
+        "mistral": f'kind = "mistral"\nbase_url = "{provider.url_of("mistral")}"',
         "flex": f'kind = "sync"\nbase_url = "{provider.url_openai}"\nservice_tier = "flex"\n'
         f"max_concurrency = {MAX_CONCURRENCY}",
     }
     # Its calls and its bill are those of batches alone.
-    kinds |= {name: f"{kinds[name]}\npreflight = false" for name in ("cloud", "claude")}
+    kinds |= {name: f"{kinds[name]}\npreflight = false" for name in ("cloud", "claude", "mistral")}
     limits = f"{{ max_rows = {schedule.most_rows} }}"
     blocks = [f'[backends.{name}]\n{kinds[name]}\napi_key_env = "KEY"\nlimits = {limits}' for name in schedule.order]
     for name, tier in ((MODEL, "standard"), (f"{MODEL}.batch", "batch"), (f"{MODEL}.flex", "batch")):

@@ -68,6 +68,8 @@ def settings_of(at: Emulator, name: str, **more: Any) -> Json:
     match name:
         case "claude":
             told |= {"kind": "anthropic", "base_url": at.url_anthropic}
+        case "mistral":
+            told |= {"kind": "mistral", "base_url": at.url_of("mistral")}
         case "azure":
             told |= {"kind": "azure", "base_url": at.url_azure}
         case "flex":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -153,13 +153,17 @@ def _of_batch(dice: random.Random, flavour: str, *, cancels: bool) -> Blow:
         Blow({"do": "shuffled"}),
         Blow({"do": "rows", "row": "status:500", "share": dice.choice([0.3, 1.0])}, attempts=1),
     ]
-    if flavour != "anthropic":
+    if flavour not in ("anthropic", "mistral"):
+        # Mistral names no line of a job that failed, and counts no enqueued tokens.
         kinds += [
             Blow({"do": "token_limit_exceeded", "limit": dice.choice([60, 400, 900_000])}),
             Blow(
                 {"do": "fails", "code": "invalid_request", "param": "body.messages", "message": LINES, "lines": [2]},
                 1,
             ),
+        ]
+    if flavour != "anthropic":
+        kinds += [
             Blow({"do": "fails", "code": "too_many_tasks", "message": "Too many tasks in the file."}),
             Blow({"do": "late_output_id", "seconds": dice.choice([60.0, 500.0])}),
             Blow({"do": "zero_byte_error_file"}),
@@ -312,12 +316,12 @@ class Schedule:
         )
 
 
-def odd(seed: int) -> Schedule:
+def odd(seed: int, orders: Orders | None = None) -> Schedule:
     """A schedule as `drawn`, at a provider whose answers are odd as well, late, or contradict each other.
 
     A job that is cancelled waits ten minutes for answers that exist; in its schedule nothing takes longer.
     """
-    schedule = drawn(seed)
+    schedule = drawn(seed, orders)
     return with_odd_answers(schedule, most_lasting=200.0 if schedule.cancel_at < inf else inf)
 
 
@@ -329,10 +333,15 @@ def with_odd_answers(schedule: Schedule, most_lasting: float) -> Schedule:
     return replace(schedule, blows=[*schedule.blows, *blows])
 
 
-def drawn(seed: int) -> Schedule:
+Orders = Sequence[tuple[str, str]]
+ORDERS: Orders = (("cloud", "claude"), ("claude", "cloud"), ("azure", "cloud"), ("cloud", "azure"))
+MISTRALS: Orders = (("mistral", "cloud"), ("cloud", "mistral"), ("mistral", "claude"))
+
+
+def drawn(seed: int, orders: Orders | None = None) -> Schedule:
     """The schedule of a seed: anything may happen in it, and often nothing does."""
     dice = random.Random(f"schedule {seed}")
-    order = dice.choice([("cloud", "claude"), ("claude", "cloud"), ("azure", "cloud"), ("cloud", "azure")])
+    order = dice.choice(orders or ORDERS)
     rows = list(_rows(dice, dice.randint(5, 40), ANTHROPICS if order[0] == "claude" else MARKS))
     most_rows = -(-len(rows) // dice.randint(1, 4))
     cancels = dice.random() < 0.12
@@ -356,7 +365,7 @@ def drawn(seed: int) -> Schedule:
 
 
 _ENDLESS = ("expires", "stuck_in_progress")
-FLAVOURS = {"cloud": "openai", "azure": "azure", "claude": "anthropic"}
+FLAVOURS = {"cloud": "openai", "azure": "azure", "claude": "anthropic", "mistral": "mistral"}
 
 
 def _rows(dice: random.Random, number: int, marks: tuple[Mark, ...]) -> Iterator[Given]:

@@ -30,6 +30,7 @@ from orchestrator.backends import (
     calls,
     direct,
     lenient,
+    line_digest,
 )
 from orchestrator.backends.anthropic import inline
 from orchestrator.backends.anthropic.messages import translate
@@ -211,6 +212,9 @@ class AnthropicBatches:
         if undecided is not None:
             raise Uncertain(f"{self._name}: {undecided}")
         return [remote_batch(batch) for batch in found]
+
+    def digest_of(self, line: bytes) -> bytes:
+        return line_digest(line)
 
     def input_lines(self, batch: RemoteBatch) -> frozenset[bytes] | None:
         """See `Backend`. The ids of its results have the digests."""

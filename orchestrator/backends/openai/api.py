@@ -13,17 +13,18 @@ from typing import Any, BinaryIO, Protocol
 import httpx2
 from msgspec import Struct
 
-from orchestrator.backends import lenient
+from orchestrator.backends import BatchOrder, lenient, metadata_of
 from orchestrator.core.refused_fields import ProviderError
 
 Headers = httpx2.Headers
 
 
 class ApiAnswer(Struct, frozen=True):
-    """An unparsed answer."""
+    """An unparsed answer. `next_page` is the mark of a list's next page, for lists that do not go by the last id."""
 
     content: bytes
     headers: Headers
+    next_page: str | None = None
 
     def json(self) -> Any:
         """Parse the answer. Raises ValueError if it is not JSON."""
@@ -55,6 +56,16 @@ class ApiRefusal(Exception):
         return ProviderError(self.status, code, self.kind, param, message)
 
 
+def create_fields(order: BatchOrder, window: str) -> dict[str, Any]:
+    """Return OpenAI's fields of a create."""
+    return {
+        "input_file_id": order.input_file_id,
+        "endpoint": order.endpoint,
+        "completion_window": window,
+        "metadata": dict(metadata_of(order)),
+    }
+
+
 class BatchAPI(Protocol):
     """The calls. `kept` is the lifetime of a file in seconds, None for the server's default."""
 
@@ -81,8 +92,8 @@ class BatchAPI(Protocol):
     def content(self, file_id: str) -> AbstractContextManager[Iterator[bytes]]:
         """Open a file's bytes, in pieces."""
 
-    def create(self, fields: Mapping[str, Any], kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
-        """Create a batch with these fields; `extra` are fields beyond OpenAI's."""
+    def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
+        """Create a batch with this window, in the provider's spelling; `extra` are fields beyond OpenAI's."""
 
     def batches(self, limit: int, after: str | None = None) -> ApiAnswer: ...
 

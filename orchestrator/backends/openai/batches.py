@@ -25,7 +25,6 @@ from orchestrator.backends import (
     direct,
     lenient,
     line_digest,
-    metadata_of,
 )
 from orchestrator.backends.files import keep, split_lines, store
 from orchestrator.backends.openai import read
@@ -53,7 +52,10 @@ Ours = TypeVar("Ours", RemoteBatch, RemoteFile)
 
 
 class OpenAIBatches:
-    """The verbs of a Batch API on its calls. `extra` goes into each create, beside the standard fields."""
+    """The verbs of a Batch API on its calls. `extra` goes into each create, beside the standard fields.
+
+    `digest` is of an input line as the API keeps it, and the same for our own line.
+    """
 
     def __init__(
         self,
@@ -61,7 +63,9 @@ class OpenAIBatches:
         api: BatchAPI,
         profile: Profile = PROFILES["orch"],
         extra: Mapping[str, Any] | None = None,
+        digest: Callable[[bytes], bytes] = line_digest,
     ) -> None:
+        self.digest_of = digest
         self.appear_seconds = profile.appear_seconds
         self._name = name
         self._api = api
@@ -109,13 +113,8 @@ class OpenAIBatches:
 
     def create(self, order: BatchOrder) -> RemoteBatch:
         with self._translated("create a batch", creating=True):
-            fields = {
-                "input_file_id": order.input_file_id,
-                "endpoint": order.endpoint,
-                "completion_window": window_for(self._profile, order.window_seconds).text,
-                "metadata": dict(metadata_of(order)),
-            }
-            answer = self._api.create(fields, self._profile.expires_after, self._extra)
+            window = window_for(self._profile, order.window_seconds).text
+            answer = self._api.create(order, window, self._profile.expires_after, self._extra)
             made = read.remote_batch(answer.json())
         is_ours = made.input_file_id in (None, order.input_file_id) and made.shard in (None, order.shard)
         if not is_ours:
@@ -203,7 +202,7 @@ class OpenAIBatches:
         with self._translated(f"read {batch.input_file_id}", calls.transfer()):
             try:
                 with self._api.content(batch.input_file_id) as chunks:
-                    return frozenset(map(line_digest, split_lines(chunks)))
+                    return frozenset(map(self.digest_of, filter(bytes.strip, split_lines(chunks))))
             except ApiRefusal as refusal:
                 if refusal.status not in GONE:
                     raise
@@ -277,13 +276,14 @@ class OpenAIBatches:
         more = True
         while more:
             with self._translated(what):
-                told = fetch(after).json()
+                answer = fetch(after)
+                told = answer.json()
                 listed = lenient.readable(lenient.entries(told, is_first=not seen), convert, unread)
             found = lenient.unseen(listed, _identity, seen)
             if not found:
                 return
             yield found
-            after = found[-1].id
+            after = answer.next_page or found[-1].id
             # A list without `has_more` ends with an empty page, or a page of known entries.
             more = lenient.mapping(told).get("has_more") is not False
 

@@ -10,8 +10,8 @@ import httpx2
 import openai
 from openai import HttpxBinaryResponseContent
 
-from orchestrator.backends import calls
-from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal
+from orchestrator.backends import BatchOrder, calls
+from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, create_fields
 
 _JSON: Any = {"headers": {"Content-Type": "application/json"}}
 
@@ -71,7 +71,8 @@ class SdkAPI:
         with _told(), self._transfers.files.with_streaming_response.content(file_id) as response:
             yield response.iter_bytes()
 
-    def create(self, fields: Mapping[str, Any], kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
+    def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
+        fields = create_fields(order, window)
         with _told():
             batches = self._client.batches.with_raw_response
             return _answer(batches.create(**fields, output_expires_after=_kept(kept), extra_body=extra))

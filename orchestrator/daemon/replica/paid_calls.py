@@ -95,6 +95,10 @@ class _Replicated:
         """See `Backend`."""
         return self._api.untold(since)
 
+    def digest_of(self, line: bytes) -> bytes:
+        """See `Backend`."""
+        return self._api.digest_of(line)
+
     def input_lines(self, batch: RemoteBatch) -> frozenset[bytes] | None:
         """See `Backend`."""
         return self._api.input_lines(batch)

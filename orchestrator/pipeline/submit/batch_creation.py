@@ -124,7 +124,9 @@ def submit(
         store.shards.move(intended, ShardState.PENDING, sends=shard.sends)
         raise
     try:
-        batch = handle.api.create(BatchOrder(shard.id, file_id, writer.endpoint, window, shard.rows, job.home))
+        batch = handle.api.create(
+            BatchOrder(shard.id, file_id, writer.endpoint, window, shard.rows, job.home, writer.model)
+        )
     except (NotSent, BackendBusy, AccountError) as error:
         store.shards.move(intended, ShardState.PENDING, held=error.message, sends=shard.sends)
         raise
@@ -278,14 +280,14 @@ def facts_of(batch: RemoteBatch, now: datetime) -> dict[str, object]:
     }
 
 
-def input_digests(store: Store, home: Home, shard: Shard, writer: LineWriter) -> dict[str, bytes]:
+def input_digests(
+    store: Store, home: Home, shard: Shard, writer: LineWriter, digest_of: Callable[[bytes], bytes]
+) -> dict[str, bytes]:
     """Return the digest of each line of a shard as it is sent, by custom_id. Raises JobFilesError."""
     path = home.shard_input(shard.id)
     write_input(store, home, shard, path, writer)
     with path.open("rb") as file:
-        return {
-            row.custom_id: line_digest(line) for row, line in zip(store.rows.of_shard(shard.id), file, strict=True)
-        }
+        return {row.custom_id: digest_of(line) for row, line in zip(store.rows.of_shard(shard.id), file, strict=True)}
 
 
 def take_lines(source: Path, target: Path, wanted: Collection[bytes]) -> None:

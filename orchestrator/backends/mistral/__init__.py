@@ -1,0 +1,52 @@
+"""Mistral's batch jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.backends.mistral.settings import MistralBackend
+from orchestrator.backends.package import BackendAccess, BackendPackage
+from orchestrator.backends.profiles import MB, BatchLimits, Profile
+
+if TYPE_CHECKING:
+    from orchestrator.backends import Backend
+
+# Its guide says a million rows, its page of limitations 100,000; both were read in 2026-11. A job may take 7 days.
+PROFILE = Profile(
+    "mistral",
+    windows=("24h", "48h", "72h", "96h", "120h", "144h", "7d"),
+    limits=BatchLimits(max_rows=100_000, max_bytes=512 * MB),
+    provider="mistral",
+    endpoints=frozenset({"/v1/chat/completions", "/v1/embeddings"}),
+)
+
+
+class MistralPackage(BackendPackage[MistralBackend]):
+    """Mistral's batch jobs, whose files and answers are nearly OpenAI's."""
+
+    kinds = {"mistral": MistralBackend}  # noqa: RUF012
+
+    def profile(self, settings: MistralBackend) -> Profile:
+        return PROFILE
+
+    def open(self, settings: MistralBackend, access: BackendAccess) -> Backend:
+        import httpx2
+
+        from orchestrator.backends import calls
+        from orchestrator.backends.mistral.api import MistralAPI
+        from orchestrator.backends.mistral.jobs import digest_of
+        from orchestrator.backends.openai.batches import OpenAIBatches
+
+        silent = settings.request_timeout
+        client = httpx2.Client(
+            base_url=settings.base_url,
+            headers={"Authorization": f"Bearer {access.key}"},
+            timeout=calls.timeouts(min(silent, calls.QUIET_SECONDS)),
+            follow_redirects=True,
+            verify=calls.certificates(),
+        )
+        api = MistralAPI(calls.bounded(client), access.key, silent)
+        return OpenAIBatches(access.name, api, PROFILE, digest=digest_of)
+
+
+PACKAGE = MistralPackage()

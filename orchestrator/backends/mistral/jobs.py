@@ -1,0 +1,84 @@
+"""Mistral's batch jobs, lines and refusals in OpenAI's shape. Pure.
+
+Sources: mistralai 3.7.0 (client/jobs.py, client/files.py, extra/batch/client.py), a recorded batch, Mistral's guide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from orchestrator.backends import lenient, line_digest
+from orchestrator.core import wire
+from orchestrator.core.error_body import read_error_value
+from orchestrator.core.errors import InputError
+
+# `completed_requests` counts failed rows too.
+_COUNTS = {"total": "total_requests", "completed": "succeeded_requests", "failed": "failed_requests"}
+_FILES = {"output_file_id": "output_file", "error_file_id": "error_file"}
+_ALIKE = ("id", "status", "created_at", "completed_at", "metadata", "model", "endpoint")
+
+
+class _Line(msgspec.Struct, frozen=True):
+    custom_id: msgspec.Raw
+    body: msgspec.Raw
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+def batch_of(job: object) -> object:
+    """Return a job as OpenAI's batch. Fields that it lacks are missing; what is not an object stays as it is."""
+    told = lenient.mapping(job)
+    if not told:
+        return job
+    files = {ours: told.get(theirs) for ours, theirs in _FILES.items()}
+    batch: dict[str, Any] = {name: told[name] for name in _ALIKE if name in told} | files
+    batch["request_counts"] = {ours: told[theirs] for ours, theirs in _COUNTS.items() if theirs in told}
+    inputs = told.get("input_files")
+    if isinstance(inputs, list) and len(inputs) == 1:
+        batch["input_file_id"] = inputs[0]
+    # A job whose rows ran sums their errors up here; only without results do they say why the job failed.
+    if lenient.word(told.get("status")) == "failed" and not any(files.values()):
+        batch["errors"] = told.get("errors")
+    return batch
+
+
+def list_of(jobs: object) -> object:
+    """Return a list of jobs as a list of batches. It never says that it is complete: an empty page ends it."""
+    try:
+        return {"data": [batch_of(one) for one in lenient.entries(jobs, is_first=False)]}
+    except ValueError:
+        return jobs
+
+
+def error_of(body: object) -> Mapping[str, Any]:
+    """Return the reason in an error's body as OpenAI's error object; empty for a gateway's page."""
+    words = read_error_value(body)
+    if words.message is None or words.is_page:
+        return {}
+    return {"message": words.message, "code": words.code, "type": words.type, "param": words.param}
+
+
+def job_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield our lines without method and address, which stand on the job. Raises InputError."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            found = _decode_line(line)
+        except wire.JSON_ERRORS as error:
+            raise InputError(f"is not a request: {error}", line=number) from None
+        yield b'{"custom_id":%b,"body":%b}\n' % (bytes(found.custom_id), bytes(found.body))
+
+
+def digest_of(line: bytes) -> bytes:
+    """Return the digest of a line, the same with and without method and address."""
+    try:
+        found = _decode_line(line)
+    except wire.JSON_ERRORS:
+        return line_digest(line)
+    return blake2b(bytes(found.custom_id) + b"\0" + bytes(found.body), digest_size=8).digest()

@@ -1,0 +1,116 @@
+"""The calls of OpenAI's Batch API on a plain HTTP client, without an SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+from urllib.parse import quote
+
+import httpx2
+
+from orchestrator.backends import BatchOrder, calls, lenient
+from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, create_fields
+
+_JSON = {"Content-Type": "application/json"}
+
+
+class HttpAPI:
+    """The calls on an HTTP client with the API's base URL, which sends the key.
+
+    `silent` is the longest silence of a transfer in seconds, None as for all calls of the client.
+    """
+
+    project = None
+
+    def __init__(self, http: httpx2.Client, api_key: str, silent: float | None = None) -> None:
+        self.api_key = api_key
+        self._http = http
+        self._transfer: Any = http.timeout if silent is None else calls.timeouts(silent)
+        self._patient: Any = http.timeout if silent is None else calls.timeouts(calls.ASK_SECONDS)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def models(self) -> ApiAnswer:
+        return self._get("models")
+
+    def files(self, limit: int, after: str | None = None) -> ApiAnswer:
+        return self._get("files", purpose="batch", **_page(limit, after))
+
+    def file(self, file_id: str) -> ApiAnswer:
+        return self._get(path_of("files", file_id))
+
+    def upload(self, name: str, content: BinaryIO, kept: int | None) -> ApiAnswer:
+        fields = {"purpose": "batch"} | {f"expires_after[{key}]": str(value) for key, value in _kept(kept).items()}
+        files = {"file": (name, content)}
+        return self._answer(self._http.post("files", data=fields, files=files, timeout=self._transfer))
+
+    def delete_file(self, file_id: str) -> None:
+        self._answer(self._http.delete(path_of("files", file_id)))
+
+    @contextmanager
+    def content(self, file_id: str) -> Iterator[Iterator[bytes]]:
+        with self.whole(f"{path_of('files', file_id)}/content") as chunks:
+            yield chunks
+
+    def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
+        expires = {"output_expires_after": _kept(kept)} if kept is not None else {}
+        return self._post("batches", {**create_fields(order, window), **expires, **extra})
+
+    def batches(self, limit: int, after: str | None = None) -> ApiAnswer:
+        return self._get("batches", **_page(limit, after))
+
+    def batch(self, batch_id: str) -> ApiAnswer:
+        return self._get(path_of("batches", batch_id))
+
+    def cancel(self, batch_id: str) -> None:
+        self._answer(self._http.post(f"{path_of('batches', batch_id)}/cancel"))
+
+    def ask(self, path: str, body: bytes) -> ApiAnswer:
+        return self._answer(self._http.post(path, content=body, headers=_JSON, timeout=self._patient))
+
+    def part(self, path: str, first: int, most: int) -> bytes:
+        part = {"Range": f"bytes={first}-{first + most - 1}"}
+        return self._answer(self._http.get(path, headers=part)).content
+
+    @contextmanager
+    def whole(self, path: str) -> Iterator[Iterator[bytes]]:
+        with self._http.stream("GET", path, timeout=self._transfer) as response:
+            if not response.is_success:
+                response.read()
+                raise self._refusal(response)
+            yield response.iter_bytes()
+
+    def _get(self, path: str, **query: str) -> ApiAnswer:
+        return self._answer(self._http.get(path, params=query))
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> ApiAnswer:
+        return self._answer(self._http.post(path, json=body))
+
+    def _answer(self, response: httpx2.Response) -> ApiAnswer:
+        if not response.is_success:
+            raise self._refusal(response)
+        return ApiAnswer(response.content, response.headers)
+
+    def _refusal(self, response: httpx2.Response) -> ApiRefusal:
+        try:
+            told = lenient.decode(response.text.encode())
+        except ValueError:
+            told = None
+        found = lenient.mapping(told)
+        error = found.get("error", found)
+        return ApiRefusal(response.status_code, response.headers, response.request.url.path, error)
+
+
+def path_of(kind: str, name: str) -> str:
+    """Return the path of an object. The server's name stays a single path segment, whatever it contains."""
+    return f"{kind}/{quote(name, safe='')}"
+
+
+def _page(limit: int, after: str | None) -> dict[str, str]:
+    return {"limit": str(limit)} | ({} if after is None else {"after": after})
+
+
+def _kept(seconds: int | None) -> dict[str, Any]:
+    return {} if seconds is None else {"anchor": "created_at", "seconds": seconds}

@@ -1,0 +1,60 @@
+"""The official SDKs of other providers, unmodified, against the emulator: `python provider_sdks.py NAME URL`.
+
+It runs in an environment of its own, which has these SDKs and nothing of orch. It writes what it saw as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+
+def mistral(url: str) -> dict[str, Any]:
+    """Upload, create, list, wait for, read, cancel and delete jobs with `mistralai`."""
+    from mistralai.client import Mistral
+    from mistralai.client.errors import SDKError
+
+    body = {"max_tokens": 20, "messages": [{"role": "user", "content": "What is the best French cheese?"}]}
+    lines = [json.dumps({"custom_id": f"row {number}", "body": body}) for number in range(3)]
+    with Mistral(api_key="sdk", server_url=url.removesuffix("/v1")) as client:
+        file = {"file_name": "in.jsonl", "content": "\n".join(lines).encode()}
+        uploaded = client.files.upload(file=file, purpose="batch")
+        job = client.batch.jobs.create(
+            input_files=[uploaded.id],
+            model="mistral-small-latest",
+            endpoint="/v1/chat/completions",
+            metadata={"of": "a test"},
+        )
+        listed = client.batch.jobs.list(page=0, page_size=10).data or []
+        statuses = [job.status]
+        while job.status in ("QUEUED", "RUNNING"):
+            time.sleep(0.1)
+            job = client.batch.jobs.get(job_id=job.id)
+            statuses += [job.status] if job.status != statuses[-1] else []
+        output = client.files.download(file_id=job.output_file).read()
+        try:
+            client.batch.jobs.cancel(job_id=job.id)
+            refused = 0
+        except SDKError as error:
+            refused = error.status_code
+        asked = client.chat.complete(model="mistral-small-latest", **body)
+        deleted = client.files.delete(file_id=uploaded.id).deleted
+        return {
+            "listed": [one.id for one in listed] == [job.id],
+            "metadata": job.metadata,
+            "statuses": statuses,
+            "counts": [job.total_requests, job.succeeded_requests, job.failed_requests],
+            "ids": sorted(json.loads(line)["custom_id"] for line in output.splitlines()),
+            "text": asked.choices[0].message.content,
+            "files": sorted(one.sample_type for one in client.files.list(purpose="batch").data),
+            "refused": refused,
+            "deleted": deleted,
+        }
+
+
+SDKS = {"mistral": mistral}
+
+if __name__ == "__main__":
+    json.dump(SDKS[sys.argv[1]](sys.argv[2]), sys.stdout)

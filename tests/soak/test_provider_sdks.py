@@ -1,0 +1,45 @@
+"""The emulator is what the official SDKs of other providers take it for; `make provider-sdks` installs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.emulator.client import Emulator
+from tests.support.process import ROOT
+
+PYTHON = Path(os.environ.get("ORCH_PROVIDER_SDKS", ROOT / ".provider-sdks")) / "bin" / "python"
+SCRIPT = Path(__file__).with_name("provider_sdks.py")
+
+
+def seen_by(name: str, folder: Path) -> dict[str, Any]:
+    if not PYTHON.exists():
+        pytest.skip("`make provider-sdks` installs the SDKs")
+    with Emulator(folder, speed=600.0) as provider:
+        command = [str(PYTHON), str(SCRIPT), name, provider.url_of(name)]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+@pytest.mark.soak
+def test_mistrals_sdk_runs_unmodified(tmp_path: Path) -> None:
+    seen = seen_by("mistral", tmp_path)
+    assert seen.pop("text").startswith("answer ")
+    assert seen.pop("statuses")[-1] == "SUCCESS"
+    assert seen == {
+        "listed": True,
+        "metadata": {"of": "a test"},
+        "counts": [3, 3, 0],
+        "ids": ["row 0", "row 1", "row 2"],
+        "files": ["batch_result"],
+        "refused": 400,
+        "deleted": True,
+    }
