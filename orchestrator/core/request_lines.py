@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from orchestrator.core.sanitize import shortened
 from orchestrator.core.wire import ENDPOINTS, JSON_ERRORS, MAX_DEPTH, MAX_LINE_BYTES, NO_BODY, LineError
 
 
@@ -50,6 +51,9 @@ _BLOCK = 256 * 1024
 _TOKENS = re.compile(rb'"[^"\\]*+(?:\\(?:.|\Z)[^"\\]*+)*+(?:"|\Z)|[][{}]', re.DOTALL)
 _TEXT_VALUE = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*("[^"\\]*+(?:\\.[^"\\]*+)*+")', re.DOTALL)
 _BOM = b"\xef\xbb\xbf"
+LONGEST_SHOWN = 200
+LONGEST_MODEL = 1000
+"""Characters of a model's name. It is kept with the batch, in memory and in the database."""
 _WHITE_SPACE = b" \t\r\n"
 _BLANK = (b"{}", b"null", b"[]", b'""')
 
@@ -183,6 +187,8 @@ def _check_body(head: _BodyHead, url: str) -> LineError | None:
         return LineError("invalid_request", "Model parameter is required.", "body.model")
     if not isinstance(head.model, str):
         return LineError("invalid_request", "Model must be a string.", "body.model")
+    if len(head.model) > LONGEST_MODEL:
+        return LineError("invalid_request", f"Model is longer than {LONGEST_MODEL} characters.", "body.model")
     if head.stream:
         # OpenAI's text starts so at its first endpoint; its text for other endpoints is unknown.
         prefix = "Chat Completions: " if url == "/v1/chat/completions" else ""
@@ -232,11 +238,16 @@ def id_key(custom_id: str) -> int:
     return hash(custom_id) & 0xFFFF_FFFF_FFFF_FFFF
 
 
+def shown(name: str) -> str:
+    """Return a name as errors show it: one of 30 MB would be held, stored and sent with each of them."""
+    return name if len(name) <= LONGEST_SHOWN else shortened(name[: LONGEST_SHOWN + 1], LONGEST_SHOWN)
+
+
 def duplicate_error(custom_id: str) -> LineError:
     """Return the error entry for a repeated custom_id."""
     return LineError(
         "duplicate_custom_id",
-        f"The custom_id '{custom_id}' for this request is a duplicate of another request. "
+        f"The custom_id '{shown(custom_id)}' for this request is a duplicate of another request. "
         "The custom_id parameter must be unique for each request in a batch.",
         "custom_id",
     )

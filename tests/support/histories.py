@@ -17,12 +17,15 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from sqlite3 import OperationalError, connect
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 from sqlalchemy import make_url
 
 from orchestrator.core.model import Job, JobId
 from orchestrator.store import Store
 from tests.emulator.client import Emulator
+from tests.emulator.clock import ClockFile
 from tests.emulator.driving import chat_line, jsonl
 from tests.support.cli import CONFIG, Orch, Process, kill_group
 from tests.support.hostedjob import KEY, MODEL, cost_of, settings_of, write_toml
@@ -32,10 +35,12 @@ from tests.support.process import wait_until
 SPEED = 900.0
 """Virtual seconds a second: a batch of minutes takes less than one."""
 DOCUMENTS, LINES = 5, 5
-LONGEST_RUN, LONGEST_LIFE = 60.0, 4.0
+LONGEST_RUN, LONGEST_LIFE = 180.0, 4.0
 """Seconds: of a run that is let finish, and of one that is killed."""
-FINISHED, REFUSED = (0, 1), 3
-"""What a run ends with: 1 if rows have no answer, 3 if somebody has to decide."""
+FINISHED, USAGE, REFUSED = (0, 1), 2, 3
+"""What a run ends with: 1 if rows have no answer, 3 if somebody has to decide. An open job cannot be retried."""
+UNDER_WAY = ("validating", "in_progress", "finalizing")
+ODD_LISTS = ("no_has_more", "unpaged_list", "reversed_list", "doubled_list")
 GONE = "their answers are gone"
 GOES_ON = "`orch cancel` completes it"
 """A cancelled job whose provider does not answer ends later."""
@@ -60,7 +65,8 @@ class History:
     def __post_init__(self) -> None:
         self.place = self.folder / "project-0"
         (self.place / "home").mkdir(parents=True)
-        (self.place / "documents").mkdir()
+        self.documents = "documents"
+        (self.place / self.documents).mkdir()
         self.is_sqlite = self.database_url.startswith("sqlite")
         self.versions: dict[str, int] = {f"{number}.txt": 0 for number in range(DOCUMENTS)}
         self.lines = [0] * LINES
@@ -93,13 +99,13 @@ class History:
 
     def _write(self) -> None:
         """Write the documents, the job file and the batch file as they are now."""
-        folder = self.place / "documents"
+        folder = self.place / self.documents
         for old in folder.iterdir():
             old.unlink()
         for name, version in self.versions.items():
             (folder / name).write_text(f"Letter {name}, version {version}.")
         (self.place / "job.yaml").write_text(
-            f"name: letters\ndocuments: documents\nmodels: {{small: {MODEL}}}\ntags: {{edit: n{self.tag}}}\n"
+            f"name: letters\ndocuments: {self.documents}\nmodels: {{small: {MODEL}}}\ntags: {{edit: n{self.tag}}}\n"
             f"{self.deadline}\ntasks: [{{id: who, prompt: 'Who wrote this? ({self.prompt})', model: small}}]\n"
         )
         asked = [
@@ -130,13 +136,15 @@ class History:
     def _check(self, command: tuple[str, ...], code: int, said: str) -> None:
         self.acts.append(f"  {' '.join(command)}: {code}: {said.strip()[:2000]}")
         assert "Traceback" not in said, (command, said)
-        assert code in KNOWN or (code == 4 and GOES_ON in said), (command, code, said)
+        is_known = code in KNOWN or (code == 4 and GOES_ON in said) or (code == USAGE and command[0] == "retry")
+        assert is_known, (command, code, said)
 
-    def _killed(self, *command: str) -> None:
+    def _killed(self, *command: str, clock: Path | None = None) -> None:
         """Start a command and kill it behind so many calls to the provider, if it has not ended by then."""
+        env = self.env if clock is None else {**self.env, "ORCH_CLOCK": str(clock)}
         before, least = self._calls(), self.dice.randint(0, 14)
         process, last = (
-            self._orch.start(*command, env=self.env),
+            self._orch.start(*command, env=env),
             time.monotonic() + self.dice.uniform(0.5, LONGEST_LIFE),
         )
         wait_until(
@@ -203,6 +211,18 @@ class History:
         self.lines[self.dice.randrange(LINES)] += 1
         self._write()
 
+    def edit_two(self) -> None:
+        """Two fields at once."""
+        edits = [self.edit_document, self.edit_prompt, self.edit_tag, self.edit_deadline, self.edit_batch_file]
+        for edit in self.dice.sample(edits, 2):
+            edit()
+
+    def rename_folder(self) -> None:
+        """Every document has another name in a job file that was edited as well."""
+        (self.place / self.documents).rename(self.place / f"documents-{len(self.acts)}")
+        self.documents = f"documents-{len(self.acts)}"
+        self._write()
+
     def rename_batch_file(self) -> None:
         (self.place / self.batch_file).unlink()
         self.batch_file = f"requests-{len(self.acts)}.jsonl"
@@ -231,6 +251,42 @@ class History:
 
     def retry(self) -> None:
         self._of_a_job("retry", is_open=False)
+
+    def retry_open(self) -> None:
+        """What is not over is not retried."""
+        self._of_a_job("retry", is_open=True)
+
+    def gc(self) -> None:
+        self.run("gc")
+
+    def run_with_clock_back(self) -> None:
+        """Of this machine, not of the provider."""
+        clock = ClockFile(self.folder / f"clock-{len(self.acts)}.json", self.provider.clock.now(), SPEED)
+        clock.advance(-self.dice.choice([30.0, 300.0, 1800.0]))
+        self._killed("run", self._path(), "-q", clock=clock.path)
+
+    # --- at the provider, by somebody else
+
+    def cancel_there(self) -> None:
+        """At the provider's console."""
+        if found := [one["id"] for one in self.provider.state()["batches"] if one["status"] in UNDER_WAY]:
+            self._there("POST", f"batches/{self.dice.choice(found)}/cancel")
+
+    def delete_there(self) -> None:
+        """What is deleted before it was fetched has to be paid for again."""
+        found = [
+            one for one in self.provider.state()["files"] if one["is_there"] and one["purpose"] == "batch_output"
+        ]
+        for one in found:
+            self._there("DELETE", f"files/{one['id']}")
+        self.agreed += bool(found)
+
+    def _there(self, method: str, name: str) -> None:
+        asked = Request(
+            f"{self.provider.url_openai}/{name}", method=method, headers={"Authorization": f"Bearer {KEY}"}
+        )
+        with suppress(HTTPError):  # it may be over by now
+            urlopen(asked, timeout=60).close()
 
     def _of_a_job(self, command: str, *, is_open: bool) -> None:
         with Store.open(self.env["ORCH_DATABASE_URL"]) as store:
@@ -314,6 +370,10 @@ class History:
             return
         times = self.dice.randint(1, 3)
         self.provider.script({"do": "no_metadata", "match": {"verb": "list", "nth": 1}, "times": times})
+
+    def odd_list(self) -> None:
+        fault = {"do": self.dice.choice(ODD_LISTS), "match": {"verb": "list", "nth": 1}}
+        self.provider.script(fault | {"times": self.dice.randint(1, 3)})
 
     def wait(self) -> None:
         self.provider.clock.advance(self.dice.choice([60.0, 1200.0, 3 * 3600.0]))
@@ -427,7 +487,8 @@ ACT: dict[str, Callable[[History], None]] = {
     for name in (
         "edit_document edit_prompt edit_tag edit_deadline edit_batch_file rename_batch_file submit run_killed "
         "run_later_deadline up_killed cancel retry save put_back put_back_database lose_wal lose_id move expire "
-        "list_without_metadata wait"
+        "list_without_metadata wait edit_two rename_folder retry_open gc run_with_clock_back "
+        "cancel_there delete_there odd_list"
     ).split()
 }
 """Everything that may happen."""

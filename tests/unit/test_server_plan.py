@@ -86,6 +86,27 @@ def test_no_more_than_so_many_bad_lines_are_told(tmp_path: Path) -> None:
     assert codes(found) == [("invalid_json_line", number) for number in range(1, MAX_LINE_ERRORS + 1)]
 
 
+LONG = "x" * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ([line(LONG)] * 9, "duplicate_custom_id"),
+        ([line("a"), *(line(f"r{number}", f"m{number}{'y' * 900}") for number in range(8))], "mismatched_model"),
+        ([line(f"r{number}", LONG) for number in range(9)], "invalid_request"),
+    ],
+    ids=["ids", "models", "one model"],
+)
+def test_what_is_long_in_a_bad_line_is_not_repeated_by_its_error(
+    tmp_path: Path, lines: list[bytes], code: str
+) -> None:
+    found = planned(tmp_path, b"\n".join(lines))
+    assert isinstance(found, list)
+    assert {error.code for error in found} == {code}
+    assert sum(len(error.message) for error in found) < 500 * len(found)
+
+
 @pytest.mark.parametrize("content", [b"", b"\n\r\n  \n", b"\xef\xbb\xbf"], ids=["empty", "blank", "a BOM"])
 def test_a_file_without_rows_is_told(tmp_path: Path, content: bytes) -> None:
     assert codes(planned(tmp_path, content)) == [("empty_file", None)]

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct, field
 
 from orchestrator.core.counts import number_of
-from orchestrator.core.request_lines import TOO_DEEP, duplicate_error, find_custom_id, id_key, lines
+from orchestrator.core.request_lines import TOO_DEEP, duplicate_error, find_custom_id, id_key, lines, shown
 from orchestrator.core.wire import MAX_LINE_BYTES, MAX_LINE_ERRORS, LineError
 from orchestrator.server.dispatch.order import RowOrder, Sorter
 from orchestrator.server.dispatch.request_header import Head, RequestBody, can_share, reader
@@ -245,7 +245,7 @@ def _name_of(raw: bytes, error: LineError) -> str | None:
 def _mismatch(model: str) -> LineError:
     return LineError(
         "mismatched_model",
-        f"The model '{model}' for this request does not match the rest of the batch. "
+        f"The model '{shown(model)}' for this request does not match the rest of the batch. "
         "Each batch must contain requests for a single model.",
         "body.model",
     )

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from orchestrator.core.request_lines import CheckedLine, check_line, is_too_deep, short_url
+from orchestrator.core.request_lines import LONGEST_MODEL, CheckedLine, check_line, is_too_deep, short_url
 from orchestrator.core.wire import JSON_ERRORS, MAX_LINE_BYTES, LineError
 
 _NONE = msgspec.Raw()
@@ -36,7 +36,7 @@ class RequestBody(msgspec.Struct, gc=False):
     @property
     def is_plain(self) -> bool:
         """True if `check_line` would find nothing to examine in it."""
-        return not self.stream and self.model != ""
+        return not self.stream and 0 < len(self.model) <= LONGEST_MODEL
 
 
 class _Chat(RequestBody, gc=False):
@@ -57,7 +57,11 @@ class _Chat(RequestBody, gc=False):
     def is_plain(self) -> bool:
         messages = self.messages
         # No empty value has a colon, or is longer than a few bytes.
-        return not self.stream and self.model != "" and (len(messages) >= 100 or b":" in bytes(messages))
+        return (
+            not self.stream
+            and 0 < len(self.model) <= LONGEST_MODEL
+            and (len(messages) >= 100 or b":" in bytes(messages))
+        )
 
 
 class _Completion(RequestBody, gc=False):
