@@ -64,6 +64,8 @@ UNREADABLE = r"""(async () => {
   }
   return found;
 })()"""
+BROKEN_CODES = """[...document.querySelectorAll("td > code, td > a > code")]
+  .filter((code) => code.getClientRects().length > 1).map((code) => code.textContent)"""
 PATIENCE = 60.0
 """Seconds for an answer on a busy machine."""
 DAEMON = "document.querySelector('#daemon')?.innerText.trim()"
@@ -292,6 +294,8 @@ def test_pages_are_readable_on_a_phone_and_at_a_desk_and_ask_no_other_place(
         for width in WIDTHS:
             tab.size(width)
             assert tab.js(UNREADABLE) == [], (path, width)
+            if width >= 1440:
+                assert tab.js(BROKEN_CODES) == [], (path, width)
         assert tab.js("document.querySelectorAll('h1').length") == 1, path
         assert "owned" not in tab.js("document.title").replace(EVIL, "").replace("title='owned", ""), path
         assert tab.js("document.querySelectorAll('main script, main [onerror]').length") == 0, path
