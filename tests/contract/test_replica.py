@@ -388,7 +388,7 @@ def test_a_replica_that_is_not_there_is_not_begun_anew(tmp_path: Path) -> None:
     replica.rename(tmp_path / "unmounted")
     with pytest.raises(UsageError, match="is empty"):
         Desk(url, tmp_path / "a")
-    with pytest.raises(StorageError, match="lost its heads"):
+    with pytest.raises(StorageError, match="does not hold what was written"):
         active.replica.generation.write()
     shutil.rmtree(replica)
     (tmp_path / "unmounted").rename(replica)

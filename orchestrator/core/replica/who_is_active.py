@@ -101,7 +101,7 @@ class HeadLog:
             raise Superseded(newest)
         if wanted.number > 1 and wanted.number - 1 not in numbers:
             raise StorageError(
-                f"the replica {self._storage.url} has lost its heads: it is not what was written before",
+                f"the replica {self._storage.url} does not hold what was written there before",
                 hint="is it the right folder, and mounted?",
             )
         self._storage.remove(_name(number) for number in numbers if number < wanted.number - KEPT)
