@@ -32,7 +32,7 @@ _WORD = (
 _CHOICE = "http://schemas.openxmlformats.org/markup-compatibility/2006}Choice"
 _BOXES = tuple(f"{name}}}txbxContent" for name in _WORD)
 _TYPES = tuple(f"{name}}}type" for name in _WORD)
-_MARKS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
+_MARKS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 
 
 class _In(IntEnum):

@@ -19,7 +19,7 @@ from orchestrator.documents.workbook_repair import MOST_CELLS
 
 _HEAD = struct.Struct("<HH")
 _BOUNDARIES = (0x0009, 0x0209, 0x0409, 0x0809)  # records that begin a sheet
-_END, _SHEET, _DIMENSIONS = 0x000A, 0x0085, 0x0200
+_END, _SHEET, _DIMENSIONS, _LOCK = 0x000A, 0x0085, 0x0200, 0x002F
 _CONTINUE, _NOTHING, _MOST_SIZE = 0x003C, 0x089C, 0xFFFF
 _LONG_TEXT = re.compile(rb"\x07\x02[\x18-\x20]\x20..[\x00\x01]", re.DOTALL)
 """A record of a formula's text that is as long as a record may be."""
@@ -40,13 +40,9 @@ def repaired(data: bytes) -> bytes:
         raise ExtractionError(
             DocumentProblem.UNSUPPORTED, "This is a workbook of Excel 4 or older; save it as .xlsx, or exclude it."
         )
-    if not data.startswith(OLE):
+    name, stream = _workbook(data)
+    if not name:
         return data
-    with compound.opened(io.BytesIO(data), "spreadsheets") as file:
-        name = next((name for name in ("Workbook", "Book") if file.exists(name)), None)
-        if name is None:
-            return data
-        stream = bytearray(file.openstream(name).read())
     sparse = [at for at in _sheets(stream) if _is_sparse(stream, at)]
     if not (_join_texts(stream) or sparse):
         return data
@@ -56,6 +52,22 @@ def repaired(data: bytes) -> bytes:
     with compound.opened(out, "spreadsheets", write_mode=True) as file:
         file.write_stream(name, bytes(stream))
         return out.getvalue()
+
+
+def needs_password(data: bytes) -> bool:
+    """True if a password is needed for the cells, in whatever old way."""
+    name, stream = _workbook(data)
+    return bool(name) and any(kind == _LOCK for kind, _, _ in _records(stream, 0))
+
+
+def _workbook(data: bytes) -> tuple[str, bytearray]:
+    """Return the name and the bytes of the stream of records; empty without one."""
+    if data.startswith(OLE):
+        with compound.opened(io.BytesIO(data), "spreadsheets") as file:
+            for name in ("Workbook", "Book"):
+                if file.exists(name):
+                    return name, bytearray(file.openstream(name).read())
+    return "", bytearray()
 
 
 def _join_texts(stream: bytearray) -> bool:

@@ -19,6 +19,7 @@ from orchestrator.documents.lines import text_too_large
 from orchestrator.documents.ods_cells import OdsParts, holds_sheets, ods_sheets
 from orchestrator.documents.office import EXCELS_PASSWORD, OLE, damaged, encrypted, is_locked, unlocked
 from orchestrator.documents.office_package import DAMAGE, Package
+from orchestrator.documents.old_workbook_repair import needs_password
 from orchestrator.documents.old_workbook_repair import repaired as repaired_old
 from orchestrator.documents.plugins import Extract
 from orchestrator.documents.rows import TableRow, bad_row
@@ -123,7 +124,12 @@ class _Workbook:
             if self._open is not None:
                 return
             data = repaired_old(data) if self._package is None else repaired(data, self._package)
-            self._book = self._library.CalamineWorkbook.from_filelike(io.BytesIO(data))
+            try:
+                self._book = self._library.CalamineWorkbook.from_filelike(io.BytesIO(data))
+            except self._library.CalamineError as error:  # it tries all formats, and names no reason
+                if needs_password(data):
+                    raise encrypted() from error
+                raise
 
     def sheets(self) -> Iterator[tuple[str, bool, list[list[str]]]]:
         """Yield the sheets in order: name, whether it is hidden, cells as text."""

@@ -14,7 +14,7 @@ FIRST = 2
 READERS: Mapping[str, int] = {
     "converted": 5,
     "csv": 3,
-    "docx": 5,
+    "docx": 6,
     "eml": 6,
     "epub": 4,
     "fb2": 3,
@@ -27,7 +27,7 @@ READERS: Mapping[str, int] = {
     "pdf": 7,
     "pptx": 5,
     "rtf": 4,
-    "sheets": 9,
+    "sheets": 10,
     "svg": 3,
     "text": 3,
     "xml": 3,

@@ -37,6 +37,8 @@ _DIMENSION = re.compile(rb"""<(?:\w+:)?dimension\s[^>]*?ref=["'](?:[A-Z]+\d+:)?(
 _ROW = re.compile(rb"""(<(?:\w+:)?row\b[^>]*?\sr=["'])(\d+)""")
 _CELL = re.compile(rb"""(<(?:\w+:)?c\b[^>]*?\sr=["'])([A-Z]{1,3})(\d{1,7})""")
 _EMPTY_ROW = re.compile(rb"<(?:\w+:)?row\b[^>]*/>")
+_MERGED_WHOLE = re.compile(rb"""<(?:\w+:)?mergeCell\b[^>]*?ref=(["'])(?:[A-Z]+:[A-Z]+|\d+:\d+)\1[^>]*/>""")
+"""Columns or rows merged as a whole, at which the library stops."""
 _BUNDLE_SHEET = 156
 
 
@@ -143,6 +145,8 @@ def _repaired_sheet(sheet: bytes) -> bytes:
         sheet = _ROOT.sub(rb"\1worksheet", sheet)
     if b't="e"' in sheet or b"t='e'" in sheet:
         sheet = _ERROR.sub(rb"\1\2str\2", sheet)
+    if b"mergeCell" in sheet:
+        sheet = _MERGED_WHOLE.sub(b"", sheet)
     return _without_empty(sheet) if _is_sparse(sheet) else sheet
 
 

@@ -394,6 +394,10 @@ def test_paragraphs_and_tables_in_their_order(tmp_path: Path) -> None:
             "link\nnext",
         ),
         (
+            "<w:p><w:r><w:t>a</w:t></w:r><w:r><w:ptab w:alignment='right'/></w:r><w:r><w:t>b</w:t></w:r></w:p>",
+            "a\tb",
+        ),
+        (
             "<w:p><w:r><mc:AlternateContent><mc:Choice><w:drawing><wps:txbx><w:txbxContent><w:p><w:r><w:t>box</w:t></w:r>"
             "</w:p></w:txbxContent></wps:txbx></w:drawing></mc:Choice><mc:Fallback><w:pict><w:txbxContent><w:p><w:r>"
             "<w:t>box</w:t></w:r></w:p></w:txbxContent></w:pict></mc:Fallback></mc:AlternateContent></w:r></w:p>",

@@ -27,7 +27,7 @@ KINDS = ("contracts", "invoices", "reports")
 # version, so that what was read before is read again, and then a line in place of the old one.
 READ_AS = {
     ("csv", 3): "8b86ffeaa8013766",
-    ("docx", 5): "2c8111a4edc5c9ce",
+    ("docx", 6): "2c8111a4edc5c9ce",
     ("eml", 6): "0b3b586f85165d28",
     ("epub", 4): "6a0913fdcceb0151",
     ("html", 4): "ec7a76b6b3dd216b",
@@ -37,7 +37,7 @@ READ_AS = {
     ("pdf", 7): "90fbb88b84d72a29",
     ("pptx", 5): "b0c816145595c5f4",
     ("rtf", 4): "cd81d3068ef26263",
-    ("sheets", 9): "1bd8f6d070dc8b21",
+    ("sheets", 10): "1bd8f6d070dc8b21",
     ("text", 3): "382214f97c9191e6",
 }
 
