@@ -14,6 +14,8 @@ import pytest
 
 from orchestrator.backends import Backend
 from orchestrator.backends.anthropic.batches import AnthropicBatches
+from orchestrator.backends.gemini import PACKAGE as GEMINI
+from orchestrator.backends.gemini.settings import GeminiBackend
 from orchestrator.backends.mistral import PACKAGE as MISTRAL
 from orchestrator.backends.mistral.settings import MistralBackend
 from orchestrator.backends.openai.batches import OpenAIBatches
@@ -51,6 +53,11 @@ def _anthropic(emulator: Emulator, key: str) -> Backend:
 def _mistral(emulator: Emulator, key: str) -> Backend:
     settings = MistralBackend(kind="mistral", base_url=emulator.url_of("mistral"), api_key_env="K")
     return MISTRAL.open(settings, BackendAccess("it", key))
+
+
+def _gemini(emulator: Emulator, key: str) -> Backend:
+    settings = GeminiBackend(kind="gemini", base_url=emulator.url_of("gemini"), api_key_env="K")
+    return GEMINI.open(settings, BackendAccess("it", key))
 
 
 class EmulatedDesk:
@@ -97,7 +104,7 @@ class OwnDesk:
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     with Emulator(tmp_path_factory.mktemp("provider")) as running:
-        running.settings(models=["gpt-4.1-mini", "claude-sonnet-5-5", "mistral-small-latest"])
+        running.settings(models=["gpt-4.1-mini", "claude-sonnet-5-5", "mistral-small-latest", "gemini-3.8-flash"])
         yield running
 
 
@@ -106,6 +113,7 @@ OPENED: dict[str, tuple[Opening, str]] = {
     "groq": (_openai("groq"), "gpt-4.1-mini"),
     "anthropic": (_anthropic, "claude-sonnet-5-5"),
     "mistral": (_mistral, "mistral-small-latest"),
+    "gemini": (_gemini, "gemini-3.8-flash"),
 }
 
 

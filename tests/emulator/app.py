@@ -18,11 +18,21 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from tests.emulator import anthropic_api, mistral_api, openai_batches
+from tests.emulator import anthropic_api, gemini_api, mistral_api, openai_batches
 from tests.emulator.answers import decode_body
 from tests.emulator.call import Call, Reply
 from tests.emulator.control import control
-from tests.emulator.errors import HTML_502, Json, Problem, Refusal, anthropic_error, mistral_error, problem_of, refuse
+from tests.emulator.errors import (
+    HTML_502,
+    Json,
+    Problem,
+    Refusal,
+    anthropic_error,
+    gemini_error,
+    mistral_error,
+    problem_of,
+    refuse,
+)
 from tests.emulator.oddanswers import spoken
 from tests.emulator.oddbytes import RAW, changed, kind_of, send_raw
 from tests.emulator.oddlines import told
@@ -35,6 +45,8 @@ PREFIXES = {
     "/v1": "openai",
     "/azure/openai/v1": "azure",
     "/anthropic/v1": "anthropic",
+    "/gemini/v1beta": "gemini",
+    "/gemini/upload/v1beta": "gemini",
     **{f"/{flavour}/v1": flavour for flavour in SYNCHRONOUS},
 }
 CONTROL = "/_emulator/"
@@ -74,7 +86,22 @@ _MISTRAL = {
     "POST /batch/jobs/{}/cancel": "cancel",
     "DELETE /batch/jobs/{}": "delete",
 }
-_OTHERS = {"anthropic": _ANTHROPIC, "mistral": _MISTRAL}
+_GEMINI = {
+    "POST /files": "upload",
+    "GET /files": "files",
+    "GET /files/{}:download": "content",
+    "GET /files/{}": "file",
+    "DELETE /files/{}": "delete_file",
+    "POST /models/{}:batchGenerateContent": "create",
+    "POST /models/{}:generateContent": "chat",
+    "GET /models": "models",
+    "GET /models/{}": "model",
+    "GET /batches": "list",
+    "GET /batches/{}": "retrieve",
+    "POST /batches/{}:cancel": "cancel",
+    "DELETE /batches/{}": "delete",
+}
+_OTHERS = {"anthropic": _ANTHROPIC, "mistral": _MISTRAL, "gemini": _GEMINI}
 ROUTES = {
     flavour: [(re.compile(route.replace("{}", "([^/]+)")), verb) for route, verb in routes.items()]
     for flavour in PREFIXES.values()
@@ -89,6 +116,7 @@ VERBS = {
     **dict.fromkeys(("openai", "azure", "groq"), openai_batches.VERBS),
     "anthropic": anthropic_api.VERBS,
     "mistral": mistral_api.VERBS,
+    "gemini": gemini_api.VERBS,
 }
 
 
@@ -121,6 +149,8 @@ class App:
         prefix = next((prefix for prefix in PREFIXES if path.startswith(f"{prefix}/")), "")
         flavour = PREFIXES.get(prefix, "openai")
         verb, name = _verb(flavour, request.method, path.removeprefix(prefix))
+        if flavour == "gemini" and request.headers.get("x-goog-upload-command") == "start":
+            verb = "begin_upload"
         root = f"{request.url.scheme}://{request.url.netloc}{prefix}"
         call = Call(flavour, verb, name, "", root, request.query_params, address=request.url.path)
         headers = {"date": formatdate(self.world.now() + self.world.settings.clock_offset_s, usegmt=True)}
@@ -129,7 +159,7 @@ class App:
         try:
             await self._read(call, request)
             call.account = self._account(call, request)
-            if self.world.settings.tells_owner and flavour != "mistral":
+            if self.world.settings.tells_owner and flavour not in ("mistral", "gemini"):
                 owner = "anthropic-organization-id" if flavour == "anthropic" else "openai-organization"
                 headers[owner] = call.account
             reply = await self._answer(call, wire)
@@ -155,6 +185,8 @@ class App:
         key = request.headers.get("authorization", "").removeprefix("Bearer ")
         if call.flavour in ("azure", "anthropic"):
             key = request.headers.get("api-key" if call.flavour == "azure" else "x-api-key", key)
+        if call.flavour == "gemini":
+            key = request.headers.get("x-goog-api-key", "")
         known = self.world.settings.accounts
         if not key or (known and key not in known):
             raise Refusal(401, problem_of(401))
@@ -164,9 +196,12 @@ class App:
 
     async def _read(self, call: Call, request: Request) -> None:
         """The body: what may be large goes to the disk."""
-        if call.verb == "upload":
+        if call.flavour == "gemini":
+            names = {"command": "x-goog-upload-command", "length": "x-goog-upload-header-content-length"}
+            call.fields = {name: request.headers.get(header, "") for name, header in names.items()}
+        if call.verb == "upload" and call.flavour != "gemini":
             await self._read_form(call, request)
-        elif (call.flavour, call.verb) == ("anthropic", "create"):
+        elif (call.flavour, call.verb) in (("anthropic", "create"), ("gemini", "upload")):
             call.path = self.world.new_path()
             with call.path.open("wb") as file:
                 async for chunk in request.stream():
@@ -207,7 +242,9 @@ class App:
             raise refuse(404, f"Invalid URL ({call.verb} {call.name})")
         if call.has("unpaged_list"):
             call.query = {
-                name: value for name, value in call.query.items() if not name.startswith("after") and name != "page"
+                name: value
+                for name, value in call.query.items()
+                if not name.startswith("after") and name not in ("page", "pageToken")
             }
         try:
             return verb(self.world, call)
@@ -220,6 +257,8 @@ class App:
         world = self.world
         try:
             match call.verb:
+                case "create" | "chat" if call.flavour == "gemini":
+                    return call.name
                 case "create" if call.path is not None:
                     return anthropic_api.first_model(call.path)
                 case "create" if call.flavour == "mistral":
@@ -300,6 +339,9 @@ def _refused(refusal: Refusal, flavour: str, request_id: str, headers: dict[str,
         body = anthropic_error(refusal.status, refusal.problem.message, request_id)
     elif flavour == "mistral":
         body = mistral_error(refusal.status, refusal.problem)
+    elif flavour == "gemini":
+        body = gemini_error(refusal.status, refusal.problem)
+        refusal.status = body["error"]["code"]
     return _json(body, refusal.status, {**headers, **refusal.headers})
 
 

@@ -180,6 +180,7 @@ class Batch:
     metadata: dict[str, str] | None = None
     output_expires_s: float = 30 * WINDOW
     window_s: float = WINDOW
+    display_name: str | None = None
     model: str | None = None
     status: str = "validating"
     rows: Rows | None = None
@@ -211,8 +212,8 @@ class Batch:
 
     @property
     def tells_unrun(self) -> bool:
-        """Whether rows that did not run have a line; nothing says that Mistral has one."""
-        return self.flavour != "mistral"
+        """Whether rows that did not run have a line; nothing says that Mistral or Gemini has one."""
+        return self.flavour not in ("mistral", "gemini")
 
     @property
     def ended_at(self) -> float:
@@ -328,12 +329,19 @@ class Batch:
 
     def billable(self, now: float) -> int:
         """How many rows, the first of those that have run, are to be billed if their effect says so."""
+        if self.flavour == "gemini" and self.status == "expired":
+            return 0
         return self.has_run(now) - (0 if self.plan.is_drop_billed else self.dropped)
 
     def file_lines(self, kind: str) -> int:
         """How many lines its result file of that kind has, now that it has ended."""
         if self.rows is None or not self.is_final:
             return 0
+        if self.flavour == "gemini":
+            # One file for all results, and none of a batch that has expired.
+            if kind == "error" or self.status == "expired":
+                return 0
+            return self.rows.tally(self.kept, lambda effect: effect.unrun is None and effect.copies)
         has_unrun = kind == "error" and self.tells_unrun and not self.plan.does_nothing
         unrun = self.count - self.ran if has_unrun else 0
         return self.rows.tally(self.kept, lambda effect: effect.lines(kind)) + unrun

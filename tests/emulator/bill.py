@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.emulator.answers import MESSAGES, decode_body, read
 from tests.emulator.batch import Batch
+from tests.emulator.gemini_lines import asked_of, decode_row
 from tests.emulator.results import decode_request
 from tests.emulator.rowfaults import Tokens
 from tests.emulator.rows import plus
@@ -92,6 +93,9 @@ def _asked(batch: Batch, raw: bytes) -> tuple[str, str, str]:
     if batch.flavour == "anthropic":
         request = decode_request(raw)
         asked, custom_id = read(decode_body(request.params), MESSAGES), request.custom_id
+    elif batch.flavour == "gemini":
+        row = decode_row(raw)
+        asked, custom_id = asked_of(row.request, batch.model or ""), row.key
     else:
         line = decode_line(raw)
         asked, custom_id = read(decode_body(line.body), batch.endpoint), line.custom_id  # type: ignore[arg-type]

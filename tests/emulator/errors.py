@@ -111,6 +111,35 @@ def mistral_error(status: int, problem: Problem) -> Json:
 _MISTRAL_OBJECTS = ("insufficient_quota", "service_tier_capacity_exceeded")
 
 
+_RPC = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ABORTED",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+_RPC_NUMBERS = {400: 3, 401: 16, 403: 7, 404: 5, 408: 4, 409: 10, 429: 8, 500: 13, 503: 14, 504: 4}
+
+
+def gemini_error(status: int, problem: Problem) -> Json:
+    """Google's error; a key that is not valid is recorded with status 400."""
+    if status == 401:
+        status, message = 400, "API key not valid. Please pass a valid API key."
+    else:
+        message = problem.message
+    word = problem.code if problem.code and problem.code.isupper() else _RPC.get(status, "UNKNOWN")
+    return {"error": {"code": status, "message": message, "status": word}}
+
+
+def rpc_number(status: int) -> int:
+    """Google's number for an HTTP status, as rows of a batch have it."""
+    return _RPC_NUMBERS.get(status, 3 if status < 500 else 13)
+
+
 def problem_of(status: int, code: str | None = None) -> Problem:
     """What is said with a status where nothing else is asked for."""
     return PROBLEMS.get(code or "") or PROBLEMS.get(str(status)) or Problem(f"Status {status}.", "server_error")

@@ -13,11 +13,11 @@ from math import inf
 from pathlib import Path
 from zlib import crc32
 
-from tests.emulator import mistral_lines
+from tests.emulator import gemini_lines, mistral_lines
 from tests.emulator.answers import Asked
 from tests.emulator.batch import Batch, Plan, plan
 from tests.emulator.clock import Clock
-from tests.emulator.errors import Refusal, problem_of, refuse
+from tests.emulator.errors import Json, Refusal, problem_of, refuse
 from tests.emulator.limits import Limits
 from tests.emulator.refusals import Refused
 from tests.emulator.rowfaults import Effect, RowFault, Tokens, due, effect_of
@@ -72,6 +72,7 @@ class World:
         self.script = Script()
         self.files: dict[str, StoredFile] = {}
         self.batches: dict[str, Batch] = {}
+        self.begun: dict[str, Json] = {}
         self.paid: dict[tuple[str, str, str], Paid] = {}
         self.limits: dict[tuple[str, str, str], Limits] = {}
         self.requests: Counter[tuple[str, str, int]] = Counter()
@@ -237,6 +238,8 @@ class World:
         if batch.flavour == "mistral":
             model = batch.model or ""
             checked = mistral_lines.check(file.path, batch.endpoint, model, is_truthful=settings.truthful)
+        elif batch.flavour == "gemini":
+            checked = gemini_lines.check(file.path, batch.model or "")
         else:
             checked = check(file.path, batch.flavour, batch.endpoint, settings.models, is_truthful=settings.truthful)
         if checked.errors:

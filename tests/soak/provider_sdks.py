@@ -5,6 +5,7 @@ It runs in an environment of its own, which has these SDKs and nothing of orch. 
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
@@ -54,7 +55,49 @@ def mistral(url: str) -> dict[str, Any]:
         }
 
 
-SDKS = {"mistral": mistral}
+def gemini(url: str) -> dict[str, Any]:
+    """Upload, create, list, wait for, read, cancel and delete batches with `google-genai`."""
+    from google import genai
+    from google.genai.errors import APIError
+
+    address = {"base_url": url.removesuffix("v1beta"), "api_version": "v1beta"}
+    client = genai.Client(api_key="sdk", vertexai=False, http_options=address)
+    model = "gemini-3.8-flash"
+    turn = {"role": "user", "parts": [{"text": "What is the best French cheese?"}]}
+    lines = [{"key": f"row {number}", "request": {"contents": [turn]}} for number in range(3)]
+    content = "\n".join(json.dumps(line) for line in lines).encode()
+    uploaded = client.files.upload(file=io.BytesIO(content), config={"display_name": "in", "mime_type": "jsonl"})
+    job = client.batches.create(model=model, src=uploaded.name, config={"display_name": "of a test"})
+    listed = [one.name for one in client.batches.list()]
+    states = [job.state.name]
+    while job.state.name in ("JOB_STATE_PENDING", "JOB_STATE_RUNNING"):
+        time.sleep(0.1)
+        job = client.batches.get(name=job.name)
+        states += [job.state.name] if job.state.name != states[-1] else []
+    output = client.files.download(file=job.dest.file_name)
+    try:
+        client.batches.cancel(name=job.name)
+        refused = 0
+    except APIError as error:
+        refused = error.code
+    asked = client.models.generate_content(model=model, contents="What is the best French cheese?")
+    client.files.delete(name=uploaded.name)
+    client.batches.delete(name=job.name)
+    rows = [json.loads(line) for line in output.splitlines()]
+    return {
+        "listed": listed == [job.name],
+        "name": job.display_name,
+        "states": states,
+        "ids": sorted(row["key"] for row in rows),
+        "texts": sorted({row["response"]["candidates"][0]["content"]["parts"][0]["text"][:7] for row in rows}),
+        "text": asked.text,
+        "tokens": asked.usage_metadata.prompt_token_count,
+        "refused": refused,
+        "left": [one.name for one in client.batches.list()],
+    }
+
+
+SDKS = {"mistral": mistral, "gemini": gemini}
 
 if __name__ == "__main__":
     json.dump(SDKS[sys.argv[1]](sys.argv[2]), sys.stdout)

@@ -43,3 +43,19 @@ def test_mistrals_sdk_runs_unmodified(tmp_path: Path) -> None:
         "refused": 400,
         "deleted": True,
     }
+
+
+@pytest.mark.soak
+def test_geminis_sdk_runs_unmodified(tmp_path: Path) -> None:
+    seen = seen_by("gemini", tmp_path)
+    assert seen.pop("text").startswith("answer ")
+    assert seen.pop("states")[-1] == "JOB_STATE_SUCCEEDED"
+    assert seen == {
+        "listed": True,
+        "name": "of a test",
+        "ids": ["row 0", "row 1", "row 2"],
+        "texts": ["answer "],
+        "tokens": 8,
+        "refused": 400,
+        "left": [],
+    }

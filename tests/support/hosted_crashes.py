@@ -21,6 +21,9 @@ import openai
 
 from orchestrator.backends.anthropic.batches import AnthropicBatches
 from orchestrator.backends.anthropic.settings import AnthropicBackend as AnthropicSettings
+from orchestrator.backends.gemini.api import GeminiAPI
+from orchestrator.backends.gemini.batches import GeminiBatches
+from orchestrator.backends.gemini.settings import GeminiBackend
 from orchestrator.backends.mistral.api import MistralAPI
 from orchestrator.backends.mistral.jobs import digest_of
 from orchestrator.backends.mistral.settings import MistralBackend
@@ -46,7 +49,7 @@ from tests.emulator.client import Emulator
 from tests.emulator.clock import START
 from tests.support.billing import RATES, Books, mistakes
 from tests.support.databases import new_sqlite
-from tests.support.plain_http import for_anthropic, for_mistral, for_openai
+from tests.support.plain_http import for_anthropic, for_gemini, for_mistral, for_openai
 from tests.support.schedules import MODEL, Schedule, write
 
 KEY = "sk-test-0123456789"
@@ -140,6 +143,7 @@ class Providers:
     azure: openai.OpenAI
     claude: anthropic.Anthropic
     mistral: MistralAPI
+    gemini: GeminiAPI
 
     def settings(self, name: str, most_rows: int, more: dict[str, Any]) -> Backend:
         limits = {"max_rows": most_rows, **more}
@@ -149,6 +153,8 @@ class Providers:
                 return AnthropicSettings(kind="anthropic", base_url=self.emulator.url_anthropic, **common)
             case "mistral":
                 return MistralBackend(kind="mistral", base_url=self.emulator.url_of("mistral"), **common)
+            case "gemini":
+                return GeminiBackend(kind="gemini", base_url=self.emulator.url_of("gemini"), **common)
             case "azure":
                 return OpenAIBackend(kind="azure", base_url=self.emulator.url_azure, **common)
             case _:
@@ -159,6 +165,8 @@ class Providers:
             return AnthropicBatches(name, self.claude, settings.max_tokens)
         if isinstance(settings, MistralBackend):
             return OpenAIBatches(name, self.mistral, profile_for(settings), digest=digest_of)
+        if isinstance(settings, GeminiBackend):
+            return GeminiBatches(name, self.gemini, profile_for(settings))
         assert isinstance(settings, OpenAIBackend)
         return OpenAIBatches(name, SdkAPI(getattr(self, name)), profile_for(settings))
 
@@ -177,8 +185,9 @@ def providers(folder: Path) -> Iterator[Providers]:
             api_key=KEY, base_url=emulator.url_anthropic, max_retries=0, timeout=30, http_client=for_anthropic()
         ) as claude,
         for_mistral(emulator.url_of("mistral"), KEY) as mistral,
+        for_gemini(emulator.url_of("gemini"), KEY) as gemini,
     ):
-        yield Providers(emulator, cloud, azure, claude, MistralAPI(mistral, KEY))
+        yield Providers(emulator, cloud, azure, claude, MistralAPI(mistral, KEY), GeminiAPI(gemini, KEY))
 
 
 @dataclass(slots=True)
@@ -276,7 +285,7 @@ class Run:
 
     def _handle(self, name: str) -> BackendHandle:
         settings = self._config.backends[name]
-        assert isinstance(settings, OpenAIBackend | AnthropicSettings | MistralBackend)
+        assert isinstance(settings, OpenAIBackend | AnthropicSettings | MistralBackend | GeminiBackend)
         profile = profile_for(settings)
         return BackendHandle(
             name=name,

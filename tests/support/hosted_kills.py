@@ -98,11 +98,12 @@ def toml_of(provider: Emulator, schedule: Schedule) -> str:
         "cloud": f'kind = "openai"\nprofile = "openai"\nbase_url = "{provider.url_openai}"',
         "claude": f'kind = "anthropic"\nbase_url = "{provider.url_anthropic}"',
         "mistral": f'kind = "mistral"\nbase_url = "{provider.url_of("mistral")}"',
+        "gemini": f'kind = "gemini"\nbase_url = "{provider.url_of("gemini")}"',
         "flex": f'kind = "sync"\nbase_url = "{provider.url_openai}"\nservice_tier = "flex"\n'
         f"max_concurrency = {MAX_CONCURRENCY}",
     }
     # Its calls and its bill are those of batches alone.
-    kinds |= {name: f"{kinds[name]}\npreflight = false" for name in ("cloud", "claude", "mistral")}
+    kinds |= {name: f"{kinds[name]}\npreflight = false" for name in ("cloud", "claude", "mistral", "gemini")}
     limits = f"{{ max_rows = {schedule.most_rows} }}"
     blocks = [f'[backends.{name}]\n{kinds[name]}\napi_key_env = "KEY"\nlimits = {limits}' for name in schedule.order]
     for name, tier in ((MODEL, "standard"), (f"{MODEL}.batch", "batch"), (f"{MODEL}.flex", "batch")):

@@ -24,6 +24,11 @@ def for_mistral(url: str, key: str) -> httpx2.Client:
     return httpx2.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, verify=NO_TLS, timeout=30.0)
 
 
+def for_gemini(url: str, key: str) -> httpx2.Client:
+    """As the package of the backend makes it, without its limits of time."""
+    return httpx2.Client(base_url=url, headers={"x-goog-api-key": key}, verify=NO_TLS, timeout=30.0)
+
+
 def for_anthropic() -> httpx2.Client:
     """What the official client would make itself."""
     return anthropic.DefaultHttpxClient(verify=NO_TLS)

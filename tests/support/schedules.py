@@ -153,8 +153,8 @@ def _of_batch(dice: random.Random, flavour: str, *, cancels: bool) -> Blow:
         Blow({"do": "shuffled"}),
         Blow({"do": "rows", "row": "status:500", "share": dice.choice([0.3, 1.0])}, attempts=1),
     ]
-    if flavour not in ("anthropic", "mistral"):
-        # Mistral names no line of a job that failed, and counts no enqueued tokens.
+    if flavour not in ("anthropic", "mistral", "gemini"):
+        # The others name no line of a batch that failed, and count no enqueued tokens here.
         kinds += [
             Blow({"do": "token_limit_exceeded", "limit": dice.choice([60, 400, 900_000])}),
             Blow(
@@ -169,6 +169,8 @@ def _of_batch(dice: random.Random, flavour: str, *, cancels: bool) -> Blow:
             Blow({"do": "zero_byte_error_file"}),
             Blow({"do": "cut_tail"}, attempts=1, lost=1),
         ]
+    if flavour == "gemini":
+        kinds = [one for one in kinds if one.fault["do"] != "zero_byte_error_file"]
     if cancels:
         kinds += [
             Blow({"do": "slow_cancel", "seconds": 600.0}),
@@ -335,6 +337,7 @@ def with_odd_answers(schedule: Schedule, most_lasting: float) -> Schedule:
 
 Orders = Sequence[tuple[str, str]]
 ORDERS: Orders = (("cloud", "claude"), ("claude", "cloud"), ("azure", "cloud"), ("cloud", "azure"))
+GEMINIS: Orders = (("gemini", "cloud"), ("cloud", "gemini"), ("gemini", "mistral"))
 MISTRALS: Orders = (("mistral", "cloud"), ("cloud", "mistral"), ("mistral", "claude"))
 
 
@@ -365,7 +368,7 @@ def drawn(seed: int, orders: Orders | None = None) -> Schedule:
 
 
 _ENDLESS = ("expires", "stuck_in_progress")
-FLAVOURS = {"cloud": "openai", "azure": "azure", "claude": "anthropic", "mistral": "mistral"}
+FLAVOURS = {"cloud": "openai", "azure": "azure", "claude": "anthropic", "mistral": "mistral", "gemini": "gemini"}
 
 
 def _rows(dice: random.Random, number: int, marks: tuple[Mark, ...]) -> Iterator[Given]:

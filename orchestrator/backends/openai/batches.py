@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -312,9 +312,13 @@ class OpenAIBatches:
             self._translated(f"download {file_id}", calls.transfer()),
             self._api.content(file_id) as chunks,
         ):
-            # Our own server's lines are correct.
-            read_lines = split_lines if self._profile.is_orch else result_lines
-            return keep(chunks, read_lines, path, (httpx2.HTTPError, ValueError))
+            return keep(
+                chunks, lambda found: self._read_lines(found, input_path), path, (httpx2.HTTPError, ValueError)
+            )
+
+    def _read_lines(self, chunks: Iterable[bytes], input_path: Path) -> Iterator[bytes]:
+        """Yield the lines of a result file; those of our own server are correct."""
+        yield from (split_lines if self._profile.is_orch else result_lines)(chunks)
 
     def size_of(self, file_id: str) -> int | None:
         with self._translated(f"look {file_id} up"):

@@ -1,0 +1,58 @@
+"""Gemini's Batch API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.backends.gemini.settings import GeminiBackend
+from orchestrator.backends.package import BackendAccess, BackendPackage
+from orchestrator.backends.profiles import CHAT_ONLY, GB, BatchLimits, Profile
+
+if TYPE_CHECKING:
+    from orchestrator.backends import Backend
+    from orchestrator.policy.dialect.rules import TableRule
+
+# Its pages name 2 GB for a file and no number of rows; we hold a batch's ids in memory while collecting it. A batch
+# expires after 48 hours, whatever is asked for.
+PROFILE = Profile(
+    "gemini",
+    windows=("48h",),
+    limits=BatchLimits(max_rows=200_000, max_bytes=2 * GB),
+    provider="google",
+    endpoints=CHAT_ONLY,
+)
+
+
+class GeminiPackage(BackendPackage[GeminiBackend]):
+    """Gemini's Batch API: files, batches by file, results by key."""
+
+    kinds = {"gemini": GeminiBackend}  # noqa: RUF012
+
+    def profile(self, settings: GeminiBackend) -> Profile:
+        return PROFILE
+
+    def open(self, settings: GeminiBackend, access: BackendAccess) -> Backend:
+        import httpx2
+
+        from orchestrator.backends import calls
+        from orchestrator.backends.gemini.api import GeminiAPI
+        from orchestrator.backends.gemini.batches import GeminiBatches
+
+        silent = settings.request_timeout
+        client = httpx2.Client(
+            base_url=settings.base_url,
+            headers={"x-goog-api-key": access.key},
+            timeout=calls.timeouts(min(silent, calls.QUIET_SECONDS)),
+            follow_redirects=True,
+            verify=calls.certificates(),
+        )
+        # The key is a custom header, which goes along to any redirect.
+        return GeminiBatches(access.name, GeminiAPI(calls.bounded(client, stay=True), access.key, silent), PROFILE)
+
+    def rules(self) -> tuple[TableRule, ...]:
+        from orchestrator.backends.gemini.rules import GEMINI_RULES
+
+        return GEMINI_RULES
+
+
+PACKAGE = GeminiPackage()

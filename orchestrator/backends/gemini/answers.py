@@ -1,0 +1,247 @@
+"""Gemini's answers, result lines, batches, files and errors in OpenAI's shape. Pure.
+
+Sources: google-genai 3.6.1 (types.py, batches.py), recorded answers and batches, Google's list of RPC codes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.backends import HOME_KEY, SHARD_KEY, BatchOrder, lenient
+from orchestrator.core.error_body import read_error_value
+from orchestrator.core.unfinished import is_error
+
+_FILTERED = frozenset(
+    {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "LANGUAGE", "MODEL_ARMOR", "IMAGE_SAFETY",
+     "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"}
+)  # fmt: skip
+_CALLS = frozenset(
+    {"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MISSING_THOUGHT_SIGNATURE"}
+)
+_ENDS = {"STOP": "stop", "MAX_TOKENS": "length"}
+_HTTP = {1: 499, 2: 500, 3: 400, 4: 504, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 400, 12: 501, 13: 500,
+         14: 503, 15: 500, 16: 401}  # fmt: skip
+"""google.rpc.Code as HTTP statuses."""
+_LEAST_HTTP = 400
+UNKNOWN_STATUS = 502
+_NAME = re.compile(rf"{SHARD_KEY}=(\S+)(?: {HOME_KEY}=(\S+))?")
+_COUNTS = {"total": "requestCount", "completed": "successfulRequestCount", "failed": "failedRequestCount"}
+Json = dict[str, Any]
+
+
+def display_name(order: BatchOrder) -> str:
+    """Return the name by which a batch is found again: Gemini's batches have no metadata."""
+    return f"{SHARD_KEY}={order.shard}" + (f" {HOME_KEY}={order.home}" if order.home else "")
+
+
+def _plain_id(name: object) -> str | None:
+    """Return the last part of `batches/ID` or `files/ID`."""
+    found = lenient.name(name)
+    return None if found is None else found.rpartition("/")[2]
+
+
+def batch_of(operation: object) -> object:
+    """Return an operation as OpenAI's batch, empty without facts; what is not an object stays as it is."""
+    told = lenient.mapping(operation)
+    if not told:
+        return operation
+    facts = lenient.mapping(told.get("metadata"))
+    if not facts:
+        # All that is known of a batch is in there; without it, an answer is about nothing.
+        return {}
+    stats, output = lenient.mapping(facts.get("batchStats")), lenient.mapping(facts.get("output"))
+    answer = lenient.mapping(told.get("response"))
+    word = lenient.word(facts.get("state"))
+    batch: Json = {
+        "request_counts": {ours: stats[theirs] for ours, theirs in _COUNTS.items() if theirs in stats},
+        "created_at": facts.get("createTime"),
+        "completed_at": facts.get("endTime"),
+        "output_file_id": _plain_id(output.get("responsesFile") or answer.get("responsesFile")),
+        "error_file_id": None,
+    }
+    if (found := _plain_id(told.get("name"))) is not None:
+        batch["id"] = found
+    if word:
+        batch["status"] = word.removeprefix("batch_state_").removeprefix("job_state_")
+    if (named := _NAME.search(lenient.text(facts.get("displayName")))) is not None:
+        batch["metadata"] = {SHARD_KEY: named[1], HOME_KEY: named[2]}
+    if told.get("error"):
+        batch["errors"] = [error_of({"error": told["error"]})]
+    return batch
+
+
+def listed(told: object, name: str, convert: Any) -> object:
+    """Return a list as OpenAI's; it is complete without a token of the next page."""
+    found = lenient.mapping(told)
+    if not found and told != {}:
+        return told
+    entries = found.get(name, [])
+    if not isinstance(entries, list):
+        return told
+    return {"data": [convert(one) for one in entries], "has_more": bool(found.get("nextPageToken"))}
+
+
+def file_of(file: object) -> object:
+    """Return a file as OpenAI's. Results have no size: their lines are translated."""
+    told = lenient.mapping(file)
+    told = lenient.mapping(told.get("file")) or told
+    if not told:
+        return file
+    found: Json = {"id": _plain_id(told.get("name")), "filename": told.get("displayName")}
+    if lenient.word(told.get("source")) != "generated":
+        found["bytes"] = told.get("sizeBytes")
+    return found | {"created_at": told.get("createTime")}
+
+
+def model_of(model: object) -> object:
+    return {"id": _plain_id(lenient.mapping(model).get("name"))}
+
+
+def error_of(body: object) -> Json:
+    """Return the reason in an error's body as OpenAI's error object; empty for a gateway's page."""
+    words = read_error_value(body)
+    if words.message is None or words.is_page:
+        return {}
+    error = lenient.mapping(lenient.mapping(body).get("error"))
+    code = words.code or lenient.text(error.get("status")).lower() or None
+    return {"message": words.message, "code": code, "type": words.type, "param": words.param}
+
+
+def status_of(body: object, status: int) -> int:
+    """Return the HTTP status of an error: a key that is not accepted comes with 400."""
+    return 401 if read_error_value(body).says_bad_key else status
+
+
+def completion(answer: Mapping[str, Any]) -> Json:
+    """Convert any answer to a chat completion's body: it is paid for, and must not be lost because of its shape.
+
+    Extensions: `reasoning_content`, and `other_content` with parts that have no place in OpenAI's shape.
+    """
+    if is_error(answer):
+        return dict(answer)
+    candidates = answer.get("candidates")
+    found = [lenient.mapping(one) for one in candidates] if isinstance(candidates, list) else []
+    blocked = lenient.mapping(answer.get("promptFeedback")).get("blockReason")
+    if not found and blocked:
+        found = [{"finishReason": blocked, "is_blocked": True}]
+    usage = lenient.mapping(answer.get("usageMetadata"))
+    return {
+        "id": answer.get("responseId"),
+        "object": "chat.completion",
+        "created": 0,
+        "model": answer.get("modelVersion"),
+        "choices": [_choice(one, number) for number, one in enumerate(found)],
+        "usage": _usage(usage),
+        "service_tier": usage.get("serviceTier"),
+    }
+
+
+def _choice(candidate: Mapping[str, Any], number: int) -> Json:
+    texts, thoughts, calls, others = list[str](), list[str](), list[Json](), list[Any]()
+    parts = lenient.mapping(candidate.get("content")).get("parts")
+    for part in parts if isinstance(parts, list) else []:
+        match part:
+            case {"text": str(text), "thought": True}:
+                thoughts.append(text)
+            case {"text": str(text)}:
+                texts.append(text)
+            case {"functionCall": {"name": str(name), **call}}:
+                calls.append(_call(name, call, part, len(calls)))
+            case _:
+                others.append(part)
+    message: Json = {"role": "assistant", "content": "".join(texts) if texts else None, "refusal": None}
+    more = {"tool_calls": calls, "reasoning_content": "".join(thoughts), "other_content": others}
+    message |= {name: value for name, value in more.items() if value}
+    return {"index": number, "message": message, "logprobs": None, "finish_reason": _end(candidate, bool(calls))}
+
+
+def _call(name: str, call: Mapping[Any, Any], part: Mapping[Any, Any], number: int) -> Json:
+    arguments = json.dumps(call.get("args") or {})
+    found: Json = {
+        "id": call.get("id") or f"call_{number}",
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    }
+    if signature := part.get("thoughtSignature"):
+        found["extra_content"] = {"google": {"thought_signature": signature}}
+    return found
+
+
+def _end(candidate: Mapping[str, Any], calls: bool) -> str | None:
+    reason = candidate.get("finishReason")
+    if not isinstance(reason, str):
+        return None
+    if candidate.get("is_blocked") or reason in _FILTERED:
+        return f"content_filter: {reason}"
+    if reason in _CALLS:
+        return f"function_call_filter: {reason}"
+    return "tool_calls" if calls and reason == "STOP" else _ENDS.get(reason, reason.lower())
+
+
+def _usage(usage: Mapping[str, Any]) -> Json:
+    """Count tokens as OpenAI does: thoughts are part of the answer, and tools' prompts of the prompt."""
+    prompt = _number(usage, "promptTokenCount") + _number(usage, "toolUsePromptTokenCount")
+    thoughts = _number(usage, "thoughtsTokenCount")
+    output = _number(usage, "candidatesTokenCount") + thoughts
+    if not usage or not (prompt or output):
+        return {}
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": {
+            "cached_tokens": _number(usage, "cachedContentTokenCount"),
+            "audio_tokens": _of_kind(usage, "promptTokensDetails", "AUDIO"),
+        },
+        "completion_tokens_details": {
+            "reasoning_tokens": thoughts,
+            "image_tokens": _of_kind(usage, "candidatesTokensDetails", "IMAGE"),
+            "audio_tokens": _of_kind(usage, "candidatesTokensDetails", "AUDIO"),
+        },
+    }
+
+
+def _number(usage: Mapping[str, Any], name: str) -> int:
+    return lenient.count(usage.get(name)) or 0
+
+
+def _of_kind(usage: Mapping[str, Any], name: str, kind: str) -> int:
+    details = usage.get(name)
+    found = map(lenient.mapping, details) if isinstance(details, list) else ()
+    return sum(_number(one, "tokenCount") for one in found if one.get("modality") == kind)
+
+
+def result_line(line: bytes) -> bytes:
+    """Return a result's line in OpenAI's shape; a line that is not JSON stays as it is."""
+    try:
+        told = lenient.decode(line)
+    except ValueError:
+        return line
+    if not isinstance(told, dict):
+        return line
+    key = told.get("key", lenient.mapping(told.get("metadata")).get("key"))
+    row: Json = {"id": None, "custom_id": key, "response": None, "error": None}
+    answer = told.get("response")
+    if isinstance(answer, dict):
+        row["response"] = {"status_code": 200, "request_id": answer.get("responseId"), "body": completion(answer)}
+    elif told.get("error") is not None:
+        error = {"error": told["error"]}
+        row["response"] = {
+            "status_code": _row_status(told["error"]),
+            "request_id": None,
+            "body": {"error": error_of(error)},
+        }
+    else:
+        row["error"] = {"code": "unknown_result", "message": "The backend returned a result of an unknown kind."}
+    return json.dumps(row).encode()
+
+
+def _row_status(error: Any) -> int:
+    told = lenient.mapping(error)
+    code = lenient.count(told.get("code")) or 0
+    if code >= _LEAST_HTTP:
+        return code
+    return _HTTP.get(code) or read_error_value({"error": error}).status or UNKNOWN_STATUS

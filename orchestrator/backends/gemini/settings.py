@@ -1,0 +1,14 @@
+"""Settings of Gemini's batches in orch.toml."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from orchestrator.settings.backends import HostedBackend
+
+
+class GeminiBackend(HostedBackend):
+    """Gemini's Batch API, with a key of Google AI Studio."""
+
+    kind: Literal["gemini"]
+    base_url: str = "https://generativelanguage.googleapis.com/v1beta"
