@@ -204,6 +204,9 @@ IN_PROGRESS: dict[str, tuple[list[Option], Open, float]] = {
         [SLIPS, CHEAP, DEAR], Open(running=(Running("b", "batch", 1000, NOW - timedelta(hours=1)),),
                                    synchronous=(("dear", 1000),)), 20.0,
     ),
+    "rows at a dear option that does some of them in time move to a cheaper one, all of them": (
+        [SLIPS, CHEAP, replace(DEAR, pace=replace(DEAR.pace, rate=0.05))], Open(synchronous=(("dear", 4000),)), 20.0,
+    ),
 }  # fmt: skip
 
 

@@ -221,7 +221,7 @@ def _dear_to_cheaper(position: Position, board: _Board, found: Chosen | None) ->
 
     If no plan fits the budget, the rows at dear options may be the reason.
     """
-    if found is not None and (not found.holds or found.candidate.sources != position.sources):
+    if found is not None and not found.holds:
         return found
     held = board.held if found is None else found.candidate.held
     room = board.ours.room(held, 0.0, len(board.held), sure=False)
