@@ -137,3 +137,14 @@ def test_a_file_name_for_a_prompt_is_a_warning(folder: Path, capsys: pytest.Capt
     (folder / "job.yaml").write_text(prompt("prompts/sender.txt"), encoding="utf-8")
     assert run(["validate", "job.yaml"]) == 0
     assert "tasks[0].prompt is sent as it is, a file's name" in "".join(capsys.readouterr())
+
+
+def test_a_backend_in_the_name_of_a_model_is_a_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "orch.toml").write_text(TOML, encoding="utf-8")
+    (folder / "job.yaml").write_text(JOB.replace("some-model", "openai:gpt-5-nano"), encoding="utf-8")
+    assert run(["validate", "job.yaml"]) == 0
+    told = "".join(capsys.readouterr())
+    assert "models.small: 'openai:gpt-5-nano' is sent as it is: write {openai: gpt-5-nano}" in told
+    (folder / "job.yaml").write_text(JOB.replace("some-model", "llama3:8b"), encoding="utf-8")
+    assert run(["validate", "job.yaml"]) == 0
+    assert "is sent as it is" not in "".join(capsys.readouterr())

@@ -31,6 +31,7 @@ from orchestrator.pipeline.build.source_checks import check_names, located
 from orchestrator.pipeline.plan.routes import check_eligible, lost_settings
 from orchestrator.pipeline.selection import EVERYTHING, Scope, Selection
 from orchestrator.settings import known_answers
+from orchestrator.settings.backend_packages import hosted_kinds
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.settings.job_file import lines_of
@@ -286,13 +287,18 @@ def _of_settings(config: Config, job: Job) -> Iterator[str]:
 
 
 def _of_models(spec: JobSpec, config: Config) -> Iterator[str]:
-    """Yield backends that an alias names and orch.toml lacks."""
+    """Yield backends that orch.toml lacks, and backends written into the name of a model."""
     for alias, ladder in spec.models.items() if config.backends else ():
         names = [ladder] if isinstance(ladder, (str, Mapping)) else ladder
         strange = {backend for one in names if isinstance(one, Mapping) for backend in one} - config.backends.keys()
         if strange:
             known = ", ".join(config.backends)
             yield f"models.{alias}: there is no backend {', '.join(sorted(strange))} (known: {known})"
+        for one in names:
+            backend, _, model = one.partition(":") if isinstance(one, str) else ("", "", "")
+            if model and backend in {*config.backends, *hosted_kinds()}:
+                cure = f"write {{{backend}: {model}}} for {model!r} at {backend}"
+                yield f"models.{alias}: {one!r} is sent as it is: {cure}"
 
 
 def _of_vectors(spec: JobSpec, config: Config) -> Iterator[str]:
