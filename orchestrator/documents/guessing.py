@@ -7,6 +7,7 @@ the candidates.
 from __future__ import annotations
 
 import codecs
+from contextlib import suppress
 from operator import ne
 
 from orchestrator.documents.languages import ODD_WORDS, Reading, oddities, readings
@@ -63,12 +64,21 @@ def guess(data: bytes, at: int) -> str:
     name = _clearly_best(found, likely, sample) or _by_letters(sample, likely)
     if name is not None and _decodes(data, name):
         return name
-    names = ", ".join([one.encoding for one in found] or list(dict.fromkeys(one for one, _ in likely))[:3])
-    reason = f"it may be {names}" if names else "it fits no known encoding"
+    names = _distinct([one.encoding for one in found] or [one for one, _ in likely][:_FEW_LIKELY])
+    reason = f"it may be {', '.join(names[:3])}" if names else "it fits no known encoding"
     raise ExtractionError(
         DocumentProblem.ENCODING,
         f"The text is not UTF-8 (byte {at}), and {reason}; set `encoding` for this source, or convert the file.",
     )
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """Return the names without further names of the same encoding."""
+    found: dict[str, str] = {}
+    for name in names:
+        with suppress(LookupError):
+            found.setdefault(codecs.lookup(name).name, name)
+    return list(found.values())
 
 
 def best_guess(data: bytes) -> str | None:

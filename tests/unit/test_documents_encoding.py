@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.core.errors import InputError
 from orchestrator.documents import Document, DocumentProblem, UnreadableDocument
 from orchestrator.documents.encoding import clean, decode, encoding_of, fits
-from orchestrator.documents.guessing import SAMPLE_BYTES
+from orchestrator.documents.guessing import SAMPLE_BYTES, guess
 from orchestrator.documents.types import ExtractionError
 from orchestrator.settings.job_spec import DocumentSource
 from tests.support.documents import read
@@ -403,3 +403,11 @@ def test_text_files_and_their_problems(
         assert isinstance(document, UnreadableDocument)
         assert document.code is code
         assert document.message.endswith(".")
+
+
+def test_a_refusal_names_each_encoding_once() -> None:
+    text = "Die schöne Frau lächelte für 15,50 €. L'été était très chaud, à 3 €. La señora comió ñoquis."
+    with pytest.raises(ExtractionError) as refused:
+        guess(text.encode("cp1252"), 6)
+    named = refused.value.message.partition("it may be ")[2].partition(";")[0].split(", ")
+    assert len({codecs.lookup(name).name for name in named}) == len(named) > 1
