@@ -9,12 +9,17 @@ PHOENIX := .phoenix
 GATEWAYS := .gateways
 LIBRARIES := .libraries
 PROVIDER_SDKS := .provider-sdks
+RELEASE := .release
+SITE := .sitetools
+INTEGRATIONS := .integrations
 # Tests run six at a time on the two cores that they are meant for: they wait as much as they compute.
 PYTEST := $(BIN)/python -m pytest -n 6 --dist worksteal
 # They start some thousand processes, and each would compile the program anew where Python may not keep what it compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: install dev npm ray storages phoenix gateways libraries provider-sdks demo test test-fast soak lint format engine house bench clean
+DIST := dist
+
+.PHONY: install dev npm ray storages phoenix gateways libraries provider-sdks dist site demo test test-fast soak lint format engine house bench clean
 
 EXTRAS := apprise,gpu,heic,office,otel,parquet,postgres,sevenzip,xlsx
 NEW_ENOUGH := import sys; sys.exit("orch needs Python 3.11 or later; run make with PYTHON=python3.11" if sys.version_info < (3, 11) else 0)
@@ -110,7 +115,43 @@ $(PROVIDER_SDKS)/installed:
 	touch $@
 
 demo: install
-	$(BIN)/python samples/licenses/demo.py $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(if $(MODEL),--model $(MODEL))
+	$(BIN)/orch demo --dir .demo --engine-dir $(ENGINE) $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(if $(MODEL),--model $(MODEL))
+
+# The wheel and the sdist in dist/, checked. The tools that check them have an environment of their own.
+dist: install $(RELEASE)/installed
+	rm -rf $(DIST) build && mkdir -p man
+	$(BIN)/orch man > man/orch.1
+	$(RELEASE)/bin/python -m build --outdir $(DIST)
+	$(RELEASE)/bin/twine check --strict $(DIST)/*
+	$(RELEASE)/bin/check-wheel-contents $(DIST)/*.whl
+	rm -rf build
+
+$(RELEASE)/installed:
+	test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check 'build==1.6.1' 'check-wheel-contents==0.6.3' 'twine==7.0.0'
+	touch $@
+
+# The documentation as a site in site/, with the reference of the Python interface. A page loads nothing from elsewhere.
+site: install $(SITE)/installed
+	$(BIN)/python -m tools.site
+	$(SITE)/bin/zensical build --clean
+	$(BIN)/python -m tools.site finish
+
+$(SITE)/installed:
+	test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check 'mkdocstrings-python==2.0.11' 'zensical==0.0.73'
+	touch $@
+
+# Each scheduler of integrations/ beside orch and what its test needs, in an environment of its own.
+$(INTEGRATIONS)/airflow/installed: PACKAGE := apache-airflow==3.3.2
+$(INTEGRATIONS)/dagster/installed: PACKAGE := dagster==1.13.29
+$(INTEGRATIONS)/llm/installed: PACKAGE := llm==0.36
+$(INTEGRATIONS)/prefect/installed: PACKAGE := prefect==3.9.1
+
+$(INTEGRATIONS)/%/installed: pyproject.toml
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[fast,postgres]' '$(PACKAGE)'
+	touch $@
 
 # The official openai npm package, for the test that drives it. Where node is missing that test says so and skips.
 npm: tests/npm/node_modules/installed
@@ -131,7 +172,7 @@ test-fast: dev
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(QUICK) -m "not slow and not soak and not vllm and not postgres"
 
 # Long runs, in parts of an hour at most on two cores; each makes what it needs, and a skip fails it. ORCH_SOAK_* set the lengths.
-SOAKS := examples variants schedules odd-schedules points hosted-kills histories kills storms standbys disks bodies far gateways libraries provider-sdks vllm work
+SOAKS := examples variants schedules odd-schedules points hosted-kills histories kills storms standbys disks bodies far gateways libraries provider-sdks integrations site release library-kills vllm work
 SOAK := ORCH_NO_SKIPS=1 $(BIN)/python -m pytest -m soak --timeout 7200 -s
 
 soak: $(SOAKS:%=soak-%)
@@ -192,6 +233,22 @@ soak-provider-sdks: install provider-sdks
 
 soak-libraries: libraries
 	ORCH_NO_SKIPS=1 $(LIBRARIES)/bin/python -m pytest -m soak tests/soak/test_library_recipes.py
+
+soak-integrations: $(INTEGRATIONS)/airflow/installed $(INTEGRATIONS)/dagster/installed $(INTEGRATIONS)/llm/installed $(INTEGRATIONS)/prefect/installed
+	for name in airflow dagster llm prefect; do \
+		ORCH_NO_SKIPS=1 $(INTEGRATIONS)/$$name/bin/python -m pytest -m soak tests/soak/test_integrations.py -k test_$$name || exit 1; \
+	done
+
+soak-site: site
+	$(SOAK) tests/soak/test_built_site.py
+
+# The wheel with every extra, in an empty environment (2 GB).
+soak-release: dist
+	$(SOAK) tests/soak/test_release.py
+
+# A kernel that is killed twenty times while it maps a frame, before an engine, a Batch API and a synchronous API.
+soak-library-kills: install
+	ORCH_LIBRARY_KILLS=20 ORCH_NO_SKIPS=1 $(BIN)/python -m pytest --timeout 7200 -s tests/acceptance/test_library_kills.py
 
 soak-vllm: models
 	$(SOAK) -m "soak and vllm" tests/acceptance

@@ -42,7 +42,7 @@ from benchmarks.serving import (
 )
 from orchestrator.core.errors import OrchError
 from orchestrator.server.engines import EngineDir, VllmProcess, require_installed
-from tools.cpu_engine.launch import vllm_launch
+from orchestrator.server.engines.cpu_launch import vllm_launch
 from tools.cpu_engine.models import make_model
 
 PARTS = ("sweep", "tasks", "interactive", "bench")

@@ -82,7 +82,7 @@ class Bench(Struct):
         if self.wishes.effort is not None and not isinstance(self.config.backends[name], EnginesBackend):
             raise UsageError(
                 f"--tune: the engines of {name} are not started by orch, so it cannot start them with other settings",
-                hint='a backend of kind "engines" has engines that it starts (docs/how-to/engines.md)',
+                hint='a backend of kind "engines" has engines that it starts (`orch help engines`)',
             )
         if self.wishes.effort is not None:
             require_no_daemon(self.home)

@@ -27,6 +27,7 @@ collector.disable()
 
 COMMANDS = {
     "init": ("init", "Write an orch.toml and a job.yaml to start from."),
+    "demo": ("demo", "Ask a small model on this machine about some licence files."),
     "run": ("jobs", "Submit a job or batch file, run it to completion, show the results."),
     "try": ("try_job", "Ask a few documents now, and show prompts, answers and cost."),
     "plan": ("plan", "Show where a job would run, for how much, and by when."),
@@ -55,10 +56,14 @@ COMMANDS = {
     "keys": ("keys", "Manage the API keys of `orch serve`."),
     "schedule": ("schedule", "Run job files every night."),
     "up": ("up", "Run the daemon: queued jobs and schedules."),
+    "down": ("down", "Stop the daemon."),
     "mcp": ("mcp", "Serve plan, submit, status and rows to a coding agent."),
+    "help": ("help_pages", "Show a page of the documentation, or the list of them."),
+    "completion": ("shell_files", "Complete commands in bash, zsh or fish."),
+    "man": ("shell_files", "Print or install the manual page."),
 }
 
-OTHERWISE = {"show": "show_row", "init": "init_folder", "try": "try_job"}
+OTHERWISE = {"help": "help_page", "show": "show_row", "init": "init_folder", "try": "try_job"}
 """Function names of the commands that are called differently."""
 
 

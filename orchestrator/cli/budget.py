@@ -23,7 +23,7 @@ def budget(as_json: bool) -> int:
         if as_json:
             print_json([standing_json(standing) for standing in standings])
         elif not standings:
-            say("orch: no budgets; add one with `[[budgets]]` in orch.toml (docs/how-to/budgets.md)")
+            say("orch: no budgets; add one with `[[budgets]]` in orch.toml (`orch help budgets`)")
         for standing in () if as_json else standings:
             _show(standing)
     return 0

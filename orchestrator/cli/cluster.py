@@ -63,7 +63,7 @@ def up(backend: str | None, join: str | None, as_json: bool, ray_options: tuple[
     """Make this machine a Ray node, which runs until `orch cluster down`.
 
     What follows `--` goes to `ray start` as it is. Whoever reaches an open Ray cluster can run code on it: keep it in
-    a closed network, or set RAY_AUTH_MODE=token (docs/how-to/ray.md).
+    a closed network, or set RAY_AUTH_MODE=token (`orch help ray`).
     """
     from orchestrator.ray.node import LOG, start_node
 
@@ -102,7 +102,7 @@ def _chosen(config: Config, backend: str | None) -> tuple[str, RayBackend]:
             raise UsageError(f"{backend} is not a backend of kind `ray`", hint=f"known: {known}")
         return backend, found[backend]
     if len(found) != 1:
-        told = "add one to orch.toml (docs/how-to/ray.md)" if not found else f"name one with --backend: {known}"
+        told = "add one to orch.toml (`orch help ray`)" if not found else f"name one with --backend: {known}"
         raise UsageError(
             "there is no backend of kind `ray`" if not found else f"{known} are of kind `ray`", hint=told
         )

@@ -44,7 +44,7 @@ def engines(ctx: click.Context, backend: str | None, as_json: bool) -> int:
     if as_json:
         print_json(found)
     elif not found:
-        say("orch: no engines; add a backend of kind `engines` or `ray` to orch.toml (docs/how-to/engines.md)")
+        say("orch: no engines; add a backend of kind `engines` or `ray` to orch.toml (`orch help engines`)")
     for one in () if as_json else found:
         show(_line(one))
     return 0

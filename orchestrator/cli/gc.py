@@ -152,9 +152,6 @@ def _tell(file: Path, found: BackupContents, only_check: bool) -> None:
     size = f"{number_of(found.files, 'file')}, {words(found.bytes)}"
     show(f"{file}: {size}, of {label.made_at:%Y-%m-%d %H:%M} UTC{checked}")
     if not label.database:
-        say(
-            "orch: the Postgres database is not included; copy it with `pg_dump`"
-            " (docs/how-to/retention-and-backup.md)"
-        )
+        say("orch: the Postgres database is not included; copy it with `pg_dump` (`orch help retention-and-backup`)")
     for problem in found.problems:
         show(f"! {problem}")

@@ -35,18 +35,18 @@ idle = true                            # its hours cost nothing; or: cost_per_ho
 #kind = "openai"                       # "azure", "anthropic", "gemini", "mistral"; others: "openai" with a base_url
 #api_key_env = "OPENAI_API_KEY"
 
-# A limit on the total cost of a month's jobs (docs/how-to/budgets.md).
+# A limit on the total cost of a month's jobs (`orch help budgets`).
 #[[budgets]]
 #name = "all"
 #amount = 50
 #period = "month"
 
-# How long to keep finished jobs (docs/how-to/retention-and-backup.md).
+# How long to keep finished jobs (`orch help retention-and-backup`).
 #[retention]
 #results = "90d"
 #jobs = "365d"
 
-# Reports of each job, and alerts, from `orch up` (docs/how-to/night-reports.md).
+# Reports of each job, and alerts, from `orch up` (`orch help night-reports`).
 #[reports]
 #folder = "reports"                    # or webhook_env = "SLACK_WEBHOOK"; or email_to and smtp
 

@@ -228,6 +228,6 @@ class ClusterPool:
 def _unusable(why: str) -> JobFilesError:
     return JobFilesError(
         f"documents cannot be read on the Ray cluster: {why}",
-        hint='put it right (see docs/how-to/ray.md), or set `pool = "local"` under [documents] in orch.toml; then '
+        hint='put it right (see `orch help ray`), or set `pool = "local"` under [documents] in orch.toml; then '
         "run the same command again",
     )

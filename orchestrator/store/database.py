@@ -218,10 +218,8 @@ def _is_of_a_value(error: Exception) -> bool:
 
 
 def migrations_folder() -> Path:
-    """Return the folder of Alembic's scripts: inside the installed package, or beside it in a checkout."""
-    package = Path(__file__).parents[1]
-    inside = package / "migrations"
-    return inside if inside.is_dir() else package.parent / "migrations"
+    """Return the folder of Alembic's scripts."""
+    return Path(__file__).parent / "migrations"
 
 
 def _make_folder(folder: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.server.engines import EngineDir, EngineUnavailable, VllmProcess, require_installed
-from tools.cpu_engine.launch import vllm_launch
+from orchestrator.server.engines.cpu_launch import vllm_launch
 from tools.cpu_engine.models import find_model
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -76,7 +76,7 @@ def here(run_orch: Orch, monkeypatch: pytest.MonkeyPatch) -> Orch:
 
 def test_without_budgets_it_says_how_to_make_one(here: Orch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["budget"]) == 0
-    told = "orch: no budgets; add one with `[[budgets]]` in orch.toml (docs/how-to/budgets.md)\n"
+    told = "orch: no budgets; add one with `[[budgets]]` in orch.toml (`orch help budgets`)\n"
     assert capsys.readouterr() == ("", told)
     assert run(["budget", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []

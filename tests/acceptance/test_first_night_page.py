@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 
 from tests.emulator.clock import ClockFile
 from tests.support.process import ROOT, Upstream, wait_until
+from tests.support.shell import Shell
 
 PAGE = ROOT / "docs" / "quickstart.md"
 ADDRESS = "http://127.0.0.1:8000/v1"
@@ -23,44 +22,6 @@ NOON = datetime(2026, 10, 5, 10, tzinfo=UTC)
 """On a Monday, by the clocks of Berlin; 22:00 there is 20:00 UTC."""
 NIGHT = NOON.replace(hour=20)
 WAIT = 60.0
-FAILED = "A COMMAND OF THE PAGE FAILED"
-
-
-class Shell:
-    """A shell that a newcomer types into; `orch` is the one that was installed beside this Python."""
-
-    def __init__(self, folder: Path, clock: Path) -> None:
-        env = {name: value for name, value in os.environ.items() if not name.startswith("ORCH_")}
-        env |= {"ORCH_CLOCK": str(clock), "PATH": f"{Path(sys.executable).parent}:{env['PATH']}"}
-        self._said = folder / "said.txt"
-        self._typed = 0
-        with self._said.open("wb") as said:
-            self.process = subprocess.Popen(
-                ["bash"],
-                cwd=folder,
-                env=env,
-                stdin=subprocess.PIPE,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._put(f"trap 'echo {FAILED}' ERR\n")
-
-    def type(self, commands: str) -> str:
-        """Run commands of which none may fail; what they say."""
-        self._typed += 1
-        before = len(self._said.read_text())
-        end = f"end of block {self._typed}: "
-        self._put(f'{commands}\necho "{end}"\n')
-        wait_until(lambda: end in self._said.read_text(), WAIT)
-        said = self._said.read_text()[before:]
-        assert FAILED not in said, said
-        return said
-
-    def _put(self, lines: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(lines.encode())
-        self.process.stdin.flush()
 
 
 @pytest.fixture

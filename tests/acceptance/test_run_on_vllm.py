@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.demo import JOB
 from tests.acceptance.conftest import EngineInTest
 from tests.support.cli import Orch, write_config
 
-SAMPLE = Path(__file__).resolve().parents[2] / "samples" / "licenses" / "job.yaml"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.vllm
@@ -19,7 +20,7 @@ def test_the_licences_job_runs_on_a_real_vllm(
     vllm_engine: EngineInTest, run_orch: Orch, orch_home: Path, tmp_path: Path
 ) -> None:
     write_config(orch_home, [vllm_engine.base_url], idle=None, cost_per_hour=1, extra='[models]\nsmall = "default"\n')
-    text = SAMPLE.read_text(encoding="utf-8").replace("../../.venv", str(SAMPLE.parents[2] / ".venv"))
+    text = JOB.read_text(encoding="utf-8").replace("PACKAGES", str(ROOT / ".venv/lib"))
     job = tmp_path / "job.yaml"
     job.write_text(
         text.replace("sample: 40", "sample: 6").replace("max_tokens: 16", "max_tokens: 64"), encoding="utf-8"

@@ -61,7 +61,12 @@ def test_the_inbox_is_validated_tried_and_run(
 
 
 @pytest.mark.parametrize(
-    "name", [*(f"{name}/job.yaml" for name in (*SAMPLES, "licenses", "inbox")), "contracts/quotes.yaml"]
+    "name",
+    [
+        *(f"{name}/job.yaml" for name in (*SAMPLES, "inbox")),
+        "contracts/quotes.yaml",
+        "../orchestrator/cli/demo_job.yaml",
+    ],
 )
 def test_the_published_schema_accepts_the_samples(name: str) -> None:
     spec, _ = load_yaml(ROOT / "samples" / name)

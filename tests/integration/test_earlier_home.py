@@ -1,4 +1,4 @@
-"""A home that an earlier version made opens, finishes what was under way, and tells the same money and outcomes."""
+"""A home that 0.1.0 made opens, finishes what was under way, and tells the same money and outcomes."""
 
 from __future__ import annotations
 

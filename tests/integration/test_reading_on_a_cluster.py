@@ -84,7 +84,7 @@ def test_a_cluster_that_cannot_be_used_is_told(tmp_path: Path, cluster: dict[str
     python = fake_cluster(tmp_path / "cluster", **cluster)
     with pytest.raises(JobFilesError, match=told) as refused:
         read(letters(tmp_path / "letters", 1), **on_cluster(python))
-    assert "docs/how-to/ray.md" in str(refused.value.hint)
+    assert "`orch help ray`" in str(refused.value.hint)
 
 
 def test_a_python_that_is_none_or_has_no_ray_is_told(tmp_path: Path) -> None:

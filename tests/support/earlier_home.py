@@ -1,4 +1,4 @@
-"""A home as the version of schema 0003 left it (tests/fixtures/home_0003.json), put down in a folder and a database.
+"""A home as 0.1.0 left it, with its schema 0003 (tests/fixtures/home_0003.json), put down in a folder and a database.
 
 Beside it lies the test that made it, run by that version, with its emulated provider (`home_0003_made_by.txt`). Jobs:
 `climbed` is done, with rows that went on with the second model; `rows-1` is done; `canary` was stopped by the rows

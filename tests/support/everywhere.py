@@ -136,7 +136,7 @@ keys revoke ! | schedule add JOB --cron ! | schedule add JOB --cron EVENING --tz
 schedule run ! | schedule remove ! | up --webhooks ! | view ! | view 203.0.113.1:1
 report backends | adopt ! | serve --upstream ! | serve --upstream http://h --gpus ! | bench no!.yaml
 bench JOB --backend ! | bench JOB --modes ! | bench JOB --vs !:x | cluster status ! | cluster status | cluster up !
-cluster down | mcp --budget !
+cluster down | mcp --budget ! | demo --! | down | help ! | help budgets | completion ! | completion fish | man
 """
 """Command lines of every command, those that fail among them; `!` stands for hostile text."""
 

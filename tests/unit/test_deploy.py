@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,17 @@ from orchestrator.settings import config
 from orchestrator.settings.backends import RayBackend
 from orchestrator.settings.discovery import Place
 
+AUDIT = """
+import os, sys
+sys.dont_write_bytecode = True
+def told(event, arguments):
+    if event == "open" and isinstance(arguments[0], (str, os.PathLike)) and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+        sys.__stderr__.write(f"WRITES {os.path.abspath(arguments[0])}\\n")
+    if event == "sqlite3.connect":
+        file = str(arguments[0]).removeprefix("file:").partition("?")[0]
+        sys.__stderr__.write(f"WRITES {os.path.abspath(file)}\\n")
+sys.addaudithook(told)
+"""
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 RECIPES = sorted(path.name for path in DEPLOY.glob("*.yaml"))
 
@@ -125,6 +138,89 @@ def test_compose_mounts_what_it_names() -> None:
             assert source in found["volumes"] or source.startswith("..")
         assert {one["source"] for one in service.get("configs", ())} <= found["configs"].keys()
         assert service.get("depends_on", {}).keys() <= found["services"].keys()
+
+
+CONTAINERFILES = ("Containerfile", "Containerfile.ray")
+
+
+def instructions(name: str) -> list[tuple[str, str]]:
+    """The instructions of a Containerfile with what follows them, continued lines as one."""
+    text = (DEPLOY / name).read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [(word, " ".join(rest.split())) for word, _, rest in (line.partition(" ") for line in lines)]
+
+
+@pytest.mark.parametrize("name", CONTAINERFILES)
+def test_images_are_built_as_linters_ask(name: str) -> None:
+    """The rules of hadolint that matter here, which no package brings."""
+    steps = instructions(name)
+    assert {word for word, _ in steps} <= {
+        "FROM", "RUN", "COPY", "USER", "ENV", "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD",
+    }  # fmt: skip
+    for word, rest in steps:
+        if word == "FROM":
+            assert re.fullmatch(r"docker\.io/[\w/-]+:\d[\w.-]*", rest), "a full name and a version"
+        if word == "COPY":
+            assert all((DEPLOY.parent / source).exists() for source in rest.split()[:-1]), rest
+        if word == "RUN" and "apt-get install" in rest:
+            assert "apt-get update" in rest
+            assert "--no-install-recommends" in rest
+            assert rest.endswith("rm -rf /var/lib/apt/lists/*")
+        if word == "RUN" and "pip install" in rest:
+            assert "--no-cache-dir" in rest
+        if word in ("ENTRYPOINT", "CMD"):
+            assert rest.startswith("["), "without a shell, which would keep signals"
+    users = [rest for word, rest in steps if word == "USER"]
+    assert users, "it runs as somebody"
+    assert "root" not in users
+    assert [word for word, _ in steps].index("USER") > max(at for at, (word, _) in enumerate(steps) if word == "RUN")
+
+
+def test_the_image_has_what_the_wheel_is_made_of_and_a_health_check() -> None:
+    steps = instructions("Containerfile")
+    copied = {source for word, rest in steps if word == "COPY" for source in rest.split()[:-1]}
+    assert copied >= {"pyproject.toml", "orchestrator", "docs", "README.md", "LICENSE", "NOTICE"}
+    [check] = [rest for word, rest in steps if word == "HEALTHCHECK"]
+    command = yaml.safe_load(check.partition(" CMD ")[2])
+    assert command[0] == "orch"
+    assert command[1] in COMMANDS
+
+
+def test_services_are_confined() -> None:
+    (found,) = documents("compose.yaml")
+    for name, service in found["services"].items():
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert "healthcheck" in service
+        assert not service.get("privileged")
+        assert "build" in service or not service["image"].endswith(":latest")
+        if name != "engine":
+            assert service["read_only"] is True
+            assert not service["user"].startswith(("0", "root"))
+    (pod,) = [one["spec"]["template"]["spec"] for one in documents("kubernetes.yaml") if one["kind"] == "Deployment"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    for container in pod["containers"]:
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert "livenessProbe" in container
+
+
+def test_orch_writes_to_its_home_and_the_folder_of_temporary_files_alone(orch_home: Path, tmp_path: Path) -> None:
+    """What a read-only root refuses: anything written elsewhere, as an audit of Python's own calls tells it."""
+    (orch_home / "orch.toml").write_text(
+        "[backends.local]\nupstreams = ['http://127.0.0.1:9/v1']\nlocation = 'local'\n"
+    )
+    audit = tmp_path / "audit"
+    audit.mkdir()
+    (audit / "sitecustomize.py").write_text(AUDIT)
+    environment = {"ORCH_HOME": str(orch_home), "ORCH_CONFIG": str(orch_home / "orch.toml"), "TMPDIR": str(audit)}
+    command = [sys.executable, "-m", "orchestrator", "status", "--json"]
+    done = subprocess.run(
+        command, env={**os.environ, **environment, "PYTHONPATH": f"{audit}:{DEPLOY.parent}"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    written = {Path(line.removeprefix("WRITES ")) for line in done.stderr.splitlines() if line.startswith("WRITES ")}
+    assert written, "the database"
+    assert [path for path in written if not path.is_relative_to(orch_home) and path != Path("/dev/null")] == []
 
 
 MOST_EXPOSED = 30

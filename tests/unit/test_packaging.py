@@ -9,14 +9,36 @@ import tomllib
 from pathlib import Path
 
 from orchestrator import __version__
+from orchestrator.cli.help_pages import find_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_every_package_is_named_in_pyproject() -> None:
-    named = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
-    there = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "orchestrator").rglob("__init__.py")}
-    assert named == there | {"orchestrator.migrations", "orchestrator.migrations.versions"}
+def test_the_extra_all_has_every_extra_of_a_user() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    [both] = extras["all"]
+    assert both == f"orch-batch[{','.join(sorted(extras.keys() - {'all', 'dev', 'fast'}))}]"
+
+
+def test_every_page_of_the_documentation_is_packed() -> None:
+    packed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
+    found = {path for patterns in packed.values() for pattern in patterns for path in ROOT.glob(pattern)}
+    assert [path for path in (ROOT / "docs").rglob("*") if path.is_file() and path not in found] == []
+    for folder, patterns in packed.items():
+        if folder.startswith("share/doc"):
+            below = folder.removeprefix("share/doc/orch-batch").lstrip("/")
+            assert {str(Path(pattern).parent) for pattern in patterns} == {str(Path("docs") / below)}
+
+
+def test_messages_name_pages_that_orch_help_has() -> None:
+    pages, named = find_pages(), set()
+    for file in (ROOT / "orchestrator").rglob("*.py"):
+        text = file.read_text(encoding="utf-8")
+        named |= set(re.findall(r"`orch help ([\w/-]+)`", text))
+        for line in re.findall(r"""(?:hint=|say\(|told = |return )f?["'].*""", text):
+            assert "docs/" not in line, f"{file.name}: an installed orch has no checkout: {line}"
+    assert "retention-and-backup" in named
+    assert named <= pages.keys()
 
 
 def test_the_change_log_dates_the_version() -> None:

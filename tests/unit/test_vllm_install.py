@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator.server.engines import EngineDir, EngineUnavailable, install, require_installed
-from orchestrator.server.engines.install import CONSTRAINTS, fingerprint, is_installed, platform_problem
+from orchestrator.server.engines.install import (
+    CONSTRAINTS,
+    FetchProgress,
+    fingerprint,
+    is_installed,
+    platform_problem,
+)
 from orchestrator.server.engines.steps import StepFailed, reason, run_step
 from tools.cpu_engine.__main__ import main
 
@@ -127,6 +133,17 @@ def test_a_step_keeps_the_output(tmp_path: Path) -> None:
         run_step([sys.executable, "-c", "import sys; sys.exit('three')"], log=log)
     assert (caught.value.code, caught.value.output) == (1, "three\n")
     assert log.read_text() == "one\ntwo\nthree\n"
+
+
+def test_the_rest_of_a_download_is_told_by_its_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = iter([0.0, 2.0, 20.0, 120.0, 125.0])
+    progress = FetchProgress(400e6, lambda: next(clock))
+    for name, size in (("small", "10.0 kB"), ("torch", "100.0 MB"), ("tiny", "1.0 kB"), ("vllm", "99.99 MB")):
+        progress(f"Collecting {name}==1")
+        progress(f"  Downloading {name}-1-py3-none-any.whl ({size})")
+    assert capsys.readouterr().err.splitlines() == [
+        "      100 of about 400 MB, about 6 min left",
+    ]
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from orchestrator.core.errors import InputError
 from orchestrator.server.engines import EngineDir, EngineUnavailable
+from orchestrator.server.engines.cpu_models import PLAIN_TURNS, STAMP, TEMPLATE
 from orchestrator.server.engines.install import CONSTRAINTS, fingerprint
-from tools.cpu_engine.models import PLAIN_TURNS, RECIPES, STAMP, TEMPLATE, find_model, make_model
+from tools.cpu_engine.models import RECIPES, find_model, make_model
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_an_unknown_model(engine: EngineDir) -> None:
 def test_a_model_that_was_not_made(engine: EngineDir) -> None:
     with pytest.raises(EngineUnavailable) as caught:
         find_model(engine, "gemma")
-    assert caught.value.hint == "python -m tools.cpu_engine model gemma"
+    assert caught.value.hint == "orch demo"
 
 
 def test_making_one_takes_an_engine(tmp_path: Path) -> None:

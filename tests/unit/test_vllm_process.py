@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.server.engines import EngineDir, EngineUnavailable, Launch, VllmProcess
+from orchestrator.server.engines.cpu_launch import engine_environment, free_port, vllm_launch
+from orchestrator.server.engines.cpu_models import LocalModel
 from orchestrator.server.engines.process import log_tail
 from tests.support.process import wait_until
-from tools.cpu_engine.launch import engine_environment, free_port, vllm_launch
-from tools.cpu_engine.models import LocalModel
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the engine and its leash run on Linux")
 

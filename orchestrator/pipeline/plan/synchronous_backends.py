@@ -73,4 +73,4 @@ def _hint(config: Config) -> str | None:
                 f'  base_url = "{backend.base_url}"\n  api_key_env = "{backend.api_key_env}"\n'
                 "and give the models a name at `now`"
             )
-    return 'add a backend of kind "local" or "sync" to orch.toml (docs/reference/configuration.md)'
+    return 'add a backend of kind "local" or "sync" to orch.toml (`orch help configuration`)'

@@ -8,20 +8,23 @@ import re
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 from orchestrator.server.engines.errors import EngineUnavailable
 from orchestrator.server.engines.layout import EngineDir
 from orchestrator.server.engines.steps import StepFailed, run_step, say, unavailable
 
-CONSTRAINTS = Path(__file__).resolve().parents[3] / "constraints" / "engine-cpu.txt"
+CONSTRAINTS = Path(__file__).resolve().parent / "engine-cpu.txt"
 SPACE_NEEDED = 5_000_000_000
 PYTHONS = ((3, 11), (3, 14))
 PIP: tuple[str, ...] = (
     *("-m", "pip", "install", "--no-deps", "--only-binary", ":all:", "--no-input"),
     *("--progress-bar", "off", "--disable-pip-version-check", "--retries", "2"),
 )
-PROGRESS_EVERY = 25
+FETCH_BYTES = 630_000_000.0
+REPORT_SECONDS = 10.0
 
 
 def platform_problem(system: str, machine: str, python: tuple[int, int]) -> str | None:
@@ -83,15 +86,14 @@ def _install(engine: EngineDir, constraints: Path) -> None:
     pins = _pins(constraints)
     torch = next(pin for pin in pins if pin.startswith("torch=="))
     python = engine.python
-    count = _Counter(len(pins))
     try:
         say(f"[1/4] a new environment in {engine.venv}")
         run_step([sys.executable, "-m", "venv", engine.venv], log=log)
         # First, because an index is most likely to lack this package.
         say(f"[2/4] {torch} (about 0.2 GB to fetch, 0.8 GB on disk)")
         run_step([python, *PIP, torch], log=log)
-        say(f"[3/4] vLLM and what it needs, {len(pins)} packages (about 0.5 GB to fetch, 2.4 GB on disk)")
-        run_step([python, *PIP, "-r", constraints], log=log, on_line=count)
+        say(f"[3/4] vLLM and what it needs, {len(pins)} packages (about 0.6 GB to fetch, 2.4 GB on disk)")
+        run_step([python, *PIP, "-r", constraints], log=log, on_line=FetchProgress(FETCH_BYTES))
         say("[4/4] checking that the engine loads")
         run_step([python, "-P", "-c", "import vllm, transformers"], log=log)
     except StepFailed as failure:
@@ -105,19 +107,37 @@ def _pins(constraints: Path) -> list[str]:
     return [line for line in map(str.strip, lines) if line and not line.startswith("#")]
 
 
-class _Counter:
-    """Reports pip's progress now and then."""
+class FetchProgress:
+    """Reports what pip has fetched, and how long the rest takes at the same rate.
 
-    _PACKAGE = re.compile(r"^(?:Collecting|Processing|Requirement already satisfied) ?")
+    pip names each file's size before it fetches the file, so a size counts once the next file begins.
+    """
 
-    def __init__(self, total: int) -> None:
+    _FILE = re.compile(r"^\s+(?:Downloading|Using cached) \S+ \(([\d.]+) ([kMG])B\)|^Processing (\S+\.whl)")
+    _BYTES: ClassVar = {"k": 1e3, "M": 1e6, "G": 1e9}
+
+    def __init__(self, total: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._total = total
-        self._seen = 0
+        self._clock = clock
+        self._start = self._last = clock()
+        self._fetched = self._under_way = 0.0
 
     def __call__(self, line: str) -> None:
-        if self._PACKAGE.match(line):
-            self._seen += 1
-            if self._seen % PROGRESS_EVERY == 0:
-                say(f"      {self._seen} of {self._total} packages fetched")
+        if (file := self._FILE.match(line)) is not None:
+            self._fetched += self._under_way
+            self._under_way = float(file[1]) * self._BYTES[file[2]] if file[1] else _size(Path(file[3]))
+            now = self._clock()
+            if self._fetched > self._total / 20 and now - self._last >= REPORT_SECONDS:
+                self._last = now
+                left = max(0.0, self._total - self._fetched) * (now - self._start) / self._fetched
+                say(f"      {self._fetched / 1e6:.0f} of about {self._total / 1e6:.0f} MB, {_roughly(left)} left")
         elif line.startswith("Installing collected packages"):
             say("      unpacking them (a minute or so)")
+
+
+def _roughly(seconds: float) -> str:
+    return f"about {seconds / 60:.0f} min" if seconds >= 90 else f"about {max(5, round(seconds, -1)):.0f} s"
+
+
+def _size(file: Path) -> float:
+    return file.stat().st_size if file.is_file() else 0.0

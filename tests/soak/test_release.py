@@ -1,0 +1,41 @@
+"""The wheel of `make dist`, installed as a stranger would: from an index, with every extra, into an empty folder."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import venv
+from pathlib import Path
+
+import pytest
+
+from orchestrator import __version__
+from tests.support.process import ROOT, Upstream
+from tests.support.wheel import PIP, clean_environment
+
+pytestmark = pytest.mark.soak
+
+
+def test_a_stranger_installs_it_and_runs_the_demo(tmp_path: Path, upstream: Upstream) -> None:
+    [wheel] = (ROOT / "dist").glob(f"orch_batch-{__version__}-*.whl")
+    assert [*(ROOT / "dist").glob(f"orch_batch-{__version__}.tar.gz")]
+    venv.create(tmp_path / "venv", with_pip=True, symlinks=True)
+    bin_folder, environment = tmp_path / "venv/bin", clean_environment(tmp_path)
+    constraints = ROOT / "constraints/dev.txt"
+    command = [bin_folder / "python", *PIP, "install", "--constraint", constraints, f"{wheel}[all]"]
+    subprocess.run([*map(str, command)], check=True, env=environment)
+
+    def orch(*arguments: str) -> str:
+        return subprocess.run(
+            [bin_folder / "orch", *arguments],
+            cwd=tmp_path,
+            env=environment,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        ).stdout
+
+    assert orch("--version") == f"orch, version {__version__}\n"
+    assert (tmp_path / "venv/share/man/man1/orch.1").is_file()
+    assert orch("help").startswith("# Documentation")
+    assert re.search(r"rows: \d+ of 120 succeeded", orch("demo", "--upstream", upstream.base_url))
