@@ -185,6 +185,9 @@ class App:
         key = request.headers.get("authorization", "").removeprefix("Bearer ")
         if call.flavour in ("azure", "anthropic"):
             key = request.headers.get("api-key" if call.flavour == "azure" else "x-api-key", key)
+        if (call.flavour, call.verb) == ("gemini", "upload") and call.query.get("upload_id") in self.world.begun:
+            # The address of an upload needs no key beside it.
+            return str(self.world.begun[call.query["upload_id"]]["account"])
         if call.flavour == "gemini":
             key = request.headers.get("x-goog-api-key", "")
         known = self.world.settings.accounts

@@ -31,7 +31,7 @@ STATES = {
 def begin_upload(world: World, call: Call) -> Reply:
     told = call.json().get("file") or {}
     upload_id = world.new_id("upload-")
-    world.begun[upload_id] = told
+    world.begun[upload_id] = told | {"account": call.account}
     if int(call.fields["length"]) > MAX_BYTES:
         raise refuse(400, "File size exceeds the limit of 2147483648 bytes.", code="INVALID_ARGUMENT")
     url = f"{call.root}/files?upload_id={upload_id}"

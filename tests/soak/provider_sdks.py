@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 import time
 from typing import Any
@@ -101,3 +102,6 @@ SDKS = {"mistral": mistral, "gemini": gemini}
 
 if __name__ == "__main__":
     json.dump(SDKS[sys.argv[1]](sys.argv[2]), sys.stdout)
+    sys.stdout.flush()
+    # google-genai 3.6.1 leaves something behind that the end of the interpreter waits for.
+    os._exit(0)
