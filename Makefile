@@ -275,4 +275,4 @@ bench: install
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(ENGINE) $(RAY) $(STORAGES) $(PHOENIX) $(GATEWAYS) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(ENGINE) $(RAY) $(LIBRARIES) $(RELEASE) $(SITE) $(INTEGRATIONS) $(DIST) .site site man $(STORAGES) $(PHOENIX) $(GATEWAYS) .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
