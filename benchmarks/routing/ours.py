@@ -16,9 +16,9 @@ from benchmarks.routing.coverage import Coverage, Foreseen, added, coverage
 from benchmarks.routing.night import BatchNight, Night, SynchronousNight
 from benchmarks.routing.night import Job as JobNight
 from benchmarks.routing.world import OTHERS, Action, Cancel, Look, Seen, Send, Sent, View
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.model import Job, JobId, JobKind, ProgressSample
 from orchestrator.core.shards import Shard, ShardId, ShardState
-from orchestrator.core.wire import BatchStatus
 from orchestrator.policy import forecast
 from orchestrator.policy.forecast import Assumed, Speeds
 from orchestrator.policy.planner import (

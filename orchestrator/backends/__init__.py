@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from orchestrator.core.wire import BatchStatus
+from orchestrator.core.batch_api import BatchStatus
 
 if TYPE_CHECKING:
     from orchestrator.policy.preflight import DirectAnswer

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from orchestrator.backends import lenient
-from orchestrator.core import wire
+from orchestrator.core import batch_api
 from orchestrator.core.answers import read_answer
 from orchestrator.core.error_body import read_error_value
 from orchestrator.core.errors import OrchError
@@ -28,7 +28,7 @@ def request_of(line: bytes) -> bytes:
     """Return the body of a request line. Raises ValueError."""
     try:
         return bytes(_decode(line).body)
-    except wire.JSON_ERRORS as error:
+    except batch_api.JSON_ERRORS as error:
         raise ValueError(f"is not a request: {error}") from error
 
 
@@ -48,7 +48,7 @@ def answered(content: bytes, secret: str) -> DirectAnswer:
 def _refusal_in(body: bytes) -> ProviderError | None:
     try:
         error = read_answer(body).error
-    except wire.JSON_ERRORS:
+    except batch_api.JSON_ERRORS:
         return None
     words = read_error_value(error)
     status = None if error is None else status_meant(words)

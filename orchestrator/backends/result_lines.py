@@ -17,7 +17,7 @@ import msgspec
 
 from orchestrator.backends import lenient
 from orchestrator.backends.files import split_lines
-from orchestrator.core import wire
+from orchestrator.core import batch_api
 
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
@@ -28,7 +28,7 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 GZIP_BITS = zlib.MAX_WBITS | 16
 PIECE = 256 * 1024
 DEEPEST = 100
-_decode_result = msgspec.json.Decoder(wire.ResultLine).decode
+_decode_result = msgspec.json.Decoder(batch_api.ResultLine).decode
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -52,7 +52,7 @@ def result_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         try:
             _decode_result(line)
             yield line
-        except wire.JSON_ERRORS:
+        except batch_api.JSON_ERRORS:
             yield _as_result(line)
 
 
@@ -117,7 +117,7 @@ def _is_json(line: bytes) -> bool:
         # Skipped values are not checked: a lone surrogate shows only if text is decoded.
         msgspec.json.decode(line, type=Any if _HALF.search(line) else msgspec.Raw)
         line.decode()
-    except wire.JSON_ERRORS:
+    except batch_api.JSON_ERRORS:
         return False
     return True
 
@@ -177,7 +177,7 @@ def _elements(chunks: Iterable[bytes]) -> Iterator[bytes]:
             except (ValueError, RecursionError):
                 break
             yield json.dumps(_plain(found), ensure_ascii=False).encode()
-        if len(text) - place > wire.MAX_LINE_BYTES:
+        if len(text) - place > batch_api.MAX_LINE_BYTES:
             break
     if left := text[place:].strip().strip("]").strip():
         yield left.encode("utf-8", "replace")

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from orchestrator.core.answers import NO_TOKENS, TokenCounts, answer_tokens
+from orchestrator.core.batch_api import JSON_ERRORS, LineError
 from orchestrator.core.errors import StorageError
-from orchestrator.core.wire import JSON_ERRORS, LineError
 from orchestrator.server.dispatch import bodies
 from orchestrator.server.dispatch.active_batch import BATCH_PRIORITY
 from orchestrator.server.dispatch.client import Reply

@@ -16,9 +16,9 @@ import msgspec
 from msgspec import Struct
 
 from orchestrator.core.atomic import durable
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.errors import InputError, UsageError
 from orchestrator.core.request_lines import lines
-from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.pipeline.build.builder import Progress
 from orchestrator.pipeline.build.intake import Options, draft
 from orchestrator.pipeline.build.rehearsal import rehearsed

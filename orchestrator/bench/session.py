@@ -20,8 +20,8 @@ from orchestrator.bench.rig import Rig
 from orchestrator.bench.rows import Mode
 from orchestrator.bench.sweep import Knee, Measure, NoKnee, SweepPoint, next_step
 from orchestrator.core.atomic import durable
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.errors import BackendError, StorageError
-from orchestrator.core.wire import JSON_ERRORS
 
 
 class BenchNote(Struct, frozen=True):

@@ -18,8 +18,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.sanitize import one_line
-from orchestrator.core.wire import JSON_ERRORS
 
 MAX_MESSAGE = 16_384
 """Longest message, in characters."""

@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from orchestrator.core.batch_api import ENDPOINTS, JSON_ERRORS, MAX_DEPTH, MAX_LINE_BYTES, NO_BODY, LineError
 from orchestrator.core.sanitize import shortened
-from orchestrator.core.wire import ENDPOINTS, JSON_ERRORS, MAX_DEPTH, MAX_LINE_BYTES, NO_BODY, LineError
 
 
 class RequestLine(msgspec.Struct, frozen=True):

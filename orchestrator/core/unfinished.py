@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.error_body import read_error_value
-from orchestrator.core.wire import JSON_ERRORS
 
 FAILED_ENDS = frozenset(
     {

@@ -20,11 +20,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from orchestrator.core.batch_api import JSON_ERRORS, BatchStatus
 from orchestrator.core.connections import ClientTimeouts, Connections
 from orchestrator.core.errors import UsageError
 from orchestrator.core.guarded_server import threaded
 from orchestrator.core.listening import bound, url_host
-from orchestrator.core.wire import JSON_ERRORS, BatchStatus
 from orchestrator.server.webhooks import SECRET_PREFIX, signing_key
 from orchestrator.settings.backends import HostedBackend
 from orchestrator.settings.config import Config

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from orchestrator.core import schemas, wire
+from orchestrator.core import batch_api, schemas
 from orchestrator.core.quote_marks import QUOTES, Quote, has_marks, marked_quotes, named_quotes
 from orchestrator.policy import answer_ends, answer_json
 from orchestrator.policy.answer_text import Answer
@@ -132,13 +132,13 @@ class OutputCheck:
         """Return the parsed answer if there is a schema, else its text."""
         if self._check is not None and answer.text:
             if "null" not in answer.text:
-                with suppress(*wire.JSON_ERRORS):  # it fits: only nulls and other text make a difference
+                with suppress(*batch_api.JSON_ERRORS):  # it fits: only nulls and other text make a difference
                     return msgspec.json.decode(answer.text)
             # It was accepted, whatever the task now says about repairs.
             found = self._read(answer, repair=True)
             if found.problem is None:
                 return found.value
-            with suppress(*wire.JSON_ERRORS):
+            with suppress(*batch_api.JSON_ERRORS):
                 return msgspec.json.decode(answer.text)
         return raw_output(answer, body)
 
@@ -154,7 +154,7 @@ class OutputCheck:
         for said in (text, *reversed(answer.messages)):
             try:
                 return self._fitted(answer, repair, msgspec.json.decode(said), len(said))
-            except wire.JSON_ERRORS as error:
+            except batch_api.JSON_ERRORS as error:
                 wrong = error
         if answer_ends.is_cut(answer):
             return _Reading(answer, repair, problem=_cut_at(text, "was complete"))

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.core.batch_api import JSON_ERRORS
 
 _TAGS = ("think", "thinking", "thought", "thoughts", "reasoning", "reflection", "scratchpad", "seed:think")
 _MARKS: Mapping[str, str] = MappingProxyType(

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.core.batch_api import JSON_ERRORS
 
 _TEXTS = frozenset({"text", "output_text", "input_text", "markdown"})
 _OTHERS = frozenset(

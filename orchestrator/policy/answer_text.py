@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from orchestrator.core import unfinished, wire
+from orchestrator.core import batch_api, unfinished
 from orchestrator.policy import answer_parts
 
 _QUOTE = ord('"')
@@ -74,23 +74,23 @@ class _UsualResponse(msgspec.Struct):
 
 
 class _Body(msgspec.Struct):
-    choices: msgspec.Raw = wire.NO_BODY
-    data: msgspec.Raw = wire.NO_BODY
-    output: msgspec.Raw = wire.NO_BODY
-    incomplete_details: msgspec.Raw = wire.NO_BODY
+    choices: msgspec.Raw = batch_api.NO_BODY
+    data: msgspec.Raw = batch_api.NO_BODY
+    output: msgspec.Raw = batch_api.NO_BODY
+    incomplete_details: msgspec.Raw = batch_api.NO_BODY
     # Ollama's and Cohere's own endpoints put their single choice at the top level.
-    message: msgspec.Raw = wire.NO_BODY
-    response: msgspec.Raw = wire.NO_BODY
-    finish_reason: msgspec.Raw = wire.NO_BODY
-    done_reason: msgspec.Raw = wire.NO_BODY
-    done: msgspec.Raw = wire.NO_BODY
+    message: msgspec.Raw = batch_api.NO_BODY
+    response: msgspec.Raw = batch_api.NO_BODY
+    finish_reason: msgspec.Raw = batch_api.NO_BODY
+    done_reason: msgspec.Raw = batch_api.NO_BODY
+    done: msgspec.Raw = batch_api.NO_BODY
 
 
 class _OddChoice(msgspec.Struct):
-    message: msgspec.Raw = wire.NO_BODY
-    delta: msgspec.Raw = wire.NO_BODY
-    text: msgspec.Raw = wire.NO_BODY
-    finish_reason: msgspec.Raw = wire.NO_BODY
+    message: msgspec.Raw = batch_api.NO_BODY
+    delta: msgspec.Raw = batch_api.NO_BODY
+    text: msgspec.Raw = batch_api.NO_BODY
+    finish_reason: msgspec.Raw = batch_api.NO_BODY
     index: Any = None
 
 
@@ -107,7 +107,7 @@ def answer_of(body: msgspec.Raw) -> Answer:
     try:
         choices = _decode_usual(body).choices
         choice = choices[0] if len(choices) == 1 else unfinished.first_choice(choices)
-    except (*wire.JSON_ERRORS, IndexError):
+    except (*batch_api.JSON_ERRORS, IndexError):
         return _response(body) or _odd_answer(body)
     said = choice.message
     has_calls = bool(said.tool_calls)
@@ -118,7 +118,7 @@ def _response(body: msgspec.Raw) -> Answer | None:
     """Return the answer of a response with one message of texts, None if it is anything else."""
     try:
         output = _decode_response(body).output
-    except wire.JSON_ERRORS:
+    except batch_api.JSON_ERRORS:
         return None
     messages = [item for item in output if item.type == "message"]
     if len(messages) != 1:
@@ -130,11 +130,11 @@ def _response(body: msgspec.Raw) -> Answer | None:
 def _odd_answer(body: msgspec.Raw) -> Answer:
     try:
         parts = _decode_body(body)
-    except wire.JSON_ERRORS:
+    except batch_api.JSON_ERRORS:
         return Answer(None, None, False, is_missing=True)
     choices = []
     for raw in _each(parts.choices):
-        with suppress(*wire.JSON_ERRORS):
+        with suppress(*batch_api.JSON_ERRORS):
             choices.append(_decode_choice(raw))
     if choices:
         return replace(_of_choice(unfinished.first_choice(choices)), choices=len(choices))
@@ -144,7 +144,7 @@ def _odd_answer(body: msgspec.Raw) -> Answer:
     data = None if bytes(parts.data) in (b"", b"null") else parts.data
     has_choice = _fields(parts.message) or isinstance(answer_parts.read(parts.response), str)
     if data is None and has_choice and bytes(parts.done) != b"false":
-        end = parts.done_reason if parts.finish_reason is wire.NO_BODY else parts.finish_reason
+        end = parts.done_reason if parts.finish_reason is batch_api.NO_BODY else parts.finish_reason
         return _of_choice(_OddChoice(parts.message, text=parts.response, finish_reason=end))
     return Answer(None, None, data is not None, data=data, is_missing=data is None)
 
@@ -152,7 +152,7 @@ def _odd_answer(body: msgspec.Raw) -> Answer:
 def _each(raw: msgspec.Raw) -> list[msgspec.Raw]:
     try:
         return _decode_list(raw)
-    except wire.JSON_ERRORS:
+    except batch_api.JSON_ERRORS:
         return []
 
 
@@ -173,7 +173,7 @@ def _fields(raw: msgspec.Raw) -> dict[str, Any]:
     """Return the fields of an object, each read separately; a text instead of the object is its content."""
     try:
         return {name: answer_parts.read(value) for name, value in _decode_fields(raw).items()}
-    except wire.JSON_ERRORS:
+    except batch_api.JSON_ERRORS:
         value = answer_parts.read(raw)
         return {"content": value} if isinstance(value, str) else {}
 
@@ -189,7 +189,7 @@ def _of_response(output: list[Any], incomplete: Any) -> Answer:
     return Answer("".join(texts) or None, _end_of(incomplete), has_other, "".join(refusals) or None, messages=several)
 
 
-def text_of(line: wire.ResultLine) -> str | None:
+def text_of(line: batch_api.ResultLine) -> str | None:
     """Return the text of a result line's answer, None if it has none."""
     return None if line.response is None else answer_of(response_json(line.response)).text
 
@@ -200,13 +200,13 @@ def _end_of(incomplete: Any) -> str | None:
     return "length" if reason in ("max_output_tokens", "max_tokens") else reason or None
 
 
-def response_json(response: wire.ResultResponse) -> msgspec.Raw:
+def response_json(response: batch_api.ResultResponse) -> msgspec.Raw:
     """Return the body of a response, also if it is JSON inside a string (Mistral)."""
     body = response.body
     if memoryview(body)[0] != _QUOTE:
         return body
     try:
         inner = msgspec.json.decode(body, type=str).encode()
-    except wire.JSON_ERRORS:
+    except batch_api.JSON_ERRORS:
         return body
     return msgspec.Raw(inner) if inner.lstrip().startswith(b"{") else body

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.policy.request_limits import WITHOUT_OUTPUT
 
 # With these fields, an answer depends on state elsewhere, which may change.

@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.unfinished import first_choice
-from orchestrator.core.wire import JSON_ERRORS
 
 ENOUGH = 20
 """Known answers needed to calibrate."""

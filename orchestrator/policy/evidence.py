@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.counts import number_of
-from orchestrator.core.wire import BatchStatus
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 

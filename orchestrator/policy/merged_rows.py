@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.core import wire
+from orchestrator.core import batch_api
 from orchestrator.core.jsonl import single_line
 from orchestrator.core.model import FinishedRow, RequestState, Usage
 from orchestrator.policy.answer_check import AnswerCheck, raw_output
@@ -15,7 +15,7 @@ from orchestrator.policy.grounding import read_quotes
 from orchestrator.policy.unpriced import may_have_unpriced, unpriced
 from orchestrator.settings.model_lists import rung_of
 
-_decode_line = msgspec.json.Decoder(wire.ResultLine).decode
+_decode_line = msgspec.json.Decoder(batch_api.ResultLine).decode
 
 
 def _encode_line(value: Any) -> bytes:

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.durations import MINUTE, duration
 from orchestrator.core.model import Forecast
 from orchestrator.core.shards import Shard
-from orchestrator.core.wire import BatchStatus
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 

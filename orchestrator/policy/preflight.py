@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from orchestrator.core import wire
+from orchestrator.core import batch_api
 from orchestrator.core.answers import read_answer
 from orchestrator.core.refused_fields import ProviderError, refused_field
 
@@ -59,7 +59,7 @@ def body_of(line: bytes) -> Mapping[str, Any]:
     """Return the body of a request line. Raises ValueError."""
     try:
         found = _decode_line(line)
-    except wire.JSON_ERRORS as error:
+    except batch_api.JSON_ERRORS as error:
         raise ValueError(str(error)) from error
     return found.body
 
@@ -98,7 +98,7 @@ def _is_whole(body: bytes) -> bool:
     """True unless a body says that it is not an answer: such a 200 proves nothing."""
     try:
         return read_answer(body).is_answer
-    except wire.JSON_ERRORS:
+    except batch_api.JSON_ERRORS:
         return False
 
 

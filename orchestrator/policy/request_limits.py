@@ -6,8 +6,8 @@ import re
 
 import msgspec
 
+from orchestrator.core.batch_api import NO_BODY
 from orchestrator.core.model import MAX_TOKENS
-from orchestrator.core.wire import NO_BODY
 from orchestrator.settings.source_lines import MAX_DIGITS
 
 

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from orchestrator.core import answers, request_lines, wire
+from orchestrator.core import answers, batch_api, request_lines
 from orchestrator.core.error_body import ErrorWords, read_error_value
 from orchestrator.core.model import Outcome, RequestState, Span, Usage
 from orchestrator.core.refusal_words import status_meant
@@ -115,14 +115,14 @@ NOT_EXECUTED = frozenset({EXPIRED, CANCELLED})
 MAX_MESSAGE = 500
 MAX_TIER = 16
 _CUT = ("{", "data:", "event:")
-_decode_line = msgspec.json.Decoder(wire.ResultLine).decode
+_decode_line = msgspec.json.Decoder(batch_api.ResultLine).decode
 
 
 class FoundLine(msgspec.Struct, frozen=True):
     """One line of a result file; `line` is None if it is not a result line."""
 
     span: Span
-    line: wire.ResultLine | None
+    line: batch_api.ResultLine | None
 
 
 class NotExecuted(Struct, frozen=True):
@@ -174,7 +174,7 @@ def _found(file: BinaryIO) -> Iterator[FoundLine]:
     for _, offset, raw in request_lines.lines(file):
         try:
             line = _decode_line(raw)
-        except wire.JSON_ERRORS:
+        except batch_api.JSON_ERRORS:
             line = None
         yield FoundLine(Span(offset, len(raw)), line)
 
@@ -203,7 +203,7 @@ def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
             continue
         with path.open("rb") as file:
             for _, _, raw in request_lines.lines(file):
-                with suppress(*wire.JSON_ERRORS):
+                with suppress(*batch_api.JSON_ERRORS):
                     line = _decode_line(raw)
                     if line.custom_id is not None:
                         found.recognised.see(line.custom_id, raw)
@@ -222,22 +222,22 @@ def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
     return found
 
 
-def is_success(line: wire.ResultLine) -> bool:
+def is_success(line: batch_api.ResultLine) -> bool:
     """True if a result line has the status of an answer, good or bad."""
     return line.response is not None and 200 <= line.response.status_code < 300
 
 
-def is_refused(line: wire.ResultLine) -> bool:
+def is_refused(line: batch_api.ResultLine) -> bool:
     """True if a result line has no answer, by its status or by the words of its body."""
     if not is_success(line) or line.response is None:
         return True
     try:
         return answers.read_answer(response_json(line.response)).error is not None
-    except wire.JSON_ERRORS:
+    except batch_api.JSON_ERRORS:
         return False
 
 
-def _has_run(line: wire.ResultLine) -> bool:
+def _has_run(line: batch_api.ResultLine) -> bool:
     return line.response is not None or refusal(line).code not in NOT_EXECUTED
 
 
@@ -270,7 +270,7 @@ def outcome(
     body = response_json(response)
     try:
         head = answers.read_answer(body)
-    except wire.JSON_ERRORS:
+    except batch_api.JSON_ERRORS:
         if line.error is not None:
             return _failed(seq, kind, found, answers.AnswerHead(), refusal(line))
         return _ended(seq, kind, found, answers.AnswerHead(), _no_object(response.body), response.status_code)
@@ -327,7 +327,7 @@ def _problem(
 
 def _no_object(body: msgspec.Raw) -> tuple[str, str]:
     """Return the problem of a body that is not a JSON object; the beginning of an object or a stream was cut off."""
-    with suppress(*wire.JSON_ERRORS):
+    with suppress(*batch_api.JSON_ERRORS):
         if msgspec.json.decode(body, type=str).lstrip("\ufeff \t\r\n").startswith(_CUT):
             return UNFINISHED, "the answer was cut off: its body is the beginning of an object, or of a stream"
     return INVALID, "the body is not a JSON object"
@@ -398,14 +398,14 @@ def _ended(
     )
 
 
-def refused(said: Outcome, line: wire.ResultLine) -> RowRefusal:
+def refused(said: Outcome, line: batch_api.ResultLine) -> RowRefusal:
     """Return why a failed row has no answer; our own code for an answer that its server did not finish."""
     if said.error_code == UNFINISHED:
         return RowRefusal(None, UNFINISHED, None, None)
     return refusal(line)
 
 
-def refusal(line: wire.ResultLine) -> RowRefusal:
+def refusal(line: batch_api.ResultLine) -> RowRefusal:
     """Return why a line has no answer; empty if it has one."""
     response = line.response
     status = response.status_code if response else None
@@ -438,7 +438,7 @@ def _words_in(value: Any) -> ErrorWords | None:
 def _decoded(body: msgspec.Raw) -> Any:
     try:
         return msgspec.json.decode(body)
-    except wire.JSON_ERRORS:
+    except batch_api.JSON_ERRORS:
         return None
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.policy.endpoints import messages_of
 from orchestrator.policy.grounding import SentDocument, SentText
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.core.batch_api import JSON_ERRORS
 
 _CALLS = (
     "web_search_call", "x_search_call", "file_search_call", "code_interpreter_call", "image_generation_call",

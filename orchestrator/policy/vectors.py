@@ -9,7 +9,7 @@ from math import isfinite
 
 import msgspec
 
-from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.core.batch_api import JSON_ERRORS
 
 FLOAT_BYTES = 4
 _DOUBLE_BYTES = 8

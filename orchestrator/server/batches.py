@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.core import wire
+from orchestrator.core import batch_api
+from orchestrator.core.batch_api import Batch, BatchStatus, LineErrors, RequestCounts
 from orchestrator.core.clock import now as clock_now
 from orchestrator.core.counts import number_of
-from orchestrator.core.wire import Batch, BatchStatus, LineErrors, RequestCounts
 from orchestrator.server.batch_problems import NotAsItWas, Troubles
 from orchestrator.server.dispatch import bodies, results
 from orchestrator.server.dispatch.active_batch import ActiveBatch
@@ -238,14 +238,16 @@ class Batches:
         if run.endpoint not in self._allowed:
             if accepted:
                 raise NotAsItWas(f"{run.endpoint} is no longer allowed here (--allow-endpoint {run.endpoint})")
-            self._fail(run, [wire.LineError("invalid_value", f"{run.endpoint} is not allowed here.", "endpoint")])
+            self._fail(
+                run, [batch_api.LineError("invalid_value", f"{run.endpoint} is not allowed here.", "endpoint")]
+            )
             return None, None
         found = self._records.file(run.batch.input_file_id)
         if found is None or not _is_input(found, run):
             problem = f"Cannot find file {run.batch.input_file_id}, or it was not uploaded with purpose 'batch'."
             if accepted:
                 raise NotAsItWas(problem)
-            self._fail(run, [wire.LineError("invalid_request", problem, "file_id")])
+            self._fail(run, [batch_api.LineError("invalid_request", problem, "file_id")])
             return None, None
         path = self._root / found.path
         async with self._checks.passing(run.tenant, found.file.bytes):
@@ -258,13 +260,13 @@ class Batches:
         if self._expected and not accepted and plan.model not in (*self._expected, bodies.DEFAULT_MODEL):
             known = ", ".join(sorted(self._expected))
             told = f"The model '{plan.model}' does not exist here; there are: {known}."
-            self._fail(run, [wire.LineError("model_not_found", told, "body.model")])
+            self._fail(run, [batch_api.LineError("model_not_found", told, "body.model")])
             return None, None
         if (total := run.batch.request_counts.total) not in (0, len(plan)):
             raise NotAsItWas(f"its input file has changed: it has {number_of(len(plan), 'row')}, and had {total:,}")
         return plan, path
 
-    async def _plan(self, run: ActiveBatch, path: Path, *, accepted: bool) -> InputRows | list[wire.LineError]:
+    async def _plan(self, run: ActiveBatch, path: Path, *, accepted: bool) -> InputRows | list[batch_api.LineError]:
         most = self._max_rows if run.options.max_rows is None else min(self._max_rows, run.options.max_rows)
         if accepted:
             most = sys.maxsize  # it was accepted by earlier limits
@@ -288,7 +290,7 @@ class Batches:
             if accepted:
                 raise
             log.exception("the input of batch %s could not be checked", run.batch.id)
-            return [wire.LineError("internal_error", "The input file could not be checked: an internal error.")]
+            return [batch_api.LineError("internal_error", "The input file could not be checked: an internal error.")]
 
     async def _count(self, run: ActiveBatch) -> bool:
         """Count the rows in the result files of a batch whose input cannot be read."""
@@ -340,7 +342,7 @@ class Batches:
         path = run.path(kind)
         # The id follows from the batch's, so that a repeated finish names the same files.
         created, kept = _seconds(), run.options.output_seconds
-        file = wire.File(
+        file = batch_api.File(
             id=f"file-{run.batch.id.removeprefix('batch_')}-{kind}",
             bytes=path.stat().st_size,
             created_at=created,
@@ -351,7 +353,7 @@ class Batches:
         self._records.add_file(file, str(path.relative_to(self._root)), run.tenant)
         return file.id
 
-    def _fail(self, run: ActiveBatch, errors: list[wire.LineError]) -> None:
+    def _fail(self, run: ActiveBatch, errors: list[batch_api.LineError]) -> None:
         if run.batch.status is BatchStatus.CANCELLING:
             # After a cancellation, the errors of the input do not matter any more.
             self._save(run, status=BatchStatus.CANCELLED, cancelled_at=_seconds())

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from orchestrator.core import wire
+from orchestrator.core import batch_api
 
 OPENAI = (
-    *wire.ENDPOINTS,
+    *batch_api.ENDPOINTS,
     "/v1/audio/speech",
     "/v1/audio/transcriptions",
     "/v1/audio/translations",
@@ -60,8 +60,12 @@ class Endpoints:
 
         OpenAI's and the operator's paths are always included, other allowed paths only if offered.
         """
-        more = (self.all & {*offered}).difference(wire.ENDPOINTS, self._added)
-        found = (*wire.ENDPOINTS, *(path for path in self._added if path not in wire.ENDPOINTS), *sorted(more))
+        more = (self.all & {*offered}).difference(batch_api.ENDPOINTS, self._added)
+        found = (
+            *batch_api.ENDPOINTS,
+            *(path for path in self._added if path not in batch_api.ENDPOINTS),
+            *sorted(more),
+        )
         return tuple(path for path in found if path not in FORMS)
 
 

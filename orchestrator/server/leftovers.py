@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from orchestrator.core.batch_api import JSON_ERRORS, ResultLine
 from orchestrator.core.request_lines import id_key, lines
-from orchestrator.core.wire import JSON_ERRORS, ResultLine
 from orchestrator.server.ordered_results import custom_id_of
 
 CAUSES = ("failed", "expired", "cancelled")

@@ -21,10 +21,10 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec import Struct
 
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.errors import StorageError
 from orchestrator.core.jsonl import single_line
 from orchestrator.core.request_lines import lines
-from orchestrator.core.wire import JSON_ERRORS
 
 INDEX_NAME = "merged.db"
 KINDS = ("output", "error")

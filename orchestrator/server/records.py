@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from orchestrator.core.wire import JSON_ERRORS, Batch, File
+from orchestrator.core.batch_api import JSON_ERRORS, Batch, File
 from orchestrator.server.database import ServerDatabase
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core import wire
+from orchestrator.core import batch_api
 from orchestrator.core.connections import Connections
 from orchestrator.core.engines import EngineProgress, ModelDemand
 from orchestrator.core.errors import StorageError, UsageError
@@ -277,7 +277,7 @@ class Service:
                 if str(path.relative_to(self.root)) not in known and not path.is_dir():
                     path.unlink(missing_ok=True)
 
-    def _at_end(self, batch: wire.Batch) -> None:
+    def _at_end(self, batch: batch_api.Batch) -> None:
         self.webhooks.record(batch)
         self.upkeep.note_ended(batch.id)
 

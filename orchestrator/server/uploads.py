@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec import Struct
 
-from orchestrator.core.wire import File, Upload, UploadPart, UploadStatus
+from orchestrator.core.batch_api import File, Upload, UploadPart, UploadStatus
 from orchestrator.server.database import ServerDatabase
 from orchestrator.server.records import Records
 

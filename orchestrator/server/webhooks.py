@@ -22,9 +22,9 @@ import msgspec
 from msgspec import Struct
 
 from orchestrator.core.addresses import is_http_url
+from orchestrator.core.batch_api import Batch
 from orchestrator.core.clock import now as clock_now
 from orchestrator.core.errors import StorageError, UsageError
-from orchestrator.core.wire import Batch
 from orchestrator.server.database import ServerDatabase
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from orchestrator.settings.backends import (
     LocalBackend,
     window_seconds,
 )
-from orchestrator.settings.cures import EMAIL
+from orchestrator.settings.corrections import EMAIL
 from orchestrator.settings.discovery import Place, locate
 from orchestrator.settings.source_lines import load_toml, read_text, validated
 from orchestrator.settings.strict import Ladder, Strict, VariableName

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Tag, ValidationError
 from yaml.reader import ReaderError
 
 from orchestrator.core.errors import InputError
-from orchestrator.settings import cures
+from orchestrator.settings import corrections
 from orchestrator.settings.syntax_cures import toml_hint, yaml_hint
 
 Place = tuple[str | int, ...]
@@ -286,28 +286,28 @@ def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> 
             message = "unknown field"
             known = _fields_at(model, problem["loc"][:-1])
             elsewhere = _elsewhere(model, problem["loc"])
-            hint = cures.of_unknown(name, problem["input"], known, elsewhere, is_job_file=not is_toml)
+            hint = corrections.of_unknown(name, problem["input"], known, elsewhere, is_job_file=not is_toml)
         case "model_type" | "dict_type":
             message = "must be a table" if is_toml else "must be a mapping (`key: value`)"
             here = _type_at(model, problem["loc"])
             bare = getattr(here, "BARE", None)
-            hint = cures.of_shape(spell(place), problem["input"], "mapping", bare, is_toml=is_toml)
+            hint = corrections.of_shape(spell(place), problem["input"], "mapping", bare, is_toml=is_toml)
         case "tuple_type":
             message = "must be a list" if is_toml else "must be a list (`- item`)"
-            hint = cures.of_shape(name, problem["input"], "list", None, is_toml=is_toml)
+            hint = corrections.of_shape(name, problem["input"], "list", None, is_toml=is_toml)
         case "too_short":
             message = "must not be empty"
         case "unknown_kind":
-            place, hint = (*place, "kind"), cures.of_kind(problem["input"])
+            place, hint = (*place, "kind"), corrections.of_kind(problem["input"])
         case _:
-            hint = cures.of_value(problem, is_toml=is_toml)
+            hint = corrections.of_value(problem, is_toml=is_toml)
     return InputError(message, file=file, line=line_of(place, lines), field=spell(place) or None, hint=hint)
 
 
 def _hint_of_missing(model: type[BaseModel], loc: Place, name: str) -> str | None:
     """Return what a missing field is for, in the words of its description."""
-    if name in cures.MISSING:
-        return cures.MISSING[name]
+    if name in corrections.MISSING:
+        return corrections.MISSING[name]
     here = _type_at(model, loc[:-1])
     if not _is_model(here):
         return None

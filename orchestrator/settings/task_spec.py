@@ -18,7 +18,7 @@ from pydantic import (
 
 from orchestrator.core.model import MAX_TOKENS
 from orchestrator.core.quote_marks import unmarked
-from orchestrator.settings.cures import NAME
+from orchestrator.settings.corrections import NAME
 from orchestrator.settings.strict import no_flag
 
 AUTO: Literal["auto"] = "auto"

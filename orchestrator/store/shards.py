@@ -11,10 +11,10 @@ from msgspec.structs import asdict
 from sqlalchemy import Connection, func, insert, or_, select, true, update
 
 from orchestrator.core import tokens
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import StateConflict
 from orchestrator.core.model import SUPERSEDED_BY, JobId, RequestState
 from orchestrator.core.shards import TRANSITIONS, HoldCode, Shard, ShardId, ShardState
-from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.sharding import Range
 from orchestrator.store import bulk
 from orchestrator.store.database import Database

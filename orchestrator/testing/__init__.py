@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from orchestrator.backends import Backend, BatchOrder, Intent, RemoteBatch, Sighting
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import Uncertain
-from orchestrator.core.wire import BatchStatus
 
 CHAT = "/v1/chat/completions"
 DAY = 86_400

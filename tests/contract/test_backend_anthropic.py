@@ -30,8 +30,8 @@ from orchestrator.backends import (
 from orchestrator.backends.anthropic import inline
 from orchestrator.backends.anthropic.batches import UNDECIDED, AnthropicBatches
 from orchestrator.backends.files import split_lines
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import BackendRefused, InputError, JobFilesError, Uncertain
-from orchestrator.core.wire import BatchStatus
 from tests.emulator.client import Emulator
 from tests.support.claudedesk import CHAT, DAY, MODEL, SHARD, Desk, Json
 

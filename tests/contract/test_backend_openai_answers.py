@@ -12,8 +12,8 @@ import pytest
 
 from orchestrator.backends import BatchOrder, Intent, RemoteBatch, Sighting
 from orchestrator.backends.openai.batches import FIND_PAGES, OpenAIBatches
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, OrchError
-from orchestrator.core.wire import BatchStatus
 from tests.support.hosted import CHAT, NOW, ORDER, answering, batch, error, outcome
 from tests.support.scripted import Answer, Asked
 

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from orchestrator.core.wire import ENDPOINTS
+from orchestrator.core.batch_api import ENDPOINTS
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
 from tests.conftest import MakeUpstream

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.wire import ENDPOINTS
+from orchestrator.core.batch_api import ENDPOINTS
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.endpoints import FORMS, KNOWN, OWN, Endpoints
 from orchestrator.server.settings import Settings

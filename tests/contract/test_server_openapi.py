@@ -18,7 +18,7 @@ from schemathesis.checks import load_all_checks, not_a_server_error
 from schemathesis.specs.openapi import checks
 from starlette.routing import Match
 
-from orchestrator.core.wire import ENDPOINTS
+from orchestrator.core.batch_api import ENDPOINTS
 from orchestrator.server.api.openapi import description
 from orchestrator.server.app import build
 from orchestrator.server.endpoints import KNOWN

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from orchestrator.core.wire import File
+from orchestrator.core.batch_api import File
 from orchestrator.server.host import ServerThread
 from orchestrator.server.records import Records
 from orchestrator.server.service import Service

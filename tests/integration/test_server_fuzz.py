@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.wire import MAX_DEPTH
+from orchestrator.core.batch_api import MAX_DEPTH
 from tests.support.batchapi import CHAT, Ended, Sdk, ended, health, jsonl, row, sdk_at
 from tests.support.batchserver import BatchServer
 from tests.support.process import upstreams

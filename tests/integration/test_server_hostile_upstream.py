@@ -15,7 +15,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.wire import MAX_DEPTH
+from orchestrator.core.batch_api import MAX_DEPTH
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
 from tests.support.batchapi import Ended, Sdk, create, ended, health, retrieve, row, run_batch, sdk_at

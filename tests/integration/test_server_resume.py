@@ -15,8 +15,8 @@ import pytest
 
 from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.own_api import over_unix_socket
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import StorageError
-from orchestrator.core.wire import BatchStatus
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.host import ServerThread
 from orchestrator.server.records import Records

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from orchestrator.backends.anthropic.results import completion
+from orchestrator.core.batch_api import ResultLine
 from orchestrator.core.model import Outcome, RequestState, Span
-from orchestrator.core.wire import ResultLine
 from orchestrator.policy import results
 from orchestrator.policy.answer_check import AnswerCheck, OutputCheck, VectorCheck
 from orchestrator.policy.answer_ends import Bound

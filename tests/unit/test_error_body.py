@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from orchestrator.core.batch_api import ResultLine, ResultResponse
 from orchestrator.core.error_body import MAX_PAGE, read_error, read_error_value
 from orchestrator.core.refused_fields import ProviderError, refused_field
-from orchestrator.core.wire import ResultLine, ResultResponse
 from orchestrator.policy.results import refusal
 from orchestrator.policy.row_errors import Disposition, classify
 from orchestrator.server.dispatch.client import Reply

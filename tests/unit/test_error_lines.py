@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from orchestrator.core import wire
+from orchestrator.core import batch_api
 from orchestrator.policy.results import refusal
 from orchestrator.policy.row_errors import Disposition, classify
 
@@ -106,7 +106,7 @@ LINES: dict[str, tuple[Line, Disposition, str, str]] = {
 def test_a_row_of_an_error_file_is_judged_by_its_providers_words(name: str) -> None:
     given, disposition, rule, message = LINES[name]
     raw = json.dumps({"id": "b", "custom_id": "a", **given}).encode()
-    said = refusal(msgspec.json.decode(raw, type=wire.ResultLine))
+    said = refusal(msgspec.json.decode(raw, type=batch_api.ResultLine))
     verdict = classify(said.status, said.code, said.type, said.message)
     assert (verdict.disposition, verdict.rule) == (disposition, rule)
     assert said.message is not None
@@ -118,9 +118,9 @@ def test_a_row_of_an_error_file_is_judged_by_its_providers_words(name: str) -> N
 def test_words_beside_a_code_of_a_state_mean_no_status(code: str) -> None:
     error = {"code": code, "message": "aborted: Unsupported parameter: 'seed'"}
     raw = json.dumps({"custom_id": "a", **unanswered(error)}).encode()
-    assert refusal(msgspec.json.decode(raw, type=wire.ResultLine)).status is None
+    assert refusal(msgspec.json.decode(raw, type=batch_api.ResultLine)).status is None
 
 
 def test_a_line_without_a_response_teaches_by_its_words() -> None:
     raw = json.dumps({"custom_id": "a", **LINES["together, a field"][0]}).encode()
-    assert refusal(msgspec.json.decode(raw, type=wire.ResultLine)).status == 400
+    assert refusal(msgspec.json.decode(raw, type=batch_api.ResultLine)).status == 400

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from orchestrator.core.wire import BatchStatus
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.policy.evidence import (
     Denied,
     EndedBatch,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.backends import lenient
 from orchestrator.backends.anthropic import read as anthropic_read
 from orchestrator.backends.openai.read import remote_batch, remote_file
-from orchestrator.core.wire import BatchStatus
+from orchestrator.core.batch_api import BatchStatus
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

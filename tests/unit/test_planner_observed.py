@@ -8,10 +8,10 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.engines import EngineHold
 from orchestrator.core.model import Job, JobId, JobKind, ProgressSample
 from orchestrator.core.shards import Shard, ShardId, ShardState
-from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.forecast import Assumed
 from orchestrator.policy.planner import observed
 from orchestrator.policy.planner.stints import Sight, stints_of

@@ -8,9 +8,9 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.model import JobId
 from orchestrator.core.shards import Shard, ShardId, ShardState
-from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.planner import Decision, Open, Option, Running, SynchronousOption, replan
 from orchestrator.policy.planner.job_orders import locate_rows
 from tests.unit.test_planner import BATCH, HOUR, MINUTE, NOW, known, synchronous, terms

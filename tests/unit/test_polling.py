@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.wire import BatchStatus
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.policy.overdue import Usual, stall, usual_of
 from orchestrator.policy.poll_schedule import LONGEST, next_look
 

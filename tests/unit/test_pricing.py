@@ -13,9 +13,9 @@ from genai_prices.data import providers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.core.batch_api import ResultLine
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import PICO, Outcome, Price, RequestState, Span, Usage
-from orchestrator.core.wire import ResultLine
 from orchestrator.policy.pricing import (
     TIERS,
     PriceOverride,

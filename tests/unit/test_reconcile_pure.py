@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from orchestrator.backends import RemoteBatch, RemoteFile
 from orchestrator.backends.reconcile import Comparison, FindingKind, compare
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.shards import Shard, ShardState
-from orchestrator.core.wire import BatchStatus
 from tests.support.stored import job, shard
 
 JOB = job()

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from orchestrator.core.batch_api import ResultLine
 from orchestrator.core.model import FinishedRow, Outcome, RequestState, Span, Usage
-from orchestrator.core.wire import ResultLine
 from orchestrator.policy import results
 from orchestrator.policy.answer_check import OutputCheck
 from orchestrator.policy.answer_text import Answer, answer_of

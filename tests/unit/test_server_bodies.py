@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.core.wire import LineError
+from orchestrator.core.batch_api import LineError
 from orchestrator.server.dispatch.bodies import (
     BodyError,
     is_priority_refused,

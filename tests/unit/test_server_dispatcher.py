@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.wire import LineError
+from orchestrator.core.batch_api import LineError
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.dispatcher import Dispatcher
 from orchestrator.server.dispatch.in_flight import RowSource, Work

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.responses import Response
 
+from orchestrator.core.batch_api import File, Upload, UploadPart, UploadStatus
 from orchestrator.core.errors import StorageError, UsageError
-from orchestrator.core.wire import File, Upload, UploadPart, UploadStatus
 from orchestrator.server.api.access import Access
 from orchestrator.server.database import FILE_NAME, SCHEMA, ServerDatabase
 from orchestrator.server.keys import KeyLimits, Keys

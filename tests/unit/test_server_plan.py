@@ -16,8 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core import request_lines
+from orchestrator.core.batch_api import MAX_LINE_BYTES, MAX_LINE_ERRORS, LineError
 from orchestrator.core.request_lines import CheckedLine, id_key
-from orchestrator.core.wire import MAX_LINE_BYTES, MAX_LINE_ERRORS, LineError
 from orchestrator.server.dispatch.plan import InputRows, make_plan
 from orchestrator.server.dispatch.request_header import Head, can_share, reader
 

@@ -17,11 +17,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from orchestrator.core import answers, request_lines, wire
+from orchestrator.core import answers, batch_api, request_lines
 from orchestrator.core.answers import NO_TOKENS
+from orchestrator.core.batch_api import JSON_ERRORS, MAX_DEPTH
 from orchestrator.core.error_body import MAX_MESSAGE
 from orchestrator.core.retry_after import retry_after
-from orchestrator.core.wire import JSON_ERRORS, MAX_DEPTH
 from orchestrator.server import multipart
 from orchestrator.server.api.content import content
 from orchestrator.server.api.http import ApiError
@@ -211,7 +211,7 @@ def test_any_answer_is_one_line_that_is_read_again(body: bytes, status: int, end
     reply, verdict = Reply(end, status, answer), RetryVerdict(action, "why")
     kind, written, tokens = outcome_of(msgspec.Raw(b'"a"'), reply, verdict, None, stats)
     assert b"\n" not in written
-    line = msgspec.json.decode(written, type=wire.ResultLine)
+    line = msgspec.json.decode(written, type=batch_api.ResultLine)
     assert line.custom_id == "a"
     assert (kind == "output") == (status < 300 and action is Action.KEEP)
     assert stats.ended == 1

@@ -12,8 +12,8 @@ import pytest
 
 from orchestrator.backends.anthropic.results import completion
 from orchestrator.core.answers import answer_tokens
+from orchestrator.core.batch_api import ResultLine
 from orchestrator.core.model import FinishedRow, Outcome, Price, RequestState, Span, Usage
-from orchestrator.core.wire import ResultLine
 from orchestrator.policy.merged_rows import merged_row
 from orchestrator.policy.pricing import Tier, rates, row_price
 from orchestrator.policy.results import FoundLine, outcome

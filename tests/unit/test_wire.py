@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core import answers, request_lines, wire
+from orchestrator.core import answers, batch_api, request_lines
 from orchestrator.core.answers import AnswerHead, TokenCounts
+from orchestrator.core.batch_api import BatchUsage, InputTokensDetails, LineError, OutputTokensDetails
 from orchestrator.core.durations import window_seconds
 from orchestrator.core.request_lines import CheckedLine
-from orchestrator.core.wire import BatchUsage, InputTokensDetails, LineError, OutputTokensDetails
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hallo"}]}
@@ -72,7 +72,7 @@ BAD_LINES = {
     "no messages": (line(body={"model": "m"}), "invalid_request", "body.messages"),
     "messages null": (line(body=BODY | {"messages": None}), "invalid_request", "body.messages"),
     "messages empty": (raw_body(b'{"model":"m","messages":[ ]}'), "invalid_request", "body.messages"),
-    "too long": (b" " * wire.MAX_LINE_BYTES + b"{}", "invalid_json_line", None),
+    "too long": (b" " * batch_api.MAX_LINE_BYTES + b"{}", "invalid_json_line", None),
 }
 
 
@@ -178,16 +178,16 @@ def test_lines_reads_back_exactly_and_loses_no_byte(parts: list[bytes]) -> None:
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"], ids=["no newline", "LF", "CRLF"])
 def test_the_longest_line_that_is_allowed_is_read_whole(bom: bytes, end: bytes) -> None:
     longest = line(body=BODY | {"pad": ""})
-    longest = longest.replace(b'"pad": ""', b'"pad": "' + b"x" * (wire.MAX_LINE_BYTES - len(longest)) + b'"')
+    longest = longest.replace(b'"pad": ""', b'"pad": "' + b"x" * (batch_api.MAX_LINE_BYTES - len(longest)) + b'"')
     [(_, offset, raw)] = request_lines.lines(io.BytesIO(bom + longest + end))
-    assert (offset, len(raw)) == (len(bom), wire.MAX_LINE_BYTES)
+    assert (offset, len(raw)) == (len(bom), batch_api.MAX_LINE_BYTES)
     assert isinstance(request_lines.check_line(raw, CHAT), CheckedLine)
 
 
 def test_a_line_that_is_too_long_is_refused_and_the_next_one_is_found() -> None:
-    data = b"\xef\xbb\xbf" + b"x" * (wire.MAX_LINE_BYTES + 3_000_000) + b"\n" + line() + b"\n"
+    data = b"\xef\xbb\xbf" + b"x" * (batch_api.MAX_LINE_BYTES + 3_000_000) + b"\n" + line() + b"\n"
     (_, _, huge), (number, offset, raw) = request_lines.lines(io.BytesIO(data))
-    assert wire.MAX_LINE_BYTES < len(huge) < wire.MAX_LINE_BYTES + 10
+    assert batch_api.MAX_LINE_BYTES < len(huge) < batch_api.MAX_LINE_BYTES + 10
     assert isinstance(request_lines.check_line(huge, CHAT), LineError)
     assert (number, raw) == (2, line())
     assert data[offset : offset + len(raw)] == raw
@@ -397,22 +397,22 @@ def test_tokens_as_the_usage_of_a_batch() -> None:
 
 @pytest.mark.parametrize(("uncertain", "more"), [(0, {}), (2, {"uncertain": 2})], ids=["none", "two"])
 def test_sends_without_an_answer_are_told_where_there_are_any(uncertain: int, more: dict[str, int]) -> None:
-    told = json.loads(msgspec.json.encode(wire.Provenance("http://u/v1", 12, 0.5, 3, uncertain)))
+    told = json.loads(msgspec.json.encode(batch_api.Provenance("http://u/v1", 12, 0.5, 3, uncertain)))
     assert told == {"upstream": "http://u/v1", "latency_ms": 12, "upstream_seconds": 0.5, "attempts": 3, **more}
 
 
 def test_every_key_of_a_batch_is_written_nulls_included() -> None:
-    batch = wire.Batch(
+    batch = batch_api.Batch(
         id="batch_1", endpoint=CHAT, input_file_id="file-1", completion_window="24h",
-        status=wire.BatchStatus.VALIDATING, created_at=1,
+        status=batch_api.BatchStatus.VALIDATING, created_at=1,
     )  # fmt: skip
     written = json.loads(msgspec.json.encode(batch))
-    assert set(written) == set(wire.Batch.__struct_fields__)
+    assert set(written) == set(batch_api.Batch.__struct_fields__)
     assert written["object"] == "batch"
     assert written["request_counts"] == {"total": 0, "completed": 0, "failed": 0}
     assert written["output_file_id"] is None
 
 
 def test_the_final_statuses() -> None:
-    final = {status.value for status in wire.BatchStatus if status.is_final}
+    final = {status.value for status in batch_api.BatchStatus if status.is_final}
     assert final == {"completed", "failed", "expired", "cancelled"}

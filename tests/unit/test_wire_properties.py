@@ -13,10 +13,10 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core import answers, request_lines, wire
+from orchestrator.core import answers, batch_api, request_lines
 from orchestrator.core.answers import AnswerHead, TokenCounts
+from orchestrator.core.batch_api import LineError, ResultLine
 from orchestrator.core.request_lines import CheckedLine
-from orchestrator.core.wire import LineError, ResultLine
 from orchestrator.server.dispatch.result_lines import answer_line, error_line
 
 CHAT = "/v1/chat/completions"
@@ -37,7 +37,7 @@ JSON = st.recursive(
     LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=10
 )
 OBJECT = st.dictionaries(TEXT, JSON, max_size=4)
-PROVENANCE = st.none() | st.just(wire.Provenance("http://u/v1", 12, 0.5, 2))
+PROVENANCE = st.none() | st.just(batch_api.Provenance("http://u/v1", 12, 0.5, 2))
 
 
 @st.composite
@@ -152,7 +152,7 @@ def test_every_byte_of_a_file_is_in_a_line_or_blank(parts: list[bytes]) -> None:
 @settings(max_examples=150)
 @given(written(TEXT), written(OBJECT), st.integers(100, 599), PROVENANCE)
 def test_an_answer_keeps_its_content_on_one_line(
-    written_id: bytes, body: bytes, status: int, orch: wire.Provenance | None
+    written_id: bytes, body: bytes, status: int, orch: batch_api.Provenance | None
 ) -> None:
     custom_id = json.loads(written_id)
     line = answer_line(written_id, status, body, orch)
@@ -169,7 +169,7 @@ def test_an_answer_keeps_its_content_on_one_line(
 @settings(max_examples=100)
 @given(written(TEXT), TEXT, TEXT, PROVENANCE)
 def test_an_error_keeps_its_words_on_one_line(
-    written_id: bytes, code: str, message: str, orch: wire.Provenance | None
+    written_id: bytes, code: str, message: str, orch: batch_api.Provenance | None
 ) -> None:
     custom_id = json.loads(written_id)
     line = error_line(written_id, code, message, orch)

@@ -8,6 +8,7 @@ from pathlib import Path
 from orchestrator.core.errors import InputError
 from orchestrator.server.engines import cpu_models
 from orchestrator.server.engines.cpu_models import GEMMA, LocalModel, Recipe
+from orchestrator.server.engines.errors import EngineUnavailable
 from orchestrator.server.engines.layout import EngineDir
 
 HERE = Path(__file__).resolve().parent
@@ -36,7 +37,10 @@ RECIPES: Mapping[str, Recipe] = {
 
 def find_model(engine: EngineDir, name: str) -> LocalModel:
     """Return a finished model. Raises EngineUnavailable if it has not been made."""
-    return cpu_models.find_model(engine, _recipe(name))
+    recipe = _recipe(name)
+    if (model := cpu_models.made_model(engine, recipe)) is None:
+        raise EngineUnavailable(f"the model {recipe.folder} is not in {engine.models}", hint=recipe.command)
+    return model
 
 
 def make_model(engine: EngineDir, name: str) -> LocalModel:

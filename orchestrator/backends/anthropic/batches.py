@@ -55,7 +55,7 @@ from orchestrator.backends.anthropic.results import completion
 from orchestrator.backends.files import keep
 from orchestrator.backends.openai.read import Listing
 from orchestrator.backends.result_lines import lines
-from orchestrator.core import wire
+from orchestrator.core import batch_api
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import BackendRefused, NotSent, OrchError, Uncertain
 from orchestrator.core.refused_fields import ProviderError
@@ -238,7 +238,7 @@ class AnthropicBatches:
         untagged = None
         with self._translated(f"read {batch.id}"), self._results(batch.id) as found:
             for line in found:
-                with suppress(*wire.JSON_ERRORS):
+                with suppress(*batch_api.JSON_ERRORS):
                     if (tag := inline.tag_of(decode_row(line).custom_id)) is not None:
                         return tag
                     untagged = ""

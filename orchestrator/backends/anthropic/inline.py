@@ -21,7 +21,7 @@ import msgspec
 from orchestrator.backends import line_digest
 from orchestrator.backends.anthropic.messages import CHAT, translate
 from orchestrator.backends.anthropic.results import refused_line
-from orchestrator.core import request_lines, wire
+from orchestrator.core import batch_api, request_lines
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import InputError, JobFilesError
 
@@ -89,7 +89,7 @@ def _request(line: _Line, theirs: str, max_tokens: int) -> tuple[bytes, tuple[st
 def _request_line(raw: bytes, path: Path, number: int) -> _Line:
     try:
         return _decode_line(raw)
-    except wire.JSON_ERRORS as error:
+    except batch_api.JSON_ERRORS as error:
         raise InputError(f"is not a request: {error}", file=path, line=number) from None
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from orchestrator.backends.anthropic.rules import LEFT_OUT, TRANSLATED
 from orchestrator.backends.anthropic.schemas import fit_schema
-from orchestrator.core import wire
+from orchestrator.core import batch_api
 from orchestrator.core.errors import InputError
 from orchestrator.policy.dialect.rules import NEUTRAL
 
@@ -161,7 +161,7 @@ class _Translation:
         arguments = _text(function.get("arguments"), f"{where}.function.arguments")
         try:
             given = msgspec.json.decode(arguments.encode() or b"{}")
-        except wire.JSON_ERRORS:
+        except batch_api.JSON_ERRORS:
             given = None
         if not isinstance(given, dict):
             raise InputError("must be a JSON object", field=f"{where}.function.arguments")

@@ -14,7 +14,8 @@ from orchestrator.backends import BATCH_GONE, Intent, LineProblem, RemoteBatch, 
 from orchestrator.backends.anthropic import inline
 from orchestrator.backends.anthropic.results import result_line
 from orchestrator.backends.openai.read import asked_pause, unanswered
-from orchestrator.core import wire
+from orchestrator.core import batch_api
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import (
     AccountError,
     BackendBusy,
@@ -25,7 +26,6 @@ from orchestrator.core.errors import (
     Uncertain,
 )
 from orchestrator.core.refused_fields import ProviderError, names_request_field
-from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.row_errors import Disposition, classify, is_account
 
 FURTHEST_OFF = timedelta(hours=26)
@@ -108,7 +108,7 @@ def digest_of(line: bytes) -> bytes | None:
     """Return the digest of the input line in a line of results; None if it has none."""
     try:
         return inline.digest_of(decode_row(line).custom_id)
-    except wire.JSON_ERRORS:
+    except batch_api.JSON_ERRORS:
         return None
 
 
@@ -116,7 +116,7 @@ def read_result(line: bytes, ids: inline.Ids) -> tuple[str, bytes]:
     """Convert a line of results to OpenAI's shape, with its file; a line that is not a row stays unchanged."""
     try:
         row = decode_row(line)
-    except wire.JSON_ERRORS:
+    except batch_api.JSON_ERRORS:
         return "output", line
     theirs = lenient.text(row.custom_id)
     return result_line(ids.ours(theirs), theirs, row.result)

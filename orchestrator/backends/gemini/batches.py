@@ -10,7 +10,7 @@ from orchestrator.backends.files import keep
 from orchestrator.backends.gemini.api import NOTHING_SENT
 from orchestrator.backends.gemini.lines import refused_lines
 from orchestrator.backends.openai.batches import OpenAIBatches
-from orchestrator.core.wire import BatchStatus
+from orchestrator.core.batch_api import BatchStatus
 
 
 class GeminiBatches(OpenAIBatches):

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.backends.gemini.requests import CHAT, translate
-from orchestrator.core import wire
+from orchestrator.core import batch_api
 from orchestrator.core.errors import InputError
 
 REFUSED = "unsupported_parameter"
@@ -49,7 +49,7 @@ def _rows(source: Iterable[bytes]) -> Iterator[tuple[str, dict[str, Any] | None,
             continue
         try:
             line = _decode_line(raw)
-        except wire.JSON_ERRORS as error:
+        except batch_api.JSON_ERRORS as error:
             raise InputError(f"is not a request: {error}", line=number) from None
         try:
             if line.url != CHAT:

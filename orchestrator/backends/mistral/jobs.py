@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.backends import lenient, line_digest
-from orchestrator.core import wire
+from orchestrator.core import batch_api
 from orchestrator.core.error_body import read_error_value
 from orchestrator.core.errors import InputError
 
@@ -70,7 +70,7 @@ def job_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
             continue
         try:
             found = _decode_line(line)
-        except wire.JSON_ERRORS as error:
+        except batch_api.JSON_ERRORS as error:
             raise InputError(f"is not a request: {error}", line=number) from None
         yield b'{"custom_id":%b,"body":%b}\n' % (bytes(found.custom_id), bytes(found.body))
 
@@ -79,6 +79,6 @@ def digest_of(line: bytes) -> bytes:
     """Return the digest of a line, the same with and without method and address."""
     try:
         found = _decode_line(line)
-    except wire.JSON_ERRORS:
+    except batch_api.JSON_ERRORS:
         return line_digest(line)
     return blake2b(bytes(found.custom_id) + b"\0" + bytes(found.body), digest_size=8).digest()

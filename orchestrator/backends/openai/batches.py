@@ -33,10 +33,10 @@ from orchestrator.backends.openai.profiles import PROFILES
 from orchestrator.backends.openai.read import UNREADABLE, meaning
 from orchestrator.backends.profiles import Profile, window_for
 from orchestrator.backends.result_lines import result_lines
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.clock import now
 from orchestrator.core.errors import NotSent, OrchError, StrayUpload, Uncertain
 from orchestrator.core.retry_after import date_of
-from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.preflight import DirectAnswer
 
 PAGE = 100

@@ -14,6 +14,7 @@ import httpx2
 
 from orchestrator.backends import HOME_KEY, SHARD_KEY, DoctorCheck, LineProblem, RemoteBatch, RemoteFile, lenient
 from orchestrator.backends.openai.api import ApiRefusal
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.clock import now
 from orchestrator.core.error_body import ErrorWords
 from orchestrator.core.errors import (
@@ -28,7 +29,6 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.refusal_words import refuses_request
 from orchestrator.core.retry_after import retry_after
-from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.row_errors import is_account
 
 ORDER_SLACK = timedelta(minutes=1)

@@ -7,9 +7,9 @@ from hashlib import blake2b
 
 import msgspec
 
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.replica.contents import ReplicaLayout
 from orchestrator.core.replica.storage import DamagedReplica, Missing, Storage
-from orchestrator.core.wire import JSON_ERRORS
 
 OBJECTS, MANIFESTS = "objects", "manifests"
 PIECE_BYTES = 8 * 1024 * 1024

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from orchestrator.core.atomic import durable
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.replica.contents import MARK, ReplicaLayout
 from orchestrator.core.replica.manifest import MANIFESTS, OBJECTS, Manifest
@@ -25,7 +26,6 @@ from orchestrator.core.replica.who_is_active import (
     Superseded,
     seconds,
 )
-from orchestrator.core.wire import JSON_ERRORS
 
 LOOK_SECONDS = 1.0
 RENEW_SECONDS = 2.0

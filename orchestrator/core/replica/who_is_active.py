@@ -13,9 +13,9 @@ from threading import Lock
 
 import msgspec
 
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.errors import StorageError
 from orchestrator.core.replica.storage import Missing, Storage
-from orchestrator.core.wire import JSON_ERRORS
 
 FOLDER = "heads"
 DIGITS = 12

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.replica.who_is_active import seconds
-from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.daemon.lock import running_daemon
 from orchestrator.settings.home import Home
 

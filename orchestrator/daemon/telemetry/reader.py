@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardState
-from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.daemon.telemetry.messages import bounded, content_of
 from orchestrator.daemon.telemetry.spans import (
     PROVIDERS,

@@ -13,11 +13,11 @@ from hashlib import sha256
 
 from msgspec import Struct
 
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.counts import Counts
 from orchestrator.core.events import Happened
 from orchestrator.core.model import FinishedRow, Job, RequestState, job_state
 from orchestrator.core.shards import Shard
-from orchestrator.core.wire import BatchStatus
 
 Value = str | int | float | bool | tuple[str, ...]
 

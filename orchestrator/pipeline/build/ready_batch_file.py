@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.core import request_lines, wire
+from orchestrator.core import batch_api, request_lines
 from orchestrator.core.errors import InputError
 from orchestrator.policy.request_limits import too_large
 
@@ -24,9 +24,9 @@ def batch_lines(path: Path) -> Iterator[tuple[request_lines.CheckedLine, bytes]]
             if key in seen:
                 checked = _duplicate(path, checked.custom_id)
             elif (large := too_large(raw, checked.url, checked.body)) is not None:
-                checked = wire.LineError("integer_above_max_value", large[1], large[0])
+                checked = batch_api.LineError("integer_above_max_value", large[1], large[0])
             seen.add(key)
-        if isinstance(checked, wire.LineError):
+        if isinstance(checked, batch_api.LineError):
             problems.append(InputError(checked.message, file=path, line=number, field=checked.param))
             if len(problems) == MAX_ERRORS:
                 break
@@ -41,12 +41,12 @@ def batch_lines(path: Path) -> Iterator[tuple[request_lines.CheckedLine, bytes]]
         raise InputError("the file has no request lines", file=path, hint="write one request per line")
 
 
-def _duplicate(path: Path, custom_id: str) -> wire.LineError:
+def _duplicate(path: Path, custom_id: str) -> batch_api.LineError:
     error = request_lines.duplicate_error(custom_id)
     for number, raw in _numbered(path):
         first = request_lines.check_line(raw)
         if isinstance(first, request_lines.CheckedLine) and first.custom_id == custom_id:
-            return wire.LineError(error.code, f"{error.message} Line {number} has it first.", error.param)
+            return batch_api.LineError(error.code, f"{error.message} Line {number} has it first.", error.param)
     return error
 
 

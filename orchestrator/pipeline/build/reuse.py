@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from orchestrator.core import answers, wire
+from orchestrator.core import answers, batch_api
 from orchestrator.core.model import Job, JobId, JobKind, RequestState, Row, Why
 from orchestrator.pipeline.plan.routes import models_of, objections
 from orchestrator.policy.answer_text import response_json
@@ -181,7 +181,7 @@ def learned_bound(store: Store, job: Job) -> Callable[[Task, str], int]:
     return bound
 
 
-_decode_line = msgspec.json.Decoder(wire.ResultLine).decode
+_decode_line = msgspec.json.Decoder(batch_api.ResultLine).decode
 
 
 def holding(home: Home, found: Mapping[str, Earlier]) -> dict[str, Earlier]:
@@ -205,7 +205,7 @@ def _is_read(known: Earlier) -> bool:
 def _holds(home: Home, known: Earlier) -> bool:
     facts = known.facts
     path = home.results(facts["result_shard"], facts["result_kind"])
-    with suppress(OSError, *wire.JSON_ERRORS), path.open("rb") as file:
+    with suppress(OSError, *batch_api.JSON_ERRORS), path.open("rb") as file:
         file.seek(facts["result_offset"])
         response = _decode_line(file.read(facts["result_length"])).response
         if response is not None and not answers.read_answer(response_json(response)).is_answer:

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from orchestrator.backends import RemoteBatch
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import AccountError, BackendError, UsageError
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard
-from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.polls import PolledShard, RunPhase
 from orchestrator.policy import evidence, overdue

@@ -14,9 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.backends import Download
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import AccountError, BackendError, BackendRefused, StorageError
 from orchestrator.core.shards import Shard
-from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.lost_answers import GONE, KINDS
 from orchestrator.pipeline.polls import BestReading, FilesPhase

@@ -9,12 +9,12 @@ import msgspec
 from msgspec.structs import replace
 
 from orchestrator.backends import LineProblem
-from orchestrator.core import request_lines, wire
+from orchestrator.core import batch_api, request_lines
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import AccountError, BackendError, RefusedError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, Usage
 from orchestrator.core.shards import HoldCode, Shard, ShardId
-from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline import lost_answers
 from orchestrator.pipeline.admission import CallKind
 from orchestrator.pipeline.backend_handles import BackendHandle
@@ -226,7 +226,7 @@ def record(store: Store, home: Home, shard: Shard, model: str, answered: Mapping
                 if sent.custom_id in wanted:
                     wanted.remove(sent.custom_id)
                     found.setdefault(sent.url, set()).add(fields_of(line))
-    except (OSError, ValueError, *wire.JSON_ERRORS):
+    except (OSError, ValueError, *batch_api.JSON_ERRORS):
         return
     for endpoint, fields in found.items():
         store.proofs.add(shard.backend, endpoint, model, fields, now)

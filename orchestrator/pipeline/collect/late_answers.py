@@ -18,11 +18,11 @@ from msgspec import Struct
 
 from orchestrator.backends import RemoteBatch
 from orchestrator.core.atomic import durable
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import AccountError, BackendRefused
 from orchestrator.core.model import Job, Outcome, RequestState
 from orchestrator.core.shards import Shard, ShardState
-from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.sent_documents import SentDocuments
 from orchestrator.pipeline.collect.settling import abandon, settled

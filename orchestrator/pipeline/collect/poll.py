@@ -10,11 +10,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.backends import BATCH_GONE, RemoteBatch
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, BackendRefused, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import HoldCode, Shard, ShardState
-from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.admission import CallKind
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import batch_life, common_refusals

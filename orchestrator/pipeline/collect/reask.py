@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from orchestrator.core import wire
+from orchestrator.core import batch_api
 from orchestrator.core.errors import JobFilesError
 from orchestrator.core.model import Job, Outcome, Span
 from orchestrator.core.shards import Shard
@@ -25,7 +25,7 @@ from orchestrator.settings.stored_spec import tasks_of
 from orchestrator.store import Store
 from orchestrator.store.records import InShard, Settled
 
-_decode_result = msgspec.json.Decoder(wire.ResultLine).decode
+_decode_result = msgspec.json.Decoder(batch_api.ResultLine).decode
 
 
 def retries_of(job: Job) -> Mapping[str, int]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from orchestrator.core import wire
+from orchestrator.core import batch_api
 from orchestrator.core.errors import JobFilesError
 from orchestrator.core.model import FinishedRow, Job, RequestState, Span
 from orchestrator.pipeline.finish.merge import ResultLines
@@ -26,7 +26,7 @@ from orchestrator.store import Store
 from orchestrator.store.reduce_rows import UnaskedRow, Unmade
 
 CHUNK = 100
-_decode_result = msgspec.json.Decoder(wire.ResultLine).decode
+_decode_result = msgspec.json.Decoder(batch_api.ResultLine).decode
 
 
 def reduce(store: Store, home: Home, job: Job, now: datetime) -> bool:

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import msgspec
 
-from orchestrator.core import request_lines, wire
+from orchestrator.core import batch_api, request_lines
 from orchestrator.core.model import JobId, Span
 from orchestrator.core.shards import ShardId
 from orchestrator.policy import request_limits
@@ -68,7 +68,7 @@ class SentBounds:
         return self._known.get(row.custom_id)
 
     def _read(self) -> Iterator[tuple[str, int]]:
-        with suppress(OSError, *wire.JSON_ERRORS), self._path.open("rb") as file:
+        with suppress(OSError, *batch_api.JSON_ERRORS), self._path.open("rb") as file:
             for _, _, line in request_lines.lines(file):
                 asked = _decode(line)
                 _, most = request_limits.bounds(asked.url, asked.body)

@@ -21,7 +21,7 @@ from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import common_refusals, reask
 from orchestrator.pipeline.collect.common_refusals import OF_REQUEST, CommonRefusal
 from orchestrator.pipeline.collect.fetch import discard
-from orchestrator.pipeline.collect.lessons import Lessons
+from orchestrator.pipeline.collect.learned_refusals import Lessons
 from orchestrator.pipeline.collect.sent_documents import SentBounds, SentDocuments
 from orchestrator.pipeline.collect.unanswered import (
     CHUNK,

@@ -11,14 +11,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from orchestrator.backends import BATCH_GONE, LineProblem
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.counts import number_of
 from orchestrator.core.model import Job, Outcome, RequestState
 from orchestrator.core.shards import Shard
-from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.common_refusals import FEWEST, CommonRefusal, of_verdict
 from orchestrator.pipeline.collect.fetch import FetchedFiles
-from orchestrator.pipeline.collect.lessons import Lessons
+from orchestrator.pipeline.collect.learned_refusals import Lessons
 from orchestrator.policy import batch_errors, results, row_errors
 from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.batch_errors import INPUT_LOST, NOT_SENT, STRAY_UPLOADS, BatchFault, BatchVerdict

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 
 from orchestrator.core.atomic import durable
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.durations import duration
 from orchestrator.core.engines import EngineRates
 from orchestrator.core.errors import StorageError
-from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.pipeline import disk
 from orchestrator.settings.config import Retention
 from orchestrator.settings.home import Home

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.model import Forecast, Job
 from orchestrator.core.shards import Shard
-from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.forecast import Lengths
 from orchestrator.policy.planner import Plan
 from orchestrator.store import Store

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from orchestrator.backends import BatchOrder, Intent, RemoteBatch, Sighting, line_digest
 from orchestrator.backends.profiles import window_for
+from orchestrator.core.engine_order import due_at
 from orchestrator.core.errors import (
     AccountError,
     BackendBusy,
@@ -34,7 +35,6 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.model import Job
 from orchestrator.core.shards import HoldCode, Shard, ShardState
-from orchestrator.core.turns import due_at
 from orchestrator.pipeline import lost_answers
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
 from orchestrator.pipeline.collect.settling import abandon

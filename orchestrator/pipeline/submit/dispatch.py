@@ -24,8 +24,8 @@ from orchestrator.pipeline.provider_calls import Done
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
 from orchestrator.pipeline.submit import batch_creation, preflight
 from orchestrator.pipeline.submit.batch_creation import input_digests
-from orchestrator.pipeline.submit.earlier_batches import EarlierBatches
 from orchestrator.pipeline.submit.preflight import Preflights
+from orchestrator.pipeline.submit.unknown_batches import UnknownBatches
 from orchestrator.policy.budgets import TooDear
 from orchestrator.policy.preflight import PreflightFinding
 from orchestrator.policy.quota import Split
@@ -57,7 +57,7 @@ class Dispatch:
         self._preflights = preflights
         self._dissolve = dissolve
         self._asks = Lock()
-        self._earlier = EarlierBatches(work.store, work.home, work.now, self._lines)
+        self._earlier = UnknownBatches(work.store, work.home, work.now, self._lines)
 
     def _lines(self, job: Job, shard: Shard, handle: BackendHandle) -> dict[str, bytes]:
         models, now = self._work.backends.models(job), self._work.now()

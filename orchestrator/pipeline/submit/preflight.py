@@ -15,13 +15,13 @@ from msgspec import Struct
 
 from orchestrator.backends.direct import result_line
 from orchestrator.core.atomic import durable
+from orchestrator.core.batch_api import BatchStatus, Provenance
 from orchestrator.core.errors import InputError, JobFilesError, NotSent
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.tokens import estimate
-from orchestrator.core.wire import BatchStatus, Provenance
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
-from orchestrator.pipeline.collect.lessons import Lessons
+from orchestrator.pipeline.collect.learned_refusals import Lessons
 from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.unproven import is_priced, is_wanted, unproven
 from orchestrator.pipeline.shard_context import ShardWork

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from orchestrator.core.batch_api import NO_BODY
 from orchestrator.core.refused_fields import SYSTEM
-from orchestrator.core.wire import NO_BODY
 from orchestrator.policy.dialect import structured
 from orchestrator.policy.dialect.draft import Draft, Loss, Messages, system_into_question
 from orchestrator.policy.dialect.openai_rules import to_responses

@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.durations import MINUTE
+from orchestrator.core.engine_order import due_at, turn
 from orchestrator.core.model import Job, JobId
 from orchestrator.core.shards import AHEAD, AT_BACKEND, Shard, ShardState
-from orchestrator.core.turns import due_at, turn
-from orchestrator.core.wire import BatchStatus
 from orchestrator.policy import forecast
 from orchestrator.policy.forecast import Assumed, Pace, SeenBatch, Speeds, Turnaround, Wait
 from orchestrator.policy.planner.batch_shares import BatchShare

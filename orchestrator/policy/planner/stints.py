@@ -11,10 +11,10 @@ from itertools import pairwise
 from msgspec import Struct
 from msgspec.structs import replace
 
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.engines import EngineHold
 from orchestrator.core.model import JobId, ProgressSample
 from orchestrator.core.shards import Shard, ShardState
-from orchestrator.core.wire import BatchStatus
 from orchestrator.policy.forecast import Stint
 
 OUTPUT_WEIGHT = 8.0

@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from orchestrator.core.batch_api import Batch, BatchStatus
 from orchestrator.core.clock import now
 from orchestrator.core.durations import window_seconds
-from orchestrator.core.wire import Batch, BatchStatus
 from orchestrator.server.api.access import limits_of, require_room
 from orchestrator.server.api.http import ApiError, as_json, json_body, limit_of, missing, page, tenant_of
 from orchestrator.server.endpoints import FORMS

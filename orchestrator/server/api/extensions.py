@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from orchestrator.core.wire import Batch, BatchStatus, File
+from orchestrator.core.batch_api import Batch, BatchStatus, File
 from orchestrator.server import ordered_results as merged
 from orchestrator.server.api.access import limits_of, require_bytes, require_room
 from orchestrator.server.api.batches import batch_object, batch_of

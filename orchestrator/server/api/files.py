@@ -11,8 +11,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from orchestrator.core.batch_api import File
 from orchestrator.core.clock import now
-from orchestrator.core.wire import File
 from orchestrator.server import multipart
 from orchestrator.server.api.access import most_bytes, require_bytes
 from orchestrator.server.api.content import content

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from orchestrator.core.wire import JSON_ERRORS, ErrorObject
+from orchestrator.core.batch_api import JSON_ERRORS, ErrorObject
 from orchestrator.server.memory_limits import NoSpace, RoomFull, Rooms, RoomShare
 
 log = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from orchestrator.core import wire
+from orchestrator.core import batch_api
+from orchestrator.core.batch_api import Batch, ErrorObject, File, Upload, UploadPart
 from orchestrator.core.version import __version__
-from orchestrator.core.wire import Batch, ErrorObject, File, Upload, UploadPart
 from orchestrator.server.api.access import OPEN_PATHS
 from orchestrator.server.api.files import PURPOSES
 from orchestrator.server.api.http import as_json
@@ -71,7 +71,7 @@ class NewBatch(msgspec.Struct):
 
     input_file_id: Annotated[str, Meta(min_length=1)]
     endpoint: Annotated[
-        str, Meta(description="A path of the upstreams.", examples=list(wire.ENDPOINTS), min_length=1)
+        str, Meta(description="A path of the upstreams.", examples=list(batch_api.ENDPOINTS), min_length=1)
     ]
     completion_window: Annotated[
         str, Meta(pattern="^[1-9][0-9]{0,6}[smhd]$", description="`24h`, or any number with s, m, h or d.")

@@ -13,7 +13,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.routing import Route
 
-from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.server.api.http import ApiError, BodyInMemory, read_body
 from orchestrator.server.dispatch import unreachable
 from orchestrator.server.dispatch.aliases import renamed

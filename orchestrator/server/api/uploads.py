@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from orchestrator.core.wire import File, Upload, UploadPart, UploadStatus
+from orchestrator.core.batch_api import File, Upload, UploadPart, UploadStatus
 from orchestrator.server import multipart
 from orchestrator.server.api.access import require_bytes
 from orchestrator.server.api.files import check_purpose, checked_name, lifetime, seconds_now, take_in

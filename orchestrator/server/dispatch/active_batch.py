@@ -11,11 +11,11 @@ from time import monotonic
 
 import msgspec
 
-from orchestrator.core import answers, wire
+from orchestrator.core import answers, batch_api
 from orchestrator.core.answers import NO_TOKENS, TokenCounts
+from orchestrator.core.batch_api import BatchStatus, RequestCounts
 from orchestrator.core.errors import StorageError
 from orchestrator.core.request_lines import id_key
-from orchestrator.core.wire import BatchStatus, RequestCounts
 from orchestrator.server.dispatch import bodies, packing, results, torn_result_lines
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.in_flight import UNREADABLE_SECONDS, RowSource, Work
@@ -166,7 +166,7 @@ class ActiveBatch(RowSource):
         """True if rows without a result will not be sent any more."""
         return self.stopping is not None
 
-    def counted(self) -> wire.Batch:
+    def counted(self) -> batch_api.Batch:
         """Return the batch with the counts and usage of its durable results."""
         if self.batch.status is BatchStatus.VALIDATING:
             return self.batch
@@ -223,7 +223,7 @@ class ActiveBatch(RowSource):
         try:
             line = self._line(index)
         except (StorageError, bodies.BodyError):
-            return wire.NO_BODY, None
+            return batch_api.NO_BODY, None
         return line.custom_id.copy(), packing.read(self.endpoint, line.body)
 
     def give_back(self, work: Work) -> None:
@@ -328,7 +328,7 @@ class ActiveBatch(RowSource):
             tier=self._tier,
         )
 
-    def refuse(self, work: Work, fault: wire.LineError) -> None:
+    def refuse(self, work: Work, fault: batch_api.LineError) -> None:
         rows = work.packed or (work.index,)
         for index in rows:
             line = error_line(self._open_input.custom_id(index), fault.code, fault.message, None)
@@ -362,7 +362,7 @@ class ActiveBatch(RowSource):
             self._sent.answered(index)
         if self.options.provenance:
             took, doubts, is_full = round(latency * 1000), self._doubts(index), upstream.served.is_full(reply.tokens)
-            orch = wire.Provenance(upstream.shown, took, round(seconds, 6), work.attempts, doubts, is_full)
+            orch = batch_api.Provenance(upstream.shown, took, round(seconds, 6), work.attempts, doubts, is_full)
         upstream.stats.latencies.observe(latency)
         place = None if work.packed else reply.place
         kind, line, tokens = outcome_of(custom_id, reply, verdict, orch, upstream.stats)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from orchestrator.core.answers import TokenCounts
-from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.server.dispatch.bodies import DEFAULT_MODEL
 
 ANY = "*"

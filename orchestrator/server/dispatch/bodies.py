@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from orchestrator.core.batch_api import JSON_ERRORS, LineError
 from orchestrator.core.errors import InputError
-from orchestrator.core.wire import JSON_ERRORS, LineError
 
 DEFAULT_MODEL = "default"
 

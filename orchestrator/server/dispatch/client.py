@@ -11,12 +11,12 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from orchestrator.core.answers import TokenCounts, answer_tokens, plain_answer_tokens, read_answer
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.clock import now
 from orchestrator.core.error_body import ErrorWords, read_error
 from orchestrator.core.refusal_words import status_meant
 from orchestrator.core.request_lines import is_too_deep
 from orchestrator.core.retry_after import retry_after
-from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.server.dispatch import http1
 from orchestrator.server.dispatch.payload import Payload
 from orchestrator.server.dispatch.rate_limiter import LONGEST_TEXT, Standings, read_standings

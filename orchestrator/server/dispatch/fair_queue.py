@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
-from orchestrator.core.turns import turn
+from orchestrator.core.engine_order import turn
 
 TIGHT = 0.5
 """Batches are urgent once they need more than this part of their remaining time, alone at the present rate."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec import Raw
 
-from orchestrator.core.wire import LineError
+from orchestrator.core.batch_api import LineError
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.packing import Pack
 from orchestrator.server.dispatch.rate_limiter import Ticket

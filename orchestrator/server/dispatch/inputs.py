@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from orchestrator.core import request_lines, wire
-from orchestrator.core.wire import JSON_ERRORS
+from orchestrator.core import batch_api, request_lines
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.server.dispatch.bodies import BodyError
 from orchestrator.server.dispatch.plan import InputRows
 
@@ -78,5 +78,5 @@ class Input:
     def custom_id(self, index: int) -> msgspec.Raw:
         """Return a row's id as JSON; null if it cannot be read."""
         with contextlib.suppress(OSError):
-            return request_lines.find_custom_id(self.plan.read(self._fd, index)) or wire.NO_BODY
-        return wire.NO_BODY
+            return request_lines.find_custom_id(self.plan.read(self._fd, index)) or batch_api.NO_BODY
+        return batch_api.NO_BODY

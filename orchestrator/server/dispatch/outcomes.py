@@ -6,9 +6,9 @@ import logging
 
 import msgspec
 
-from orchestrator.core import answers, wire
+from orchestrator.core import answers, batch_api
 from orchestrator.core.answers import NO_TOKENS, TokenCounts
-from orchestrator.core.wire import MAX_LINE_BYTES, LineError
+from orchestrator.core.batch_api import MAX_LINE_BYTES, LineError
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.result_lines import answer_line, error_body, error_line
 from orchestrator.server.dispatch.retry import Action, RetryVerdict
@@ -24,7 +24,7 @@ Outcome = tuple[str, bytes, TokenCounts]
 
 
 def outcome_of(
-    custom_id: msgspec.Raw, reply: Reply, verdict: RetryVerdict, orch: wire.Provenance | None, stats: Stats
+    custom_id: msgspec.Raw, reply: Reply, verdict: RetryVerdict, orch: batch_api.Provenance | None, stats: Stats
 ) -> Outcome:
     """Return the outcome of a row after its last attempt, counted in its upstream's `stats`. Never raises."""
     try:

@@ -23,8 +23,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.counts import number_of
-from orchestrator.core.wire import JSON_ERRORS
 
 # With 64 inputs the request's own cost per row is negligible, and the answer stays at some megabytes (64 x 4,096
 # numbers are 5 MB). 8,192 tokens are what a vLLM on a large GPU computes in one step (2,048 on others, 16,384 on the

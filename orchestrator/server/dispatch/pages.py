@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.error_body import read_error
 from orchestrator.core.errors import BackendError
 from orchestrator.core.sanitize import shortened
-from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.server.dispatch import http1
 
 ASK_SECONDS = 5.0

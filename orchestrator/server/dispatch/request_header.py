@@ -11,8 +11,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from orchestrator.core.batch_api import JSON_ERRORS, MAX_LINE_BYTES, LineError
 from orchestrator.core.request_lines import LONGEST_MODEL, CheckedLine, check_line, is_too_deep, short_url
-from orchestrator.core.wire import JSON_ERRORS, MAX_LINE_BYTES, LineError
 
 _NONE = msgspec.Raw()
 

@@ -7,10 +7,10 @@ from itertools import count
 
 import msgspec
 
-from orchestrator.core import wire
+from orchestrator.core import batch_api
+from orchestrator.core.batch_api import ErrorObject
 from orchestrator.core.error_body import read_error
 from orchestrator.core.jsonl import single_line
-from orchestrator.core.wire import ErrorObject
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.records import BatchOptions
 
@@ -24,7 +24,7 @@ _PREFIX = os.urandom(8).hex().encode()
 _numbers = count()
 
 
-def answer_line(custom_id: msgspec.Raw | bytes, status: int, body: bytes, orch: wire.Provenance | None) -> bytes:
+def answer_line(custom_id: msgspec.Raw | bytes, status: int, body: bytes, orch: batch_api.Provenance | None) -> bytes:
     """Return a result line around an answer's unchanged bytes; `custom_id` is JSON."""
     # In JSON, newlines occur only between tokens, so spaces can replace them.
     flat = body.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in body or b"\r" in body else body
@@ -35,7 +35,7 @@ def answer_line(custom_id: msgspec.Raw | bytes, status: int, body: bytes, orch: 
     )
 
 
-def error_line(custom_id: msgspec.Raw | bytes, code: str, message: str, orch: wire.Provenance | None) -> bytes:
+def error_line(custom_id: msgspec.Raw | bytes, code: str, message: str, orch: batch_api.Provenance | None) -> bytes:
     """Return the result line of a row without an answer; `custom_id` is JSON."""
     return single_line(
         b'{"id":"batch_req_%b%08x","custom_id":%b,"response":null,"error":%b%b}'
@@ -52,11 +52,11 @@ def unfinished_line(
     """
     orch = None
     if options.provenance and (seconds or doubts):
-        orch = wire.Provenance("", 0, round(seconds, 6), max(1, doubts), doubts)
+        orch = batch_api.Provenance("", 0, round(seconds, 6), max(1, doubts), doubts)
     return error_line(custom_id, code, f"{message} {IN_DOUBT}" if doubts else message, orch)
 
 
-def _extension(orch: wire.Provenance | None) -> bytes:
+def _extension(orch: batch_api.Provenance | None) -> bytes:
     return b"" if orch is None else b',"orch":' + _encode(orch)
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from orchestrator.core.answers import NO_TOKENS, TokenCounts, answer_tokens
-from orchestrator.core.wire import JSON_ERRORS, ResultLine
+from orchestrator.core.batch_api import JSON_ERRORS, ResultLine
 
 
 class Note(NamedTuple):

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from orchestrator.core.atomic import durable
+from orchestrator.core.batch_api import JSON_ERRORS, MAX_LINE_BYTES, ResultLine
 from orchestrator.core.request_lines import lines
-from orchestrator.core.wire import JSON_ERRORS, MAX_LINE_BYTES, ResultLine
 
 LONGEST_LINE = MAX_LINE_BYTES + 64 * 1024
 """An answer's line is at most as long as a request's; an error's line may hold an id as long as a request."""

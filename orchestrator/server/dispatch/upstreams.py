@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.answers import answer_tokens
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.counts import number_of
-from orchestrator.core.wire import JSON_ERRORS
 from orchestrator.server.dispatch import http1
 from orchestrator.server.dispatch.aliases import Aliases, ServedModels
 from orchestrator.server.dispatch.bodies import is_priority_refused

@@ -72,40 +72,32 @@ class LocalModel(Struct, frozen=True):
     max_model_len: int
 
 
-def find_model(engine: EngineDir, recipe: Recipe) -> LocalModel:
-    """Return the finished model of a recipe. Raises EngineUnavailable if it has not been made."""
-    if not _is_made(engine, recipe):
-        raise EngineUnavailable(f"the model {recipe.folder} is not in {engine.models}", hint=recipe.command)
-    return _local(engine, recipe)
+def made_model(engine: EngineDir, recipe: Recipe) -> LocalModel | None:
+    """Return the finished model of a recipe, None if it has not been made."""
+    path = engine.models / recipe.folder
+    stamp = path / STAMP
+    if not stamp.is_file() or stamp.read_text(encoding="utf-8").strip() != recipe.fingerprint():
+        return None
+    return LocalModel(recipe.folder, path, path / TEMPLATE, recipe.max_model_len)
 
 
 def make_model(engine: EngineDir, recipe: Recipe) -> LocalModel:
     """Make the model unless it exists. Raises EngineUnavailable with the reason."""
-    if _is_made(engine, recipe):
-        return _local(engine, recipe)
+    if (model := made_model(engine, recipe)) is not None:
+        return model
     require_installed(engine)
     try:
         with engine.lock():
-            if not _is_made(engine, recipe):
+            if (model := made_model(engine, recipe)) is None:
                 engine.require_space(recipe.space, f"the model {recipe.folder}")
                 say(f"making {recipe.note}")
-                _make(engine, recipe)
+                model = _make(engine, recipe)
     except OSError as error:
         raise EngineUnavailable(f"the model cannot be made in {engine.models}: {error}") from error
-    return _local(engine, recipe)
+    return model
 
 
-def _local(engine: EngineDir, recipe: Recipe) -> LocalModel:
-    path = engine.models / recipe.folder
-    return LocalModel(recipe.folder, path, path / TEMPLATE, recipe.max_model_len)
-
-
-def _is_made(engine: EngineDir, recipe: Recipe) -> bool:
-    stamp = engine.models / recipe.folder / STAMP
-    return stamp.is_file() and stamp.read_text(encoding="utf-8").strip() == recipe.fingerprint()
-
-
-def _make(engine: EngineDir, recipe: Recipe) -> None:
+def _make(engine: EngineDir, recipe: Recipe) -> LocalModel:
     started = time.monotonic()
     # Remains of an earlier attempt are useless; only a complete model gets the final name.
     scratch = engine.models / f".{recipe.folder}.part"
@@ -122,7 +114,8 @@ def _make(engine: EngineDir, recipe: Recipe) -> None:
         made.replace(final)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    say(f"made {engine.models / recipe.folder} ({time.monotonic() - started:.0f} s)")
+    say(f"made {final} ({time.monotonic() - started:.0f} s)")
+    return LocalModel(recipe.folder, final, final / TEMPLATE, recipe.max_model_len)
 
 
 def _fill(engine: EngineDir, recipe: Recipe, scratch: Path, made: Path) -> None:

@@ -21,13 +21,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from orchestrator.backends import BATCH_GONE, RemoteBatch
-from orchestrator.core import wire
+from orchestrator.core import batch_api
 from orchestrator.core.atomic import durable
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import AccountError, BackendError, BackendRefused, RefusedError, StorageError, Uncertain
 from orchestrator.core.model import SUPERSEDED_BY, Job, JobId
 from orchestrator.core.shards import Shard, ShardId, ShardState
-from orchestrator.core.wire import BatchStatus
 from orchestrator.pipeline import lost_answers
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.lost_answers import LostAnswers
@@ -47,7 +47,7 @@ ASKED_ABOUT = "lost_batches"
 Lines = Callable[[Job, Shard, BackendHandle], Mapping[str, bytes]]
 
 
-class EarlierBatches:
+class UnknownBatches:
     """Finds and adopts such batches. Made at the start of a process.
 
     A job newer than the process has no unknown batches; but a forgotten job may have asked for its rows.
@@ -425,7 +425,7 @@ def has_last_create(store: Store, home: Home, backend: str) -> bool:
         note = msgspec.json.decode(content, type=_LastCreate)
     except FileNotFoundError:
         return not home.is_copy and not store.shards.intended_since(backend, EVER)
-    except (OSError, *wire.JSON_ERRORS):
+    except (OSError, *batch_api.JSON_ERRORS):
         return False
     if note.boot != _boot() or abs(changed_at - note.written_at) > CLOCK_SLACK:
         return False
