@@ -240,7 +240,7 @@ def test_a_plan_is_made_by_the_terms_of_its_orders(desk: Desk) -> None:
     asked = Planning(desk.store, desk.config, rich, now(), lambda job: Decimal("1000"))
     enough = asked.plan()
     assert enough.chance == asked.outlook().chance  # type: ignore[union-attr]
-    tight = Planning(desk.store, desk.config, rich, now(), lambda job: enough.at_most / 4)
+    tight = Planning(desk.store, desk.config, rich, now(), lambda job: enough.expected / 4)
     plan = tight.plan()
     assert not plan.verdict.holds
     assert plan.chance == tight.outlook().chance == 0.0  # type: ignore[union-attr]

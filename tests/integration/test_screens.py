@@ -15,7 +15,8 @@ from tests.support.scripted import scripted
 from tests.support.terminal import in_terminal, lines_of
 
 TEXTS = {"long": "-" + "long-name" * 14, "wide": "契約書の名前" * 10, "words": " a few words of it" * 6}
-DATA = ("--csv", "--md", "--raw")
+DATA = ("--csv", "--md", "--raw", "man", "fish", "budgets")
+"""What programs read: rows, and pages and scripts as they are."""
 
 
 @pytest.mark.thinned(2)

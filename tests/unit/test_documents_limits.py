@@ -13,18 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 
 READ = r"""
-import json, re, sys, time
+import json, re, sys
 from pathlib import Path
 from orchestrator.documents import Document, read
 from orchestrator.settings.job_spec import (DocumentSource)
-started = time.process_time()
 counts = {}
 for document in read(DocumentSource.model_validate_json(sys.argv[2]), Path(sys.argv[1])):
     kind = "read" if isinstance(document, Document) else str(document.code)
     counts[kind] = counts.get(kind, 0) + 1
 # Not ru_maxrss: a process inherits that from the one that started it.
 peak = int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
-print(json.dumps({"counts": counts, "peak_mib": peak, "seconds": time.process_time() - started}))
+print(json.dumps({"counts": counts, "peak_mib": peak}))
 """
 
 
@@ -89,12 +88,11 @@ def test_one_large_row_group_stays_out_of_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_many_small_files_are_read_in_seconds(tmp_path: Path) -> None:
+def test_many_small_files_take_little_memory(tmp_path: Path) -> None:
     for folder in range(20):
         (tmp_path / f"docs/{folder:02}").mkdir(parents=True)
         for i in range(1000):
             (tmp_path / f"docs/{folder:02}/{i:03}.txt").write_text("A short document. " * 50)
     result = measured(tmp_path, path="docs")
     assert result["counts"] == {"read": 20_000}
-    assert result["seconds"] < 1.2  # six seconds for 100,000
     assert result["peak_mib"] < 100

@@ -64,6 +64,7 @@ def test_a_plan_that_does_not_hold_may_cost_what_the_budget_covers() -> None:
     assert routes(planned) == {"openai": 8000}
     assert planned.chance < 0.99
     assert planned.at_most == Decimal(tight)
+    assert plan(8000, [late], terms(5, "1000"), NOW).at_most < 10, "no row costs more than at the dearest option"
 
 
 CHOICES: dict[str, tuple[list[Option], Terms, dict[str, int]]] = {

@@ -110,7 +110,9 @@ def _plan_from(
         return Plan((), refused, None, Decimal(0), Decimal(0), 0.0, _verdict(work, terms, None))
     at_most = chosen.at_most + more.p95
     if terms.budget is not None and terms.late_cost is None and not chosen.holds:
-        at_most = terms.budget  # rows go elsewhere later, as far as the budget covers it
+        # Rows go elsewhere later, as far as the budget covers it.
+        dearest = rows * max(option.cost.p95 for option in usable) + more.p95
+        at_most = min(terms.budget, max(at_most, dearest))
     return Plan(
         tuple(routes_of(chosen.candidate, ours, now)),
         refused,
