@@ -9,7 +9,7 @@ from __future__ import annotations
 import ssl
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
@@ -109,6 +109,18 @@ def _paced(pace: _Pace) -> Iterator[None]:
 def certificates() -> ssl.SSLContext:
     """Load the trusted authorities once: reading them takes 20 ms per client."""
     return httpx2.create_ssl_context()
+
+
+def open_client(base_url: str, headers: Mapping[str, str], silent: float, *, stay: bool = False) -> httpx2.Client:
+    """Return a `bounded` client whose short calls may be silent for `silent` seconds, QUIET_SECONDS at most."""
+    client = httpx2.Client(
+        base_url=base_url,
+        headers=headers,
+        timeout=timeouts(min(silent, QUIET_SECONDS)),
+        follow_redirects=True,
+        verify=certificates(),
+    )
+    return bounded(client, stay=stay)
 
 
 def bounded(client: httpx2.Client, *, stay: bool = False) -> httpx2.Client:

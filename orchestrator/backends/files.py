@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import BinaryIO, TypeVar
 
 from orchestrator.backends import Download
 from orchestrator.core.atomic import durable
+from orchestrator.core.batch_api import JSON_ERRORS
+from orchestrator.core.errors import InputError, JobFilesError
+
+Line = TypeVar("Line")
 
 
 def store(chunks: Iterable[bytes], path: Path) -> None:
@@ -46,6 +53,31 @@ def keep(
         if problem is not None and not came:
             raise problem
     return Download(came, cut)
+
+
+def request_lines(source: Iterable[bytes], decode: Callable[[bytes], Line]) -> Iterator[Line]:
+    """Yield the decoded lines of an input file, without blank lines. Raises InputError for an invalid line."""
+    for number, raw in enumerate(source, 1):
+        if not raw.strip():
+            continue
+        try:
+            line = decode(raw)
+        except JSON_ERRORS as error:
+            raise InputError(f"is not a request: {error}", line=number) from None
+        yield line
+
+
+@contextmanager
+def translated(source: BinaryIO, lines: Iterable[bytes]) -> Iterator[BinaryIO]:
+    """Open a temporary file with these lines, made from a job's file, at its start. Raises JobFilesError."""
+    try:
+        with TemporaryFile(dir=Path(source.name).parent) as file:
+            file.writelines(lines)
+            file.seek(0)
+            yield file
+    except OSError as error:
+        message = f"cannot translate {source.name}: {error.strerror}"
+        raise JobFilesError(message, hint="free disk space, then run it again") from error
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

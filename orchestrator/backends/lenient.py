@@ -29,6 +29,15 @@ def decode(content: bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
+def decode_object(content: bytes) -> dict[str, Any] | None:
+    """Decode a JSON object as `decode` does; None for anything else."""
+    try:
+        found = decode(content)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def _int(digits: str) -> int:
     # Python refuses to convert very long numbers, and no count is that large.
     return int(digits) if len(digits) <= LONGEST_NUMBER else MOST

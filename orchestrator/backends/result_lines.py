@@ -58,11 +58,8 @@ def result_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _as_result(line: bytes) -> bytes:
     """Convert a row's fields to their proper types."""
-    try:
-        told = lenient.decode(line)
-    except ValueError:
-        return line
-    if not isinstance(told, dict):
+    told = lenient.decode_object(line)
+    if told is None:
         return line
     response, error = told.get("response"), told.get("error")
     if isinstance(response, dict):

@@ -114,7 +114,7 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
         told.append(("limited", f"to {job.limited_to}"))
     if detail.carried:
         told.append(("reused", f"{number_of(detail.carried, 'row')}, answered by an earlier run or another job"))
-    told.append(("tokens", tokens(detail.usage, counts.succeeded - detail.carried)))
+    told.append(("tokens", tokens(detail.usage, detail.answered_itself)))
     about = "≈" if detail.is_estimate else ""
     told.append(("cost", f"{about}{money(line.cost)}" + (f" of ${job.budget:f}" if job.budget is not None else "")))
     if detail.unpriced:

@@ -141,7 +141,7 @@ def job_view(detail: JobDetail, rate: float, eta: str, width: int) -> list[Line]
             StyledText(f"  {count}"),
         )
     )
-    used = tokens(detail.usage, line.counts.succeeded - detail.carried)
+    used = tokens(detail.usage, detail.answered_itself)
     facts = f"{rate:,.1f} rows/s   ETA {eta}   {used}   {money(line.cost)} so far"
     lines += sentence(facts, width)
     if detail.reasons:

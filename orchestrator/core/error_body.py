@@ -303,3 +303,11 @@ def _plain(word: str | None) -> str:
 
 _CONTEXT = frozenset(map(_plain, (_CONTEXT_CODE, *CONTEXT_WORDS)))
 _NO_CREDIT = frozenset(map(_plain, NO_CREDIT_WORDS))
+
+
+def openai_error(body: object) -> dict[str, Any]:
+    """Return the reason in an error's body of any shape as OpenAI's error object; empty for a gateway's page."""
+    words = read_error_value(body)
+    if words.message is None or words.is_page:
+        return {}
+    return {"message": words.message, "code": words.code, "type": words.type, "param": words.param}

@@ -15,7 +15,7 @@ from orchestrator.core.errors import RefusedError, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import SUPERSEDED_BY, CancelCode, Job, RequestState
 from orchestrator.core.schedules import Night, NightState, Schedule
-from orchestrator.pipeline.plan.synchronous_backends import AT_ONCE
+from orchestrator.pipeline.build.shared import takes_answers
 from orchestrator.pipeline.succession import successor
 from orchestrator.policy import due_nights
 from orchestrator.store import Store
@@ -40,9 +40,8 @@ def retry(store: Store, job: Job, states: Sequence[RequestState], task: str | No
     job that supersedes it has asked for the rows that both share.
     """
     _require_not_superseded(store, job)
-    carries = job.options.get("carry", True) and not job.options.get(AT_ONCE)
     runs = [run.id for run in store.jobs.of_series(job.series)]
-    answered = store.awaited.answered(job, runs, states, task=task) if carries else {}
+    answered = store.awaited.answered(job, runs, states, task=task) if takes_answers(job) else {}
     number = store.rows.retry(job.id, states, task=task, awaiting=answered) + send_held(store, job, task)
     if number:
         store.jobs.allow(job.id, **{SUPERSEDED_BY: None})

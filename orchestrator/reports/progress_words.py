@@ -18,7 +18,7 @@ def eta_words(detail: JobDetail, rate: float) -> str:
 def progress_words(detail: JobDetail, rate: float) -> str:
     """Return a job's state, rows, rate, tokens, cost, and what it waits for."""
     line = detail.line
-    used = tokens(detail.usage, line.counts.succeeded - detail.carried)
+    used = tokens(detail.usage, detail.answered_itself)
     summary = (
         f"{line.job.id}: {line.state} {line.processed:,}/{number_of(line.counts.total, 'row')}, {rate:,.1f}/s, "
         f"ETA {eta_words(detail, rate)}, {used}, {money(line.cost)}"

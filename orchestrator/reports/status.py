@@ -138,6 +138,11 @@ class JobDetail(Struct, frozen=True):
     is_estimate: bool = False
     unpriced: int = 0
 
+    @property
+    def answered_itself(self) -> int:
+        """Rows that the job asked itself and that were answered."""
+        return self.line.counts.succeeded - self.carried
+
     def model_name(self, shard: Shard) -> str:
         """Return the backend's name of a shard's model, or its alias if that is unknown."""
         return self.model_names.get(shard.id) or alias_words(shard.model)

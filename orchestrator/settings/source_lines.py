@@ -19,7 +19,7 @@ from yaml.reader import ReaderError
 
 from orchestrator.core.errors import InputError
 from orchestrator.settings import corrections
-from orchestrator.settings.syntax_cures import toml_hint, yaml_hint
+from orchestrator.settings.syntax_corrections import toml_hint, yaml_hint
 
 Place = tuple[str | int, ...]
 Lines = Mapping[Place, int]

@@ -23,8 +23,6 @@ from orchestrator.settings.model_lists import MOST as MOST_RUNGS
 
 _REFERENCE = re.compile(r"\$\{?([A-Z][A-Z_]{,60})\}?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{,99}")
-
-
 _NUMBERS = {int, float, Decimal}
 
 
@@ -38,26 +36,22 @@ def _plain(annotation: Any) -> Iterator[Any]:
         yield from _plain(kind)
 
 
-def no_flag(model: type[BaseModel], value: Any, info: ValidationInfo) -> Any:
-    """Return a field's value. Raises ValueError for true or false where only a number is meant, which would be 1."""
-    if isinstance(value, bool):
-        field = model.model_fields[str(info.field_name)]
-        kinds = {kind for arg in (field.annotation, *get_args(field.annotation)) for kind in _plain(arg)}
-        reads = any(isinstance(extra, BeforeValidator) for extra in field.metadata)
-        if kinds & _NUMBERS and bool not in kinds and not reads:
-            raise ValueError("is true or false, where a number belongs")
-    return value
-
-
 class Strict(BaseModel):
-    """A table of orch.toml that rejects unknown fields, NaN, infinity, and true or false as a number."""
+    """A part of orch.toml or a job file that rejects unknown fields, NaN, infinity, and true or false as a number."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
     def _is_no_flag(cls, value: Any, info: ValidationInfo) -> Any:
-        return no_flag(cls, value, info)
+        """Raise ValueError for true or false where only a number is meant, which would be 1."""
+        if isinstance(value, bool):
+            field = cls.model_fields[str(info.field_name)]
+            kinds = {kind for arg in (field.annotation, *get_args(field.annotation)) for kind in _plain(arg)}
+            reads = any(isinstance(extra, BeforeValidator) for extra in field.metadata)
+            if kinds & _NUMBERS and bool not in kinds and not reads:
+                raise ValueError("is true or false, where a number belongs")
+        return value
 
 
 def _named(text: str) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Discriminator,
     Field,
@@ -19,7 +18,7 @@ from pydantic import (
 from orchestrator.core.model import MAX_TOKENS
 from orchestrator.core.quote_marks import unmarked
 from orchestrator.settings.corrections import NAME
-from orchestrator.settings.strict import no_flag
+from orchestrator.settings.strict import Strict
 
 AUTO: Literal["auto"] = "auto"
 DEFAULT_MAX_TOKENS = 512
@@ -40,15 +39,10 @@ _PROMPTS: Mapping[Any, str] = {"classify": "Which label fits the document best?"
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 
 
-class JobFilePart(BaseModel):
-    """A part of a job file that rejects unknown fields, and true or false as a number."""
+class JobFilePart(Strict):
+    """A part of a job file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _is_no_flag(cls, value: Any, info: ValidationInfo) -> Any:
-        return no_flag(cls, value, info)
+    model_config = ConfigDict(populate_by_name=True)
 
 
 class Long(JobFilePart):

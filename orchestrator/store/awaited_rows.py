@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
@@ -13,9 +12,10 @@ from orchestrator.core.model import Job, JobId, JobKind, RequestState
 from orchestrator.core.shards import AT_BACKEND, ShardId
 from orchestrator.store import bulk, records
 from orchestrator.store.database import Database
+from orchestrator.store.earlier_answers import AGE, answers_to
 from orchestrator.store.records import Earlier, earlier
 from orchestrator.store.rows import open_rows
-from orchestrator.store.tables import HAS_KEY, IS_AWAITING, IS_FRESH, jobs, requests, shards
+from orchestrator.store.tables import HAS_KEY, IS_AWAITING, IS_FRESH, requests, shards
 
 PAGE = 5000
 
@@ -244,16 +244,11 @@ def _answers_by_key(tx: Connection, job: Job, keys: Collection[str]) -> dict[str
     """Return the newest answers of other jobs of the home to the very same requests, by cache key."""
     if not keys:
         return {}
-    c = requests.c
     # Answers of a task were checked; answers of a ready batch file were not.
-    checked = c.task != "" if job.kind is JobKind.DOCUMENTS else true()
-    home = select(jobs.c.home).where(jobs.c.id == c.job_id).scalar_subquery().label("home")
-    query = select(*_ANSWER, c.cache_key, home).where(
-        HAS_KEY, *_ANSWERED, c.sent_model.is_not(None), c.first_offset.is_(None), checked
-    )
-    rows = tx.execute(bulk.each(query, c.cache_key, keys, tx.dialect))
-    others = (row for row in rows if row.home == job.home and row.job_id != job.id)
-    return {row.cache_key: row for row in sorted(others, key=_AGE)}
+    checked = job.kind is JobKind.DOCUMENTS
+    columns = (*_ANSWER, requests.c.cache_key, requests.c.released_at)
+    rows = answers_to(tx, columns, job.home, keys, checked=checked)
+    return {row.cache_key: row for row in rows if row.released_at is None and row.job_id != job.id}
 
 
 def _answers_by_id(tx: Connection, runs: Collection[str], wanted: Mapping[str, str]) -> dict[str, Any]:
@@ -264,12 +259,11 @@ def _answers_by_id(tx: Connection, runs: Collection[str], wanted: Mapping[str, s
     # Filtered here: in the query, Postgres might look at every row of a run.
     rows = tx.execute(bulk.each(select(*_ANSWER).where(IS_FRESH, *_ANSWERED), c.custom_id, list(wanted), tx.dialect))
     same = (row for row in rows if row.job_id in runs and row.fingerprint == wanted[row.custom_id])
-    return {row.custom_id: row for row in sorted(same, key=_AGE)}
+    return {row.custom_id: row for row in sorted(same, key=AGE)}
 
 
 _ANSWER = [requests.c[name] for name in ("job_id", "seq", "custom_id", "fingerprint", "settled_at")]
 _ANSWERED = (requests.c.state == RequestState.SUCCEEDED, requests.c.released_at.is_(None))
-_AGE = attrgetter("settled_at", "job_id", "seq")
 
 
 def awaits(row: RowInFlight) -> tuple[int, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -100,13 +100,12 @@ class Database:
         """Open a read transaction for statements of `job_figures`."""
         mark = "?" if self.is_sqlite else "%s"
         with self.read() as connection:
-            yield (
-                lambda statement, ids: (
-                    connection.exec_driver_sql(statement.format(", ".join([mark] * len(ids))), tuple(ids)).all()
-                    if ids
-                    else []
-                )
-            )
+
+            def ask(statement: str, ids: Sequence[str]) -> Sequence[Row[Any]]:
+                marks = ", ".join([mark] * len(ids))
+                return connection.exec_driver_sql(statement.format(marks), tuple(ids)).all() if ids else []
+
+            yield ask
 
     def stream(self, query: Select[Any], page: int) -> Iterator[Row[Any]]:
         """Yield the rows of a query, a page at a time, in one consistent view."""

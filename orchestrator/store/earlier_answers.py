@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from msgspec.structs import replace
-from sqlalchemy import ColumnElement, and_, func, select, true
+from sqlalchemy import ColumnElement, Connection, Row, and_, func, select, true
 
 from orchestrator.core.model import JobId, RequestState
 from orchestrator.store import bulk
@@ -89,18 +90,8 @@ class Known:
         Keys are the cache key, the backend, and the model's name there. With `checked`, only answers that passed a
         task's checks: rows of a ready batch file have no checks.
         """
-        c = requests.c
-        # Looked up for each answer: a join from the home's jobs would find all of their rows.
-        whose = select(jobs.c.home).where(jobs.c.id == c.job_id).scalar_subquery().label("home")
-        query = (
-            select(requests, whose, _BACKEND)
-            .where(HAS_KEY, c.state == RequestState.SUCCEEDED)
-            # An answer to a request that showed the fault of an earlier answer does not answer this request.
-            .where(c.sent_model.is_not(None), c.first_offset.is_(None), c.task != "" if checked else true())
-        )
         with self._db.read() as tx:
-            rows = [row for row in tx.execute(bulk.each(query, c.cache_key, keys, tx.dialect)) if row.home == home]
-        rows.sort(key=lambda row: (row.settled_at, row.job_id, row.seq))
+            rows = answers_to(tx, (requests, _BACKEND), home, keys, checked=checked)
         return {(row.cache_key, row.backend, row.sent_model): earlier(row) for row in rows if row.backend is not None}
 
     def originals(self, job_id: JobId, keys: Collection[str]) -> dict[tuple[str, str, str], int]:
@@ -126,6 +117,27 @@ class Known:
             return tx.scalar(query.where(mine.job_id == job_id, *alike)) or 0
 
 
+def answers_to(
+    tx: Connection, columns: Sequence[Any], home: str, keys: Collection[str], *, checked: bool
+) -> list[Row[Any]]:
+    """Return the answers, oldest first, that jobs of a home received themselves to requests with these cache keys.
+
+    `columns` have at least those of `AGE`. With `checked`, only answers that passed a task's checks.
+    """
+    c = requests.c
+    # Looked up for each answer: a join from the home's jobs would find all of their rows.
+    whose = select(jobs.c.home).where(jobs.c.id == c.job_id).scalar_subquery().label("home")
+    query = (
+        select(*columns, whose)
+        .where(HAS_KEY, c.state == RequestState.SUCCEEDED)
+        # An answer to a request that showed the fault of an earlier answer does not answer this request.
+        .where(c.sent_model.is_not(None), c.first_offset.is_(None), c.task != "" if checked else true())
+    )
+    found = tx.execute(bulk.each(query, c.cache_key, keys, tx.dialect))
+    return sorted((row for row in found if row.home == home), key=AGE)
+
+
+AGE = attrgetter("settled_at", "job_id", "seq")
 _BACKEND = select(shards.c.backend).where(shards.c.id == requests.c.result_shard).scalar_subquery().label("backend")
 
 

@@ -32,22 +32,14 @@ class GeminiPackage(BackendPackage[GeminiBackend]):
         return PROFILE
 
     def open(self, settings: GeminiBackend, access: BackendAccess) -> Backend:
-        import httpx2
-
         from orchestrator.backends import calls
         from orchestrator.backends.gemini.api import GeminiAPI
         from orchestrator.backends.gemini.batches import GeminiBatches
 
         silent = settings.request_timeout
-        client = httpx2.Client(
-            base_url=settings.base_url,
-            headers={"x-goog-api-key": access.key},
-            timeout=calls.timeouts(min(silent, calls.QUIET_SECONDS)),
-            follow_redirects=True,
-            verify=calls.certificates(),
-        )
         # The key is a custom header, which goes along to any redirect.
-        return GeminiBatches(access.name, GeminiAPI(calls.bounded(client, stay=True), access.key, silent), PROFILE)
+        client = calls.open_client(settings.base_url, {"x-goog-api-key": access.key}, silent, stay=True)
+        return GeminiBatches(access.name, GeminiAPI(client, access.key, silent), PROFILE)
 
     def rules(self) -> tuple[TableRule, ...]:
         from orchestrator.backends.gemini.rules import GEMINI_RULES

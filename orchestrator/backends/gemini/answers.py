@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.backends import HOME_KEY, SHARD_KEY, BatchOrder, lenient
-from orchestrator.core.error_body import read_error_value
+from orchestrator.core.error_body import openai_error, read_error_value
 from orchestrator.core.unfinished import is_error
 
 _FILTERED = frozenset(
@@ -101,13 +101,12 @@ def model_of(model: object) -> object:
 
 
 def error_of(body: object) -> Json:
-    """Return the reason in an error's body as OpenAI's error object; empty for a gateway's page."""
-    words = read_error_value(body)
-    if words.message is None or words.is_page:
-        return {}
-    error = lenient.mapping(lenient.mapping(body).get("error"))
-    code = words.code or lenient.text(error.get("status")).lower() or None
-    return {"message": words.message, "code": code, "type": words.type, "param": words.param}
+    """Return the reason in an error's body as OpenAI's error object; Gemini's status stands in for a missing code."""
+    found = openai_error(body)
+    if found and not found["code"]:
+        error = lenient.mapping(lenient.mapping(body).get("error"))
+        found["code"] = lenient.text(error.get("status")).lower() or None
+    return found
 
 
 def status_of(body: object, status: int) -> int:
@@ -216,11 +215,8 @@ def _of_kind(usage: Mapping[str, Any], name: str, kind: str) -> int:
 
 def result_line(line: bytes) -> bytes:
     """Return a result's line in OpenAI's shape; a line that is not JSON stays as it is."""
-    try:
-        told = lenient.decode(line)
-    except ValueError:
-        return line
-    if not isinstance(told, dict):
+    told = lenient.decode_object(line)
+    if told is None:
         return line
     key = told.get("key", lenient.mapping(told.get("metadata")).get("key"))
     row: Json = {"id": None, "custom_id": key, "response": None, "error": None}

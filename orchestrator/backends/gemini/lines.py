@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from orchestrator.backends.files import request_lines
 from orchestrator.backends.gemini.requests import CHAT, translate
-from orchestrator.core import batch_api
 from orchestrator.core.errors import InputError
 
 REFUSED = "unsupported_parameter"
@@ -44,13 +44,7 @@ def refused_lines(source: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _rows(source: Iterable[bytes]) -> Iterator[tuple[str, dict[str, Any] | None, InputError | None]]:
-    for number, raw in enumerate(source, 1):
-        if not raw.strip():
-            continue
-        try:
-            line = _decode_line(raw)
-        except batch_api.JSON_ERRORS as error:
-            raise InputError(f"is not a request: {error}", line=number) from None
+    for line in request_lines(source, _decode_line):
         try:
             if line.url != CHAT:
                 raise InputError(f"only {CHAT} has a counterpart", field="url")

@@ -30,22 +30,14 @@ class MistralPackage(BackendPackage[MistralBackend]):
         return PROFILE
 
     def open(self, settings: MistralBackend, access: BackendAccess) -> Backend:
-        import httpx2
-
         from orchestrator.backends import calls
         from orchestrator.backends.mistral.api import MistralAPI
         from orchestrator.backends.mistral.jobs import digest_of
         from orchestrator.backends.openai.batches import OpenAIBatches
 
         silent = settings.request_timeout
-        client = httpx2.Client(
-            base_url=settings.base_url,
-            headers={"Authorization": f"Bearer {access.key}"},
-            timeout=calls.timeouts(min(silent, calls.QUIET_SECONDS)),
-            follow_redirects=True,
-            verify=calls.certificates(),
-        )
-        api = MistralAPI(calls.bounded(client), access.key, silent)
+        client = calls.open_client(settings.base_url, {"Authorization": f"Bearer {access.key}"}, silent)
+        api = MistralAPI(client, access.key, silent)
         return OpenAIBatches(access.name, api, PROFILE, digest=digest_of)
 
 

@@ -5,16 +5,15 @@ Sources: mistralai 3.7.0 (client/jobs.py, client/files.py, extra/batch/client.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
 from orchestrator.backends import lenient, line_digest
+from orchestrator.backends.files import request_lines
 from orchestrator.core import batch_api
-from orchestrator.core.error_body import read_error_value
-from orchestrator.core.errors import InputError
 
 # `completed_requests` counts failed rows too.
 _COUNTS = {"total": "total_requests", "completed": "succeeded_requests", "failed": "failed_requests"}
@@ -55,23 +54,9 @@ def list_of(jobs: object) -> object:
         return jobs
 
 
-def error_of(body: object) -> Mapping[str, Any]:
-    """Return the reason in an error's body as OpenAI's error object; empty for a gateway's page."""
-    words = read_error_value(body)
-    if words.message is None or words.is_page:
-        return {}
-    return {"message": words.message, "code": words.code, "type": words.type, "param": words.param}
-
-
 def job_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Yield our lines without method and address, which stand on the job. Raises InputError."""
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            found = _decode_line(line)
-        except batch_api.JSON_ERRORS as error:
-            raise InputError(f"is not a request: {error}", line=number) from None
+    for found in request_lines(lines, _decode_line):
         yield b'{"custom_id":%b,"body":%b}\n' % (bytes(found.custom_id), bytes(found.body))
 
 

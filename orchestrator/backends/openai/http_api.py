@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import httpx2
+from msgspec.structs import replace
 
 from orchestrator.backends import BatchOrder, calls, lenient
 from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, create_fields
+from orchestrator.backends.openai.read import remote_batch
 
 _JSON = {"Content-Type": "application/json"}
 
@@ -93,14 +96,32 @@ class HttpAPI:
             raise self._refusal(response)
         return ApiAnswer(response.content, response.headers)
 
+    def _cancel(self, path: str, batch_id: str, statuses: Collection[int]) -> None:
+        """Cancel a batch by a POST. Refusals with these statuses are ignored if the batch is over."""
+        try:
+            self._answer(self._http.post(path))
+        except ApiRefusal as refusal:
+            over = refusal.status in statuses and remote_batch(self.batch(batch_id).json(), batch_id).status.is_final
+            if not over:
+                raise
+
     def _refusal(self, response: httpx2.Response) -> ApiRefusal:
         try:
             told = lenient.decode(response.text.encode())
         except ValueError:
             told = None
-        found = lenient.mapping(told)
-        error = found.get("error", found)
-        return ApiRefusal(response.status_code, response.headers, response.request.url.path, error)
+        status, error = self._reason(response.status_code, told)
+        return ApiRefusal(status, response.headers, response.request.url.path, error)
+
+    def _reason(self, status: int, body: object) -> tuple[int, object]:
+        """Return the status of an error and OpenAI's error object, from its body."""
+        found = lenient.mapping(body)
+        return status, found.get("error", found)
+
+
+def converted(answer: ApiAnswer, convert: Callable[[Any], object]) -> ApiAnswer:
+    """Return an answer in another shape. Raises ValueError if it is not JSON."""
+    return replace(answer, content=json.dumps(convert(answer.json())).encode())
 
 
 def path_of(kind: str, name: str) -> str:

@@ -14,7 +14,7 @@ from datetime import datetime
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from orchestrator.core import request_lines
 from orchestrator.core.errors import InputError, StorageError
@@ -38,9 +38,6 @@ from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
 from orchestrator.store.awaited_rows import awaits
 from orchestrator.store.records import Earlier
-
-if TYPE_CHECKING:
-    pass
 
 MANY = 5000
 """Rows from which the database updates its statistics, which may take a tenth of a second."""

@@ -26,6 +26,11 @@ from orchestrator.store import Store
 from orchestrator.store.awaited_rows import RowInFlight
 
 
+def takes_answers(job: Job) -> bool:
+    """True if a job takes answers of other jobs: not with `--new`, and not for a trial."""
+    return bool(job.options.get("carry", True)) and not job.options.get(AT_ONCE)
+
+
 class _Source(Struct, frozen=True):
     """A job whose rows may be awaited."""
 
@@ -46,7 +51,7 @@ class Sharing:
         self._models = models
         self._hosted = hosted
         self._sources: dict[JobId, _Source] = {}
-        if not job.options.get("carry", True) or job.options.get(AT_ONCE):
+        if not takes_answers(job):
             return
         for name in open_jobs(store, job.home):
             other = store.jobs.find(name)

@@ -25,7 +25,7 @@ MOST_WORDS = 500
 _Words = tuple[str, int | None, str | None, str | None, str | None, str | None]
 
 
-class Lessons:
+class LearnedRefusals:
     """Refusals of one shard's rows. Rows of one task with the same refusal are examined once."""
 
     def __init__(

@@ -21,7 +21,7 @@ from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import common_refusals, reask
 from orchestrator.pipeline.collect.common_refusals import OF_REQUEST, CommonRefusal
 from orchestrator.pipeline.collect.fetch import discard
-from orchestrator.pipeline.collect.learned_refusals import Lessons
+from orchestrator.pipeline.collect.learned_refusals import LearnedRefusals
 from orchestrator.pipeline.collect.sent_documents import SentBounds, SentDocuments
 from orchestrator.pipeline.collect.unanswered import (
     CHUNK,
@@ -72,7 +72,7 @@ class _Settlement:
         self._rows = {row.custom_id: row for row in store.rows.of_shard(ended.shard.id)}
         self._sent = SentDocuments(store, home, ended.job.id)
         self._bounds = SentBounds(home, ended.shard.id)
-        self._lessons = Lessons(store, home, ended.job, ended.shard, ended.handle, ended.model, ended.now)
+        self._lessons = LearnedRefusals(store, home, ended.job, ended.shard, ended.handle, ended.model, ended.now)
         self._unanswered = UnansweredRows(ended, self._tally, self._lessons, self._common())
         self._pending: list[Settled] = []
         self._escalating: list[Settled] = []

@@ -18,7 +18,7 @@ from orchestrator.core.shards import Shard
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.common_refusals import FEWEST, CommonRefusal, of_verdict
 from orchestrator.pipeline.collect.fetch import FetchedFiles
-from orchestrator.pipeline.collect.learned_refusals import Lessons
+from orchestrator.pipeline.collect.learned_refusals import LearnedRefusals
 from orchestrator.policy import batch_errors, results, row_errors
 from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.batch_errors import INPUT_LOST, NOT_SENT, STRAY_UPLOADS, BatchFault, BatchVerdict
@@ -132,7 +132,7 @@ class UnansweredRows:
     """
 
     def __init__(
-        self, ended: EndedShard, tally: ShardTally, lessons: Lessons, common: Mapping[str, CommonRefusal]
+        self, ended: EndedShard, tally: ShardTally, lessons: LearnedRefusals, common: Mapping[str, CommonRefusal]
     ) -> None:
         self._ended = ended
         self._tally = tally

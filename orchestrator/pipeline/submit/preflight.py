@@ -21,7 +21,7 @@ from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.tokens import estimate
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
-from orchestrator.pipeline.collect.learned_refusals import Lessons
+from orchestrator.pipeline.collect.learned_refusals import LearnedRefusals
 from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.unproven import is_priced, is_wanted, unproven
 from orchestrator.pipeline.shard_context import ShardWork
@@ -82,13 +82,13 @@ def ask(
         return _end(store, home, intended, answer, Asked(PreflightFinding.UNCLEAR, error.message), admission.now())
     is_unlisted = is_about_model(answer) and handle.api.lists_model(model) is False
     asked = Asked(judge(answer, body_of(line), is_unlisted=is_unlisted), _words(answer))
-    lessons = Lessons(store, home, job, intended, handle, model, admission.now())
+    lessons = LearnedRefusals(store, home, job, intended, handle, model, admission.now())
     if asked.finding is PreflightFinding.REFUSED and _is_respelled(store, intended, answer, lessons):
         asked = Asked(PreflightFinding.UNCLEAR, f"{asked.message}; it is sent again in another spelling")
     return _end(store, home, intended, answer, asked, admission.now())
 
 
-def _is_respelled(store: Store, shard: Shard, answer: DirectAnswer, lessons: Lessons) -> bool:
+def _is_respelled(store: Store, shard: Shard, answer: DirectAnswer, lessons: LearnedRefusals) -> bool:
     """True if a refusal taught how to write such requests instead."""
     (row,) = store.rows.of_shard(shard.id)
     assert answer.error is not None, "it is refused"
