@@ -6,7 +6,7 @@ import click
 
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.clock import now
-from orchestrator.core.money import amount, money
+from orchestrator.core.money import amount, money, spent_words
 from orchestrator.library.context import opened
 from orchestrator.policy.budgets import BudgetStanding
 from orchestrator.reports.listings import standing_json
@@ -35,7 +35,8 @@ def _show(standing: BudgetStanding) -> None:
     share = f"{standing.share:.0%} of {amount(terms.amount)}"
     show(f"{terms.name}: {standing.mark}, {share} for the {terms.period} until {until}, {whose}")
     show(
-        f"  {money(standing.spent)} spent, up to {money(standing.in_flight)} in flight, {money(standing.left)} left"
+        f"  {spent_words(standing.spent, standing.running)}, up to {money(standing.in_flight)} in flight, "
+        f"{money(standing.left)} left"
         + (f" (nothing is sent above {terms.stop_at:.0%})" if terms.stop_at != 1 else "")
     )
     if standing.unbounded:

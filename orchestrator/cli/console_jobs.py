@@ -7,13 +7,20 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from orchestrator.core.counts import number_of
-from orchestrator.core.durations import duration
+from orchestrator.core.durations import duration, pace_words
 from orchestrator.core.events import EventKind, Happened
 from orchestrator.core.model import JobState
 from orchestrator.core.money import money
 from orchestrator.reports.layout import Cell, Column, Line, StyledText, pairs, sentence, table
 from orchestrator.reports.plans import chance, clock
-from orchestrator.reports.words import STATE_STYLE, marked_words, tokens, unpriced_words
+from orchestrator.reports.words import (
+    STATE_STYLE,
+    marked_words,
+    running_words,
+    so_far_words,
+    tokens,
+    unpriced_words,
+)
 
 if TYPE_CHECKING:
     from orchestrator.policy.planner import Outlook
@@ -106,22 +113,20 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
     told += [(name, words + advice.get(name, "")) for name, words in marked_words(counts).items()]
     if line.failing.known or line.failing.acknowledged:
         told.append(("failures", str(line.failing)))
-    if line.finished_in_batches:
-        bad = line.failed_so_far - counts.failed
-        finished = f"{number_of(line.finished_in_batches, 'pending row')} finished in running batches"
-        told.append(("so far", finished + (f", {bad:,} of them failed" if bad else "")))
+    told += [("so far", words) for words in so_far_words(line.finished_in_batches, line.failed_in_batches)]
     if job.limited_to is not None:
         told.append(("limited", f"to {job.limited_to}"))
     if detail.carried:
         told.append(("reused", f"{number_of(detail.carried, 'row')}, answered by an earlier run or another job"))
     told.append(("tokens", tokens(detail.usage, detail.answered_itself)))
     about = "≈" if detail.is_estimate else ""
-    told.append(("cost", f"{about}{money(line.cost)}" + (f" of ${job.budget:f}" if job.budget is not None else "")))
+    cost = f"{about}{money(line.cost)}" + (f" of ${job.budget:f}" if job.budget is not None else "")
+    told.append(("cost", "; ".join([cost, *running_words(line.running)])))
     if detail.unpriced:
         told.append(("unpriced", unpriced_words(detail.unpriced)))
     if not line.state.is_final:
         left = "" if line.eta_seconds is None else f", {_eta(line)} to go"
-        told.append(("rate", f"{line.rate:,.1f} rows/s{left}"))
+        told.append(("rate", f"{pace_words(line.rate)}{left}"))
     if job.deadline_at is not None:
         told.append(("deadline", job.deadline_at.astimezone().strftime("%a %Y-%m-%d %H:%M %Z")))
     if detail.outlook is not None:
@@ -170,7 +175,7 @@ def _shards(detail: JobDetail, width: int | None) -> list[Line]:
             shard.backend,
             detail.model_name(shard),
             f"{shard.rows:,}",
-            f"{shard.provider_completed + shard.provider_failed:,}",
+            f"{detail.done_in(shard):,}",
             shard.batch_id or "—",
             shard.reason,
         )

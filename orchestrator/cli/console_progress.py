@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from orchestrator.cli.console import Screen, View, err, text_line
 from orchestrator.core.counts import number_of
-from orchestrator.core.durations import duration
+from orchestrator.core.durations import duration, pace_words
 from orchestrator.core.money import money
 from orchestrator.library.messages import width_of
 from orchestrator.reports.layout import Line, StyledText, cell_width, paragraph, sentence, wrap
@@ -142,7 +142,7 @@ def job_view(detail: JobDetail, rate: float, eta: str, width: int) -> list[Line]
         )
     )
     used = tokens(detail.usage, detail.answered_itself)
-    facts = f"{rate:,.1f} rows/s   ETA {eta}   {used}   {money(line.cost)} so far"
+    facts = f"{pace_words(rate)}   ETA {eta}   {used}   {money(line.cost)} so far"
     lines += sentence(facts, width)
     if detail.reasons:
         failed = ", ".join(f"{one.rows:,} {one.code}" for one in detail.reasons[:4])

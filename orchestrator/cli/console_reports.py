@@ -21,6 +21,7 @@ from orchestrator.reports.words import (
     cost_cells,
     cost_notes,
     cost_title,
+    running_words,
 )
 
 FIGURES = ("documents", "answers", "rows", "paid", "wasted", "batches", "later than p95")
@@ -29,7 +30,8 @@ FIGURES = ("documents", "answers", "rows", "paid", "wasted", "batches", "later t
 def cost_lines(report: CostReport, width: int | None) -> list[Line]:
     """Show a cost report, with the columns left out named below it."""
     if not report.lines:
-        return [*sentence(cost_title(report), width, "bold"), (), *sentence("Nothing was paid for.", width)]
+        told = "; ".join([f"Nothing was paid for{' yet' if report.running else ''}", *running_words(report.running)])
+        return [*sentence(cost_title(report), width, "bold"), (), *sentence(f"{told}.", width)]
     (by, *numbers), *lines, total = cost_cells(report)
     columns = [Column(by), *(Column(name, right=True, rank=COST_RANKS.get(name, 0)) for name in numbers)]
     rows: list[Sequence[Cell]] = [*lines, [StyledText(cell, "bold") for cell in total]]

@@ -67,7 +67,7 @@ def report_cost(
         raise UsageError(f"--by {by}: must be one of {', '.join(GROUPS)}, tag:KEY")
     with opened() as context:
         job = context.job(job_id, tell=False).id if job_id else None
-        built = cost_of(context.store, context.config, by, parsed_since(since), job, compare)
+        built = cost_of(context.store, context.config, by, parsed_since(since), job, context.running_cost, compare)
         if html is not None:
             _write_page(context, built, html, since, overwrite=overwrite)
         if as_json:
@@ -190,13 +190,14 @@ def _night(context: Context, which: str | None) -> NightReport:
         try:
             night = date.fromisoformat(which)
         except ValueError:
-            return night_report(store, context.home, None, [context.job(which, tell=False)], now())
+            named = [context.job(which, tell=False)]
+            return night_report(store, context.home, None, named, now(), context.running_cost)
     jobs = jobs_of(store, night)
     if not jobs:
         raise UsageError(
             f"no job was submitted in the night of {night} (noon to noon)", hint="`orch status --all` lists the jobs"
         )
-    return night_report(store, context.home, night, jobs, now())
+    return night_report(store, context.home, night, jobs, now(), context.running_cost)
 
 
 def _held(context: Context, since: str | None, job_id: str | None) -> list[HeldHours]:

@@ -209,8 +209,18 @@ def fetch(
         if as_json and output is not None:
             print_json({"job": job.id, "rows": written.rows, "left": left, "file": output, "format": written.form})
         elif not as_json:
-            say(f"orch: {written.told}" + (f"; {left:,} of {total:,} are not done" if left else ""))
+            say(f"orch: {written.told}" + (f"; {_left_words(context, job, left, total)}" if left else ""))
         return 0 if fail_on is None or context.detail(job.id).is_well(fail_on) else 1
+
+
+def _left_words(context: Context, job: Job, left: int, total: int) -> str:
+    """Say how many rows have no line, and how many of these are in batches that give their answers at their end."""
+    done = context.detail(job.id).line.done
+    finished = max(0, done - (total - left))
+    told = f"{left:,} of {total:,} are not here yet"
+    return told + (
+        f", {finished:,} of them finished in batches that give their answers at their end" if finished else ""
+    )
 
 
 def _check_fetchable(context: Context, job: Job, partial: bool) -> None:

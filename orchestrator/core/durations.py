@@ -45,6 +45,14 @@ def _two(whole: int, large: int, name: str, small: int, small_name: str) -> str:
     return f"{whole // large} {name}" + (f" {rest} {small_name}" if rest else "")
 
 
+def pace_words(per_second: float) -> str:
+    """Format a rate in a unit in which it is one or more: `12.5 rows/s`, `3.0 rows/min`, `1.0 rows/h`."""
+    for unit, seconds in (("s", 1), ("min", MINUTE)):
+        if per_second * seconds >= 1:
+            return f"{per_second * seconds:,.1f} rows/{unit}"
+    return f"{per_second * HOUR:,.1f} rows/h"
+
+
 def spread(seconds: float, seed: str) -> float:
     """Return a duration up to a fifth shorter or longer; the same seed gives the same result."""
     return seconds * random.Random(seed).uniform(1 - SPREAD, 1 + SPREAD)

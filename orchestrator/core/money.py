@@ -16,6 +16,13 @@ def money(cost: Decimal) -> str:
     return f"${cost:.4f}" if cost >= Decimal("0.001") else f"${cost:.{1 - cost.adjusted()}f}"
 
 
+def spent_words(spent: Decimal, running: Decimal) -> str:
+    """Say what is spent: paid for collected batches, and what running batches have cost so far."""
+    if not running:
+        return f"{money(spent)} spent"
+    return f"{money(spent)} spent ({money(spent - running)} paid, {money(running)} in running batches)"
+
+
 def up_to(most: Decimal) -> str:
     """Format an upper limit of a cost; it is rounded up."""
     return money(most.quantize(Decimal("0.01" if most >= 1 else "0.0001"), ROUND_CEILING))

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from decimal import Decimal
 from hashlib import sha256
 from typing import Any
 
@@ -18,6 +19,7 @@ from orchestrator.core.errors import BackendRefused, OrchError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId
 from orchestrator.core.sanitize import shortened
+from orchestrator.core.shards import Shard
 from orchestrator.daemon.channels import Channel, Message, channels
 from orchestrator.daemon.health import down_for, lost
 from orchestrator.pipeline.budget import SharedBudgets
@@ -237,7 +239,7 @@ class Monitor:
         return Message(name, subject, brief, f"# {what}\n\n{brief}\n", told.at)
 
     def _report(self, job: Job, now: datetime) -> Message:
-        report = night_report(self._store, self._home, None, [job], now)
+        report = night_report(self._store, self._home, None, [job], now, _nothing_runs)
         needs = "".join(f"\n• {need}" for _, need in report.needs)
         day = night_of(job.created_at).isoformat()
         return Message(
@@ -248,6 +250,11 @@ class Monitor:
             at=now,
             page=page(report),
         )
+
+
+def _nothing_runs(shard: Shard) -> Decimal:
+    """Price a running batch of a job that has ended: everything is booked."""
+    return Decimal(0)
 
 
 @contextmanager

@@ -249,7 +249,8 @@ class SharedBudgets:
                 standing = replace(standing, unbounded=f"the cost of {shard.id} is unknown: {told}")
                 continue
             if most is None:
-                standing = replace(standing, spent=standing.spent + price.of_time(shard.provider_seconds).cost)
+                cost = price.of_time(shard.provider_seconds).cost
+                standing = replace(standing, spent=standing.spent + cost, running=standing.running + cost)
             elif shard.max_output is None:
                 standing = replace(standing, unbounded=f"{shard.id} is in flight, with unlimited answers")
             else:

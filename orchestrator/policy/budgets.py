@@ -76,8 +76,9 @@ def _months(today: date) -> Iterable[date]:
 class BudgetStanding(Struct, frozen=True):
     """A budget in its period: dollars booked or accrued, and the most that batches in flight may still cost.
 
-    Hourly costs count as accrued so far, and may still cost what they do until stopped. `unbounded` names a batch in
-    flight whose cost has no known bound: nothing is sent beside it.
+    Hourly costs count as accrued so far, and may still cost what they do until stopped: `running` is their part of
+    `spent`, which is not booked yet. `unbounded` names a batch in flight whose cost has no known bound: nothing is
+    sent beside it.
     """
 
     budget: Budget
@@ -85,6 +86,7 @@ class BudgetStanding(Struct, frozen=True):
     spent: Decimal
     in_flight: Decimal
     unbounded: str | None = None
+    running: Decimal = Decimal(0)
 
     @property
     def cap(self) -> Decimal:

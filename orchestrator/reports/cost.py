@@ -130,7 +130,8 @@ class CostLine(Struct, frozen=True):
 class CostReport(Struct, frozen=True):
     """Costs by group, and their sum. `compare` is the hosted model whose list prices are shown beside them.
 
-    `days` are the first and last day (UTC) with a ledger line, None without ledger lines.
+    `days` are the first and last day (UTC) with a ledger line, None without ledger lines. `running` is what running
+    batches have cost so far: it is not booked yet, so no line has it.
     """
 
     by: str
@@ -138,6 +139,7 @@ class CostReport(Struct, frozen=True):
     lines: Sequence[CostLine]
     total: CostLine
     days: tuple[date, date] | None = None
+    running: Decimal = Decimal(0)
 
     def to_json(self) -> dict[str, Any]:
         """Return the stable form, documented in docs/reference/json.md."""
@@ -148,6 +150,7 @@ class CostReport(Struct, frozen=True):
             "last_day": self.days and self.days[1].isoformat(),
             "lines": [_json(line) for line in self.lines],
             "total": _json(self.total),
+            "running_usd": f"{self.running:f}",
         }
 
     def to_csv(self, *, excel: bool = False) -> str:

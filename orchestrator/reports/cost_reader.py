@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from orchestrator.core.clock import now
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import JobId
@@ -12,6 +14,7 @@ from orchestrator.pipeline.plan.prices import ByToken, prices_of
 from orchestrator.policy.pricing import Tier, rates
 from orchestrator.policy.token_rates import TierPrice
 from orchestrator.reports.cost import CostFacts, CostReport, Listed, cost_report, estimates
+from orchestrator.reports.status import RunningCost, running_sum
 from orchestrator.settings.config import Config
 
 if TYPE_CHECKING:
@@ -22,11 +25,17 @@ GROUPS = ("job", "day", "task", "model", "backend", "tag")
 
 
 def cost_of(
-    store: Store, settings: Config, by: str, since: datetime | None, job: JobId | None, compare: str | None = None
+    store: Store,
+    settings: Config,
+    by: str,
+    since: datetime | None,
+    job: JobId | None,
+    running_cost: RunningCost,
+    compare: str | None = None,
 ) -> CostReport:
     """Report what was paid since a time or for one job, beside list prices of the hosted model `compare`.
 
-    Raises InputError if the compared model has no known price.
+    `running_cost` prices a running batch so far. Raises InputError if the compared model has no known price.
     """
     ledger, zone = store.ledger, settings.reports.zone
     lines = ledger.totals(by, since, job, zone)
@@ -34,7 +43,9 @@ def cost_of(
     whole = ledger.totals("job", since, job, zone) if by in ("tag", "day") else lines
     found = estimates(by, store.forecasts.since(since), whole) if by in ("job", "day") else {}
     facts = CostFacts(lines, whole, ledger.documents(by, since, job, zone), found)
-    return cost_report(by, facts, compare or settings.report.compare, _list_prices(settings), now())
+    report = cost_report(by, facts, compare or settings.report.compare, _list_prices(settings), now())
+    flying = [shard for shard in ledger.unpaid(None) if job in (None, shard.job_id)]
+    return replace(report, running=running_sum(flying, running_cost))
 
 
 def _list_prices(settings: Config) -> Listed:

@@ -27,6 +27,7 @@ def standing_json(standing: BudgetStanding) -> dict[str, Any]:
         "warn_at": float(terms.warn_at),
         "stop_at": float(terms.stop_at),
         "spent_usd": f"{standing.spent:f}",
+        "running_usd": f"{standing.running:f}",
         "in_flight_usd": None if standing.unbounded else f"{standing.in_flight:f}",
         "left_usd": f"{standing.left:f}",
         "share": round(float(standing.share), 4),

@@ -163,14 +163,19 @@ class NightFacts(Struct, frozen=True):
     """Input of a job's part of the report. `before` is the id of the run before, if there is one.
 
     `reasons` says why rows failed: code, message, number of rows. `known` has the reasons known from an earlier run
-    or acknowledged, with the time they began. `held` says what batches wait for, `withheld` why the output was not
-    delivered, None if it was. `quotes` counts the quotes of the answers by status, None if they have none.
+    or acknowledged, with the time they began. `finished_in_batches` and `failed_in_batches` count pending rows of
+    running batches, and `running` is what these batches have cost so far: nothing of that is booked yet. `held` says
+    what batches wait for, `withheld` why the output was not delivered, None if it was. `quotes` counts the quotes of
+    the answers by status, None if they have none.
     """
 
     job: Job
     state: JobState
     counts: Counts
     documents: Fates
+    finished_in_batches: int = 0
+    failed_in_batches: int = 0
+    running: Decimal = Decimal(0)
     before: str | None = None
     answers: Difference | None = None
     lines: Sequence[BookedLine] = ()
@@ -221,6 +226,8 @@ class JobReport(Struct, frozen=True):
                 "failed": facts.counts.failed,
                 "cancelled": facts.counts.cancelled,
                 "expired": facts.counts.expired,
+                "finished_in_batches": facts.finished_in_batches,
+                "failed_so_far": facts.counts.failed + facts.failed_in_batches,
                 "cut": facts.counts.cut,
                 "repaired": facts.counts.repaired,
                 "odd_ends": facts.counts.odd_ends,
@@ -231,6 +238,7 @@ class JobReport(Struct, frozen=True):
             "ignored": job.ignored,
             "answers": facts.answers and facts.answers.to_json(),
             "cost_usd": f"{self.cost:f}",
+            "running_usd": f"{facts.running:f}",
             "foreseen": self.foreseen
             and {"cost_p50_usd": f"{self.foreseen[0]:f}", "cost_p95_usd": f"{self.foreseen[1]:f}"},
             "routes": [
@@ -293,14 +301,32 @@ class NightReport(Struct, frozen=True):
         each = [astuple(job.facts.counts) for job in self.last_runs]
         return Counts(*map(sum, zip(*each, strict=True))) if each else Counts()
 
+    @property
+    def finished_in_batches(self) -> tuple[int, int]:
+        """Pending rows of the last runs that running batches have finished, and those of them that failed."""
+        last = [job.facts for job in self.last_runs]
+        return sum(facts.finished_in_batches for facts in last), sum(facts.failed_in_batches for facts in last)
+
+    @property
+    def cost(self) -> Decimal:
+        """Amount paid for collected batches, in dollars."""
+        return sum((job.cost for job in self.jobs), Decimal(0))
+
+    @property
+    def running(self) -> Decimal:
+        """What running batches have cost so far, in dollars."""
+        return sum((job.facts.running for job in self.jobs), Decimal(0))
+
     def to_json(self) -> dict[str, Any]:
         """Return the stable form, documented in docs/reference/json.md."""
         return {
             "night": None if self.night is None else self.night.isoformat(),
             "made_at": _iso(self.made_at),
-            "cost_usd": f"{sum((job.cost for job in self.jobs), Decimal(0)):f}",
+            "cost_usd": f"{self.cost:f}",
+            "running_usd": f"{self.running:f}",
             "asked": self.counts.total,
             "answered": self.counts.succeeded,
+            "finished_in_batches": self.finished_in_batches[0],
             "needs": [{"job": job, **need.to_json()} for job, need in self.needs],
             "jobs": [job.to_json() for job in self.jobs],
         }

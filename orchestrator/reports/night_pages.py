@@ -24,7 +24,7 @@ from orchestrator.reports.bars import Bar, bars
 from orchestrator.reports.night import DocumentFate, Fates, JobReport, NightReport, night_of
 from orchestrator.reports.pages import LIST, PAID, template
 from orchestrator.reports.quote_words import total_words
-from orchestrator.reports.words import marked_words, unpriced_words
+from orchestrator.reports.words import marked_words, running_words, so_far_words, unpriced_words
 
 MOST_FIELDS = 12
 """Most changed fields that a page lists; `--json` has all."""
@@ -68,7 +68,6 @@ def headline(report: NightReport) -> str:
     states: dict[JobState, int] = {}
     for job in report.jobs:
         states[job.facts.state] = states.get(job.facts.state, 0) + 1
-    paid = sum((job.cost for job in report.jobs), Decimal(0))
     jobs = ", ".join(f"{number_of(number, 'job')} {state}" for state, number in states.items())
     needs = len(report.needs)
     see_to = (
@@ -77,7 +76,9 @@ def headline(report: NightReport) -> str:
         else f"{needs} {'item needs' if needs == 1 else 'items need'} attention"
     )
     answered = [answered_words(report.counts), *marked_words(report.counts).values()]
-    return "; ".join([*answered, jobs, f"{money(paid)} paid", see_to, *known_words(report)])
+    answered += so_far_words(*report.finished_in_batches)
+    paid = [f"{money(report.cost)} paid", *running_words(report.running)]
+    return "; ".join([*answered, jobs, *paid, see_to, *known_words(report)])
 
 
 def known_words(report: NightReport) -> list[str]:
@@ -132,9 +133,11 @@ def blocks(job: JobReport) -> list[Block]:
 
 
 def _rows(job: JobReport) -> Block:
-    notes = [answered_words(job.facts.counts), *marked_words(job.facts.counts).values()]
-    if job.facts.quotes:
-        notes.append(total_words(job.facts.quotes))
+    facts = job.facts
+    notes = [answered_words(facts.counts), *marked_words(facts.counts).values()]
+    notes += so_far_words(facts.finished_in_batches, facts.failed_in_batches)
+    if facts.quotes:
+        notes.append(total_words(facts.quotes))
     if job.due is not None:
         notes.append(due_words(job.due))
     return Block("Answers", notes=notes)
@@ -199,11 +202,13 @@ def _money(job: JobReport) -> Block:
         )
         for route in job.routes
     ]
-    notes = [] if rows else ["nothing was paid"]
+    running = job.facts.running
+    notes = [] if rows else [f"nothing was paid{' yet' if running else ''}"]
+    notes += running_words(running)
     if job.foreseen is not None:
         p50, p95 = job.foreseen
         off = f", {round(float(job.cost / p50) - 1, 2) + 0:+.0%}" if p50 and job.facts.state.is_final else ""
-        notes.append(f"{money(job.cost)} in total; forecast: {money(p50)}, at most {money(p95)} (p95){off}")
+        notes.append(f"{money(job.cost + running)} in total; forecast: {money(p50)}, at most {money(p95)} (p95){off}")
     if unpriced := sum(route.unpriced for route in job.routes):
         notes.append(unpriced_words(unpriced))
     if job.facts.job.budget is not None:

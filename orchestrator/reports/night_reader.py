@@ -11,7 +11,7 @@ import msgspec
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import StorageError, UsageError
-from orchestrator.core.model import FinishedRow, Job, RequestState, job_state
+from orchestrator.core.model import FinishedRow, Job, RequestState
 from orchestrator.core.quote_marks import has_marks
 from orchestrator.pipeline.finish.confidences import checks_of
 from orchestrator.pipeline.finish.merge import ResultLines
@@ -20,8 +20,10 @@ from orchestrator.policy.diff import ComparedRow, Difference, Said, difference
 from orchestrator.policy.grounding import QuoteStatus, read_quotes
 from orchestrator.policy.merged_rows import output_of
 from orchestrator.reports import night as nights
+from orchestrator.reports import status
 from orchestrator.reports.job_names import job_named
 from orchestrator.reports.night import JobReport, NightFacts, NightReport, night_of
+from orchestrator.reports.status import RunningCost
 from orchestrator.settings.home import Home
 from orchestrator.settings.stored_spec import tasks_of
 from orchestrator.store import Store
@@ -69,13 +71,22 @@ def before(store: Store, job: Job) -> Job | None:
 
 
 def job_report(
-    store: Store, home: Home, job: Job, now: datetime, most: int = nights.MOST, *, glance: bool = False
+    store: Store,
+    home: Home,
+    job: Job,
+    now: datetime,
+    running_cost: RunningCost,
+    most: int = nights.MOST,
+    *,
+    glance: bool = False,
 ) -> JobReport:
-    """Report on a job as it stands now. A `glance` leaves out its documents and the run before."""
+    """Report on a job as it stands now. A `glance` leaves out its documents and the run before.
+
+    `running_cost` prices a running batch so far.
+    """
     earlier = None if glance else before(store, job)
     since = None if earlier is None else earlier.id
-    counts = store.jobs.counts([job.id])[job.id]
-    state = job_state(job, counts, submitted=job.id in store.jobs.submitted([job.id]))
+    [line] = status.lines(store, [job], now, running_cost)
     known = store.comparisons
     quality, reasons = store.checked.quality(job.id), store.failures.reasons(job.id)
     shards = store.shards.of_job(job.id)
@@ -83,8 +94,11 @@ def job_report(
     removed = () if earlier is None or job.is_limited else known.removed_documents(earlier.id, job.id)
     facts = NightFacts(
         job=job,
-        state=state,
-        counts=counts,
+        state=line.state,
+        counts=line.counts,
+        finished_in_batches=line.finished_in_batches,
+        failed_in_batches=line.failed_in_batches,
+        running=line.running,
         documents=nights.fates(() if glance else known.documents(since, job.id), removed, most),
         before=since,
         answers=None if earlier is None else compare(store, home, earlier, job, most),
@@ -113,10 +127,12 @@ def _quotes(store: Store, job: Job) -> Mapping[QuoteStatus, int] | None:
     return Counter(quote.status for stored in quotes for quote in read_quotes(stored)) or None
 
 
-def night_report(store: Store, home: Home, night: date | None, jobs: Sequence[Job], now: datetime) -> NightReport:
-    """Build the report of a night from its jobs."""
+def night_report(
+    store: Store, home: Home, night: date | None, jobs: Sequence[Job], now: datetime, running_cost: RunningCost
+) -> NightReport:
+    """Build the report of a night from its jobs; `running_cost` prices a running batch so far."""
     oldest_first = sorted(jobs, key=lambda job: (job.created_at, job.id))
-    return NightReport(night, now, [job_report(store, home, job, now) for job in oldest_first])
+    return NightReport(night, now, [job_report(store, home, job, now, running_cost) for job in oldest_first])
 
 
 def job_of(store: Store, home: str, which: str) -> Job:

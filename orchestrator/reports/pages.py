@@ -12,7 +12,7 @@ from orchestrator.core.durations import moment_words
 from orchestrator.core.money import money
 from orchestrator.reports.bars import Series, groups_below, groups_beside
 from orchestrator.reports.cost import CostLine, CostReport
-from orchestrator.reports.words import cost_cells, cost_headline, cost_notes, cost_title
+from orchestrator.reports.words import cost_cells, cost_headline, cost_notes, cost_title, estimated_words
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -28,8 +28,9 @@ def cost_page(report: CostReport, at: datetime, since: str | None) -> str:
     ordered = report if report.by == "day" else replace(report, lines=_dearest_first(report))
     columns, *rows, sums = cost_cells(ordered)
     facts = [
-        ("paid", money(total.cost)),
-        ("list price", money(total.listed.cost)),
+        ("paid", estimated_words(total.cost, is_estimate=total.estimated)),
+        *([("in running batches", money(report.running))] if report.running else []),
+        ("list price", estimated_words(total.listed.cost, is_estimate=total.listed.estimated)),
         ("saved", money(total.saved)) if total.saved >= 0 else ("above list price", money(-total.saved)),
         ("wasted", money(total.wasted)),
         ("rows", f"{total.rows:,}"),
@@ -47,6 +48,7 @@ def cost_page(report: CostReport, at: datetime, since: str | None) -> str:
         rows=rows,
         sums=sums,
         notes=cost_notes(report),
+        running=report.running,
     )
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from orchestrator.core.counts import Counts, Failing, FailOn
 from orchestrator.core.model import Job, JobState, Usage, job_state
-from orchestrator.core.shards import Shard, ShardState
+from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
 from orchestrator.policy.night_figures import DeadlineResult, deadline_result
 from orchestrator.settings.model_lists import alias_words
 
@@ -31,6 +31,7 @@ class JobLine(Struct, frozen=True):
     """One job in a listing. `done` counts rows with an outcome, and rows that a running batch has finished.
 
     `failing` says which failed rows are new; `failed_so_far` also counts rows that failed in running batches.
+    `running` is the part of the cost that running batches have so far, which is not booked yet.
     """
 
     job: Job
@@ -40,6 +41,7 @@ class JobLine(Struct, frozen=True):
     failed_so_far: int
     done: int
     cost: Decimal
+    running: Decimal
     rate: float
     eta_seconds: float | None
 
@@ -54,6 +56,11 @@ class JobLine(Struct, frozen=True):
         return self.done - self.counts.done
 
     @property
+    def failed_in_batches(self) -> int:
+        """Pending rows that have failed in running batches."""
+        return self.failed_so_far - self.counts.failed
+
+    @property
     def answered_so_far(self) -> int:
         """Rows with an answer, also in running batches."""
         return self.processed - self.failed_so_far
@@ -61,7 +68,7 @@ class JobLine(Struct, frozen=True):
     @property
     def new_failures_so_far(self) -> int:
         """Failed rows that are neither known nor acknowledged; all that failed in running batches count."""
-        return self.failing.new + self.failed_so_far - self.counts.failed
+        return self.failing.new + self.failed_in_batches
 
     def due(self, now: datetime) -> DeadlineResult | None:
         """Return how the job keeps its deadline, or None without one."""
@@ -111,7 +118,8 @@ class JobLine(Struct, frozen=True):
                 "known_since": _iso(self.failing.since),
             },
             "cost_usd": f"{self.cost:f}",
-            "rate_per_second": round(self.rate, 3),
+            "running_usd": f"{self.running:f}",
+            "rate_per_second": round(self.rate, 6),
             "eta_seconds": None if self.eta_seconds is None else round(self.eta_seconds, 1),
         }
 
@@ -119,7 +127,8 @@ class JobLine(Struct, frozen=True):
 class JobDetail(Struct, frozen=True):
     """Everything known about one job. `model_names` maps shards to their backends' names of the model.
 
-    `holds` are the refusals for which rows wait; empty once the job has ended. With `is_estimate`, some of the booked
+    `holds` are the refusals for which rows wait; empty once the job has ended. `settled` counts the rows with an
+    outcome in collected shards whose provider counted none. With `is_estimate`, some of the booked
     cost is an estimate; `unpriced` rows used something that it does not cover.
     """
 
@@ -135,6 +144,7 @@ class JobDetail(Struct, frozen=True):
     quality: Quality | None = None
     model_names: Mapping[str, str] = field(default_factory=dict)
     holds: Sequence[RefusalHold] = ()
+    settled: Mapping[str, int] = field(default_factory=dict)
     is_estimate: bool = False
     unpriced: int = 0
 
@@ -142,6 +152,10 @@ class JobDetail(Struct, frozen=True):
     def answered_itself(self) -> int:
         """Rows that the job asked itself and that were answered."""
         return self.line.counts.succeeded - self.carried
+
+    def done_in(self, shard: Shard) -> int:
+        """Return the rows that a batch has finished."""
+        return self.settled.get(shard.id) or done_in(shard)
 
     def model_name(self, shard: Shard) -> str:
         """Return the backend's name of a shard's model, or its alias if that is unknown."""
@@ -177,7 +191,10 @@ class JobDetail(Struct, frozen=True):
             "quality": None if self.quality is None else _quality_json(self.quality),
             "tags": self.tags,
             "reasons": [_reason_json(one) for one in self.reasons],
-            "shards": [{**_shard_json(shard), "model_name": self.model_name(shard)} for shard in self.shards],
+            "shards": [
+                {**_shard_json(shard), "done": self.done_in(shard), "model_name": self.model_name(shard)}
+                for shard in self.shards
+            ],
             "events": [
                 {
                     "at": _iso(event.at),
@@ -262,16 +279,27 @@ def lines(
     for job in jobs:
         state = job_state(job, counts[job.id], submitted=job.id in submitted)
         shards = [] if state.is_final else store.shards.of_job(job.id)
-        spent = store.ledger.spent(job.id) + _running(shards, running_cost)
-        found.append(_line(job, state, counts[job.id], failing[job.id], shards, spent, now))
+        found.append(
+            _line(
+                job, state, counts[job.id], failing[job.id], shards, store.ledger.spent(job.id),
+                running_sum(shards, running_cost), now,
+            )
+        )  # fmt: skip
     return found
 
 
 def _line(
-    job: Job, state: JobState, counts: Counts, failing: Failing, shards: Sequence[Shard], cost: Decimal, now: datetime
+    job: Job,
+    state: JobState,
+    counts: Counts,
+    failing: Failing,
+    shards: Sequence[Shard],
+    paid: Decimal,
+    unbooked: Decimal,
+    now: datetime,
 ) -> JobLine:
     running = [shard for shard in shards if shard.state in (ShardState.SUBMITTED, ShardState.ENDED)]
-    ahead = sum(shard.provider_completed + shard.provider_failed for shard in running)
+    ahead = sum(done_in(shard) for shard in running)
     done = min(counts.total, counts.done + ahead)
     rate = 0.0
     started = [shard.submitted_at for shard in running if shard.submitted_at is not None]
@@ -281,7 +309,7 @@ def _line(
     so_far = counts.failed + sum(failing_now(shard) for shard in running if shard.state is ShardState.SUBMITTED)
     eta = left / rate if rate and left else None
     failing = replace(failing, new=counts.failed - failing.known - failing.acknowledged)
-    return JobLine(job, state, counts, failing, so_far, done, cost, rate, eta)
+    return JobLine(job, state, counts, failing, so_far, done, paid + unbooked, unbooked, rate, eta)
 
 
 def _running_reasons(running: Sequence[Shard]) -> list[FailureReason]:
@@ -298,6 +326,11 @@ def _running_reasons(running: Sequence[Shard]) -> list[FailureReason]:
     return [FailureReason(code, told, rows, new[code], None) for code, rows in codes.most_common()]
 
 
+def done_in(shard: Shard) -> int:
+    """Return the rows that a batch has finished, by its provider's count."""
+    return shard.provider_completed + shard.provider_failed
+
+
 def failing_now(shard: Shard) -> int:
     """Return the rows of a running batch that are known to have failed."""
     if shard.failing is None:
@@ -305,8 +338,9 @@ def failing_now(shard: Shard) -> int:
     return sum(sum(codes.values()) for codes in shard.failing.values())
 
 
-def _running(shards: Sequence[Shard], running_cost: RunningCost) -> Decimal:
-    running = [shard for shard in shards if shard.state is ShardState.SUBMITTED and shard.provider_seconds]
+def running_sum(shards: Sequence[Shard], running_cost: RunningCost) -> Decimal:
+    """Return what batches have cost so far that is not booked yet, in dollars."""
+    running = [shard for shard in shards if shard.state in AT_BACKEND and shard.provider_seconds]
     return sum((running_cost(shard) for shard in running), Decimal(0))
 
 
@@ -322,8 +356,9 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
     shards = store.shards.of_job(job.id)
     submitted = job.id in store.jobs.submitted([job.id])
     state = job_state(job, counts, submitted=submitted)
-    spent = store.ledger.spent(job.id) + _running(shards, running_cost)
-    line = _line(job, state, counts, store.failures.of_jobs([job.id])[job.id], shards, spent, now)
+    failing = store.failures.of_jobs([job.id])[job.id]
+    paid, unbooked = store.ledger.spent(job.id), running_sum(shards, running_cost)
+    line = _line(job, state, counts, failing, shards, paid, unbooked, now)
     settled, guesses = store.rows.usage(job.id), store.ledger.guesses(job.id)
     running = [shard for shard in shards if shard.state is ShardState.SUBMITTED]
     holds = store.holds.of(job.id) if state in (JobState.QUEUED, JobState.RUNNING) else ()
@@ -343,6 +378,9 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
         problem or _describe(holds),
         quality=store.checked.quality(job.id),
         holds=holds,
+        settled=store.rows.settled(
+            [one.id for one in shards if one.state is ShardState.COLLECTED and not done_in(one)]
+        ),
         is_estimate=guesses.estimated,
         unpriced=guesses.unpriced,
     )

@@ -47,6 +47,19 @@ def cost_title(report: CostReport) -> str:
     return f"Cost by {report.by}" + (f", {span_words(*report.days)}" if report.days else "")
 
 
+def so_far_words(finished: int, failed: int) -> list[str]:
+    """Say how many pending rows running batches have finished: one phrase, or an empty list."""
+    if not finished:
+        return []
+    told = f"{number_of(finished, 'pending row')} finished in running batches"
+    return [told + (f", {failed:,} of them failed" if failed else "")]
+
+
+def running_words(running: Decimal) -> list[str]:
+    """Say what running batches have cost so far: one phrase, or an empty list."""
+    return [f"{money(running)} so far in running batches"] if running else []
+
+
 def cost_headline(report: CostReport) -> str:
     """Sum a cost report up in a sentence, for a reader who reads no table."""
     total = report.total
@@ -59,7 +72,7 @@ def cost_headline(report: CostReport) -> str:
         words.append(share if times < 2 else f"{times:,.0f} times the list price")
     if total.wasted and total.cost:
         words.append(f"{total.wasted / total.cost:.1%} of it wasted")
-    return ", ".join(words)
+    return "; ".join([", ".join(words), *running_words(report.running)])
 
 
 def cost_cells(report: CostReport) -> list[tuple[str, ...]]:
@@ -77,9 +90,9 @@ def _cost_cells(line: CostLine) -> tuple[str, ...]:
         f"{usage.input_tokens:,}",
         f"{usage.cached_tokens:,}",
         f"{usage.output_tokens:,}",
-        _guessed(line.estimated, line.cost),
+        estimated_words(line.cost, is_estimate=line.estimated),
         _foreseen(line.estimate),
-        _guessed(line.listed.estimated, line.listed.cost),
+        estimated_words(line.listed.cost, is_estimate=line.listed.estimated),
         money(line.saved),
         money(line.wasted),
         _or_dash(line.per_document),
@@ -92,7 +105,7 @@ def cost_notes(report: CostReport) -> list[str]:
     total = report.total
     stands_in = f" (≈ {report.compare} stands in for a model without a list price)" if total.listed.estimated else ""
     guessed = " (≈ estimated: no batch price is listed)" if total.batch.estimated else ""
-    batch = _guessed(total.batch.estimated, total.batch.cost)
+    batch = estimated_words(total.batch.cost, is_estimate=total.batch.estimated)
     told = [
         f"list: the same tokens at the list price of the model that answered, at once and in no batch{stands_in}",
         f"at {report.compare} they cost {money(total.realtime.cost)} at once, {batch} in a batch{guessed}",
@@ -101,6 +114,7 @@ def cost_notes(report: CostReport) -> list[str]:
         told.append("forecast: by the plans; in brackets, how far the finished jobs came out above or below")
     if total.wasted:
         told.append("wasted: failed rows, rows paid for twice, sends without an answer")
+    told += [f"not in the table: {words}" for words in running_words(report.running)]
     if total.uncertain:
         vain = money(total.uncertain)
         told.append(f"{vain} of the cost is for sends without an answer, which may not be billed")
@@ -134,8 +148,9 @@ def calibration_name(line: Calibration) -> str:
     return " ".join(word for word in (line.kind, line.backend, alias_words(line.model), line.task) if word)
 
 
-def _guessed(is_guess: bool, cost: Decimal) -> str:
-    return ("≈" if is_guess else "") + money(cost)
+def estimated_words(cost: Decimal, *, is_estimate: bool) -> str:
+    """Format dollars, with `≈` before an estimate."""
+    return ("≈" if is_estimate else "") + money(cost)
 
 
 def _foreseen(estimate: Estimate | None) -> str:

@@ -144,6 +144,16 @@ class Rows:
         for row in self._db.stream(query, PAGE):
             yield _in_shard(row)
 
+    def settled(self, shard_ids: Collection[ShardId]) -> dict[str, int]:
+        """Count the rows with an outcome of each of these shards."""
+        c = requests.c
+        found: dict[str, int] = {}
+        with self._db.read() as tx:
+            for shard_id in shard_ids:
+                rows = tx.execute(select(c.settled_at).where(c.shard_id == shard_id))
+                found[shard_id] = sum(at is not None for (at,) in rows)
+        return found
+
     def custom_ids(self, shard_id: ShardId) -> set[str]:
         """Return the custom_ids of a shard's rows."""
         query = select(requests.c.custom_id).where(requests.c.shard_id == shard_id)

@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 from msgspec import Struct
 
-from orchestrator.core.durations import duration
+from orchestrator.core.durations import duration, pace_words
 from orchestrator.core.money import money
 from orchestrator.core.sanitize import escape_controls
 
@@ -84,6 +84,7 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
     "share": share,
     "tokens": tokens,
     "rate": rate,
+    "pace": pace_words,
     "seconds": duration,
     "text": str,
 }

@@ -357,7 +357,7 @@ def test_partial_gives_what_is_done_of_a_running_job(slow: Upstream, run_orch: O
     fetched = run_orch("fetch", job, "--partial", "--format", "jsonl")
     later = rows_of(fetched.stdout)
     assert len(later) >= len(rows)
-    assert fetched.stderr == f"orch: {len(later)} rows; {200 - len(later)} of 200 are not done\n"
+    assert fetched.stderr == f"orch: {len(later)} rows; {200 - len(later)} of 200 are not here yet\n"
     assert all(float(row["provenance"]["cost_usd"]) > 0 for row in later)
 
 

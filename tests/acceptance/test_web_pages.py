@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from orchestrator.store.lookups import RowFilter
 from orchestrator.web.figures import tokens
 from orchestrator.web.views.rows import PLACES
 from tests.support.chromium import NO_BROWSER, Chromium, Tab, installed
+from tests.support.figures import figures
 from tests.support.webhome import EVIL, WebHome, add_schedules, web_home
 
 WIDTHS = (360, 390, 768, 1024, 1440, 1920)
@@ -167,46 +167,22 @@ def pages(home: WebHome) -> list[str]:
     ]  # fmt: skip
 
 
-class _Figures(HTMLParser):
-    """The figures of a page: what each shows, and which command tells it where."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, str, str]] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        told = dict(attrs)
-        if tag == "data":
-            self.found.append((told["data-command"] or "", told["data-at"] or "", told["value"] or ""))
-
-
 def test_every_figure_is_what_the_json_of_its_command_says(
     home: WebHome, client: httpx2.Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said: dict[str, Any] = {}
     number = 0
     for page in [path for path in pages(home) if not path.startswith("/nights/")]:
-        for command, at, value in _Figures(client.get(page).text).found:
-            if command not in said:
-                head, *rest = command.split(" ")
-                words = ["show", rest[0], *_document(rest[1:])] if head == "show" else [head, *rest]
-                run([*words, "--json"])
-                said[command] = json.loads(capsys.readouterr().out)
-            found = said[command]
-            for key in at.split("."):
-                found = found[int(key) if isinstance(found, list) else key]
-            assert ("" if found is None else str(found)) == value, (page, command, at)
+        for figure in figures(client.get(page).text):
+            if figure.command not in said:
+                run([*figure.words, "--json"])
+                said[figure.command] = json.loads(capsys.readouterr().out)
+            assert figure.is_in(said[figure.command]), (page, figure)
             number += 1
     assert number > 250
     assert {command.split(" ")[0] for command in said} == {
         "status", "report", "show", "budget", "diff", "quarantine", "schedule"
     }  # fmt: skip
-
-
-def _document(words: list[str]) -> list[str]:
-    """A document's name may hold blanks; the task is named behind it."""
-    return [" ".join(words[:-2]), *words[-2:]]
 
 
 def test_a_page_needs_a_cookie_our_name_and_our_own_origin(view: Shown, client: httpx2.Client) -> None:

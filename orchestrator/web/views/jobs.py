@@ -115,7 +115,8 @@ def _by_task(reader: HomeReader, job: Job) -> CommandJson | None:
         return None
     try:
         return CommandJson(
-            f"report cost --by task --job {job.id}", cost_of(reader.store, settings, "task", None, job.id).to_json()
+            f"report cost --by task --job {job.id}",
+            cost_of(reader.store, settings, "task", None, job.id, reader.running_cost).to_json(),
         )
     except OrchError:
         return None  # the compared model has no price: the Money page says so

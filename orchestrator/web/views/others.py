@@ -123,7 +123,8 @@ def _cell(day: date, lines: Sequence[status.JobLine], at: datetime, *, is_lost: 
         "jobs": len(lines),
         "rows": rows,
         "answered": answered,
-        "failed": sum(line.new_failures_so_far for line in final),
+        "failed": sum(line.failed_so_far for line in final),
+        "known": sum(line.failing.known + line.failing.acknowledged for line in final),
         "cost": sum(line.cost for line in lines),
     }
 
@@ -140,7 +141,10 @@ def night(reader: HomeReader, address: PageAddress) -> View:
     counts = reader.store.jobs.counts([job.id for job in jobs])
     large = {job.id for job in jobs if counts[job.id].total > MOST_ROWS}
     at, oldest_first = now(), sorted(jobs, key=lambda job: (job.created_at, job.id))
-    parts = [job_report(reader.store, reader.home, job, at, glance=job.id in large) for job in oldest_first]
+    parts = [
+        job_report(reader.store, reader.home, job, at, reader.running_cost, glance=job.id in large)
+        for job in oldest_first
+    ]
     report = NightReport(day, at, parts)
     return View(
         "night.html",
@@ -176,7 +180,7 @@ def money(reader: HomeReader, address: PageAddress) -> View:
     settings = _settings(reader)
     by, span, since = _span(address)
     option = "" if since is None else f" --since {span}"
-    report = cost_of(reader.store, settings, by, since, None)
+    report = cost_of(reader.store, settings, by, since, None, reader.running_cost)
     told = CommandJson(f"report cost --by {by}{option}", report.to_json())
     standings = SharedBudgets(reader.store, settings, now).standings()
     return View(
@@ -189,7 +193,7 @@ def money(reader: HomeReader, address: PageAddress) -> View:
             "span": span,
             "spans": SPANS,
             "told": told,
-            "headline": cost_headline(report) if report.lines else "",
+            "headline": cost_headline(report) if report.lines or report.running else "",
             "order": sorted(range(len(report.lines)), key=lambda n: report.lines[n].group, reverse=True)
             if by == "day"
             else sorted(range(len(report.lines)), key=lambda n: report.lines[n].cost, reverse=True),
@@ -205,9 +209,8 @@ def money(reader: HomeReader, address: PageAddress) -> View:
 def cost_file(reader: HomeReader, address: PageAddress) -> str:
     """Return the cost report of the Money page as a file to send."""
     by, span, since = _span(address)
-    return cost_page(
-        cost_of(reader.store, _settings(reader), by, since, None), now(), None if since is None else span
-    )
+    report = cost_of(reader.store, _settings(reader), by, since, None, reader.running_cost)
+    return cost_page(report, now(), None if since is None else span)
 
 
 def _span(address: PageAddress) -> tuple[str, str, datetime | None]:

@@ -94,6 +94,7 @@ def _sums(lines: Sequence[status.JobLine]) -> dict[str, Any]:
         "done": sum(line.done for line in final),
         "failed": sum(line.failed_so_far for line in final),
         "cost": sum((line.cost for line in lines), Decimal(0)),
+        "running": sum((line.running for line in lines), Decimal(0)),
         "open": sum(not line.state.is_final for line in lines),
     }
 
