@@ -344,7 +344,7 @@ class _Books:
         assumed = Assumed(UNKNOWN_RATE if is_local else UNKNOWN_API_RATE, UNKNOWN_SPREAD)
         if sync.nominal is not None:
             assumed = Assumed(sync.nominal, STATED_SPREAD, "stated")
-        known = self._memory.speeds(sync.name, self)
+        known, night = self._memory.speeds(sync.name, self), self.view.night
         sight = self._memory.sight(sync.name, self)
         starts = observed.ASSUMED_START if is_local else observed.QUICK_START
         pace = observed.pace(sight, asker, assumed, 0.0, self.now, known, starts=starts)
@@ -355,11 +355,14 @@ class _Books:
             each = Decimal(repr(round(sync.hourly / HOUR / usual.rate, 12)))
             cost = Cost(each, each * Decimal(repr(round(math.exp(P95 * usual.spread), 6))))
         now = self.view.now
+        late = {one.name: observed.late_nights(self._memory.sight(one.name, self).shards) for one in night.batches}
+        together = observed.slow_with(late, known, pace.rate)
         prices = () if sync.surprise else sync.prices
         steps = tuple((begin - now, self._cost(price)) for begin, price in prices if begin > now)
         return SynchronousOption(
-            sync.name, sync.location, cost, pace, None, leaves, timed=sync.hourly is not None, cost_steps=steps
-        )
+            sync.name, sync.location, cost, pace, None, leaves, timed=sync.hourly is not None, cost_steps=steps,
+            slow_with=together,
+        )  # fmt: skip
 
 
 def begin_of(night: Night) -> datetime:

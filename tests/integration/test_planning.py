@@ -18,6 +18,7 @@ from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.replan_timer import ReplanTimer
 from orchestrator.pipeline.submit import rows_to_shards
+from orchestrator.policy.planner import SynchronousOption
 from tests.support.hostedjob import HOUR, Desk, cost_of, plain, row
 
 JOB = """\
@@ -260,3 +261,21 @@ def test_a_job_of_which_the_budget_covers_no_whole_batch_goes_in_parts(desk: Des
     assert desk.states(job).count("collected (completed)") > 1
     assert set(desk.ends(job).values()) == {"succeeded"}
     assert desk.cost(job) <= budget
+
+
+def test_a_tier_that_was_slow_while_batches_were_late_is_planned_as_such(desk: Desk) -> None:
+    desk.backends({"openai": {}, "flex": {}})
+    job = desk.submit(plain(100), deadline="20h")
+    late_night = now() - timedelta(days=2)
+    desk.store.shards.note(
+        sent(desk, job, "openai", 10), submitted_at=late_night, rerouted_at=late_night + timedelta(minutes=1)
+    )
+    for begin, seconds in (*((now() - timedelta(days=ago), 20.0) for ago in (3, 4, 5)), (late_night, 4000.0)):
+        shard = sent(desk, job, "flex", 20)
+        desk.store.shards.move(shard, ShardState.SUBMITTING)
+        desk.store.shards.move(
+            desk.store.shards.get(shard.id), ShardState.SUBMITTED, batch_id=shard.id, submitted_at=begin,
+            first_at=begin + timedelta(seconds=1), ended_at=begin + timedelta(seconds=seconds), provider_completed=20,
+        )  # fmt: skip
+    [flex] = (one for one in view(desk, job).options if isinstance(one, SynchronousOption))
+    assert flex.slow_with == {"openai": pytest.approx(1 / 3)}

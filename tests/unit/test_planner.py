@@ -259,6 +259,29 @@ def test_a_pace_that_is_less_known_means_an_earlier_rescue() -> None:
     assert wild.reroute.at < steady.reroute.at
 
 
+def test_a_tier_that_was_slow_whenever_batches_were_late_is_not_relied_upon() -> None:
+    tier = synchronous("realtime", "0.0006", 4.0)
+    engine = synchronous("gpu", "0.0009", 1.0, location="local")
+    apart = plan(8000, [BATCH, tier, engine], terms(4), NOW)
+    together = plan(8000, [BATCH, replace(tier, slow_with={"openai": 0.8}), engine], terms(4), NOW)
+    elsewhere = plan(8000, [BATCH, replace(tier, slow_with={"anthropic": 0.8}), engine], terms(4), NOW)
+    assert apart.reroute == elsewhere.reroute
+    assert apart.reroute is not None
+    assert together.reroute is not None
+    # The engine does 8,000 rows in 2 h 13 min.
+    assert apart.reroute.at > NOW + timedelta(hours=2)
+    assert together.reroute.at < NOW + timedelta(hours=1, minutes=45)
+    assert together.chance >= 0.99
+
+
+def test_no_batch_is_sent_if_its_only_fallback_is_slow_with_it() -> None:
+    tier = synchronous("realtime", "0.001", 4.0)
+    apart = plan(8000, [BATCH, tier], terms(4), NOW)
+    together = plan(8000, [BATCH, replace(tier, slow_with={"openai": 0.8})], terms(4), NOW)
+    assert routes(apart) == {"openai": 8000}
+    assert routes(together) == {"realtime": 8000}
+
+
 def test_a_quota_makes_waves() -> None:
     whole = plan(8000, [batch(), REALTIME], terms(6), NOW)
     waves = plan(8000, [batch(room=1000), REALTIME], terms(6), NOW)

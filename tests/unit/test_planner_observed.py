@@ -198,6 +198,33 @@ def night_of(ago: int, rows: int, seconds: float) -> Shard:
     )  # fmt: skip
 
 
+def late_on(ago: int) -> Shard:
+    """A batch of that night that was cancelled because it took too long."""
+    return cancelled(timedelta(days=ago) - MINUTE, 2 * MINUTE)
+
+
+@pytest.mark.parametrize(
+    ("late", "rate", "chance"),
+    [
+        ((1, 2, 3, 4), 4.0, 4 / 6),
+        ((1, 2, 3, 4, 20), 4.0, 4 / 7),
+        ((1, 2, 3, 4, 25), 4.0, 4 / 6),
+        ((1, 2, 3, 4), 0.2, None),
+        ((20, 19), 4.0, None),
+        ((), 4.0, None),
+    ],
+    ids=["slow", "once-as-usual", "once-not-asked", "no-slower-than-now", "as-usual", "never-late"],
+)
+def test_an_engine_that_was_slow_whenever_batches_were_late(
+    late: tuple[int, ...], rate: float, chance: float | None
+) -> None:
+    nights = [night_of(ago, 2_000, 10_000.0 if ago <= 4 else 500.0) for ago in (*range(1, 5), *range(10, 21))]
+    known = observed.speeds(Sight("gpu", nights), "series", NOW)
+    nights_late = observed.late_nights([*(late_on(ago) for ago in late), shard()])
+    found = observed.slow_with({"openai": nights_late}, known, rate)
+    assert found == ({} if chance is None else {"openai": pytest.approx(chance)})
+
+
 def test_a_few_rows_that_waited_for_an_engine_to_start_say_nothing_of_its_speed() -> None:
     """Nights on which it is the reroute that is hardly needed: a second stage, what is asked again."""
     shards = [night_of(40 - day, 4_000, 4_000.0) for day in range(5)]

@@ -22,8 +22,8 @@ LEAST_IN_TIME = 0.96
 QUICK = 6
 """Nights of the quick form; the first of them are those of a home that knows nothing."""
 LONG, SEEDS = 100, (11, 12, 13)
-BUDGETS = ("judged-month", "judged-ladder", "judged-ladder-budget")
-WORLDS = {**UNSEEN, **INVENTED, **{name: JUDGED[name] for name in BUDGETS}}
+OF_JUDGED = ("judged-month", "judged-ladder", "judged-ladder-budget", "judged-brownout")
+WORLDS = {**UNSEEN, **INVENTED, **{name: JUDGED[name] for name in OF_JUDGED}}
 SLOW = frozenset(
     {"day-users", "drifting", "flex-alone", "flex-refuses", "two-rescues-apart", "quota-shared", "engine-waves"}
 )

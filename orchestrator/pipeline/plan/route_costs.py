@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
 
@@ -321,11 +321,14 @@ class Prospects:
         if (seconds := self._down.get(name)) is not None:
             pace = pace.now(0.0, seconds)
         leaves = observed.cancel_seconds(self._sight(name).shards, self._now, observed.OWN_CANCEL)
+        together = observed.slow_with(self._late_nights, speed.learned, pace.rate * (work or 1.0))
         if isinstance(backend, SyncBackend):
             cost, unpriced = self._token_cost(name, backend, self._now)
             steps = self._cost_steps(name, backend) if unpriced is None else ()
             against = objection or unpriced
-            return SynchronousOption(name, backend.location, cost, pace, against, leaves, cost_steps=steps)
+            return SynchronousOption(
+                name, backend.location, cost, pace, against, leaves, cost_steps=steps, slow_with=together
+            )
         # A pause does not make an upstream expensive: its hours are paid for what they do in the end.
         usual = forecast.pace(speed.learned, speed.assumed, now=self._now, tokens=work)
         prices = prices_of(backend, self._config, lambda: self._now)
@@ -333,7 +336,15 @@ class Prospects:
         if isinstance(backend, FleetBackend):
             openings = () if backend.open_hours is None else backend.open_hours.steps(self._now)
             pace = forecast.within_hours(pace, usual, openings, self._start_of(name))
-        return SynchronousOption(name, backend.location, cost, pace, objection, leaves, timed=True)
+        return SynchronousOption(
+            name, backend.location, cost, pace, objection, leaves, timed=True, slow_with=together
+        )
+
+    @cached_property
+    def _late_nights(self) -> Mapping[str, Collection[date]]:
+        """Nights on which batches were late, by their backend."""
+        hosted = [name for name, backend in self._config.backends.items() if not isinstance(backend, OwnServer)]
+        return {name: observed.late_nights(self._sight(name).shards) for name in hosted}
 
     def _start_of(self, name: str) -> float:
         """Return the seconds until an engine of a fleet takes rows, for its slowest model to start."""

@@ -7,7 +7,7 @@ Each combines observations with a prior, whose weight falls as observations grow
 from __future__ import annotations
 
 from orchestrator.policy.forecast.lengths import Lengths, output_lengths
-from orchestrator.policy.forecast.observed_nights import Stint
+from orchestrator.policy.forecast.observed_nights import OUTAGE_LEVEL, Stint, night_of
 from orchestrator.policy.forecast.paces import NORMAL, Pace, Wait, exceedance, wait_quantile, within_hours
 from orchestrator.policy.forecast.speeds import BENCH, STATED, Assumed, Speeds, learn, pace
 from orchestrator.policy.forecast.turnarounds import SeenBatch, Turnaround, turnaround
@@ -15,6 +15,7 @@ from orchestrator.policy.forecast.turnarounds import SeenBatch, Turnaround, turn
 __all__ = [
     "BENCH",
     "NORMAL",
+    "OUTAGE_LEVEL",
     "STATED",
     "Assumed",
     "Lengths",
@@ -26,6 +27,7 @@ __all__ = [
     "Wait",
     "exceedance",
     "learn",
+    "night_of",
     "output_lengths",
     "pace",
     "turnaround",

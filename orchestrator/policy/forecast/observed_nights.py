@@ -145,6 +145,11 @@ def _join(piece: Sequence[Stint], seconds: float) -> Stint:
     return Stint(piece[0].begin, end, sum(one.rows for one in piece), sum(one.tokens for one in piece), alike)
 
 
+def mean_rate(stints: Sequence[Stint]) -> float:
+    """Return the mean work per second, outages included."""
+    return sum(one.work for one in stints) / sum(one.seconds for one in stints)
+
+
 def median(weighed: Iterable[tuple[float, float]]) -> float:
     return quantile(weighed, 0.5)
 

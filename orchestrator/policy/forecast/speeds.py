@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
 
 from msgspec import Struct
@@ -22,6 +22,7 @@ from orchestrator.policy.forecast.observed_nights import (
     Stint,
     in_common_unit,
     in_windows,
+    mean_rate,
     median,
     night_of,
     quantile,
@@ -76,14 +77,16 @@ _STANDSTILL_EXPIRES = timedelta(minutes=20)
 class Speeds(Struct, frozen=True):
     """Statistics of the earlier nights of an engine.
 
-    `nights` are (rate, weight), newest first, in work per second with the hourly profile removed. `unfaded` is their
-    total weight without idle time. `hours` is the profile: 24 factors (UTC). `drift` is the spread within a night.
+    `nights` are (rate, weight), newest first, in work per second with the hourly profile removed. `by_date` are the
+    means of all nights, outages included. `unfaded` is the total weight of `nights` without idle time. `hours` is the
+    profile: 24 factors (UTC). `drift` is the spread within a night.
     `outages` were observed in `watched` hours. They lasted `outage_seconds` in total, and `ended_outages` of them
     ended; both include one assumed outage. `alike` is the share of the work from the forecast's own job series. Work
     is tokens if `counted`, otherwise rows.
     """
 
     nights: tuple[tuple[float, float], ...] = ()
+    by_date: Mapping[date, float] = {}
     unfaded: float = 0.0
     hours: tuple[float, ...] = (1.0,) * 24
     drift: float = ASSUMED_DRIFT
@@ -146,7 +149,10 @@ def learn(stints: Sequence[Stint], now: datetime) -> Speeds:
         sum(one.alike * weight for one, (_, weight) in zip(running, rates, strict=True)) / total if running else 1.0
     )
     unfaded = sum(_night_weight(one, newer) for newer, one in enumerate(running))
-    speeds = Speeds(tuple(rates), unfaded, hours, _drift(running), alike=alike, counted=counted)
+    speeds = Speeds(
+        tuple(rates), {night: mean_rate(stints) for night, stints in nights.items()}, unfaded, hours, _drift(running),
+        alike=alike, counted=counted,
+    )  # fmt: skip
     is_bad = iter(bad)
     for newer, night in enumerate(nights_seen):
         speeds = _add_outages(speeds, night, _SLOW_DECAY**newer, is_bad=night.rate > 0 and next(is_bad))

@@ -131,7 +131,20 @@ class Capacity(Struct, frozen=True):
             return 1.0
         burden, at = burden + self._certain_claims(cause), max(at, self.release_seconds(held))
         likely = self._chance_of_paces(burden, held, at, fallback) - self.risk(burden, held, at, fallback, cause)
-        return max(0.0, likely) * self.finishes
+        return max(0.0, likely) * self.finishes * (1.0 - self._slow_too(burden, held, at, fallback, cause))
+
+    def _slow_too(
+        self, burden: float, held: Sequence[int], at: float, fallback: int, cause: Collection[str]
+    ) -> float:
+        """Return P(the options that were slow whenever `cause` was late are slow again, and the rest is too slow)."""
+        chance = 0.0
+        for place, (sync, rows) in enumerate(zip(self.sync_options, held, strict=True)):
+            likely = max((sync.option.slow_with.get(backend, 0.0) for backend in cause), default=0.0)
+            if likely <= chance or not (rows or place < fallback):
+                continue
+            if not self._others_suffice(self.lows, burden, held, at, fallback, place):
+                chance = likely
+        return chance
 
     def _chance_of_paces(self, burden: float, held: Sequence[int], at: float, fallback: int) -> float:
         """Return P(the paces suffice): bisect for the quantile at which all rows just fit, then widen the tail."""

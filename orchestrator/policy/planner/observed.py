@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, timedelta
 
 from msgspec import Struct
 
@@ -39,6 +39,8 @@ UNSEEN_SLIP = 0.05
 """P(a cancel takes far longer than planned) before any cancel was observed. It falls as 1 / (1 + count)."""
 FINISH_QUANTILE, WAIT_QUANTILE = 0.99, 0.95
 """Planned quantile of the time to finish, and of cancels and starts."""
+_UNSEEN_NIGHTS = 2.0
+"""Weight of the prior that a late batch says nothing about an engine, in nights."""
 SLIP_FACTOR = 1.5
 """A cancel that takes this many times the planned time is too late."""
 
@@ -135,6 +137,29 @@ def _cancel_waits(shards: Sequence[Shard]) -> list[Wait]:
         if hour not in by_hour or wait.seconds > by_hour[hour].seconds:
             by_hour[hour] = wait
     return list(by_hour.values())
+
+
+def late_nights(shards: Sequence[Shard]) -> frozenset[date]:
+    """Return the nights on which a hosted batch expired, or was cancelled because it took too long."""
+    late = (one.rerouted_at or one.ended_at for one in shards if one.rerouted_at or _is_expired(one))
+    return frozenset(forecast.night_of(at) for at in late if at is not None)
+
+
+def _is_expired(shard: Shard) -> bool:
+    return shard.provider_status == BatchStatus.EXPIRED
+
+
+def slow_with(late: Mapping[str, Collection[date]], known: Speeds, rate: float) -> dict[str, float]:
+    """Return, by batch backend, P(an engine does less than half of `rate` | batches there are late).
+
+    `late` has each backend's late nights. `rate` is in work per second. Backends without such a night are left out.
+    """
+    found = {}
+    for backend, nights in late.items():
+        rates = [known.by_date[night] for night in nights if night in known.by_date]
+        if slow := sum(each < forecast.OUTAGE_LEVEL * rate for each in rates):
+            found[backend] = slow / (len(rates) + _UNSEEN_NIGHTS)
+    return found
 
 
 def silence(shards: Sequence[Shard], now: datetime) -> float:

@@ -7,6 +7,7 @@ alike: rows of another task or model are planned separately.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import datetime
 from decimal import ROUND_UP, Decimal
 
@@ -68,6 +69,7 @@ class SynchronousOption(Struct, frozen=True):
 
     `pace.ahead` counts the rows of other jobs that go first. Rows taken back are free after `cancel_seconds`. A
     `timed` option is paid by the hour, so a row costs half at twice the speed. `cost_steps` are its later prices.
+    `slow_with` has, by batch backend, P(far slower than `pace` | batches there are late).
     """
 
     backend: str
@@ -78,6 +80,7 @@ class SynchronousOption(Struct, frozen=True):
     cancel_seconds: float = 30.0
     timed: bool = False
     cost_steps: CostSteps = ()
+    slow_with: Mapping[str, float] = {}
 
 
 Option = BatchOption | SynchronousOption
