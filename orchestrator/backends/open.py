@@ -25,7 +25,7 @@ def open_backend(
 
     Raises UsageError.
     """
-    key = key_of(name, settings.api_key_env, environ)
+    key = "" if settings.api_key_env is None else key_of(name, settings.api_key_env, environ)
     return package_of(settings).open(settings, BackendAccess(name, key, root))
 
 

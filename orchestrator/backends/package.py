@@ -25,7 +25,10 @@ Settings = TypeVar("Settings", bound=HostedBackend)
 
 
 class BackendAccess(Struct, frozen=True):
-    """The name of a backend in orch.toml, its key, and the home, under which its input files are."""
+    """The name of a backend in orch.toml, its key, and the home, under which its input files are.
+
+    The key is empty if the settings name none.
+    """
 
     name: str
     key: str

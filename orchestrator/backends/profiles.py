@@ -19,10 +19,11 @@ CHAT_ONLY = frozenset({"/v1/chat/completions"})
 class BatchLimits(Struct, frozen=True):
     """Limits of a batch, and of all batches together; None is unknown.
 
-    `max_inputs` counts the inputs of embedding rows. `enqueued_tokens` are the prompt tokens that may wait at the
-    backend, by model, with `""` for other models.
+    A batch of fewer than `min_rows` rows is refused. `max_inputs` counts the inputs of embedding rows.
+    `enqueued_tokens` are the prompt tokens that may wait at the backend, by model, with `""` for other models.
     """
 
+    min_rows: int = 1
     max_rows: int = 50_000
     max_bytes: int = 200 * MIB
     max_inputs: int | None = None
@@ -73,6 +74,7 @@ class Profile(Struct, frozen=True):
 def with_limits(
     profile: Profile,
     *,
+    min_rows: int | None = None,
     max_rows: int | None = None,
     max_bytes: int | None = None,
     max_inputs: int | None = None,
@@ -82,6 +84,7 @@ def with_limits(
     """Return the limits of a profile, with those from orch.toml."""
     enqueued = {"": enqueued_tokens} if isinstance(enqueued_tokens, int) else enqueued_tokens
     given: dict[str, Any] = {
+        "min_rows": min_rows,
         "max_rows": max_rows,
         "max_bytes": max_bytes,
         "max_inputs": max_inputs,

@@ -286,7 +286,8 @@ def _price_of_vectors(prices: Prices, model: str) -> str | None:
 
 
 def _words(limits: BatchLimits) -> str:
-    said = [f"{number_of(limits.max_rows, 'row')} and {limits.max_bytes:,} bytes a batch"]
+    least = f"{limits.min_rows:,} to " if limits.min_rows > 1 else ""
+    said = [f"{least}{number_of(limits.max_rows, 'row')} and {limits.max_bytes:,} bytes a batch"]
     if limits.max_inputs is not None:
         said.append(f"{limits.max_inputs:,} embedding inputs a batch")
     if limits.batches_per_hour is not None:

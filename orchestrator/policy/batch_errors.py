@@ -43,6 +43,13 @@ NOT_SENT = "not_sent"
 """The code of a batch that could not be created for too long."""
 
 
+TOO_FEW_ROWS = "too_few_rows"
+"""The code of a shard with fewer rows than its backend takes in a batch."""
+
+
+_FEW = plain_all(TOO_FEW_ROWS)
+
+
 _GONE = plain_all("batch_gone")
 
 
@@ -120,6 +127,9 @@ def classify_batch(code: str | None, message: str | None, line: int | None = Non
     if word in _LOST or _LOST_SAYS.search(text):
         why, advice = "the backend cannot find the batch's input file", "nothing: it is uploaded again"
         return BatchVerdict(BatchFault.WHOLE, Disposition.RETRY, INPUT_LOST, why, advice)
+    if word in _FEW:
+        why, advice = "its batches take more rows", "name a backend that takes few rows, then `orch retry`"
+        return BatchVerdict(BatchFault.WHOLE, Disposition.ELSEWHERE, TOO_FEW_ROWS, why, advice)
     if word in _UNSENT:
         why, advice = "the backend did not accept it for days", "check the backend; `orch retry` sends it again"
         return BatchVerdict(BatchFault.WHOLE, Disposition.ELSEWHERE, NOT_SENT, why, advice)

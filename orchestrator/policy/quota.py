@@ -56,6 +56,11 @@ class Split(Struct, frozen=True):
     reason: str
 
 
+def few_rows(least: int, rows: int) -> str:
+    """Say why so few rows are no batch."""
+    return f"its batches take at least {number_of(least, 'row')} of one model, and here are {rows:,}"
+
+
 def current(learned: LearnedLimit, now: datetime) -> LearnedLimit:
     """Return what still holds: quotas are raised and lowered, so a limit is learned anew each day."""
     if learned.learned_at is not None and now < learned.learned_at + LEARNED_FOR:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 EMBEDDINGS = "/v1/embeddings"
 
@@ -47,7 +48,7 @@ class Range(Struct, frozen=True):
 
 
 class _Open(Struct):
-    """A range that still takes rows."""
+    """A range that still takes rows. `tail` has its newest rows, with their sizes."""
 
     endpoint: str
     model: str
@@ -59,9 +60,14 @@ class _Open(Struct):
     inputs: int = 0
     max_output: int | None = 0
     attempts: int = 0
+    tail: deque[tuple[WaitingRow, int]] = field(default_factory=deque)
 
     def add(self, row: WaitingRow, size: int) -> None:
+        self.tail.append((row, size))
         self.last = row.seq
+        self._count(row, size)
+
+    def _count(self, row: WaitingRow, size: int) -> None:
         self.rows += 1
         self.bytes += size
         self.tokens += row.tokens
@@ -72,6 +78,18 @@ class _Open(Struct):
     def most_with(self, row: WaitingRow) -> int | None:
         """Return the most tokens of all answers if that row were added."""
         return None if self.max_output is None or row.max_output is None else self.max_output + row.max_output
+
+    def take_from(self, before: _Open, count: int) -> None:
+        """Take the newest rows of the range before this one."""
+        for _ in range(count):
+            row, size = before.tail.pop()
+            before.rows, before.bytes = before.rows - 1, before.bytes - size
+            before.tokens, before.inputs = before.tokens - row.tokens, before.inputs - row.inputs
+            if before.max_output is not None and row.max_output is not None:
+                before.max_output -= row.max_output
+            self.first = row.seq
+            self._count(row, size)
+        before.last = before.tail[-1][0].seq
 
     def closed(self) -> Range:
         return Range(
@@ -85,6 +103,7 @@ def pack(
     *,
     max_rows: int,
     max_bytes: int,
+    min_rows: int = 1,
     max_tokens: int | None = None,
     max_inputs: int | None = None,
     slack: int = 0,
@@ -94,8 +113,31 @@ def pack(
 
     `slack` is how many bytes a line may grow when the model's name is put in. `max_inputs` holds for embeddings only.
     `fits` says whether a budget covers the tokens of prompts, and the most of their answers. A row that breaks a
-    limit by itself gets its own range: then the backend's refusal concerns only that row.
+    limit by itself gets its own range: then the backend's refusal concerns only that row. A last range with fewer
+    than `min_rows` rows takes more from the range before it, if that can spare them.
     """
+    before: _Open | None = None
+    for open_ in _cut(rows, min_rows, max_rows, max_bytes, max_tokens, max_inputs, slack, fits):
+        if before is not None:
+            missing, is_same = min_rows - open_.rows, (before.endpoint, before.model) == (open_.endpoint, open_.model)
+            if is_same and 0 < missing <= before.rows - min_rows:
+                open_.take_from(before, missing)
+            yield before.closed()
+        before = open_
+    if before is not None:
+        yield before.closed()
+
+
+def _cut(
+    rows: Iterable[WaitingRow],
+    min_rows: int,
+    max_rows: int,
+    max_bytes: int,
+    max_tokens: int | None,
+    max_inputs: int | None,
+    slack: int,
+    fits: Callable[[int, int | None], bool] | None,
+) -> Iterator[_Open]:
     open_: _Open | None = None
     for row in rows:
         size = row.length + 1 + slack
@@ -108,10 +150,10 @@ def pack(
             or (max_inputs is not None and row.endpoint == EMBEDDINGS and open_.inputs + row.inputs > max_inputs)
             or (fits is not None and not fits(open_.tokens + row.tokens, open_.most_with(row)))
         ):
-            yield open_.closed()
+            yield open_
             open_ = None
         if open_ is None:
-            open_ = _Open(row.endpoint, row.model, row.seq)
+            open_ = _Open(row.endpoint, row.model, row.seq, tail=deque(maxlen=min_rows))
         open_.add(row, size)
     if open_ is not None:
-        yield open_.closed()
+        yield open_

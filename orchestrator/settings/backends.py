@@ -73,6 +73,7 @@ class LimitSettings(Strict):
     together at the backend, for every model or for each by its name there.
     """
 
+    min_rows: Count | None = None
     max_rows: Count | None = None
     max_bytes: Count | None = None
     max_inputs: Count | None = None
@@ -331,12 +332,13 @@ class SyncBackend(OwnServer):
 class HostedBackend(_AnyBackend):
     """A provider's Batch API. Each package of a hosted backend has subclasses with its kinds.
 
-    While a call waits up to `request_timeout` seconds, no other job continues.
+    While a call waits up to `request_timeout` seconds, no other job continues. `api_key_env` is None only for a
+    package whose credentials are not a key.
     """
 
     kind: str
     base_url: str
-    api_key_env: VariableName
+    api_key_env: VariableName | None
     request_timeout: Wait = 120.0
     preflight: bool = Field(True, description="ask one row first where a model has never answered such requests")
 

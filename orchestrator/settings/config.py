@@ -351,7 +351,7 @@ class Config:
             elif isinstance(backend, FleetBackend):
                 continue
             elif backend.base_url != type(backend).model_fields["base_url"].default:
-                found.append((backend.api_key_env, backend.base_url))
+                found.append((backend.api_key_env or "the credentials' chain", backend.base_url))
         smtp = self.reports.smtp
         if smtp is not None and smtp.password_env is not None:
             found.append((smtp.password_env, smtp.host))

@@ -14,6 +14,7 @@ import pytest
 
 from orchestrator.backends import Backend
 from orchestrator.backends.anthropic.batches import AnthropicBatches
+from orchestrator.backends.bedrock import PACKAGE as BEDROCK
 from orchestrator.backends.gemini import PACKAGE as GEMINI
 from orchestrator.backends.gemini.settings import GeminiBackend
 from orchestrator.backends.mistral import PACKAGE as MISTRAL
@@ -28,10 +29,12 @@ from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
 from orchestrator.testing import BackendContract, PaidOnceContract
 from tests.emulator.client import Emulator
+from tests.support.aws import aws_environment, bedrock_settings
 from tests.support.plain_http import for_anthropic, for_openai
 from tests.support.process import upstreams, wait_until
 
 HALF_A_DAY = 12 * 3600.0
+NOVA = "amazon.nova-micro-v1:0"
 _keys = count(1)
 Opening = Callable[[Emulator, str], Backend]
 
@@ -58,6 +61,11 @@ def _mistral(emulator: Emulator, key: str) -> Backend:
 def _gemini(emulator: Emulator, key: str) -> Backend:
     settings = GeminiBackend(kind="gemini", base_url=emulator.url_of("gemini"), api_key_env="K")
     return GEMINI.open(settings, BackendAccess("it", key))
+
+
+def _bedrock(emulator: Emulator, key: str) -> Backend:
+    settings = bedrock_settings(emulator.url_of("bedrock"), key, limits={"min_rows": 1})
+    return BEDROCK.open(settings, BackendAccess("it", ""))
 
 
 class EmulatedDesk:
@@ -104,7 +112,10 @@ class OwnDesk:
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     with Emulator(tmp_path_factory.mktemp("provider")) as running:
-        running.settings(models=["gpt-4.1-mini", "claude-sonnet-5-5", "mistral-small-latest", "gemini-3.8-flash"])
+        running.settings(
+            models=["gpt-4.1-mini", "claude-sonnet-5-5", "mistral-small-latest", "gemini-3.8-flash", NOVA]
+        )
+        running.settings(min_rows=1)
         yield running
 
 
@@ -114,6 +125,7 @@ OPENED: dict[str, tuple[Opening, str]] = {
     "anthropic": (_anthropic, "claude-sonnet-5-5"),
     "mistral": (_mistral, "mistral-small-latest"),
     "gemini": (_gemini, "gemini-3.8-flash"),
+    "bedrock": (_bedrock, NOVA),
 }
 
 
@@ -121,9 +133,17 @@ class TestEmulated(BackendContract, PaidOnceContract):
     """The kinds of hosted backends."""
 
     @pytest.fixture(params=OPENED)
-    def desk(self, request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[EmulatedDesk]:
+    def desk(
+        self,
+        request: pytest.FixtureRequest,
+        emulator: Emulator,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> Iterator[EmulatedDesk]:
         emulator.clear()
         desk = EmulatedDesk(emulator, *OPENED[request.param], tmp_path)
+        for name, value in aws_environment(desk.key, tmp_path).items():
+            monkeypatch.setenv(name, value)
         yield desk
         desk.backend.close()
 

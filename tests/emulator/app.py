@@ -18,8 +18,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from tests.emulator import anthropic_api, gemini_api, mistral_api, openai_batches
+from tests.emulator import anthropic_api, bedrock_api, gemini_api, mistral_api, openai_batches
 from tests.emulator.answers import decode_body
+from tests.emulator.aws_wire import account_of, aws_error, check_signature
 from tests.emulator.call import Call, Reply
 from tests.emulator.control import control
 from tests.emulator.errors import (
@@ -47,6 +48,7 @@ PREFIXES = {
     "/anthropic/v1": "anthropic",
     "/gemini/v1beta": "gemini",
     "/gemini/upload/v1beta": "gemini",
+    "/bedrock": "bedrock",
     **{f"/{flavour}/v1": flavour for flavour in SYNCHRONOUS},
 }
 CONTROL = "/_emulator/"
@@ -101,12 +103,32 @@ _GEMINI = {
     "POST /batches/{}:cancel": "cancel",
     "DELETE /batches/{}": "delete",
 }
-_OTHERS = {"anthropic": _ANTHROPIC, "mistral": _MISTRAL, "gemini": _GEMINI}
+_BEDROCK = {
+    "POST /model-invocation-job": "create",
+    "GET /model-invocation-jobs": "list",
+    "GET /model-invocation-job/{}": "retrieve",
+    "POST /model-invocation-job/{}/stop": "cancel",
+    "POST /model/{}/converse": "chat",
+    "GET /foundation-models": "models",
+    "GET /inference-profiles": "profiles",
+    "POST /?": "caller",
+    "GET /([^/]+)/?": "files",
+    "PUT /{}": "upload",
+    "GET /{}": "content",
+    "DELETE /{}": "delete_file",
+}
+_OTHERS = {"anthropic": _ANTHROPIC, "mistral": _MISTRAL, "gemini": _GEMINI, "bedrock": _BEDROCK}
 ROUTES = {
-    flavour: [(re.compile(route.replace("{}", "([^/]+)")), verb) for route, verb in routes.items()]
+    # An ARN and a key have slashes, and the path is read decoded.
+    flavour: [
+        (re.compile(route.replace("{}", "(.+)" if flavour == "bedrock" else "([^/]+)")), verb)
+        for route, verb in routes.items()
+    ]
     for flavour in PREFIXES.values()
     for routes in (_OTHERS.get(flavour, _OPENAI),)
 }
+_LARGE = (("anthropic", "create"), ("gemini", "upload"), ("bedrock", "upload"))
+"""Calls whose body goes to the disk."""
 Break = Literal["cut", "hang", "reset"]
 BEFORE: dict[str, Break] = {"cut_before": "cut", "hang_before": "hang", "reset_before": "reset"}
 AFTER: dict[str, Break] = {"cut_after": "cut", "hang_after": "hang", "reset_after": "reset"}
@@ -117,6 +139,7 @@ VERBS = {
     "anthropic": anthropic_api.VERBS,
     "mistral": mistral_api.VERBS,
     "gemini": gemini_api.VERBS,
+    "bedrock": bedrock_api.VERBS,
 }
 
 
@@ -146,7 +169,7 @@ class App:
 
     async def _provider(self, request: Request, path: str, wire: Wire) -> Response | None:
         """None where the wire was cut instead of an answer."""
-        prefix = next((prefix for prefix in PREFIXES if path.startswith(f"{prefix}/")), "")
+        prefix = next((prefix for prefix in PREFIXES if path == prefix or path.startswith(f"{prefix}/")), "")
         flavour = PREFIXES.get(prefix, "openai")
         verb, name = _verb(flavour, request.method, path.removeprefix(prefix))
         if flavour == "gemini" and request.headers.get("x-goog-upload-command") == "start":
@@ -159,13 +182,13 @@ class App:
         try:
             await self._read(call, request)
             call.account = self._account(call, request)
-            if self.world.settings.tells_owner and flavour not in ("mistral", "gemini"):
+            if self.world.settings.tells_owner and flavour not in ("mistral", "gemini", "bedrock"):
                 owner = "anthropic-organization-id" if flavour == "anthropic" else "openai-organization"
                 headers[owner] = call.account
             reply = await self._answer(call, wire)
         except Refusal as refusal:
             self._count(call, refusal.status)
-            return _refused(refusal, flavour, request_id, headers)
+            return _refused(refusal, flavour, request_id, headers, call.verb)
         if reply is None:
             self._count(call, 0)
             return None
@@ -182,6 +205,12 @@ class App:
 
     def _account(self, call: Call, request: Request) -> str:
         """Whose key it is; Anthropic's SDK sends a bearer's since 2.12. Raises Refusal."""
+        if call.flavour == "bedrock":
+            service, digest = bedrock_api.service_of(call.verb), bedrock_api.digest_of(call)
+            path = request.scope["raw_path"].partition(b"?")[0].decode()
+            return account_of(
+                check_signature(request.method, path, request.url.query, request.headers, digest, service)
+            )
         key = request.headers.get("authorization", "").removeprefix("Bearer ")
         if call.flavour in ("azure", "anthropic"):
             key = request.headers.get("api-key" if call.flavour == "azure" else "x-api-key", key)
@@ -202,9 +231,11 @@ class App:
         if call.flavour == "gemini":
             names = {"command": "x-goog-upload-command", "length": "x-goog-upload-header-content-length"}
             call.fields = {name: request.headers.get(header, "") for name, header in names.items()}
-        if call.verb == "upload" and call.flavour != "gemini":
+        if call.flavour == "bedrock":
+            call.fields = {"owner": request.headers.get("x-amz-expected-bucket-owner", "")}
+        if call.verb == "upload" and call.flavour not in ("gemini", "bedrock"):
             await self._read_form(call, request)
-        elif (call.flavour, call.verb) in (("anthropic", "create"), ("gemini", "upload")):
+        elif (call.flavour, call.verb) in _LARGE:
             call.path = self.world.new_path()
             with call.path.open("wb") as file:
                 async for chunk in request.stream():
@@ -261,6 +292,10 @@ class App:
         try:
             match call.verb:
                 case "create" | "chat" if call.flavour == "gemini":
+                    return call.name
+                case "create" if call.flavour == "bedrock":
+                    return str(call.json().get("modelId"))
+                case "chat" if call.flavour == "bedrock":
                     return call.name
                 case "create" if call.path is not None:
                     return anthropic_api.first_model(call.path)
@@ -331,10 +366,13 @@ def _torn(reply: Reply, fault: Fault, wire: Wire) -> Reply:
     return replace(reply, blocks=iter([changed(fault, whole)]), kind=kind, headers=headers)
 
 
-def _refused(refusal: Refusal, flavour: str, request_id: str, headers: dict[str, str]) -> Response:
+def _refused(refusal: Refusal, flavour: str, request_id: str, headers: dict[str, str], verb: str) -> Response:
     if refusal.status == 502:
         # What is between the client and the provider says this, and speaks no JSON.
         return Response(HTML_502, 502, {**headers, **refusal.headers}, "text/html")
+    if flavour == "bedrock":
+        refusal.status, content, more, kind = aws_error(refusal, bedrock_api.service_of(verb))
+        return Response(content, refusal.status, {**headers, **refusal.headers, **more}, kind)
     body: Json = {"error": refusal.problem.json()}
     if refusal.body is not None:
         body = msgspec.json.decode(refusal.body)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
+from typing import Any
 
 from tests.emulator.rowfaults import Tokens
 from tests.emulator.rows import Rows
@@ -181,6 +182,8 @@ class Batch:
     output_expires_s: float = 30 * WINDOW
     window_s: float = WINDOW
     display_name: str | None = None
+    asked: dict[str, Any] | None = None
+    output_key: str | None = None
     model: str | None = None
     status: str = "validating"
     rows: Rows | None = None
@@ -212,8 +215,8 @@ class Batch:
 
     @property
     def tells_unrun(self) -> bool:
-        """Whether rows that did not run have a line; nothing says that Mistral or Gemini has one."""
-        return self.flavour not in ("mistral", "gemini")
+        """Whether rows that did not run have a line; nothing says that Mistral, Gemini or Bedrock has one."""
+        return self.flavour not in ("mistral", "gemini", "bedrock")
 
     @property
     def ended_at(self) -> float:
@@ -342,6 +345,9 @@ class Batch:
             if kind == "error" or self.status == "expired":
                 return 0
             return self.rows.tally(self.kept, lambda effect: effect.unrun is None and effect.copies)
+        if self.flavour == "bedrock":
+            # One file as well, and one of all that was done however the job ended.
+            return 0 if kind == "error" else self.kept
         has_unrun = kind == "error" and self.tells_unrun and not self.plan.does_nothing
         unrun = self.count - self.ran if has_unrun else 0
         return self.rows.tally(self.kept, lambda effect: effect.lines(kind)) + unrun

@@ -125,7 +125,8 @@ class Emulator:
 
     def url_of(self, flavour: str) -> str:
         """The address of one of the providers that are asked synchronously, as groq or mistral."""
-        return f"{self.root_url}/{flavour}/{'v1beta' if flavour == 'gemini' else 'v1'}"
+        versions = {"gemini": "/v1beta", "bedrock": ""}
+        return f"{self.root_url}/{flavour}{versions.get(flavour, '/v1')}"
 
     def calls(self, verb: str) -> dict[int, int]:
         """How often a verb was called, by status; 0 are those that got no answer."""

@@ -16,7 +16,8 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     key is, with an organisation of its own. `models` None takes any name; `no_sampling` are those models of Anthropic
     that take no temperature. `truthful`: what the real provider refuses of a model is refused. `snapshot` is put
     behind a model's name in answers, as the providers do with dates. `clock_offset_s` is how far the provider's clock
-    is ahead in all that it tells, `tells_owner` whether answers name the organisation. `requests_per_minute`,
+    is ahead in all that it tells, `tells_owner` whether answers name the organisation. `min_rows` are the fewest of a
+    job of Bedrock, which knows a repeated create unless it `forgets_tokens`. `requests_per_minute`,
     `tokens_per_minute` and `latency_ms` are for synchronous calls, and in real time: that is what their clients wait
     in.
     """
@@ -35,6 +36,8 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     enqueued_tokens: dict[str, int] = {}
     azure_queues: bool = False
     batches_per_hour: int = 2000
+    min_rows: int = 100
+    forgets_tokens: bool = False
     max_files: int | None = None
     max_bytes: int | None = None
     requests_per_minute: int | None = None

@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 from zlib import crc32
 
-from tests.emulator import gemini_lines, mistral_lines
+from tests.emulator import bedrock_lines, gemini_lines, mistral_lines
 from tests.emulator.answers import Asked
 from tests.emulator.batch import Batch, Plan, plan
 from tests.emulator.clock import Clock
@@ -159,6 +159,8 @@ class World:
             file.path.unlink()
 
     def result_id(self, batch: Batch, kind: str) -> str:
+        if batch.output_key is not None:
+            return batch.output_key
         name = hashlib.blake2b(f"{batch.id}:{kind}".encode(), digest_size=12).hexdigest()
         return f"file-{name}"
 
@@ -167,9 +169,14 @@ class World:
         at = batch.ended_at
         file_id = self.result_id(batch, kind)
         expires_at = at + batch.output_expires_s
-        self.files[file_id] = StoredFile(
-            file_id, batch.flavour, batch.account, name, "batch_output", at, expires_at, batch=batch
-        )
+        facts = (batch.flavour, batch.account, name, "batch_output", at, expires_at)
+        for one in (file_id, *self._beside(batch)):
+            self.files[one] = StoredFile(one, *facts, batch=batch)
+
+    def _beside(self, batch: Batch) -> Iterator[str]:
+        """Further files of a batch: Bedrock sums a job up beside its results."""
+        if batch.output_key is not None:
+            yield f"{batch.output_key.rpartition('/')[0]}/manifest.json.out"
 
     # --- batches
 
@@ -240,6 +247,9 @@ class World:
             checked = mistral_lines.check(file.path, batch.endpoint, model, is_truthful=settings.truthful)
         elif batch.flavour == "gemini":
             checked = gemini_lines.check(file.path, batch.model or "")
+        elif batch.flavour == "bedrock":
+            model, least = batch.model or "", settings.min_rows
+            checked = bedrock_lines.check(file.path, model, least, is_truthful=settings.truthful)
         else:
             checked = check(file.path, batch.flavour, batch.endpoint, settings.models, is_truthful=settings.truthful)
         if checked.errors:

@@ -15,7 +15,7 @@ from sqlalchemy import make_url
 from orchestrator.store import Store
 from tests.support.hosted_crashes import Providers, providers, run
 from tests.support.postgres import PostgresServer
-from tests.support.schedules import GEMINIS, MISTRALS, Blow, Kills, Orders, Schedule, drawn, odd, plain
+from tests.support.schedules import BEDROCKS, GEMINIS, MISTRALS, Blow, Kills, Orders, Schedule, drawn, odd, plain
 
 CHUNKS = 16
 IN_A_CHUNK = 4
@@ -42,7 +42,7 @@ def test_under_a_random_schedule_the_bill_is_the_ledger(there: Providers, chunk:
 @pytest.mark.slow
 @pytest.mark.parametrize("draw", [drawn, odd])
 @pytest.mark.parametrize("chunk", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, CHUNKS))])
-@pytest.mark.parametrize("orders", [MISTRALS, GEMINIS], ids=["mistral", "gemini"])
+@pytest.mark.parametrize("orders", [MISTRALS, GEMINIS, BEDROCKS], ids=["mistral", "gemini", "bedrock"])
 def test_under_a_random_schedule_the_bill_of_other_protocols_is_the_ledger(
     orders: Orders, draw: Callable[..., Schedule], there: Providers, chunk: int
 ) -> None:
@@ -75,6 +75,7 @@ BOTH_ANSWERS_LOST = Blow({"do": "cut_after", "match": {"verb": "create"}, "times
         ("claude", "cloud"),
         ("mistral", "cloud"),
         ("gemini", "cloud"),
+        ("bedrock", "cloud"),
     ],
     ids=lambda order: "-".join(order),
 )

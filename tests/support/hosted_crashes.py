@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -18,11 +18,14 @@ from typing import Any
 
 import anthropic
 import openai
+import pytest
 
 from orchestrator.backends.anthropic.batches import AnthropicBatches
 from orchestrator.backends.anthropic.settings import AnthropicBackend as AnthropicSettings
+from orchestrator.backends.bedrock import PACKAGE as BEDROCK
+from orchestrator.backends.bedrock.settings import BedrockBackend
 from orchestrator.backends.gemini.api import GeminiAPI
-from orchestrator.backends.gemini.batches import GeminiBatches
+from orchestrator.backends.gemini.requests import translate as for_google
 from orchestrator.backends.gemini.settings import GeminiBackend
 from orchestrator.backends.mistral.api import MistralAPI
 from orchestrator.backends.mistral.jobs import digest_of
@@ -31,6 +34,8 @@ from orchestrator.backends.open import limits_of, profile_for
 from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.backends.openai.settings import OpenAIBackend
+from orchestrator.backends.openai.translated import TranslatedBatches
+from orchestrator.backends.package import BackendAccess
 from orchestrator.core.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
 from orchestrator.core.model import CancelCode, Job
 from orchestrator.pipeline import Pipeline
@@ -47,6 +52,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.emulator.client import Emulator
 from tests.emulator.clock import START
+from tests.support.aws import aws_environment, bedrock_settings
 from tests.support.billing import RATES, Books, mistakes
 from tests.support.databases import new_sqlite
 from tests.support.plain_http import for_anthropic, for_gemini, for_mistral, for_openai
@@ -144,6 +150,7 @@ class Providers:
     claude: anthropic.Anthropic
     mistral: MistralAPI
     gemini: GeminiAPI
+    opened: ExitStack
 
     def settings(self, name: str, most_rows: int, more: dict[str, Any]) -> Backend:
         limits = {"max_rows": most_rows, **more}
@@ -155,6 +162,10 @@ class Providers:
                 return MistralBackend(kind="mistral", base_url=self.emulator.url_of("mistral"), **common)
             case "gemini":
                 return GeminiBackend(kind="gemini", base_url=self.emulator.url_of("gemini"), **common)
+            case "bedrock":
+                told = {**common, "limits": {**limits, "min_rows": 1}}
+                del told["api_key_env"]
+                return bedrock_settings(self.emulator.url_of("bedrock"), KEY, **told)
             case "azure":
                 return OpenAIBackend(kind="azure", base_url=self.emulator.url_azure, **common)
             case _:
@@ -166,9 +177,17 @@ class Providers:
         if isinstance(settings, MistralBackend):
             return OpenAIBatches(name, self.mistral, profile_for(settings), digest=digest_of)
         if isinstance(settings, GeminiBackend):
-            return GeminiBatches(name, self.gemini, profile_for(settings))
+            return TranslatedBatches(name, self.gemini, profile_for(settings), for_google)
+        if isinstance(settings, BedrockBackend):
+            return self.bedrock_batches(name, settings)
         assert isinstance(settings, OpenAIBackend)
         return OpenAIBatches(name, SdkAPI(getattr(self, name)), profile_for(settings))
+
+    def bedrock_batches(self, name: str, settings: BedrockBackend) -> Any:
+        """Opened anew for each home: what it remembers of credentials outlives no kill."""
+        found = BEDROCK.open(settings, BackendAccess(name, ""))
+        self.opened.callback(found.close)
+        return found
 
 
 @contextmanager
@@ -186,8 +205,12 @@ def providers(folder: Path) -> Iterator[Providers]:
         ) as claude,
         for_mistral(emulator.url_of("mistral"), KEY) as mistral,
         for_gemini(emulator.url_of("gemini"), KEY) as gemini,
+        ExitStack() as opened,
+        pytest.MonkeyPatch.context() as environment,
     ):
-        yield Providers(emulator, cloud, azure, claude, MistralAPI(mistral, KEY), GeminiAPI(gemini, KEY))
+        for name, value in aws_environment(KEY, folder).items():
+            environment.setenv(name, value)
+        yield Providers(emulator, cloud, azure, claude, MistralAPI(mistral, KEY), GeminiAPI(gemini, KEY), opened)
 
 
 @dataclass(slots=True)
@@ -225,7 +248,7 @@ class Run:
         write(self._source, schedule.rows)
         emulator = there.emulator
         emulator.reset(schedule.seed)
-        emulator.settings(**schedule.settings)
+        emulator.settings(**schedule.settings, min_rows=1)
         emulator.script(*schedule.script)
         backends = {name: there.settings(name, schedule.most_rows, schedule.limits) for name in schedule.order}
         prices = {MODEL: ModelPrice(**RATES["standard"], batch=RateSettings(**RATES["batch"]))}
@@ -285,7 +308,9 @@ class Run:
 
     def _handle(self, name: str) -> BackendHandle:
         settings = self._config.backends[name]
-        assert isinstance(settings, OpenAIBackend | AnthropicSettings | MistralBackend | GeminiBackend)
+        assert isinstance(
+            settings, OpenAIBackend | AnthropicSettings | MistralBackend | GeminiBackend | BedrockBackend
+        )
         profile = profile_for(settings)
         return BackendHandle(
             name=name,

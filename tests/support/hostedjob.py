@@ -28,6 +28,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.emulator.client import Emulator
 from tests.emulator.driving import chat_line, jsonl
+from tests.support.aws import aws_environment, bedrock_told
 from tests.support.databases import new_sqlite
 
 KEY = "sk-test-0123456789abcdef"
@@ -62,7 +63,7 @@ def _value(value: Any) -> str:
 
 def settings_of(at: Emulator, name: str, **more: Any) -> Json:
     """What orch.toml says of a backend; its kind is told from its name. `more` may turn the preflight on."""
-    told: Json = {"api_key_env": f"{name.upper()}_KEY"}
+    told: Json = {} if name == "bedrock" else {"api_key_env": f"{name.upper()}_KEY"}
     if name != "flex":
         told["preflight"] = False
     match name:
@@ -72,6 +73,8 @@ def settings_of(at: Emulator, name: str, **more: Any) -> Json:
             told |= {"kind": "mistral", "base_url": at.url_of("mistral")}
         case "gemini":
             told |= {"kind": "gemini", "base_url": at.url_of("gemini")}
+        case "bedrock":
+            told |= bedrock_told(at.url_of("bedrock"), KEY)
         case "azure":
             told |= {"kind": "azure", "base_url": at.url_azure}
         case "flex":
@@ -149,7 +152,10 @@ class Desk:
         found = {name: settings_of(self.provider, name, **facts) for name, facts in told.items()}
         write_toml(self.folder / "orch.toml", found, more)
         for facts in found.values():
-            self._env.setenv(facts["api_key_env"], KEY)
+            if "api_key_env" in facts:
+                self._env.setenv(facts["api_key_env"], KEY)
+        for name, value in aws_environment(KEY, self.folder).items() if "bedrock" in found else ():
+            self._env.setenv(name, value)
         self.start_anew()
 
     def key(self, name: str, key: str) -> None:

@@ -65,6 +65,8 @@ MARKS = (
 LOSING = frozenset(("missing", "missing:1", "never_ran:1", "broken_line:1"))
 ANTHROPICS = (*(mark for mark in MARKS if mark.text not in LOSING), Mark("cache_write"))
 """Its results have each row, and so at least one that says whose batch it is; only they tell what went to a cache."""
+BEDROCKS_MARKS = tuple(mark for mark in MARKS if not mark.text.startswith("reasoning"))
+"""Converse counts no thoughts by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ def _of_batch(dice: random.Random, flavour: str, *, cancels: bool) -> Blow:
         Blow({"do": "shuffled"}),
         Blow({"do": "rows", "row": "status:500", "share": dice.choice([0.3, 1.0])}, attempts=1),
     ]
-    if flavour not in ("anthropic", "mistral", "gemini"):
+    if flavour not in ("anthropic", "mistral", "gemini", "bedrock"):
         # The others name no line of a batch that failed, and count no enqueued tokens here.
         kinds += [
             Blow({"do": "token_limit_exceeded", "limit": dice.choice([60, 400, 900_000])}),
@@ -169,7 +171,7 @@ def _of_batch(dice: random.Random, flavour: str, *, cancels: bool) -> Blow:
             Blow({"do": "zero_byte_error_file"}),
             Blow({"do": "cut_tail"}, attempts=1, lost=1),
         ]
-    if flavour == "gemini":
+    if flavour in ("gemini", "bedrock"):
         kinds = [one for one in kinds if one.fault["do"] != "zero_byte_error_file"]
     if cancels:
         kinds += [
@@ -337,15 +339,22 @@ def with_odd_answers(schedule: Schedule, most_lasting: float) -> Schedule:
 
 Orders = Sequence[tuple[str, str]]
 ORDERS: Orders = (("cloud", "claude"), ("claude", "cloud"), ("azure", "cloud"), ("cloud", "azure"))
+BEDROCKS: Orders = (("bedrock", "cloud"), ("cloud", "bedrock"), ("bedrock", "claude"))
 GEMINIS: Orders = (("gemini", "cloud"), ("cloud", "gemini"), ("gemini", "mistral"))
 MISTRALS: Orders = (("mistral", "cloud"), ("cloud", "mistral"), ("mistral", "claude"))
+
+
+def _marks(order: tuple[str, str]) -> tuple[Mark, ...]:
+    if "bedrock" in order:
+        return tuple(mark for mark in BEDROCKS_MARKS if order[0] != "claude" or mark in ANTHROPICS)
+    return ANTHROPICS if order[0] == "claude" else MARKS
 
 
 def drawn(seed: int, orders: Orders | None = None) -> Schedule:
     """The schedule of a seed: anything may happen in it, and often nothing does."""
     dice = random.Random(f"schedule {seed}")
     order = dice.choice(orders or ORDERS)
-    rows = list(_rows(dice, dice.randint(5, 40), ANTHROPICS if order[0] == "claude" else MARKS))
+    rows = list(_rows(dice, dice.randint(5, 40), _marks(order)))
     most_rows = -(-len(rows) // dice.randint(1, 4))
     cancels = dice.random() < 0.12
     blows = []
@@ -368,7 +377,8 @@ def drawn(seed: int, orders: Orders | None = None) -> Schedule:
 
 
 _ENDLESS = ("expires", "stuck_in_progress")
-FLAVOURS = {"cloud": "openai", "azure": "azure", "claude": "anthropic", "mistral": "mistral", "gemini": "gemini"}
+FLAVOURS = {"cloud": "openai", "azure": "azure", "claude": "anthropic", "mistral": "mistral", "gemini": "gemini",
+            "bedrock": "bedrock"}  # fmt: skip
 
 
 def _rows(dice: random.Random, number: int, marks: tuple[Mark, ...]) -> Iterator[Given]:

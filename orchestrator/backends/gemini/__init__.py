@@ -34,12 +34,13 @@ class GeminiPackage(BackendPackage[GeminiBackend]):
     def open(self, settings: GeminiBackend, access: BackendAccess) -> Backend:
         from orchestrator.backends import calls
         from orchestrator.backends.gemini.api import GeminiAPI
-        from orchestrator.backends.gemini.batches import GeminiBatches
+        from orchestrator.backends.gemini.requests import translate
+        from orchestrator.backends.openai.translated import TranslatedBatches
 
         silent = settings.request_timeout
         # The key is a custom header, which goes along to any redirect.
         client = calls.open_client(settings.base_url, {"x-goog-api-key": access.key}, silent, stay=True)
-        return GeminiBatches(access.name, GeminiAPI(client, access.key, silent), PROFILE)
+        return TranslatedBatches(access.name, GeminiAPI(client, access.key, silent), PROFILE, translate)
 
     def rules(self) -> tuple[TableRule, ...]:
         from orchestrator.backends.gemini.rules import GEMINI_RULES

@@ -5,26 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from os import SEEK_END
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlsplit
 
-import httpx2
+import msgspec
 from msgspec.structs import replace
 
 from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.files import translated
 from orchestrator.backends.gemini import answers
-from orchestrator.backends.gemini.lines import sent_lines
 from orchestrator.backends.gemini.requests import translate
 from orchestrator.backends.openai.api import ApiAnswer
 from orchestrator.backends.openai.http_api import HttpAPI, converted, path_of
+from orchestrator.backends.openai.translated import nothing_sent, sent_rows, sized
 from orchestrator.backends.result_lines import lines
 
 _KIND = "application/jsonl"
 _BLOCK = 256 * 1024
-NOTHING_SENT = "refused:"
-"""The id of an upload without a row that could be translated."""
 
 
 class GeminiAPI(HttpAPI):
@@ -42,13 +39,11 @@ class GeminiAPI(HttpAPI):
         return converted(self._get(path_of("files", file_id)), answers.file_of)
 
     def upload(self, name: str, content: BinaryIO, kept: int | None) -> ApiAnswer:
-        with translated(content, sent_lines(content)) as file:
-            size = file.seek(0, SEEK_END)
-            file.seek(0)
-            if not size:
-                nothing = {"id": f"{NOTHING_SENT}{name}", "filename": name}
-                return ApiAnswer(json.dumps(nothing).encode(), httpx2.Headers())
-            return self._uploaded(name, file, size)
+        rows = sent_rows(content, translate)
+        lines = (msgspec.json.encode({"key": key, "request": request}) + b"\n" for key, request in rows)
+        with translated(content, lines) as file:
+            size = sized(file)
+            return self._uploaded(name, file, size) if size else nothing_sent(name)
 
     def _uploaded(self, name: str, content: Any, size: int) -> ApiAnswer:
         """Send a file by Google's resumable protocol, in one piece."""
@@ -72,10 +67,6 @@ class GeminiAPI(HttpAPI):
         }
         sent = self._http.post(target, content=_blocks(content), headers=end, timeout=self._transfer)
         return converted(self._answer(sent), answers.file_of)
-
-    def delete_file(self, file_id: str) -> None:
-        if not file_id.startswith(NOTHING_SENT):
-            super().delete_file(file_id)
 
     @contextmanager
     def content(self, file_id: str) -> Iterator[Iterator[bytes]]:

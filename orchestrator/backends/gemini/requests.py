@@ -13,7 +13,6 @@ from typing import Any
 from orchestrator.core.errors import InputError
 from orchestrator.policy.dialect.families import plain_name
 
-CHAT = "/v1/chat/completions"
 LEFT_OUT = frozenset(
     {"metadata", "store", "service_tier", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
      "prediction", "parallel_tool_calls"}
@@ -202,10 +201,3 @@ def _part(part: Any, where: str) -> Json:
         case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(kind)}}:
             return {"inlineData": {"mimeType": f"audio/{kind}", "data": data}}
     raise InputError("has no counterpart", field=where)
-
-
-def _inline(url: str, where: str) -> Json:
-    found = _DATA.match(url)
-    if found is None:
-        raise InputError("takes pictures and files as data: URLs alone", field=where)
-    return {"inlineData": {"mimeType": found[1], "data": url[found.end() :]}}

@@ -6,6 +6,7 @@ Everything comes from the store, orch.toml and the profiles: prices, own history
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, timedelta
@@ -133,6 +134,11 @@ class Prospects:
         given_up = self._given_up
         if any(name not in against and name not in given_up for name in self._config.backends):
             against = {**given_up, **against}  # if all eligible backends are down, wait for them
+        few = {name: why for name in self._config.backends if (why := self._few_rows(name)) is not None}
+        is_left = any(name not in against and name not in few for name in self._config.backends)
+        if is_left or not self._store.shards.of_job(self._job.id):
+            # Rows that are left of a job that has begun may be sent again nowhere else: they end as too few.
+            against = {**few, **against}
         return [self._option(name, backend, against.get(name)) for name, backend in self._config.backends.items()]
 
     @property
@@ -176,7 +182,18 @@ class Prospects:
             slips=observed.slips(sight.shards, self._now, cancel),
             cancel_usual=observed.median_cancel(sight.shards, self._now),
             objection=objection or unpriced,
+            least=limits_of(backend, profile).min_rows,
         )
+
+    def _few_rows(self, name: str) -> str | None:
+        """Return why the waiting rows of a model are too few for a batch there, or None."""
+        backend, waiting = self._config.backends[name], Counter[str]()
+        least = limits_of(backend, profile_for(backend)).min_rows
+        for part in self._open:
+            if part.shard_id is None and name not in part.avoid:
+                waiting[part.model] += part.rows
+        fewest = min(waiting.values(), default=least)
+        return quota.few_rows(least, fewest) if fewest < least else None
 
     def _sight(self, name: str) -> Sight:
         if name not in self._seen:

@@ -255,9 +255,9 @@ def _refused_create(
     return Waits(f"its upload is not usable yet: {refusal.message}", is_failing=True)
 
 
-def give_up(store: Store, shard: Shard, why: str, now: datetime) -> None:
-    """End a shard that could not be sent for too long: its rows go elsewhere, or fail."""
-    _end_refused(store, shard, NOT_SENT, why, now)
+def give_up(store: Store, shard: Shard, why: str, now: datetime, code: str = NOT_SENT) -> None:
+    """End a shard that cannot be sent, or could not be for too long: its rows go elsewhere, or fail."""
+    _end_refused(store, shard, code, why, now)
 
 
 def _end_refused(store: Store, shard: Shard, code: str, why: str, now: datetime) -> None:

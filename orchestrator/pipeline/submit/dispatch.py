@@ -26,9 +26,10 @@ from orchestrator.pipeline.submit import batch_creation, preflight
 from orchestrator.pipeline.submit.batch_creation import input_digests
 from orchestrator.pipeline.submit.preflight import Preflights
 from orchestrator.pipeline.submit.unknown_batches import UnknownBatches
+from orchestrator.policy.batch_errors import TOO_FEW_ROWS
 from orchestrator.policy.budgets import TooDear
 from orchestrator.policy.preflight import PreflightFinding
-from orchestrator.policy.quota import Split
+from orchestrator.policy.quota import Split, few_rows
 
 _TOLD = {
     PreflightFinding.ANSWERED: "the row that was asked first is answered: its batches follow",
@@ -133,7 +134,13 @@ class Dispatch:
         return False
 
     def _is_unsendable(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Give up a shard that could not be sent for too long; True if so. Its rows go elsewhere, or fail."""
+        """Give up a shard that cannot be sent; True if so. Its rows go elsewhere, or fail."""
+        if shard.preflight is None and shard.rows < handle.limits.min_rows and shard.input_file_id is None:
+            why = few_rows(handle.limits.min_rows, shard.rows)
+            batch_creation.give_up(self._work.store, shard, why, self._work.now(), TOO_FEW_ROWS)
+            self._work.polls.forget(shard)
+            self._work.note(job, EventKind.ENDED, f"it is not sent: {why}", shard)
+            return True
         watched, now = self._work.polls.of(shard, self._work.now()), self._work.now()
         is_failing = watched.failing_since is not None and now >= watched.failing_since + SENDING_FOR
         is_busy = watched.busy_since is not None and now >= watched.busy_since + BUSY_FOR

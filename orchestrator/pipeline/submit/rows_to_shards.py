@@ -78,6 +78,7 @@ def _ranges(
         most = room(model)
         yield from pack(
             rows,
+            min_rows=handle.limits.min_rows,
             max_rows=most.rows,
             max_bytes=handle.limits.max_bytes,
             max_tokens=most.tokens,

@@ -122,7 +122,8 @@ def _probe_rows(option: Option, waiting: int, expected: Decimal, rule: ProbeRule
         most = min(most, max(MIN_ROWS, int(option.pace.rate * PROBE_SECONDS)))
     elif option.room is not None:
         most = min(most, max(0, option.room - option.behind))
-    return most if most >= MIN_ROWS else 0
+    least = option.least if isinstance(option, BatchOption) else 1
+    return most if most >= max(MIN_ROWS, least) else 0
 
 
 def _is_harmless(

@@ -191,7 +191,7 @@ def _bets(waiting: int, batches: Sequence[BatchOption]) -> Iterator[tuple[BatchS
         return
     parts = sorted({-(-waiting * part // PARTS) for part in range(1, PARTS + 1)})
     for option in batches:
-        fit = [rows for rows in parts if rows <= most_rows(option)]
+        fit = [rows for rows in parts if option.least <= rows <= most_rows(option)]
         yield from ((BatchShare(option, rows, kept=option.kept),) for rows in fit)
     if any(option.room is not None for option in batches) and len(batches) > 1:
         for rows in parts:
@@ -204,7 +204,7 @@ def _spill(rows: int, batches: Sequence[BatchOption]) -> tuple[BatchShare, ...]:
     shares = []
     for option in sorted(batches, key=lambda one: one.cost.p50):
         taken = rows if option.room is None else min(rows, option.room)
-        if taken > 0:
+        if taken >= option.least:
             shares.append(BatchShare(option, taken, kept=option.kept))
             rows -= taken
     return tuple(shares) if not rows else ()

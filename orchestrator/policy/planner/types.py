@@ -45,8 +45,8 @@ class BatchOption(Struct, frozen=True):
     After a cancel, rows are free within `cancel_seconds` (95 %) and within `cancel_usual` (median; None: the same).
     With probability `slips`, it takes far longer. `kept` is the share of unfinished rows that a cancelled batch has
     done; less before the median turnaround. `room` is the quota of enqueued rows (None: no limit); other jobs use
-    `behind` of it. A batch expires after `window` seconds. The provider has not answered for `silent` seconds.
-    `objection` is the reason not to send rows, or None.
+    `behind` of it. A batch has at least `least` rows, and expires after `window` seconds. The provider has not
+    answered for `silent` seconds. `objection` is the reason not to send rows, or None.
     """
 
     backend: str
@@ -62,6 +62,7 @@ class BatchOption(Struct, frozen=True):
     silent: float = 0.0
     slips: float = SLIPS
     cancel_usual: float | None = None
+    least: int = 1
 
 
 class SynchronousOption(Struct, frozen=True):

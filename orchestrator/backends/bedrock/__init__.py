@@ -1,0 +1,63 @@
+"""Amazon Bedrock's batch inference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from orchestrator.backends.bedrock.settings import BedrockBackend
+from orchestrator.backends.package import BackendAccess, BackendPackage
+from orchestrator.backends.profiles import CHAT_ONLY, GB, BatchLimits, Profile
+from orchestrator.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from orchestrator.backends import Backend
+    from orchestrator.policy.dialect.rules import TableRule
+
+# Quotas differ by model and account; these are the defaults that AWS names. A job expires after what is asked for,
+# from 24 to 168 hours. A create that got no answer is repeated with its token, so nothing is waited for.
+PROFILE = Profile(
+    "bedrock",
+    windows=("24h", "48h", "72h", "96h", "120h", "144h", "7d"),
+    limits=BatchLimits(min_rows=100, max_rows=50_000, max_bytes=GB),
+    provider="aws",
+    endpoints=CHAT_ONLY,
+    appear_seconds=0.0,
+)
+
+
+class BedrockPackage(BackendPackage[BedrockBackend]):
+    """Bedrock's batch jobs, whose files lie in a bucket."""
+
+    kinds = {"bedrock": BedrockBackend}  # noqa: RUF012
+
+    def profile(self, settings: BedrockBackend) -> Profile:
+        return PROFILE if settings.discount is None else replace(PROFILE, discount=settings.discount)
+
+    def open(self, settings: BedrockBackend, access: BackendAccess) -> Backend:
+        try:
+            import boto3  # noqa: F401
+        except ImportError:
+            raise UsageError(
+                f"backend {access.name} needs the extra `bedrock`", hint="pip install 'orch-batch[bedrock]'"
+            ) from None
+
+        from orchestrator.backends.bedrock.api import BedrockAPI
+        from orchestrator.backends.bedrock.batches import BedrockBatches
+        from orchestrator.backends.bedrock.clients import services_of
+        from orchestrator.backends.bedrock.jobs import BucketPrefix
+        from orchestrator.backends.bedrock.signing import CredentialChain
+
+        chain = CredentialChain(settings.aws_profile)
+        place = BucketPrefix(settings.bucket, settings.prefix)
+        api = BedrockAPI(services_of(settings, chain), chain, place, settings.role_arn, settings.request_timeout)
+        return BedrockBatches(access.name, api, PROFILE, settings)
+
+    def rules(self) -> tuple[TableRule, ...]:
+        from orchestrator.backends.bedrock.rules import BEDROCK_RULES
+
+        return BEDROCK_RULES
+
+
+PACKAGE = BedrockPackage()

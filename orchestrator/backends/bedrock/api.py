@@ -1,0 +1,179 @@
+"""The calls of Bedrock's batch jobs, its bucket and its synchronous endpoint, answered in OpenAI's shape."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
+from http import HTTPStatus
+from typing import Any, BinaryIO
+from urllib.parse import quote, urlencode
+
+import httpx2
+from msgspec import Struct
+from msgspec.structs import replace
+
+from orchestrator.backends import BatchOrder, lenient
+from orchestrator.backends.bedrock import answers
+from orchestrator.backends.bedrock.jobs import BucketPrefix, batch_of, creation, list_of, manifest_of
+from orchestrator.backends.bedrock.requests import named_record, record_lines, translate
+from orchestrator.backends.bedrock.signing import DIGEST, CredentialChain
+from orchestrator.backends.files import translated
+from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal
+from orchestrator.backends.openai.http_api import HttpAPI, converted
+from orchestrator.backends.openai.translated import nothing_sent, sized
+from orchestrator.backends.result_lines import lines
+from orchestrator.settings.backends import window_seconds
+
+_HOUR = 3600
+_NO_KEY = "no-key-is-sent"
+_CALLER = "Action=GetCallerIdentity&Version=2011-06-15"
+_FORM = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
+_OVER = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT)
+"""Statuses of a refused stop."""
+
+
+class Services(Struct, frozen=True):
+    """A signing client of each AWS service; their base URLs end with the service, and the bucket's with its name."""
+
+    bedrock: httpx2.Client
+    bucket: httpx2.Client
+    runtime: httpx2.Client
+    sts: httpx2.Client
+
+
+class BedrockAPI(HttpAPI):
+    """The calls. `role` is the ARN of the jobs' service role, whose account owns the bucket."""
+
+    def __init__(
+        self, services: Services, chain: CredentialChain, place: BucketPrefix, role: str, silent: float
+    ) -> None:
+        super().__init__(services.bedrock, _NO_KEY, silent)
+        self._services, self._chain, self._place, self._role = services, chain, place, role
+        # A bucket of the same name in another account gets nothing.
+        self._owner = {"x-amz-expected-bucket-owner": role.split(":")[4]}
+
+    def close(self) -> None:
+        for client in (self._services.bedrock, self._services.bucket, self._services.runtime, self._services.sts):
+            client.close()
+
+    def caller(self) -> str | None:
+        """Return the number of the credentials' account."""
+        answer = self._answer(self._services.sts.post("/", content=_CALLER, headers=_FORM))
+        return answers.account_in(answer.content)
+
+    def models(self) -> ApiAnswer:
+        found = self._get("foundation-models")
+        told = lenient.mapping(found.json())
+        names = [lenient.mapping(one).get("modelId") for one in lenient.entries(told, "modelSummaries")]
+        profiles = lenient.mapping(self._get("inference-profiles", maxResults="1000").json())
+        for one in map(lenient.mapping, lenient.entries(profiles, "inferenceProfileSummaries")):
+            names += [one.get("inferenceProfileId"), one.get("inferenceProfileArn")]
+        return replace(found, content=json.dumps({"data": [{"id": name} for name in names]}).encode())
+
+    # --- the bucket
+
+    def files(self, limit: int, after: str | None = None) -> ApiAnswer:
+        token = {} if after is None else {"continuation-token": after}
+        query = {"list-type": "2", "prefix": self._place.inputs, "max-keys": str(limit), **token}
+        answer = self._answer(self._services.bucket.get(_asked("", query), headers=self._owner))
+        found, next_page = answers.objects_of(answer.content)
+        listed = {"data": found, "has_more": next_page is not None}
+        return replace(answer, content=json.dumps(listed).encode(), next_page=next_page)
+
+    def file(self, file_id: str) -> ApiAnswer:
+        """Return no size: lines are translated when they are read."""
+        return ApiAnswer(json.dumps({"id": file_id}).encode(), httpx2.Headers())
+
+    def upload(self, name: str, content: BinaryIO, kept: int | None) -> ApiAnswer:
+        with translated(content, record_lines(content)) as file:
+            size = sized(file)
+            if not size:
+                return nothing_sent(name)
+            digest = sha256()
+            while block := file.read(1 << 18):
+                digest.update(block)
+            file.seek(0)
+            key = self._place.input_key(name, digest.hexdigest())
+            headers = {**self._owner, DIGEST: digest.hexdigest(), "Content-Length": str(size)}
+            sent = self._services.bucket.put(quote(key), content=file, headers=headers, timeout=self._transfer)
+            return replace(self._answer(sent), content=json.dumps({"id": key, "filename": name}).encode())
+
+    def delete_file(self, file_id: str) -> None:
+        for key in filter(None, (manifest_of(file_id), file_id)):
+            self._answer(self._services.bucket.delete(quote(key), headers=self._owner))
+
+    @contextmanager
+    def content(self, file_id: str) -> Iterator[Iterator[bytes]]:
+        convert = named_record if manifest_of(file_id) is None else answers.result_line
+        call = {"headers": self._owner, "timeout": self._transfer}
+        with self._services.bucket.stream("GET", quote(file_id), **call) as response:
+            if not response.is_success:
+                response.read()
+                raise self._refusal(response)
+            yield (convert(line) + b"\n" for line in lines(response.iter_bytes()))
+
+    # --- jobs
+
+    def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
+        job = creation(order, self._place, self._role, window_seconds(window) // _HOUR)
+        try:
+            made = self._post("model-invocation-job", job)
+        except ApiRefusal as refusal:
+            # With a token that AWS has forgotten, a second create fails for the name: the first one was carried out.
+            if refusal.status not in _OVER or (found := self._named(job)) is None:
+                raise
+            return replace(found[0], content=json.dumps(batch_of(found[1], self._place)).encode())
+        # The answer is the ARN alone.
+        known = {**job, "status": "Submitted"}
+        return converted(made, lambda told: batch_of({**known, **told}, self._place) if told else told)
+
+    def _named(self, job: Mapping[str, Any]) -> tuple[ApiAnswer, Mapping[str, Any]] | None:
+        """Return the listed job with the name and the output of this create."""
+        listed = self._get("model-invocation-jobs", nameContains=job["jobName"], maxResults="100")
+        found = lenient.mapping(listed.json()).get("invocationJobSummaries")
+        same = (one for one in map(lenient.mapping, found if isinstance(found, list) else ()))
+        ours = (one for one in same if one.get("outputDataConfig") == job["outputDataConfig"])
+        return next(((listed, one) for one in ours if one.get("jobName") == job["jobName"]), None)
+
+    def batches(self, limit: int, after: str | None = None) -> ApiAnswer:
+        token = {} if after is None else {"nextToken": after}
+        answer = self._get(
+            "model-invocation-jobs", maxResults=str(limit), sortBy="CreationTime", sortOrder="Descending", **token
+        )
+        next_page = lenient.name(lenient.mapping(answer.json()).get("nextToken"))
+        return replace(converted(answer, lambda told: list_of(told, self._place)), next_page=next_page)
+
+    def batch(self, batch_id: str) -> ApiAnswer:
+        return converted(self._get(_job(batch_id)), lambda told: batch_of(told, self._place))
+
+    def cancel(self, batch_id: str) -> None:
+        self._cancel(f"{_job(batch_id)}/stop", batch_id, _OVER)
+
+    def ask(self, path: str, body: bytes) -> ApiAnswer:
+        asked = lenient.mapping(lenient.decode(body))
+        model = quote(str(asked.get("model", "")), safe="")
+        sent = self._services.runtime.post(f"model/{model}/converse", json=translate(asked), timeout=self._patient)
+        return converted(
+            self._answer(sent), lambda told: answers.completion(told) if isinstance(told, dict) else told
+        )
+
+    def _get(self, path: str, **query: str) -> ApiAnswer:
+        return self._answer(self._http.get(_asked(path, query)))
+
+    def _refusal(self, response: httpx2.Response) -> ApiRefusal:
+        error = answers.error_of(response.content, response.headers.get("x-amzn-errortype", ""))
+        status = response.status_code if error is None else answers.status_of(error["code"], response.status_code)
+        if status == answers.BAD_CREDENTIALS:
+            self._chain.forget()
+        return ApiRefusal(status, response.headers, response.request.url.path, error)
+
+
+def _job(batch_id: str) -> str:
+    return f"model-invocation-job/{quote(batch_id, safe='')}"
+
+
+def _asked(path: str, query: Mapping[str, str]) -> str:
+    """Return a path with its query, encoded as a signature has it."""
+    return f"{path}?{urlencode(query, safe='-_.~', quote_via=quote)}" if query else path

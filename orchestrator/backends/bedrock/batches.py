@@ -1,0 +1,51 @@
+"""Bedrock's batch jobs: OpenAI's verbs, an account by its number, and checks of the bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from orchestrator.backends import DoctorCheck
+from orchestrator.backends.bedrock.api import BedrockAPI
+from orchestrator.backends.bedrock.requests import digest_of, translate
+from orchestrator.backends.bedrock.settings import BedrockBackend
+from orchestrator.backends.openai.translated import TranslatedBatches
+from orchestrator.backends.profiles import Profile
+from orchestrator.core.errors import AccountError, OrchError
+
+
+class BedrockBatches(TranslatedBatches):
+    """The verbs of a Batch API on Bedrock's calls."""
+
+    def __init__(self, name: str, api: BedrockAPI, profile: Profile, settings: BedrockBackend) -> None:
+        super().__init__(name, api, profile, translate, digest=digest_of)
+        self._bedrock, self._settings = api, settings
+
+    def account(self) -> str:
+        """Return the account of the credentials, with the region. Raises AccountError if the role is in another."""
+        if self._account is None:
+            with self._translated("ask whose credentials these are"):
+                number = self._bedrock.caller()
+            if number != self._settings.account:
+                raise AccountError(
+                    f"{self._name}: the credentials belong to account {number}, role_arn to {self._settings.account}",
+                    status=None,
+                    code="other_account",
+                    hint="set `aws_profile` or `role_arn`, so that both name one account",
+                )
+            self._account = f"aws:{number}/{self._settings.region}"
+        return self._account
+
+    def upload(self, path: Path, name: str) -> str:
+        self.account()
+        return super().upload(path, name)
+
+    def check(self, models: Sequence[str]) -> Iterator[DoctorCheck]:
+        yield from super().check(models)
+        bucket = self._settings.bucket
+        try:
+            with self._translated(f"list the bucket {bucket}"):
+                self._bedrock.files(1)
+            yield DoctorCheck("bucket", True, f"{bucket} can be listed; whether the role may use it shows at a job")
+        except OrchError as error:
+            yield DoctorCheck("bucket", False, str(error))

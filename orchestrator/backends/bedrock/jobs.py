@@ -1,0 +1,142 @@
+"""Bedrock's batch jobs in OpenAI's shape, and where their files lie in the bucket. Pure.
+
+Sources: botocore 1.43 (bedrock/2023-04-20, service-2.json), AWS's pages on data and results of batch inference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any
+
+from msgspec import Struct
+
+from orchestrator.backends import HOME_KEY, SHARD_KEY, BatchOrder, lenient, metadata_of
+
+# `PartiallyCompleted`: not all records could be processed in time. `Scheduled`: validated, and in the queue.
+STATES = {"submitted": "validating", "scheduled": "validating", "partiallycompleted": "expired",
+          "stopping": "cancelling", "stopped": "cancelled"}  # fmt: skip
+_DONE = frozenset({"completed", "partiallycompleted"})
+_ENDED = _DONE | {"failed", "stopped", "expired"}
+_COUNTS = {"total": "totalRecordCount", "completed": "successRecordCount", "failed": "errorRecordCount"}
+_PROCESSED = ("processedRecordCount", "successRecordCount", "errorRecordCount")
+_LONGEST_NAME = 63
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9.-]+")
+MANIFEST = "manifest.json.out"
+Json = dict[str, Any]
+
+
+class BucketPrefix(Struct, frozen=True):
+    """The part of a bucket that is ours."""
+
+    bucket: str
+    prefix: str
+
+    @property
+    def inputs(self) -> str:
+        return f"{self.prefix}/in/"
+
+    def input_key(self, name: str, digest: str) -> str:
+        """Return the key of an input file: by its digest, a repeated upload is the same file."""
+        return f"{self.inputs}{digest[:16]}/{name}"
+
+    def output(self, order: BatchOrder) -> str:
+        """Return the prefix of a batch's results. Each listing has it, so it carries the shard and its home."""
+        return f"{self.prefix}/out/{order.home or '-'}/{order.shard}/"
+
+    def uri(self, key: str) -> str:
+        return f"s3://{self.bucket}/{key}"
+
+    def key_in(self, uri: object) -> str | None:
+        """Return the key in an address; None for another bucket."""
+        found = lenient.text(uri, 2048)
+        return found.removeprefix(self.uri("")) if found.startswith(self.uri("")) else None
+
+    def owner_of(self, output: str | None) -> Json:
+        """Return the metadata that a prefix of results stands for; empty for a foreign prefix."""
+        parts = (output or "").removeprefix(f"{self.prefix}/out/").strip("/").split("/")
+        if not (output or "").startswith(f"{self.prefix}/out/") or len(parts) != 2:
+            return {}
+        return {HOME_KEY: None if parts[0] == "-" else parts[0], SHARD_KEY: parts[1]}
+
+
+def token_of(order: BatchOrder) -> str:
+    """Return the token by which a repeated create makes no second job: it is the shard's alone."""
+    return blake2b(f"{order.home}\0{order.shard}".encode(), digest_size=16).hexdigest()
+
+
+def name_of(order: BatchOrder) -> str:
+    """Return a job's name, which must be unique in the account."""
+    token = token_of(order)[:12]
+    return f"{token}-{_NOT_IN_A_NAME.sub('-', order.shard)}"[:_LONGEST_NAME]
+
+
+def creation(order: BatchOrder, place: BucketPrefix, role: str, hours: int) -> Json:
+    """Return the fields of a create."""
+    return {
+        "jobName": name_of(order),
+        "clientRequestToken": token_of(order),
+        "roleArn": role,
+        "modelId": order.model,
+        "modelInvocationType": "Converse",
+        "inputDataConfig": {"s3InputDataConfig": {"s3InputFormat": "JSONL", "s3Uri": place.uri(order.input_file_id)}},
+        "outputDataConfig": {"s3OutputDataConfig": {"s3Uri": place.uri(place.output(order))}},
+        "timeoutDurationInHours": hours,
+        "tags": [{"key": key, "value": value} for key, value in metadata_of(order).items()],
+    }
+
+
+def batch_of(job: object, place: BucketPrefix) -> object:
+    """Return a job as OpenAI's batch. Fields that it lacks are missing; what is not an object stays as it is."""
+    told = lenient.mapping(job)
+    if not told:
+        return job
+    word = lenient.word(told.get("status"))
+    source = place.key_in(_uri(told, "inputDataConfig", "s3InputDataConfig"))
+    target = place.key_in(_uri(told, "outputDataConfig", "s3OutputDataConfig"))
+    batch: Json = {
+        "id": told.get("jobArn"),
+        "created_at": told.get("submitTime"),
+        "request_counts": {ours: told[theirs] for ours, theirs in _COUNTS.items() if theirs in told},
+        "input_file_id": source,
+        "metadata": place.owner_of(target),
+    }
+    if word:
+        batch["status"] = STATES.get(word, word)
+    if word not in _ENDED:
+        return batch
+    batch["completed_at"] = told.get("endTime")
+    if word == "failed":
+        batch["errors"] = [{"code": "failed", "message": told.get("message")}]
+    if source and target and _has_results(told, word):
+        batch["output_file_id"] = _output_key(target, str(told.get("jobArn")), source)
+    return batch
+
+
+def _uri(job: Mapping[str, Any], config: str, of_s3: str) -> object:
+    return lenient.mapping(lenient.mapping(job.get(config)).get(of_s3)).get("s3Uri")
+
+
+def _has_results(job: Mapping[str, Any], word: str) -> bool:
+    """True if records were processed: they are paid for however the job ended."""
+    counts = [found for name in _PROCESSED if (found := lenient.count(job.get(name))) is not None]
+    return word in _DONE or any(counts) or (word == "stopped" and not counts)
+
+
+def _output_key(output: str, arn: str, source: str) -> str:
+    return f"{output.rstrip('/')}/{arn.rpartition('/')[2]}/{source.rpartition('/')[2]}.out"
+
+
+def manifest_of(key: str) -> str | None:
+    """Return the key of the summary beside a file of results; None for an input file."""
+    return f"{key.rpartition('/')[0]}/{MANIFEST}" if key.endswith(".out") else None
+
+
+def list_of(told: object, place: BucketPrefix) -> object:
+    """Return a list of jobs as a list of batches."""
+    jobs = lenient.mapping(told).get("invocationJobSummaries")
+    if not isinstance(jobs, list):
+        return {"data": [], "has_more": False} if told == {} else told
+    more = bool(lenient.mapping(told).get("nextToken"))
+    return {"data": [batch_of(job, place) for job in jobs], "has_more": more}

@@ -1,0 +1,150 @@
+"""Chat completions as requests of Bedrock's Converse API, and lines of its input files. Pure.
+
+Sources: botocore 1.43 (bedrock-runtime/2023-09-30, service-2.json), recorded requests, AWS's page on batch inference
+data: a `recordId` is alphanumeric.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from orchestrator.backends import lenient, line_digest
+from orchestrator.backends.openai.translated import decode_line, sent_rows
+from orchestrator.core import batch_api
+from orchestrator.core.errors import InputError
+
+LEFT_OUT = frozenset(
+    {"metadata", "store", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prediction"}
+)
+"""Fields that do not change the answer."""
+_CONFIG = {"temperature": "temperature", "top_p": "topP"}
+OWN = ("additionalModelRequestFields", "guardrailConfig")
+"""Converse's own fields, which go out as they are."""
+TAKEN = frozenset({*_CONFIG, *OWN, "messages", "max_tokens", "max_completion_tokens", "stop"})
+_DATA = re.compile(r"data:([\w.+/-]+)(?:;[\w.=-]+)*;base64,", re.ASCII)
+_PICTURES = {f"image/{kind}": kind for kind in ("png", "jpeg", "gif", "webp")}
+_DOCUMENTS = {"application/pdf": "pdf", "text/plain": "txt", "text/csv": "csv", "text/html": "html"}
+_PLAIN_ID = re.compile(r"(?!x0)[A-Za-z0-9]+")
+_CODED = "x0"
+"""The beginning of a `recordId` that stands for a custom_id with other characters."""
+Json = dict[str, Any]
+
+
+def record_id(custom_id: str) -> str:
+    """Return an alphanumeric id that stands for one custom_id alone."""
+    return custom_id if _PLAIN_ID.fullmatch(custom_id) else f"{_CODED}{custom_id.encode().hex()}"
+
+
+def custom_id_of(record: object) -> object:
+    """Return the custom_id of a `recordId`; what we did not write stays as it is."""
+    if not isinstance(record, str) or not record.strip().lower().startswith(_CODED):
+        return record
+    try:
+        return bytes.fromhex(record.strip()[len(_CODED) :]).decode()
+    except ValueError:
+        return record
+
+
+def record_lines(source: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the record of each row that has a counterpart. Raises InputError for a line that is not a request."""
+    for custom_id, request in sent_rows(source, translate):
+        yield _record(record_id(custom_id), request) + b"\n"
+
+
+def _record(name: object, request: object) -> bytes:
+    return msgspec.json.encode({"recordId": name, "modelInput": request})
+
+
+def named_record(line: bytes) -> bytes:
+    """Return a record with its custom_id beside it; a line that is not JSON stays as it is."""
+    told = lenient.decode_object(line)
+    return line if told is None else msgspec.json.encode({"custom_id": custom_id_of(told.get("recordId")), **told})
+
+
+def digest_of(line: bytes) -> bytes:
+    """Return the digest of a line, of ours or of a named record."""
+    told = lenient.decode_object(line) or {}
+    if "recordId" in told:
+        return line_digest(_record(told["recordId"], told.get("modelInput")))
+    try:
+        row = decode_line(line)
+        return line_digest(_record(record_id(row.custom_id), translate(row.body)))
+    except (InputError, *batch_api.JSON_ERRORS):
+        return line_digest(line)
+
+
+def translate(body: Mapping[str, Any]) -> Json:
+    """Return a request of Converse, without its model. Raises InputError for a field without a counterpart."""
+    for name, value in body.items():
+        if name not in TAKEN and name not in LEFT_OUT and name != "model" and value is not None:
+            raise InputError("has no counterpart in a batch of Bedrock", field=name)
+    system, turns = _conversation(body.get("messages"))
+    request: Json = {"messages": turns} | ({"system": system} if system else {})
+    config = {theirs: body[ours] for ours, theirs in _CONFIG.items() if body.get(ours) is not None}
+    bound = body.get("max_completion_tokens", body.get("max_tokens"))
+    if bound is not None:
+        config["maxTokens"] = bound
+    if stop := body.get("stop"):
+        config["stopSequences"] = [stop] if isinstance(stop, str) else stop
+    if config:
+        request["inferenceConfig"] = config
+    return request | {name: body[name] for name in OWN if body.get(name) is not None}
+
+
+def _conversation(messages: Any) -> tuple[list[Json], list[Json]]:
+    """Return the system's blocks, and the turns, which change between user and assistant."""
+    if not isinstance(messages, list) or not messages:
+        raise InputError("must be a list of messages", field="messages")
+    system: list[Json] = []
+    turns: list[Json] = []
+    for number, message in enumerate(messages):
+        where = f"messages[{number}]"
+        match message:
+            case {"role": "system" | "developer", **more}:
+                system += _blocks(more.get("content"), where)
+            case {"role": "user" | "assistant" as role, **more}:
+                if more.get("tool_calls"):
+                    raise InputError("has no counterpart in a batch of Bedrock", field=f"{where}.tool_calls")
+                blocks = _blocks(more.get("content"), where)
+                if turns and turns[-1]["role"] == role:
+                    turns[-1]["content"] += blocks
+                elif blocks:
+                    turns.append({"role": role, "content": blocks})
+            case _:
+                raise InputError("must be a message of the system, a user or an assistant", field=where)
+    return system, turns
+
+
+def _blocks(content: Any, where: str) -> list[Json]:
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [{"text": content}]
+    if not isinstance(content, list):
+        raise InputError("must be a text or a list of parts", field=f"{where}.content")
+    return [_block(part, f"{where}.content[{number}]", number) for number, part in enumerate(content)]
+
+
+def _block(part: Any, where: str, number: int) -> Json:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return {"text": text}
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            kind, data = _inline(url, _PICTURES, where)
+            return {"image": {"format": kind, "source": {"bytes": data}}}
+        case {"type": "file", "file": {"file_data": str(url)}}:
+            kind, data = _inline(url, _DOCUMENTS, where)
+            # A document's own name would be part of the prompt.
+            return {"document": {"format": kind, "name": f"document {number}", "source": {"bytes": data}}}
+    raise InputError("has no counterpart", field=where)
+
+
+def _inline(url: str, kinds: Mapping[str, str], where: str) -> tuple[str, str]:
+    found = _DATA.match(url)
+    if found is None or found[1] not in kinds:
+        raise InputError(f"takes data: URLs alone, of {', '.join(kinds)}", field=where)
+    return kinds[found[1]], url[found.end() :]

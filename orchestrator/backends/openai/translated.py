@@ -1,0 +1,135 @@
+"""OpenAI's verbs at a provider whose bodies are others: a row whose field has no counterpart is not sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from os import SEEK_END
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import httpx2
+import msgspec
+
+from orchestrator.backends import BatchOrder, Download, Intent, RemoteBatch, Sighting
+from orchestrator.backends.files import keep, request_lines
+from orchestrator.backends.openai.api import ApiAnswer, BatchAPI
+from orchestrator.backends.openai.batches import OpenAIBatches
+from orchestrator.backends.profiles import Profile
+from orchestrator.core.batch_api import BatchStatus
+from orchestrator.core.errors import InputError
+
+CHAT = "/v1/chat/completions"
+REFUSED = "unsupported_parameter"
+"""The code of a row that was not sent because a field has no counterpart."""
+NOTHING_SENT = "refused:"
+"""The id of an upload without a row that could be translated."""
+Json = dict[str, Any]
+Translate = Callable[[Mapping[str, Any]], Json]
+"""Returns the provider's request for a chat completion's body. Raises InputError, which names the field."""
+
+
+class _Line(msgspec.Struct):
+    custom_id: str
+    body: dict[str, Any]
+    url: str = CHAT
+
+
+decode_line = msgspec.json.Decoder(_Line).decode
+
+
+def sent_rows(source: Iterable[bytes], translate: Translate) -> Iterator[tuple[str, Json]]:
+    """Yield the custom_id and the request of each row that has a counterpart.
+
+    Raises InputError for a line that is not a request.
+    """
+    for custom_id, request, _ in _rows(source, translate):
+        if request is not None:
+            yield custom_id, request
+
+
+def _refused_lines(source: Iterable[bytes], translate: Translate) -> Iterator[bytes]:
+    """Yield the result line of each row that is not sent, with the field's name."""
+    for custom_id, _, error in _rows(source, translate):
+        if error is None:
+            continue
+        message = f"{error.field}: {error.message}"
+        told = {"message": message, "type": "invalid_request_error", "param": error.field, "code": REFUSED}
+        response = {"status_code": 400, "request_id": None, "body": {"error": told}}
+        yield json.dumps({"id": None, "custom_id": custom_id, "response": response, "error": None}).encode()
+
+
+def _rows(source: Iterable[bytes], translate: Translate) -> Iterator[tuple[str, Json | None, InputError | None]]:
+    for line in request_lines(source, decode_line):
+        try:
+            if line.url != CHAT:
+                raise InputError(f"only {CHAT} has a counterpart", field="url")
+            yield line.custom_id, translate(line.body), None
+        except InputError as error:
+            yield line.custom_id, None, error
+
+
+def sized(file: BinaryIO) -> int:
+    """Return the size of a file, and go back to its start."""
+    size = file.seek(0, SEEK_END)
+    file.seek(0)
+    return size
+
+
+def nothing_sent(name: str) -> ApiAnswer:
+    """Return the answer to an upload without a row that could be translated."""
+    told = {"id": f"{NOTHING_SENT}{name}", "filename": name}
+    return ApiAnswer(json.dumps(told).encode(), httpx2.Headers())
+
+
+class TranslatedBatches(OpenAIBatches):
+    """The verbs of a Batch API on the calls of a provider with other bodies.
+
+    A row that cannot be translated is not sent: its line stands behind the results. If no row can be translated, no
+    batch is created: its id is `refused:` and the shard's, and it is completed from the start.
+    """
+
+    def __init__(self, name: str, api: BatchAPI, profile: Profile, translate: Translate, **more: Any) -> None:
+        super().__init__(name, api, profile, **more)
+        self._translate = translate
+
+    def create(self, order: BatchOrder) -> RemoteBatch:
+        if order.input_file_id.startswith(NOTHING_SENT):
+            return _all_refused(order.shard, order.rows)
+        return super().create(order)
+
+    def find(self, intent: Intent) -> Sighting:
+        if (intent.input_file_id or "").startswith(NOTHING_SENT):
+            return Sighting(_all_refused(intent.shard, intent.rows))
+        return super().find(intent)
+
+    def retrieve(self, batch_id: str) -> RemoteBatch | None:
+        if batch_id.startswith(NOTHING_SENT):
+            return _all_refused(batch_id.removeprefix(NOTHING_SENT), None)
+        return super().retrieve(batch_id)
+
+    def size_of(self, file_id: str) -> int | None:
+        return None if file_id.startswith(NOTHING_SENT) else super().size_of(file_id)
+
+    def forget_file(self, file_id: str) -> None:
+        if not file_id.startswith(NOTHING_SENT):
+            super().forget_file(file_id)
+
+    def download(self, file_id: str, path: Path, input_path: Path) -> Download:
+        if not file_id.startswith(NOTHING_SENT):
+            return super().download(file_id, path, input_path)
+        return keep([b""], lambda _: self._beside(input_path), path, ())
+
+    def _read_lines(self, chunks: Iterable[bytes], input_path: Path) -> Iterator[bytes]:
+        yield from super()._read_lines(chunks, input_path)
+        yield from self._beside(input_path)
+
+    def _beside(self, input_path: Path) -> Iterator[bytes]:
+        with input_path.open("rb") as source:
+            yield from _refused_lines(source, self._translate)
+
+
+def _all_refused(shard: str, rows: int | None) -> RemoteBatch:
+    """Return the batch of a shard without a row that could be translated."""
+    name = f"{NOTHING_SENT}{shard}"
+    return RemoteBatch(name, BatchStatus.COMPLETED, output_file_id=name, shard=shard, rows=rows)
