@@ -47,6 +47,8 @@ def _two(whole: int, large: int, name: str, small: int, small_name: str) -> str:
 
 def pace_words(per_second: float) -> str:
     """Format a rate in a unit in which it is one or more: `12.5 rows/s`, `3.0 rows/min`, `1.0 rows/h`."""
+    if not per_second:
+        return "0 rows/s"
     for unit, seconds in (("s", 1), ("min", MINUTE)):
         if per_second * seconds >= 1:
             return f"{per_second * seconds:,.1f} rows/{unit}"

@@ -123,27 +123,33 @@ def adopt(
     backends: dict[str, Backend] = {}
     said = wanted.said
     restart = [
-        name for name, above in _PLACES.items() if not environ.get(above) and began.get(name) != said.get(name)
+        f"{name}: takes effect when the daemon restarts"
+        for name, above in _PLACES.items()
+        if not environ.get(above) and began.get(name) != said.get(name)
     ]
     for name, backend in wanted.backends.items():
         before = held.backends.get(name)
         if not (missing := list(_unset(backend, before, environ))):
             backends[name] = backend
             continue
-        restart += [f"backends.{name}: {field} (the daemon has no {variable})" for field, variable in missing]
+        restart += [_lacks(f"backends.{name}.{field}", variable) for field, variable in missing]
         if before is not None:
             backends[name] = before
     reports = wanted.reports
     if missing := list(_unset_reports(reports, held.reports, environ)):
-        restart += [f"reports: {field} (the daemon has no {variable})" for field, variable in missing]
+        restart += [_lacks(f"reports.{field}", variable) for field, variable in missing]
         reports = held.reports
     telemetry = wanted.telemetry
     if missing := list(_unset_headers(telemetry, held.telemetry, environ)):
-        restart += [f"telemetry: {field} (the daemon has no {variable})" for field, variable in missing]
+        restart += [_lacks(f"telemetry.{field}", variable) for field, variable in missing]
         telemetry = held.telemetry
     return dataclasses.replace(
         wanted, place=held.place, backends=backends, reports=reports, telemetry=telemetry
     ), restart
+
+
+def _lacks(field: str, variable: str) -> str:
+    return f"{field}: the daemon was started without {variable}; set it, then start the daemon again"
 
 
 def _unset(backend: Backend, before: Backend | None, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 class InForce(Struct, frozen=True):
     """The daemon `pid` of a `home` runs under the settings of `file` as read at `read_at`, with this digest.
 
-    `refused` is why the current file is not applied; `restart` names its settings that apply only after a restart. If
-    the file now names another home, that home has this record too.
+    `refused` is why the current file is not applied; `restart` says which of its settings
+    apply only after a restart, and why. If the file now names another home, that home has this record too.
     """
 
     pid: int
@@ -48,7 +48,7 @@ class InForce(Struct, frozen=True):
         """Lines for a person; empty if the file is in force as it is."""
         held = f"the daemon keeps the settings that it read at {self.read_at}"
         refused = [] if self.refused is None else [f"{self.refused}\n  {held}"]
-        return refused + [f"{one}: takes effect when the daemon restarts" for one in self.restart]
+        return [*refused, *self.restart]
 
 
 def digest_of(content: bytes) -> str:

@@ -11,6 +11,7 @@ from orchestrator.core.errors import BackendError
 from orchestrator.core.model import Job
 from orchestrator.daemon.lock import Holder, daemon_lock
 from orchestrator.daemon.loop import Daemon
+from orchestrator.daemon.settings_in_force import differences
 from orchestrator.library.build_processes import BuildProcesses
 from orchestrator.library.context import Context
 from orchestrator.pipeline.plan.routes import request_refused
@@ -80,6 +81,8 @@ class Driver:
         def follow(holder: Holder, is_new: bool) -> None:
             if is_new:
                 view.say(f"orch: {holder} is this home's daemon and runs the job; following it")
+                for line in differences(context.home, holder, context.path):
+                    view.say(f"orch: {line}")
             _check_held(context, job)
             self._draw(job, None)
 

@@ -253,7 +253,7 @@ def _find(
     for name in names:
         if override := overrides.get(name):
             return _overridden(name, override, tier, discount)
-    why, cure = "its backend names no provider of the price table", "name it: `provider`"
+    why, cure = "its backend names no provider of the price table", 'name it (provider = "openai")'
     if provider is not None:
         cure = "use a model of the genai-prices table"
         # No price begins within a minute, and rows priced in the same minute share the look-up.

@@ -59,8 +59,8 @@ def test_it_shows_what_is_left_until_when(run_orch: Orch) -> None:
     assert legal == {
         "name": "legal", "tag": "team=legal", "period": "month", "starts_at": "2026-11-01T00:00:00+00:00",
         "renews_at": "2026-12-01T00:00:00+00:00", "amount_usd": "120", "warn_at": 0.8, "stop_at": 1.0,
-        "spent_usd": "98.200000000000", "running_usd": "0", "in_flight_usd": "0", "left_usd": "21.800000000000", "share": 0.8183,
-        "state": "warning", "problem": None,
+        "spent_usd": "98.200000000000", "running_usd": "0", "in_flight_usd": "0",
+        "left_usd": "21.800000000000", "share": 0.8183, "state": "warning", "problem": None,
     }  # fmt: skip
     assert (nightly["tag"], nightly["state"], nightly["left_usd"]) == (None, "stopped", "0")
     assert datetime.fromisoformat(nightly["starts_at"]) == datetime(2026, 11, 21, 18, 30, tzinfo=UTC)

@@ -105,6 +105,20 @@ def test_what_needs_a_restart_is_told_by_status_submit_doctor_and_the_log(
     assert told in (orch_home / "engine.log").read_text()
 
 
+def test_a_run_that_follows_a_daemon_says_what_the_daemon_lacks(
+    run_orch: Orch, orch_home: Path, upstream: Any, job: Path
+) -> None:
+    toml = write_config(orch_home, [upstream.base_url])
+    daemon = run_orch.start("up")
+    wait_until(lambda: "is up" in run_orch.output(daemon), WAIT)
+    toml.write_text(f'{toml.read_text()}[backends.openai]\nkind = "openai"\napi_key_env = "LATE_KEY"\n')
+    told = "backends.openai.api_key_env: the daemon was started without LATE_KEY; set it, then start the daemon again"
+    wait_until(lambda: told in run_orch.output(daemon), WAIT)
+    followed = run_orch("run", str(job), "--backend", "local", env={"LATE_KEY": "sk-test"})
+    assert followed.returncode == 0, followed.stderr
+    assert f"orch: {told}" in followed.stderr
+
+
 def test_a_job_can_be_cancelled_while_the_file_is_broken(run_orch: Orch, orch_home: Path, job: Path) -> None:
     toml = write_config(orch_home, ["http://127.0.0.1:9/v1"], retry_delay=0.01)
     daemon = run_orch.start("up")

@@ -224,7 +224,7 @@ def test_a_model_that_nobody_knows_is_an_error_and_says_how_to_give_a_price(
     with pytest.raises(InputError) as raised:
         token_price(provider, model, MILLION, tier=BATCH, at=NOW, discount=HALF)
     assert raised.value.message.startswith(f"no price is known for {message}")
-    cure = "name it: `provider`" if provider is None else "use a model of the genai-prices table"
+    cure = 'name it (provider = "openai")' if provider is None else "use a model of the genai-prices table"
     assert raised.value.hint == f'{cure}, or set its price in orch.toml: [prices."{model}".batch]'
 
 

@@ -24,9 +24,7 @@ LONG = job("a-job-with-a-name-as-long-as-it-may-be-12-12345678", name="long", cr
 
 def line_of(state: JobState = JobState.RUNNING, **counts: int) -> JobLine:
     found = Counts(**counts)
-    return JobLine(
-        LONG, state, found, Failing(), found.failed, found.done, Decimal("1.5"), Decimal(0), 2.0, 30.0
-    )
+    return JobLine(LONG, state, found, Failing(), found.failed, found.done, Decimal("1.5"), Decimal(0), 2.0, 30.0)
 
 
 def detail(line: JobLine, **facts: Any) -> JobDetail:

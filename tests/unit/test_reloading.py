@@ -213,8 +213,8 @@ def test_a_key_that_the_daemon_has_not_got_needs_a_restart(desk: Desk) -> None:
     desk.look()
     assert list(desk.config.backends) == ["gpu", "cloud", "other"]
     assert getattr(desk.config.backends["cloud"], "api_key_env", None) == "CLOUD_KEY"
-    why = "(the daemon has no UNSET_KEY): takes effect when the daemon restarts"
-    assert desk.told() == [f"backends.cloud: api_key_env {why}", f"backends.more: api_key_env {why}"]
+    why = "the daemon was started without UNSET_KEY; set it, then start the daemon again"
+    assert desk.told() == [f"backends.cloud.api_key_env: {why}", f"backends.more.api_key_env: {why}"]
     desk.file.write_text(FIRST.replace("CLOUD_KEY", "OTHER_KEY"))
     desk.look()
     assert getattr(desk.config.backends["cloud"], "api_key_env", None) == "OTHER_KEY"
@@ -226,7 +226,7 @@ def test_reports_whose_password_is_not_there_stay_as_they_were(desk: Desk) -> No
     desk.look()
     assert desk.config.reports.folder is None
     assert desk.told() == [
-        "reports: webhook_env (the daemon has no UNSET_HOOK): takes effect when the daemon restarts"
+        "reports.webhook_env: the daemon was started without UNSET_HOOK; set it, then start the daemon again"
     ]
 
 
@@ -262,7 +262,7 @@ def test_telemetry_with_a_key_that_the_daemon_lacks_waits_for_a_restart(tmp_path
     desk.file.write_text(FIRST + receiver.replace("CLOUD_KEY", "NOT_THERE").replace("4318", "4319"))
     told = desk.look()
     assert told is not None
-    assert "telemetry: headers_env.Authorization (the daemon has no NOT_THERE)" in told
+    assert "telemetry.headers_env.Authorization: the daemon was started without NOT_THERE" in told
     assert desk.config.telemetry is not None
     assert desk.config.telemetry.endpoint.endswith("4318")
     desk.file.write_text(FIRST)
