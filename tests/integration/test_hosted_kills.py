@@ -10,7 +10,7 @@ import pytest
 
 from tests.emulator.client import Emulator
 from tests.support.cli import Orch
-from tests.support.hosted_kills import SPEED, KillRun, hosted_schedule, sync_schedule
+from tests.support.hosted_kills import SPEED, KillRun, bedrock_schedule, hosted_schedule, sync_schedule
 
 KILLS = 5
 
@@ -28,6 +28,20 @@ def test_killed_while_a_batch_api_has_the_rows(
     seed: int, database_url: str, run_orch: Orch, provider: Emulator, tmp_path: Path
 ) -> None:
     run = KillRun(run_orch, provider, hosted_schedule(seed, 60), tmp_path, database_url)
+
+    report = run.until_done(KILLS, 12, random.Random(seed))
+
+    assert report.broken == []
+    assert report.kills >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_killed_while_bedrock_has_the_rows(
+    seed: int, database_url: str, run_orch: Orch, provider: Emulator, tmp_path: Path
+) -> None:
+    run = KillRun(run_orch, provider, bedrock_schedule(seed, 60), tmp_path, database_url)
 
     report = run.until_done(KILLS, 12, random.Random(seed))
 

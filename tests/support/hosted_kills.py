@@ -7,7 +7,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -15,11 +15,14 @@ from orchestrator.core.model import Job
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.emulator.client import Emulator
+from tests.support.aws import aws_environment, bedrock_told
 from tests.support.billing import RATES, Books, booked_twice, cost_of, mistakes, usage_of
 from tests.support.cli import Orch, kill_group
 from tests.support.faulty_disk import FaultyDisk
+from tests.support.hostedjob import table
 from tests.support.process import wait_until
 from tests.support.schedules import (
+    BEDROCKS,
     MARKS,
     MISTRALS,
     MODEL,
@@ -41,6 +44,7 @@ LATENCY_MS = 40
 # The rows in flight, and those answered in the 100 ms before, which may not be durable yet.
 PER_KILL = MAX_CONCURRENCY + MAX_CONCURRENCY * 100 // LATENCY_MS
 LONGEST_RUN = 120.0
+KEY = "sk-test-0123456789"
 ENDED = (0, 1)
 """What `orch run` ends with: 1 where rows have failed."""
 STORAGE = 4
@@ -82,6 +86,13 @@ def mistral_schedule(seed: int, rows: int) -> Schedule:
     return with_odd_answers(hosted_schedule(seed, rows, MISTRALS), most_lasting=200.0)
 
 
+def bedrock_schedule(seed: int, rows: int) -> Schedule:
+    """The same with Bedrock as one of the two. Converse counts no thoughts by themselves."""
+    schedule = hosted_schedule(seed, rows, BEDROCKS)
+    lines = [given(row.custom_id) if row.mark.text.startswith("reasoning") else row for row in schedule.rows]
+    return with_odd_answers(replace(schedule, rows=lines), most_lasting=200.0)
+
+
 def sync_schedule(seed: int, rows: int) -> Schedule:
     """Rows for a synchronous API, all of which are answered."""
     return _schedule(seed, ("flex",), [PLAIN] * rows, rows)
@@ -99,13 +110,17 @@ def toml_of(provider: Emulator, schedule: Schedule) -> str:
         "claude": f'kind = "anthropic"\nbase_url = "{provider.url_anthropic}"',
         "mistral": f'kind = "mistral"\nbase_url = "{provider.url_of("mistral")}"',
         "gemini": f'kind = "gemini"\nbase_url = "{provider.url_of("gemini")}"',
+        "bedrock": table(bedrock_told(provider.url_of("bedrock"), KEY)).rstrip(),
         "flex": f'kind = "sync"\nbase_url = "{provider.url_openai}"\nservice_tier = "flex"\n'
         f"max_concurrency = {MAX_CONCURRENCY}",
     }
     # Its calls and its bill are those of batches alone.
-    kinds |= {name: f"{kinds[name]}\npreflight = false" for name in ("cloud", "claude", "mistral", "gemini")}
-    limits = f"{{ max_rows = {schedule.most_rows} }}"
-    blocks = [f'[backends.{name}]\n{kinds[name]}\napi_key_env = "KEY"\nlimits = {limits}' for name in schedule.order]
+    kinds |= {
+        name: f"{kinds[name]}\npreflight = false" for name in ("cloud", "claude", "mistral", "gemini", "bedrock")
+    }
+    limits = f"{{ min_rows = 1, max_rows = {schedule.most_rows} }}"
+    keys = {name: "" if name == "bedrock" else '\napi_key_env = "KEY"' for name in kinds}
+    blocks = [f"[backends.{name}]\n{kinds[name]}{keys[name]}\nlimits = {limits}" for name in schedule.order]
     for name, tier in ((MODEL, "standard"), (f"{MODEL}.batch", "batch"), (f"{MODEL}.flex", "batch")):
         rates = [f"{kind} = {rate}" for kind, rate in RATES[tier].items()]
         blocks.append("\n".join([f"[prices.{name}]", *rates]))
@@ -121,11 +136,12 @@ class KillRun:
         self._schedule = schedule
         self._url = database_url
         self._source, self._output = folder / "requests.jsonl", folder / "out.jsonl"
-        self._env = {**provider.environment, "ORCH_DATABASE_URL": database_url, "KEY": "sk-test-0123456789"}
+        self._env = {**provider.environment, "ORCH_DATABASE_URL": database_url, "KEY": KEY}
+        self._env |= aws_environment(KEY, folder)
         self.report = KillReport(rows=len(schedule.rows))
         write(self._source, schedule.rows)
         (orch.home / "orch.toml").write_text(toml_of(provider, schedule), encoding="utf-8")
-        provider.settings(**schedule.settings, latency_ms=LATENCY_MS)
+        provider.settings(**schedule.settings, latency_ms=LATENCY_MS, min_rows=1)
         provider.script(*schedule.script)
 
     def until_done(self, kills: int, most_calls: int, dice: random.Random) -> KillReport:

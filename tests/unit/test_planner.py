@@ -349,3 +349,14 @@ def test_a_cheap_engine_that_fails_at_times_gets_what_it_usually_does(hazard: fl
     planned = plan(40_000, [gpu, REALTIME], terms(8), NOW)
     assert planned.verdict.holds
     assert 0.97 * 8 * HOUR <= routes(planned)["gpu"] <= 8 * HOUR
+
+
+@pytest.mark.parametrize("least", [1, 100, 900])
+def test_a_batch_has_at_least_so_many_rows_or_none(least: int) -> None:
+    few = batch("night", each="0.0001", least=least)
+    for count in (50, 120, 1000):
+        taken = {route.backend: route.rows for route in plan(count, [few, REALTIME], terms(8), NOW).routes}
+        assert sum(taken.values()) == count
+        night = taken.get("night", 0)
+        assert night == 0 or night >= least
+        assert bool(night) == (count >= least)

@@ -123,6 +123,8 @@ def test_another_provider_is_probed_by_a_batch_within_its_quota() -> None:
     assert (at[0].backend, at[0].rows) == ("azure", 50)
     full = batch("azure", "0.00055", room=50, behind=40)
     assert found([BATCH, REALTIME, full], openai=LATELY, realtime=LATELY) is None
+    large = batch("azure", "0.00055", room=50, least=51)
+    assert found([BATCH, REALTIME, large], openai=LATELY, realtime=LATELY) is None, "its batches have more rows"
 
 
 def test_a_longer_or_shorter_wait_and_share_are_the_operators() -> None:

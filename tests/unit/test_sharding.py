@@ -169,3 +169,38 @@ def test_each_row_is_in_one_range_and_no_range_is_too_large(
     for found, part, behind in zip(ranges, told, told[1:], strict=False):
         same = (found.endpoint, found.model) == (behind[0].endpoint, behind[0].model)
         assert not same or not fits([*part, behind[0]])
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"),
+    [(250, [150, 100]), (201, [101, 100]), (400, [200, 200]), (450, [200, 150, 100]), (90, [90]), (200, [200])],
+)
+def test_a_last_range_that_is_too_small_takes_rows_from_the_one_before(count: int, sizes: list[int]) -> None:
+    found = list(pack(rows(*[9] * count), min_rows=100, max_rows=200, max_bytes=10**6))
+    assert [one.rows for one in found] == sizes
+    assert [one.bytes for one in found] == [10 * size for size in sizes]
+    assert [one.last + 1 for one in found[:-1]] == [one.first for one in found[1:]]
+
+
+def test_a_range_takes_no_rows_of_another_model() -> None:
+    waiting = [*rows(*[9] * 200, model="a"), *rows(*[9] * 5, model="b", first=200)]
+    found = list(pack(waiting, min_rows=100, max_rows=200, max_bytes=10**6))
+    assert [(one.model, one.rows) for one in found] == [("a", 200), ("b", 5)]
+
+
+@given(st.lists(st.integers(1, 60), max_size=80), st.integers(1, 20), st.integers(1, 30))
+def test_whatever_is_the_least_each_row_goes_once_with_its_figures(lengths: list[int], least: int, most: int) -> None:
+    waiting = [
+        WaitingRow(seq, CHAT, "m", length, tokens=seq, max_output=None if length % 7 == 0 else length)
+        for seq, length in enumerate(lengths)
+    ]
+    found = list(pack(waiting, min_rows=least, max_rows=most, max_bytes=600))
+    place = 0
+    for one in found:
+        mine = waiting[place : place + one.rows]
+        assert (one.first, one.last) == (mine[0].seq, mine[-1].seq)
+        assert (one.bytes, one.tokens) == (sum(row.length + 1 for row in mine), sum(row.tokens for row in mine))
+        bound = None if any(row.max_output is None for row in mine) else sum(row.max_output or 0 for row in mine)
+        assert one.max_output in (None, bound)
+        place += one.rows
+    assert place == len(waiting)
