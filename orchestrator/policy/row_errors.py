@@ -276,7 +276,7 @@ _ACCOUNT = frozenset(word for rule, words, _ in _MATCHERS if rule.disposition is
 _ACCOUNT_STATUSES = frozenset(status for status, rule in _BY_STATUS.items() if rule.disposition is Disposition.STOP)
 _FORBIDDEN = 403
 _PASSES = (Disposition.RETRY, Disposition.WAIT)
-_OURS = frozenset({"budget_exhausted", "part_failed"})
+_OURS = frozenset({"budget_exhausted", "part_failed", "too_few_rows"})
 """Our own codes for rows that were never fully asked."""
 
 

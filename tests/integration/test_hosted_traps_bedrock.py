@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.emulator.aws_wire import role_of
+from tests.integration.test_canary_hosted import job_file, texts
 from tests.support.hostedjob import HOUR, KEY, Desk, all_are, cost_of, plain, row, script
 
 SMALL = {"limits": {"min_rows": 1}}
@@ -213,3 +214,23 @@ def test_trap_j_one_row_is_asked_first_at_converse(desk: Desk) -> None:
     job = desk.run(plain(30))
     assert desk.ends(job) == all_are("succeeded", 30)
     assert desk.provider.calls("chat") == {200: 1}
+
+
+def test_trap_j_a_canary_of_too_few_rows_goes_to_another_backend_or_nowhere(desk: Desk) -> None:
+    desk.backend("bedrock", limits={"min_rows": 10})
+    alone = desk.submit(job_file(desk, texts(12), canary={"rows": 3}))
+    desk.settle(alone)
+    assert "at least 10 rows of one model, and here are 3" in " ".join(desk.said)
+    assert desk.batches() == []
+
+    desk.backends({"bedrock": {"limits": {"min_rows": 10}}, "openai": {}})
+    job = desk.run(job_file(desk, texts(13), canary={"rows": 3}, name="another"))
+    assert set(desk.ends(job).values()) == {"succeeded"}
+    assert desk.batches()[0]["flavour"] == "openai"
+
+
+def test_trap_j_a_schema_stands_in_the_prompt(desk: Desk) -> None:
+    job = desk.run(job_file(desk, texts(3)))
+    assert set(desk.ends(job).values()) == {"succeeded"}
+    assert desk.provider.refused() == []
+    assert desk.cost(job) == cost_of(desk.provider.bill())

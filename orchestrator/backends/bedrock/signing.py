@@ -66,5 +66,6 @@ class Signature(httpx2.Auth):
 
 
 def _signed_headers(request: httpx2.Request) -> Mapping[str, str]:
-    mine = {name: value for name, value in request.headers.items() if name.startswith("x-amz-")}
+    names = (name for name in request.headers if name.startswith("x-amz-") or name == "content-type")
+    mine = {name: request.headers[name] for name in names}
     return {"host": urlsplit(str(request.url)).netloc, **mine}

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from orchestrator.backends.gemini.requests import LEFT_OUT, TAKEN
-from orchestrator.policy.dialect.draft import MODEL, Draft
-from orchestrator.policy.dialect.rules import NEUTRAL, By, NotAbove, NotMore, OnlyValues, TableRule
+from orchestrator.policy.dialect.rules import NotAbove, NotMore, OnlyFields, OnlyValues, TableRule
 
 _GEMINI = ("gemini",)
 _ANY = ""
 _SOURCE = "google-genai 3.6.1, types.py: GenerateContentConfig has no such field"
 
 
-def check_fields(draft: Draft) -> None:
-    """Note the loss of a field without a counterpart. A value equal to the default is left out."""
-    for name, value in [*draft.fields.items()]:
-        if name in TAKEN or name in LEFT_OUT or name == MODEL:
-            continue
-        if value is None or (name in NEUTRAL and value == NEUTRAL[name]):
-            del draft.fields[name]
-        else:
-            draft.lose(name, f"takes no {name}")
-
-
 GEMINI_RULES = (
-    TableRule(_GEMINI, _ANY, By(check_fields), _SOURCE),
+    TableRule(_GEMINI, _ANY, OnlyFields(TAKEN | LEFT_OUT), _SOURCE),
     TableRule(_GEMINI, _ANY, OnlyValues("n", (1,)), "Gemini's guide: several candidates are for some models alone"),
     TableRule(_GEMINI, _ANY, NotAbove("temperature", 2), "Gemini's reference: temperature is from 0 to 2"),
     TableRule(_GEMINI, _ANY, NotMore("stop", 5), "Gemini's reference: up to 5 stop sequences"),

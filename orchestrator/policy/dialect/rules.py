@@ -91,6 +91,18 @@ class NotTaken(Struct, frozen=True):
                 draft.lose(name, self.why or f"takes no {name}")
 
 
+class OnlyFields(Struct, frozen=True):
+    """The recipient has these fields and no other. A value equal to the default is left out silently."""
+
+    fields: frozenset[str]
+    where: str = ""
+
+    def apply(self, draft: Draft) -> None:
+        others = tuple(name for name in draft.fields if name not in self.fields and name != MODEL)
+        for name in others:
+            NotTaken((name,), why=f"takes no {name}{self.where}").apply(draft)
+
+
 class NotThere(Struct, frozen=True):
     """The endpoint does not have the model. `is_for` says what the model is for."""
 
