@@ -88,6 +88,8 @@ class _Lazy(click.Group):
 
             if near := get_close_matches(name, COMMANDS, 1):
                 raise UsageError(f"there is no command {name!r}", hint=f"did you mean `orch {near[0]}`?")
+            if name.endswith((".yaml", ".yml", ".jsonl")):
+                raise UsageError(f"there is no command {name!r}", hint=f"did you mean `orch run {name}`?")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -134,12 +136,13 @@ def main(argv: list[str] | None = None) -> None:
 
 def run(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    as_json = failures.wants_json(sys.argv[1:] if argv is None else argv)
+    words = sys.argv[1:] if argv is None else argv
+    as_json = failures.wants_json(words)
     with safe_output():
         try:
             result: Any = root.main(argv, prog_name="orch", standalone_mode=False)
         except click.ClickException as error:
-            return failures.misused(error, as_json=as_json)
+            return failures.misused(error, words, as_json=as_json)
         except OrchError as error:
             return failures.failed(error, as_json=as_json)
         except failures.CommandInterrupted as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from orchestrator.cli.output import json_option, print_json, show
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import RefusedError
 from orchestrator.daemon.lock import daemon_lock
 from orchestrator.settings.discovery import locate
@@ -31,5 +32,5 @@ def adopt(home_id: str | None, as_json: bool) -> int:
     if as_json:
         print_json({"home": identity, "root": str(home.root), "unfinished": jobs})
     else:
-        show(f"this home is {identity} now; {jobs} unfinished jobs")
+        show(f"this home is {identity} now; {number_of(jobs, 'unfinished job')}")
     return 0

@@ -34,12 +34,17 @@ def failed(error: OrchError, *, as_json: bool) -> int:
     return error.exit_code
 
 
-def misused(error: click.ClickException, *, as_json: bool) -> int:
-    """Report a wrong command line and return the exit code."""
-    message, hint = error.format_message(), None
+def misused(error: click.ClickException, words: Sequence[str], *, as_json: bool) -> int:
+    """Report a wrong command line of these words and return the exit code."""
+    from orchestrator.cli.usage_cures import cure_of
+
+    message, hint = error.format_message(), cure_of(error, words)
     context = error.ctx if isinstance(error, click.UsageError) else None
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) and not as_json:
+        _say(message)
+        return 2
     if context is not None:
-        hint = f"see `{context.command_path} --help`"
+        hint = hint or f"see `{context.command_path} --help`"
         _say(context.get_usage())
     _say(f"orch: {message}" + (f"\n  hint: {hint}" if hint else ""))
     if as_json:

@@ -29,7 +29,7 @@ class Dollars(click.ParamType[Decimal]):
         try:
             amount = Decimal(str(value).lstrip("$"))
         except InvalidOperation:
-            self.fail(f"{value!r} is not an amount of dollars", param, ctx)
+            self.fail(f"{value!r} is not an amount of dollars; write a number, such as 2.50", param, ctx)
         if not amount.is_finite() or not 0 <= amount <= MAX_BUDGET:
             self.fail(f"{value!r} is not an amount of dollars up to {MAX_BUDGET:,}", param, ctx)
         return amount

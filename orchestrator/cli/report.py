@@ -17,6 +17,7 @@ from orchestrator.core.model import JobId
 from orchestrator.library.context import Context, opened
 
 if TYPE_CHECKING:
+    from orchestrator.core.model import Job
     from orchestrator.reports.cost import CostReport
     from orchestrator.reports.held_hours import HeldHours
     from orchestrator.reports.night import NightReport
@@ -190,7 +191,7 @@ def _night(context: Context, which: str | None) -> NightReport:
         try:
             night = date.fromisoformat(which)
         except ValueError:
-            named = [context.job(which, tell=False)]
+            named = [_job_of(context, which)]
             return night_report(store, context.home, None, named, now(), context.running_cost)
     jobs = jobs_of(store, night)
     if not jobs:
@@ -198,6 +199,17 @@ def _night(context: Context, which: str | None) -> NightReport:
             f"no job was submitted in the night of {night} (noon to noon)", hint="`orch status --all` lists the jobs"
         )
     return night_report(store, context.home, night, jobs, now(), context.running_cost)
+
+
+def _job_of(context: Context, which: str) -> Job:
+    """Return the job that is named instead of a night. Raises UsageError."""
+    try:
+        return context.job(which, tell=False)
+    except UsageError as error:
+        if any(letter.isdigit() for letter in which[:1]) or which in ("yesterday", "today", "tonight", "last"):
+            hint = "a night is named by the date on which it began, such as 2026-11-21"
+            raise UsageError(f"there is no night and no job {which!r}", hint=hint) from None
+        raise error
 
 
 def _held(context: Context, since: str | None, job_id: str | None) -> list[HeldHours]:

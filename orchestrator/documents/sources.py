@@ -9,7 +9,6 @@ import stat
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from msgspec import Struct
 from orchestrator.core.addresses import is_address
 from orchestrator.core.errors import InputError
 from orchestrator.core.extras import require_parquet
+from orchestrator.core.near_names import meant_file
 from orchestrator.documents import files, remote, tables, unchanged_files
 from orchestrator.documents.confined import unreadable
 from orchestrator.documents.encoding import check_name
@@ -361,13 +361,9 @@ def _path_hint(path: str) -> str | None:
         return "variables are not filled in: write the path itself; ~ is your home folder"
     if "\\" in path:
         return "write / between folders"
-    folder, name = os.path.split(path)
-    try:
-        there = [entry.name for entry in os.scandir(folder)]
-    except OSError:
-        return None
-    near = get_close_matches(name.casefold(), [one.casefold() for one in there], 1)
-    return next((f"did you mean {one!r}?" for one in there if one.casefold() in near), None)
+    if "file:/" in path:
+        return "write the path alone, without file://"
+    return meant_file(path)
 
 
 def _check_lone_file(source: DocumentSource, path: str) -> None:
@@ -389,6 +385,10 @@ def _nothing(opened: _Opened, ignored: Ignored) -> InputError:
     hint = None
     if any("{" in pattern for pattern in source.include):
         hint = "braces are not a wildcard; write one pattern for each alternative"
+    elif any(";" in pattern or "|" in pattern for pattern in source.include):
+        hint = 'write a list of patterns:  include: ["*.txt", "*.pdf"]'
+    elif any(pattern.endswith("$") or ".*" in pattern for pattern in source.include):
+        hint = "a pattern is no regular expression: write *.txt, or **/letter-?.txt"
     elif words := told(ignored.to_json()):
         hint = f"there is only what is not read: {words}"
         if ignored.counts[IgnoredReason.LINK]:

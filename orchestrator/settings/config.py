@@ -126,7 +126,7 @@ def size_bytes(value: Any) -> int:
 
 def _days(value: Any) -> int:
     if not isinstance(value, str):
-        raise ValueError(f'{value!r} is not a time such as "90d" or "36h"')
+        raise ValueError(f'{value} is not a time such as "90d" or "36h"')
     return window_seconds(value)
 
 

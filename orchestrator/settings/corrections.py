@@ -32,6 +32,7 @@ _PATTERNS: Mapping[str, str] = {
     EMAIL: "write an address, such as team@example.org",
 }
 """Cures for texts that do not match a pattern."""
+_NOTHING = "nothing follows the colon: write a value (in quotes if it begins with #), or leave the field out"
 _FLAGS = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false", "never": "false"}
 _QUOTED_WORD = re.compile(r"'([^']*)'")
 
@@ -44,7 +45,9 @@ OTHER_WORDS: Mapping[str, str] = {
     "url": "base_url", "endpoint": "base_url", "api_base": "base_url", "price_per_hour": "cost_per_hour",
     "timeout": "request_timeout", "api_key": "api_key_env", "token": "api_key_env", "key": "api_key_env",
     "column": "text_column", "text_field": "text_column", "text": "text_column", "content_column": "text_column",
-    "key_column": "id_column", "zone": "tz", "timezone": "tz", "time_zone": "tz",
+    "text_columns": "text_column", "key_column": "id_column", "messages": "prompt", "json": "schema",
+    "limit": "amount", "in": "input", "out": "output", "email": "email_to", "slack": "webhook_env",
+    "zone": "tz", "timezone": "tz", "time_zone": "tz",
 }  # fmt: skip
 """Our names of fields, by their names in other tools."""
 MISSING: Mapping[str, str] = {
@@ -61,12 +64,29 @@ ELSEWHERE: Mapping[str, str] = {
     "backends": "write  allow: {backends: [NAME]}; the backends themselves are in orch.toml",
     "backend": "write  allow: {backends: [NAME]}",
     "location": "write  allow: {location: local}",
+    "extensions": 'write patterns:  include: ["*.txt", "*.pdf"]',
+    "types": 'write patterns:  include: ["*.txt", "*.pdf"]',
+    "recursive": "leave it out: a folder is read with all folders below it",
+    "sheet": "leave it out: all sheets of a workbook are read",
+    "delimiter": "leave it out: orch finds the delimiter of a table by itself",
+    "separator": "leave it out: orch finds the delimiter of a table by itself",
+    "thinking": "fields of a provider's API belong into `extra`:  extra: {NAME: …}",
+    "reasoning_effort": "fields of a provider's API belong into `extra`:  extra: {reasoning_effort: low}",
+    "reasoning": "fields of a provider's API belong into `extra`:  extra: {reasoning_effort: low}",
+    "priority": "give the job a `deadline`: the job that is due soonest goes first",
 }
 """Cures for fields that a job file does not have anywhere."""
+NOT_HERE: Mapping[str, str] = {
+    "model": "models are named in the job file:  models: {ALIAS: {BACKEND: MODEL}}",
+    "models": "models are named in the job file:  models: {ALIAS: {BACKEND: MODEL}}",
+    "logging": "`orch up` logs to stderr, and to engine.log in its home",
+}
+"""Cures for fields that orch.toml does not have there."""
 
 
 KINDS: Mapping[str, str] = {
-    "claude": '"anthropic"', "gpt": '"openai"', "vllm": '"local" (it runs already) or "engines" (orch starts it)',
+    "claude": '"anthropic"', "gpt": '"openai"', "chatgpt": '"openai"', "google": '"gemini"', "lmstudio": '"local"',
+    "vllm": '"local" (it runs already) or "engines" (orch starts it)',
     "ollama": '"local"', "llama.cpp": '"local"', "sglang": '"local"', "hosted": '"openai"',
     "azure_openai": '"azure"', "azure-openai": '"azure"', "groq": '"openai" with a `base_url`',
     "openrouter": '"sync"', "realtime": '"sync"', "flex": '"sync"',
@@ -97,7 +117,7 @@ def of_value(problem: Mapping[str, Any], *, is_toml: bool) -> str | None:
         case "string_type" if isinstance(value, int | float | bool):
             return f'put it in quotes: "{str(value).lower() if isinstance(value, bool) else value}"'
         case "string_type" if value is None:
-            return "nothing follows the colon: write a value, or leave the field out"
+            return _NOTHING
         case "string_type":
             return "write one text, not several values"
         case "string_pattern_mismatch":
@@ -142,7 +162,7 @@ def of_shape(name: str, value: Any, wanted: str, bare: str | None, *, is_toml: b
     `wanted` is `mapping` or `list`.
     """
     if value is None:
-        return None
+        return _NOTHING
     if wanted == "list":
         if isinstance(value, dict):
             return f"write  [[{name}]]" if is_toml else f"begin each with a dash:  {name}: [{{…}}, {{…}}]"
@@ -181,7 +201,7 @@ def of_unknown(name: str, value: Any, known: list[str], elsewhere: Mapping[str, 
         return f"did you mean {near[0]!r}?"
     if is_job_file and value is None and "id" in known:
         return f"a task is named by its id:  - id: {name}"
-    if is_job_file and (cure := ELSEWHERE.get(name.lower())) is not None:
+    if (cure := (ELSEWHERE if is_job_file else NOT_HERE).get(name.lower())) is not None:
         return cure
     if name[:1].isdigit() and not is_job_file:
         return 'put a name with dots in quotes:  [prices."gpt-4.1"]'

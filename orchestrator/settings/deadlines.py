@@ -36,7 +36,7 @@ def _next_time(text: str, hour: int, minute: int, now: datetime) -> datetime:
     try:
         today = local.replace(hour=hour, minute=minute, second=0, microsecond=0)
     except ValueError:
-        raise ValueError(f"{text!r} is not a time of day") from None
+        raise ValueError(f"{text!r} is not a time of day; write 00:00 to 23:59") from None
     # Naive arithmetic first, then the zone: 06:00 stays 06:00 in the night when clocks change. `fold` is the second
     # time that a clock shows an hour in the night it is set back.
     days = (today, today + timedelta(days=1))

@@ -127,7 +127,7 @@ def load_yaml(path: Path) -> tuple[Any, Lines]:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        hint = None if mark is None else yaml_hint(text.splitlines(), mark.line)
+        hint = None if mark is None else yaml_hint(text.splitlines(), mark.line, str(error.problem))
         raise InputError(
             f"is not valid YAML: {error.problem}", file=path, line=mark.line + 1 if mark else None, hint=hint
         ) from None

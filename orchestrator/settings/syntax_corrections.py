@@ -24,13 +24,19 @@ _STARTS = "\"'[{0123456789"
 _SMART = "“”„‘’«»"
 _SECRET = re.compile(r"env$|key|secret|token|passw|url|hook|auth", re.IGNORECASE)
 """Names of fields whose values are not repeated: a secret may stand there."""
+_IN_BRACES = 'quote the texts in braces and brackets (["*.txt"]), or write each in a line of its own'
+_NO_COLON = "could not find expected ':'"
+_BRACED_PAIR = re.compile(r"[{,]\s*([A-Za-z_][\w-]*)\s*:\s")
 _STRAIGHT = 'use straight quotes: "…"'
 MOST = 200
 """Longest line that is shown again."""
 
 
-def yaml_hint(lines: Sequence[str], number: int) -> str | None:
-    """Return a cure for the line (from 0) at which YAML stopped, or None. The slip may be in the line before."""
+def yaml_hint(lines: Sequence[str], number: int, problem: str) -> str | None:
+    """Return a cure for the line (from 0) at which YAML stopped, or None. The slip may be in the line before.
+
+    `problem` is what YAML says of it.
+    """
     here = lines[number] if number < len(lines) else ""
     if "\t" in here[: len(here) - len(here.lstrip())]:
         return "indent with spaces: YAML allows no tabs there"
@@ -44,12 +50,16 @@ def yaml_hint(lines: Sequence[str], number: int) -> str | None:
             return cure
     if before.count("{") + before.count("[") > before.count("}") + before.count("]"):
         return "close the brace or bracket of the line above"
+    if (found := _YAML_PAIR.fullmatch(here)) and found[3][0] in "[{":
+        return _IN_BRACES
     if (found := _YAML_PAIR.fullmatch(here)) and (": " in found[3] or found[3].endswith(":") or " #" in found[3]):
         return _quote(found)
     deep, above = (len(line) - len(line.lstrip(" -")) for line in (here, before))
     if here.strip() and before.strip() and abs(deep - above) == 1:
         return f"indented by {deep} where the line above is by {above}: align them"
-    return "quote the texts in braces, or write each field in a line of its own" if "{" in here else None
+    if problem == _NO_COLON:
+        return "write `field: value`, or indent the text as the line above it in its block"
+    return _IN_BRACES if "{" in here else None
 
 
 def _of_line(line: str) -> str | None:
@@ -130,6 +140,8 @@ def toml_hint(line: str, problem: str) -> str | None:
         is_value = found[3][0] in _STARTS and not _SECRET.search(found[2])
         meant = word or (found[3] if is_value else _shown(found[2], found[3]))
         return f"TOML writes  {found[2]} = {meant}"
+    if "=" in line and (found := _BRACED_PAIR.search(line)):
+        return f"TOML writes  {found[1]} = …  in braces too"
     if line.count('"') % 2 or line.count("'") % 2:
         return "a quote is not closed"
     return None

@@ -286,11 +286,12 @@ def _public(url: URL) -> tuple[str, list[str]]:
     return name, [str(secret) for secret in secrets if secret]
 
 
+_SETTING = "database_url in orch.toml, or ORCH_DATABASE_URL"
 _ADVICE = (
     ("database is locked", "another program holds it; end that one, or set ORCH_DATABASE_TIMEOUT higher"),
     ("lock timeout", "another program holds it; end that one, or set ORCH_DATABASE_TIMEOUT higher"),
-    ("connection failed", "start Postgres, or correct ORCH_DATABASE_URL"),
-    ("failed to resolve host", "correct ORCH_DATABASE_URL"),
+    ("connection failed", f"start Postgres, or correct {_SETTING}"),
+    ("failed to resolve host", f"correct {_SETTING}"),
     ("readonly", "make the file and its folder writable, or set ORCH_HOME to a folder you may write"),
     ("unable to open", "make the folder readable and writable, or set ORCH_HOME elsewhere"),
     ("disk is full", "free some disk space and run the command again; nothing is lost"),

@@ -15,6 +15,7 @@ from orchestrator.core.counts import Counts
 from orchestrator.core.errors import StateConflict, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import CancelCode, Job, JobFault, JobId, JobKind
+from orchestrator.core.near_names import meant
 from orchestrator.core.shards import ShardId
 from orchestrator.store import bulk, job_figures
 from orchestrator.store.database import Database
@@ -86,12 +87,16 @@ class Jobs:
             # LIKE would ignore case in SQLite.
             begins = func.substr(jobs.c.id, 1, len(job_id)) == job_id
             near = tx.execute(select(jobs).where(begins).order_by(desc(jobs.c.created_at))).all()
+            names = () if near and job_id else tx.scalars(select(jobs.c.name).distinct()).all()
         if len(near) == 1 and job_id:
             return job_of(near[0])
         if near and job_id:
-            names = ", ".join(row.id for row in near[:5])
-            raise UsageError(f"{job_id!r} matches {len(near)} jobs: {names}", hint="write more of the id")
-        raise UsageError(f"there is no job {job_id!r}", hint="`orch status` lists the jobs")
+            told = ", ".join(row.id for row in near[:5])
+            raise UsageError(f"{job_id!r} matches {len(near)} jobs: {told}", hint="write more of the id")
+        cure = meant(job_id, names) or "`orch status` lists the jobs"
+        if job_id.endswith((".yaml", ".yml", ".jsonl")):
+            cure = "name the job, not its file: `orch status` lists the jobs"
+        raise UsageError(f"there is no job {job_id!r}", hint=cure)
 
     def find(self, job_id: JobId) -> Job | None:
         """Return the job with exactly this id, or None if it is gone."""

@@ -25,6 +25,7 @@ from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError, OutputError, RefusedError, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import NIGHT, Job, JobId, JobKind
+from orchestrator.core.near_names import meant_file
 from orchestrator.pipeline import disk, predecessors, succession
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.build import builder, reuse
@@ -97,7 +98,19 @@ def kind_of(path: Path) -> JobKind:
         return JobKind.DOCUMENTS
     if path.suffix == ".jsonl":
         return JobKind.BATCH
-    raise UsageError(f"{path}: is neither a job file (.yaml) nor an OpenAI batch file (.jsonl)")
+    if not path.exists():
+        raise no_file(path)
+    cure = "a job file names it in its `documents`: `orch init` writes one"
+    if path.is_dir():
+        cure = f"`orch init {path}` writes a job file for this folder"
+    elif path.suffix == ".toml":
+        cure = "these are settings, which orch finds by itself: name a job file"
+    raise UsageError(f"{path}: is neither a job file (.yaml) nor an OpenAI batch file (.jsonl)", hint=cure)
+
+
+def no_file(path: Path) -> InputError:
+    """Return the error for a job or batch file that is not there."""
+    return InputError("there is no such file", file=path, hint=meant_file(str(path)))
 
 
 def read_spec(path: Path, config: Config) -> JobSpec:
@@ -136,7 +149,7 @@ def draft(path: Path, config: Config, home: Home, options: Options, now: datetim
     """Return the job that a file would make, without recording it. Raises InputError, RefusedError, UsageError."""
     kind = kind_of(path)
     if not path.is_file():
-        raise InputError("there is no such file", file=path)
+        raise no_file(path)
     path = path.absolute()
     if options.backend is not None and config.backends and options.backend not in config.backends:
         known = ", ".join(config.backends)

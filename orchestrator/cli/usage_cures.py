@@ -1,0 +1,50 @@
+"""Cures for wrong command lines. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import click
+
+_LONG_WITH_ONE_HYPHEN = re.compile(r"-[a-z][a-z-]+")
+_ODD_HYPHENS = "–—‐‑−"
+_ACTIONS: Mapping[str, str] = {
+    "delete": "remove", "rm": "remove", "del": "remove", "create": "add", "new": "add", "ls": "list", "show": "list",
+    "costs": "cost", "money": "cost", "nights": "night",
+}  # fmt: skip
+"""Names of commands in other tools."""
+
+
+def cure_of(error: click.ClickException, words: Sequence[str]) -> str | None:
+    """Return a cure for the mistake in a command line of these words, or None."""
+    odd = next((word for word in words if word[:1] in _ODD_HYPHENS), None)
+    if odd is not None:
+        return f"write --{odd.lstrip(_ODD_HYPHENS + '-')}, with two plain hyphens"
+    if isinstance(error, click.NoSuchOption):
+        long = (word for word in words if _LONG_WITH_ONE_HYPHEN.fullmatch(word))
+        return next((f"write -{word}, with two hyphens" for word in long if word.startswith(error.option_name)), None)
+    if isinstance(error, click.BadOptionUsage):
+        return f"write {error.option_name} and its value behind it"
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    kind = getattr(error.param, "type", None) if isinstance(error, click.BadParameter) else None
+    if isinstance(kind, click.types.IntParamType):
+        return "write a whole number, such as 5"
+    if context is None or not isinstance(error, click.UsageError):
+        return None
+    command = context.command
+    if isinstance(command, click.Group):
+        other = next((_ACTIONS[word] for word in words if word in _ACTIONS), None)
+        return f"did you mean `{context.command_path} {other}`?" if other in command.list_commands(context) else None
+    if "extra argument" in error.message:
+        return _extra(command, words)
+    return None
+
+
+def _extra(command: click.Command, words: Sequence[str]) -> str | None:
+    if "--cron" in words:
+        return 'put the times in quotes:  --cron "0 22 * * *"'
+    options = {name for param in command.params if isinstance(param, click.Option) for name in param.opts}
+    if "-o" in options and not words[-1].startswith("-") and not words[-1].endswith((".yaml", ".yml")):
+        return f"a file to write is named by an option:  -o {words[-1]}"
+    return "one at a time; put a name with blanks in quotes"

@@ -1,0 +1,23 @@
+"""Names that are there and look like one that is not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def meant(name: str, known: Iterable[str]) -> str | None:
+    """Ask whether the known name that looks most like `name` is meant; None if there is none."""
+    names = {one.casefold(): one for one in known}
+    near = get_close_matches(name.casefold(), names, 1)
+    return f"did you mean {names[near[0]]!r}?" if near else None
+
+
+def meant_file(path: str) -> str | None:
+    """Ask whether the file or folder beside `path` that looks most like it is meant."""
+    folder, name = os.path.split(path)
+    try:
+        return meant(name, [entry.name for entry in os.scandir(folder or ".")])
+    except OSError:
+        return None
