@@ -1,4 +1,4 @@
-"""Names that are there and look like one that is not."""
+"""Known names that look like an unknown name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 
 def meant(name: str, known: Iterable[str]) -> str | None:
-    """Ask whether the known name that looks most like `name` is meant; None if there is none."""
+    """Ask whether the known name that looks most like `name` is meant; None if no name looks like it."""
     names = {one.casefold(): one for one in known}
     near = get_close_matches(name.casefold(), names, 1)
     return f"did you mean {names[near[0]]!r}?" if near else None

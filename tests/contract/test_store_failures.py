@@ -199,7 +199,7 @@ def test_postgres_that_is_down_says_what_to_do() -> None:
     with pytest.raises(StorageError) as raised:
         Store.open(f"postgresql+psycopg://orch:g3h3im@127.0.0.1:{port}/night")
     assert raised.value.message.startswith(f"the database 127.0.0.1:{port}/night cannot be used: connection failed")
-    assert raised.value.hint == "start Postgres, or correct ORCH_DATABASE_URL"
+    assert raised.value.hint == "start Postgres, or correct database_url in orch.toml, or ORCH_DATABASE_URL"
 
 
 def test_a_database_that_is_not_there_is_told(postgres_url: str) -> None:
