@@ -166,7 +166,11 @@ BAD = {
         ":4: tasks[0].model: is required\n  hint: an alias declared under `models`, here or in orch.toml",
     ),
     "no documents": (GOOD.replace("docs", "[]"), ":2: documents: must not be empty"),
-    "documents null": (GOOD.replace("docs", ""), ":2: documents: must be a list (`- item`)"),
+    "documents null": (
+        GOOD.replace("docs", ""),
+        ":2: documents: must be a list (`- item`)\n  hint: nothing follows the colon: write a value (in quotes "
+        "if it begins with #), or leave the field out",
+    ),
     "no tasks": ("name: x\ndocuments: d\ntasks: []\n", ":3: tasks: must not be empty"),
     "two tasks of one id": (
         GOOD.replace(TASK, TASK + "  - {id: parties, prompt: x, model: small}\n"),
@@ -223,7 +227,10 @@ BAD = {
         GOOD + "deadline: soon\n",
         ":9: deadline: 'soon' is not a deadline; write 8h, 90m, 06:00 or 2026-12-01T06:00+01:00",
     ),
-    "a clock that has no such time": (GOOD + "deadline: 25:00\n", ":9: deadline: '25:00' is not a time of day"),
+    "a clock that has no such time": (
+        GOOD + "deadline: 25:00\n",
+        ":9: deadline: '25:00' is not a time of day; write 00:00 to 23:59",
+    ),
     "a deadline beyond the calendar": (
         GOOD + "deadline: 99999999d\n",
         ":9: deadline: '99999999d' is too far away",
