@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
 import msgspec
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
 
 from orchestrator.core.errors import RowError, StorageError, UsageError
 from orchestrator.core.model import Job
@@ -18,11 +20,11 @@ from orchestrator.library.context import Context
 from orchestrator.library.frames import CellType, NewColumn, as_json
 from orchestrator.library.html_tables import html_table
 from orchestrator.pipeline import merged_lines
-from orchestrator.pipeline.finish.outputs.kinds import Plain, Struct, kind_of
+from orchestrator.pipeline.finish.outputs.kinds import Kind, Plain, Struct, kind_of, root_of
 from orchestrator.pipeline.finish.outputs.layout import VECTOR, WHOLE, read
 
 T = TypeVar("T")
-Schema = type[BaseModel] | Mapping[str, Any]
+Schema = type[Any] | Mapping[str, Any]
 SHOWN = 20
 """Rows of a table in a notebook."""
 _TYPES = {
@@ -58,67 +60,87 @@ class AnswerRow(msgspec.Struct, Generic[T], frozen=True):
 
 
 class AnswerType(Generic[T]):
-    """The type of a question's answers: a pydantic model, a JSON Schema, or text."""
+    """The type of a question's answers: a type that pydantic reads, a JSON Schema, or text."""
 
-    def __init__(self, schema: Schema | None, *, is_vector: bool = False) -> None:
+    def __init__(self, schema: Any, *, is_vector: bool = False) -> None:
         self._is_vector = is_vector
-        self.model = schema if isinstance(schema, type) else None
-        if self.model is not None and not issubclass(self.model, BaseModel):
-            raise UsageError(f"schema: {self.model.__name__} is not a pydantic model", hint="or give a JSON Schema")
+        self._adapter: TypeAdapter[Any] | None = None
+        self._python_names: list[str] = []
+        self.name: str | None = None
+        """Name of the type, None for other answers."""
         self.json_schema: dict[str, Any] | None = None
-        if schema is not None:
-            self.json_schema = self.model.model_json_schema() if self.model else dict(_mapping(schema))
-
-    @property
-    def name(self) -> str | None:
-        """Name of the model, None for other answers."""
-        return None if self.model is None else self.model.__name__
+        if isinstance(schema, Mapping):
+            self.json_schema = dict(schema)
+        elif schema is not None:
+            self._adapter, self.json_schema = _adapter_of(schema)
+            self._python_names = _field_names(schema)
+            self.name = schema.__name__ if isinstance(schema, type) else None
+        self._kind = None if self.json_schema is None else kind_of(self.json_schema)
 
     def fields(self) -> dict[str, CellType]:
         """Return the columns of the answers; one column `answer` for answers without named fields."""
-        if self.json_schema is None:
+        if self._kind is None:
             return {VECTOR: CellType.ANY} if self._is_vector else {WHOLE: CellType.TEXT}
-        kind = kind_of(self.json_schema)
-        if not isinstance(kind, Struct):
-            return {WHOLE: _TYPES.get(kind, CellType.ANY) if isinstance(kind, Plain) else CellType.ANY}
-        types = {
-            name: _TYPES.get(inner, CellType.ANY) if isinstance(inner, Plain) else CellType.ANY
-            for name, inner in kind.fields
+        if not isinstance(self._kind, Struct):
+            return {WHOLE: _cell_type(self._kind)}
+        types = [(name, _cell_type(inner)) for name, inner in self._kind.fields]
+        if self._adapter is None:
+            return dict(types)
+        root = root_of(self.json_schema)
+        formats = root.get("properties", {}) if isinstance(root, Mapping) else {}
+        # The fields of a type are in the order of its schema's properties, whatever their aliases.
+        names = self._python_names if len(self._python_names) == len(types) else [name for name, _ in types]
+        return {
+            python: _dated(type_, formats.get(name, {})) for python, (name, type_) in zip(names, types, strict=True)
         }
-        if self.model is None:
-            return types
-        names = {(field.alias or name): name for name, field in self.model.model_fields.items()}
-        formats = self.json_schema["properties"]
-        return {names.get(name, name): _dated(type_, formats.get(name, {})) for name, type_ in types.items()}
 
     def parse(self, output: Any, raw: bytes) -> T:
         """Return an answer as its type. Raises ValidationError."""
-        if self.model is not None:
-            return self.model.model_validate_json(raw)  # type: ignore[return-value]
+        if self._adapter is not None:
+            return self._adapter.validate_json(raw)  # type: ignore[no-any-return]
         return _attributes(output)  # type: ignore[no-any-return]
 
     def cells(self, answer: T | None, fields: Iterable[str]) -> list[Any]:
         """Return an answer's value for each column."""
-        if answer is None:
-            return [None for _ in fields]
-        if isinstance(answer, BaseModel):
-            dumped = answer.model_dump()
-            return [_plain(dumped.get(name)) for name in fields]
-        if isinstance(answer, dict) and list(fields) != [WHOLE]:
-            return [answer.get(name) for name in fields]
-        is_cell = isinstance(answer, str) or self._is_vector or self.json_schema is not None
-        return [answer if is_cell else as_json(answer)]
+        value: Any = answer
+        if self._adapter is not None and answer is not None:
+            value = _plain(self._adapter.dump_python(answer))
+        if isinstance(self._kind, Struct):
+            return [value.get(name) if isinstance(value, dict) else None for name in fields]
+        is_cell = value is None or isinstance(value, str) or self._is_vector or self.json_schema is not None
+        return [value if is_cell else as_json(value)]
 
 
-def _mapping(schema: Any) -> Mapping[str, Any]:
-    if not isinstance(schema, Mapping):
-        raise UsageError(f"schema: {type(schema).__name__} is not a pydantic model or a JSON Schema")
-    return schema
+def _adapter_of(schema: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
+    """Return pydantic's reader of a type, and the JSON Schema of its values. Raises UsageError."""
+    name = schema.__name__ if isinstance(schema, type) else f"{schema!r:.80}"
+    try:
+        if isinstance(schema, BaseModel | str | int | float | list | tuple | set | bytes):
+            raise TypeError("it is a value instead of a type")
+        adapter: TypeAdapter[Any] = TypeAdapter(schema)
+        return adapter, adapter.json_schema()
+    except (PydanticUserError, TypeError, NameError, RecursionError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UsageError(
+            f"schema: {name} is not a type of answers: {reason}",
+            hint="give a pydantic model, a dataclass, a TypedDict, or a JSON Schema as a dict",
+        ) from None
+
+
+def _field_names(schema: Any) -> list[str]:
+    """Return the names of a type's fields in Python, in order. Empty if the type has no known fields."""
+    if isinstance(schema, type) and issubclass(schema, BaseModel):
+        return list(schema.model_fields)
+    return [field.name for field in dataclasses.fields(schema)] if dataclasses.is_dataclass(schema) else []
+
+
+def _cell_type(kind: Kind) -> CellType:
+    return _TYPES.get(kind, CellType.ANY) if isinstance(kind, Plain) else CellType.ANY
 
 
 def _dated(type_: CellType, schema: Mapping[str, Any]) -> CellType:
     """Return the type of a model's field: a date is text in JSON, but not in Python."""
-    options = [one for one in schema.get("anyOf", [schema]) if one.get("type") != "null"]
+    options = [one for one in schema.get("anyOf", [schema]) if isinstance(one, Mapping) and one.get("type") != "null"]
     formats = {one.get("format") for one in options}
     if type_ is CellType.TEXT and formats != {None}:
         return CellType.DATE if formats == {"date"} else CellType.ANY
@@ -153,7 +175,9 @@ def answer_rows(lines: Iterable[bytes], type_: AnswerType[T]) -> Iterator[Answer
             try:
                 answer = type_.parse(output, raw)
             except ValidationError as mismatch:
-                error = RowError(f"the answer does not fit {type_.name}: {mismatch}", code="schema_mismatch")
+                error = RowError(
+                    f"the answer does not fit {type_.name or 'the schema'}: {mismatch}", code="schema_mismatch"
+                )
         else:
             code, message = (row.status, None) if row.error is None else (row.error.code, row.error.message)
             error = RowError(message or f"this row is {row.status}", code=code)

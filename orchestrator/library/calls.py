@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from pydantic import BaseModel
 
 from orchestrator.core.errors import RowError, UsageError
+from orchestrator.library import arguments
 from orchestrator.library.answers import AnswerType, Schema, completions, finished_lines
 from orchestrator.library.client_batches import backend_at, url_and_address
 from orchestrator.library.context import ready
@@ -58,7 +59,8 @@ def frame(
 
     The arguments are those of `orch.map`.
     """
-    ids = [id] if isinstance(id, str) else list(id or ())
+    arguments.of_type("id", id, str | Iterable | None, "a column or a list of columns")
+    ids = [id] if isinstance(id, str) else list(dict.fromkeys(id or ()))
     return FrameDraft(question_of(prompt, schema, model, name, job, task), rows, ids, text, prefix)
 
 
@@ -137,6 +139,10 @@ def requests(
     `endpoint` is their path: `/v1/responses` gives Response, `/v1/embeddings` gives CreateEmbeddingResponse.
     """
     parse = _parser(endpoint)
+    arguments.job_name(name)
+    if isinstance(params, str | bytes | Mapping):
+        raise UsageError("params: give a list of dicts, one for each request", hint="[params] for a single one")
+    arguments.of_type("params", params, Iterable, "a list of dicts")
     view = view_for(wanted=progress)
     options = replace(JobTerms(deadline, budget, backend).options(), edited=Edited.BESIDE)
     with session() as context:
@@ -181,6 +187,7 @@ def open_job(name: str, *, schema: Schema | None = None) -> JobHandle[Any]:
 
     With `schema`, answers are of this type; without it, objects have their fields as attributes. Raises UsageError.
     """
+    arguments.of_type("open_job", name, str, "the id or name of a job")
     with ready() as context:
         job = context.job(name, tell=False)
         tasks = tasks_of(job)

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
+from jinja2.defaults import DEFAULT_NAMESPACE
 from msgspec import Struct, field
 from pydantic import BaseModel
 
@@ -19,7 +20,15 @@ from orchestrator.core.errors import InputError, UsageError
 from orchestrator.core.model import Job
 from orchestrator.core.templates import TemplateProblem, template
 from orchestrator.daemon.lock import running_daemon
-from orchestrator.library.answers import Answers, AnswerType, answer_columns, answer_rows, finished_lines
+from orchestrator.library import arguments
+from orchestrator.library.answers import (
+    AnswerRow,
+    Answers,
+    AnswerType,
+    answer_columns,
+    answer_rows,
+    finished_lines,
+)
 from orchestrator.library.context import Context
 from orchestrator.library.detached import daemon_of
 from orchestrator.library.frames import frame_of
@@ -38,6 +47,8 @@ M = TypeVar("M", bound=BaseModel)
 Deadline = str | datetime | timedelta
 Budget = Decimal | int | float | str
 TASK = "answer"
+OWN_COLUMNS = ("error", "cost")
+"""Columns of a frame that orch adds beside those of the answers."""
 TEXT = "text"
 _WILDCARD = re.compile(r"[*?\[]")
 
@@ -51,11 +62,7 @@ class JobTerms(Struct, frozen=True):
 
     def options(self) -> Options:
         """Return them as options of a submit. Raises UsageError."""
-        deadline = self.deadline
-        if isinstance(deadline, timedelta):
-            deadline = now() + deadline
-        if isinstance(deadline, datetime):
-            deadline = deadline.isoformat()
+        deadline = arguments.deadline_text(self.deadline)
         try:
             budget = None if self.budget is None else Decimal(str(self.budget))
         except ArithmeticError:
@@ -78,7 +85,8 @@ class Question(Struct, Generic[T], frozen=True):
     @property
     def job_name(self) -> str:
         """Name of the job; without one, that of the answers' model."""
-        return self.name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", self.type.name or "map").lower()[:40]
+        spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", self.type.name or "")
+        return self.name or re.sub(r"[^a-z0-9]+", "-", spaced.lower()).strip("-")[: arguments.LONGEST_NAME] or "map"
 
     def spec(self, config: Config, source: Mapping[str, Any], prompt: str) -> dict[str, Any]:
         """Return the job file about a source. Raises UsageError."""
@@ -129,9 +137,10 @@ class _Draft(Generic[T]):
         With `daemon=False`, it is only queued; `JobHandle.runner` says what will run it.
         Raises RefusedError if no plan keeps the deadline and the budget.
         """
+        options = JobTerms(deadline, budget, backend).options()
         with session() as context:
             view = view_for(wanted=progress)
-            intake, _ = self._taken_in(context, JobTerms(deadline, budget, backend), view)
+            intake, _ = self._taken_in(context, options, view)
             view.stop()
             if intake.how is How.UNCHANGED:
                 runner = "nothing changed: its rows are there"
@@ -145,16 +154,17 @@ class _Draft(Generic[T]):
 
     def _answers(self, terms: JobTerms, view: LogView) -> tuple[Answers[T], JobFolder]:
         """Run the job to its end."""
+        options = terms.options()
         with session() as context:
-            intake, folder = self._taken_in(context, terms, view)
+            intake, folder = self._taken_in(context, options, view)
             job, is_merged = finish(context, intake, view)
             rows = list(answer_rows(finished_lines(context, job, is_merged=is_merged), self._question.type))
         return Answers(rows, self._question.type), folder
 
-    def _taken_in(self, context: Context, terms: JobTerms, view: LogView) -> tuple[Intake, JobFolder]:
+    def _taken_in(self, context: Context, options: Options, view: LogView) -> tuple[Intake, JobFolder]:
         with turn_of(context.home, self._question.name):
             folder = self._written(context)
-            return take_in_file(context, folder, terms.options(), view), folder
+            return take_in_file(context, folder, options, view), folder
 
     def _written(self, context: Context) -> JobFolder:
         raise NotImplementedError
@@ -197,6 +207,9 @@ class Documents:
     """Files, before a question is asked about them. `orch.documents` makes it."""
 
     def __init__(self, path: str | Path, source: Mapping[str, Any]) -> None:
+        arguments.of_type("documents", path, str | Path, "a path, a pattern or an address")
+        if not str(path):
+            raise UsageError("documents: the path is empty", hint='write "." for the working folder')
         self._source = {**_located(str(path)), **source}
 
     @overload
@@ -222,13 +235,17 @@ def question_of(
     task: Mapping[str, Any],
 ) -> Question[Any]:  # fmt: skip
     """Return a question. Raises UsageError."""
+    arguments.of_type("prompt", prompt, str, "a text")
+    if name is not None:
+        arguments.job_name(name)
+    fields = arguments.job_fields({} if job is None else job)
     is_vector = task.get("kind") == "embedding"
     if task.get("kind") == "classify" and task.get("labels"):
         from orchestrator.settings.task_spec import labels_schema
 
         schema = labels_schema(task["labels"])
     type_: AnswerType[Any] = AnswerType(schema, is_vector=is_vector)
-    return Question(prompt, type_, model, name, dict(task), dict(job or {}))
+    return Question(prompt, type_, model, name, dict(task), fields)
 
 
 def _located(path: str) -> dict[str, Any]:
@@ -250,6 +267,15 @@ class FrameDraft(_Draft[T]):
     ) -> None:
         super().__init__(question)
         self._frame = frame_of(rows)
+        arguments.of_type("prefix", prefix, str, "a text")
+        arguments.of_type("text", text, str | None, "the name of a column")
+        for column in id_columns:
+            arguments.of_type("id", column, str, "the name of a column")
+        if own := [name for name in question.type.fields() if name in OWN_COLUMNS]:
+            raise UsageError(
+                f"schema: the field {own[0]!r} has the name of a column that orch adds",
+                hint=f"give the field another name, such as {own[0]}_, with the alias {own[0]!r}",
+            )
         self._prefix = prefix
         self._id_columns = id_columns
         self._prompt, self._text, self._used = self._columns(text)
@@ -262,15 +288,14 @@ class FrameDraft(_Draft[T]):
 
         Raises UsageError if the frame has such columns already.
         """
-        names = [*self._question.type.fields(), "error", "cost"]
+        names = [*self._question.type.fields(), *OWN_COLUMNS]
         if taken := [name for name in names if f"{self._prefix}{name}" in self._frame.columns]:
             name = f"{self._prefix}{taken[0]}"
             raise UsageError(f"the frame has a column {name!r} already", hint="prefix= renames the new ones")
-        if next(iter(self._frame.records([])), None) is None:
+        if self._is_empty():
             return self._frame.with_columns(answer_columns([], self._question.type, self._prefix))
         answers, folder = self._answers(JobTerms(deadline, budget, backend), view_for(wanted=progress))
-        by_key = {row.document.removeprefix(f"{ROWS}#"): row for row in answers}
-        rows = [by_key[key] for key in folder.keys]
+        rows = _in_order(answers, folder.keys)
         if raise_on_error:
             Answers(rows, self._question.type).raise_failed()
         return self._frame.with_columns(answer_columns(rows, self._question.type, self._prefix))
@@ -291,11 +316,24 @@ class FrameDraft(_Draft[T]):
         prompt, there = self._question.prompt, self._frame.columns
         named = _variables(prompt, "prompt") | _variables(str(self._question.task.get("system") or ""), "system")
         known = [*there, TEXT] if text is not None else there
+        if not there and self._is_empty():
+            return prompt, None, []  # an empty list does not know its columns
         for name in sorted(named | {*self._id_columns} | ({text} if text else set())):
             if name not in known and name != "row":
                 near = get_close_matches(name, known, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"its columns: {', '.join(there)}"
+                hint = (
+                    f"did you mean {near[0]!r}?" if near else f"its columns: {', '.join(there) or 'none with a name'}"
+                )
                 raise InputError(f"the frame has no column {name!r}", field="prompt", hint=hint)
+        for name in DEFAULT_NAMESPACE.keys() & {*there}:
+            if re.search(rf"\{{\{{-?\s*{name}\b(?!\s*\()", prompt):
+                raise InputError(
+                    f"the column {name!r} has the name of a function of Jinja2",
+                    field="prompt",
+                    hint="rename the column",
+                )
+        if KEY in named:
+            raise InputError(f"the column {KEY!r} has the name of orch's own", field="prompt", hint="rename it")
         column = text or (TEXT if TEXT in there else None)
         if not _variables(prompt, "prompt"):
             if column is None:
@@ -305,9 +343,27 @@ class FrameDraft(_Draft[T]):
                 )  # fmt: skip
         elif TEXT not in named:
             # The prompt is taken as written: no document goes before it.
-            prompt, column = "{% set _ = text %}" + prompt, None
-        used = (named - {TEXT, "row"}) | {*self._id_columns} | ({column} if column else set())
+            prompt, column = f"{{% set {KEY} = text %}}{prompt}", None
+        used = (named - {TEXT}) | {*self._id_columns} | ({column} if column else set())
+        if repeated := [name for name in used if there.count(name) > 1]:
+            raise InputError(
+                f"the frame has two columns {repeated[0]!r}", field="prompt", hint="give them different names"
+            )
         return prompt, column, [name for name in there if name in used]
+
+    def _is_empty(self) -> bool:
+        return next(iter(self._frame.records([])), None) is None
+
+
+def _in_order(answers: Sequence[AnswerRow[T]], keys: Sequence[str]) -> list[AnswerRow[T]]:
+    """Return the rows in the order of a frame's keys.
+
+    A row that cannot be read, such as a row that is too large, has no key. Such rows take the missing keys in turn.
+    """
+    by_key = {row.document.removeprefix(f"{ROWS}#"): row for row in answers}
+    wanted = {*keys}
+    keyless = iter([row for key, row in by_key.items() if key not in wanted])
+    return [by_key[key] if key in by_key else next(keyless) for key in keys]
 
 
 def _variables(source: str, what: str) -> frozenset[str]:

@@ -56,12 +56,25 @@ def frame_of(rows: Any) -> Frame:
             return kind(rows)
     if isinstance(rows, list | tuple) and all(isinstance(row, Mapping) for row in rows):
         return _Records(rows)
-    name = f"{type(rows).__module__}.{type(rows).__qualname__}"
-    lazy = "call .collect() first" if name.endswith("LazyFrame") else None
-    raise UsageError(
-        f"{name} is not a frame of rows",
-        hint=lazy or "give a pandas or polars DataFrame, a pyarrow Table, a datasets Dataset, or a list of dicts",
-    )
+    name = f"{type(rows).__module__}.{type(rows).__qualname__}".removeprefix("builtins.")
+    hint = next((_CURES[base.__name__] for base in type(rows).__mro__ if base.__name__ in _CURES), _FRAMES)
+    if isinstance(rows, list | tuple):
+        number, row = next((number, row) for number, row in enumerate(rows) if not isinstance(row, Mapping))
+        name, hint = f"a {name} whose row {number} is {type(row).__name__}", _ROWS
+    raise UsageError(f"{name} is not a frame of rows", hint=_ITERATORS if isinstance(rows, Iterator) else hint)
+
+
+_FRAMES = "give a pandas or polars DataFrame, a pyarrow Table, a datasets Dataset, or a list of dicts"
+_ROWS = "every row is a dict: row.model_dump() of a pydantic model, dataclasses.asdict(row) of a dataclass"
+_ITERATORS = "it can be read only once: give list(rows)"
+_COLUMN = 'give a frame with this column, such as pandas.DataFrame({"text": column})'
+_CURES = {
+    "LazyFrame": "call .collect() first", "Series": _COLUMN, "ChunkedArray": _COLUMN, "Array": _COLUMN,
+    "ndarray": _COLUMN, "RecordBatch": "give pyarrow.Table.from_batches([batch])",
+    "DatasetDict": 'choose a split, such as rows["train"]', "IterableDataset": "give list(rows)",
+    "dict": "give a list with a dict for each row, or pandas.DataFrame(rows) for columns",
+}  # fmt: skip
+"""Cures for values that are nearly a frame."""
 
 
 class _Records:
@@ -110,9 +123,6 @@ class _Pandas(_Library):
         return [name for name in self._frame.columns if isinstance(name, str)]
 
     def records(self, names: Sequence[str]) -> Iterator[Record]:
-        for name in names:
-            if self._frame.columns.tolist().count(name) > 1:
-                raise UsageError(f"the frame has two columns {name!r}", hint="give them different names")
         if not names:
             return iter([{} for _ in range(len(self._frame))])
         values = [self._frame[name].tolist() for name in names]
@@ -195,11 +205,15 @@ class _Dataset(_Library):
         return (dict(row) for row in self._frame.select_columns(list(names)))
 
     def with_columns(self, columns: Sequence[NewColumn]) -> Any:
+        datasets: Any = importlib.import_module("datasets")
+        pyarrow: Any = importlib.import_module("pyarrow")
         found = self._frame
         for column in columns:
             if column.name in found.column_names:
                 found = found.remove_columns(column.name)
-            found = found.add_column(column.name, arrow_array(column).to_pylist())
+            array = arrow_array(column)
+            feature = datasets.Features.from_arrow_schema(pyarrow.schema([(column.name, array.type)]))[column.name]
+            found = found.add_column(column.name, array.to_pylist(), feature=feature)
         return found
 
 
@@ -222,15 +236,31 @@ def _fitting(make: Callable[[list[Any]], Any], column: NewColumn) -> Any:
 
 def as_json(value: Any) -> str:
     """Return a value as JSON text."""
-    return msgspec.json.encode(value, enc_hook=json_value).decode()
+    return msgspec.json.encode(value, enc_hook=_any_value).decode()
+
+
+def _any_value(value: Any) -> Any:
+    try:
+        return json_value(value)
+    except TypeError:
+        return str(value)  # a paid answer is shown, whatever it holds
 
 
 def json_value(value: Any) -> Any:
-    """Convert a foreign library's value for JSON: a missing value to None, a number to Python's own."""
+    """Convert a foreign library's value for JSON: a missing value to None, a number to Python's own.
+
+    Raises TypeError for a value without a text, whose `str()` is its address in memory.
+    """
+    if hasattr(value, "model_dump") and not isinstance(value, type):  # such as a message of OpenAI's client
+        return value.model_dump(mode="json", exclude_unset=True)
+    if isinstance(value, Mapping):
+        return dict(value)
     if type(value).__name__ in ("NAType", "NaTType"):
         return None
     if hasattr(value, "isoformat"):
         return value.isoformat()
     if hasattr(value, "tolist"):  # numpy's numbers and arrays
         return value.tolist()
+    if isinstance(value, type) or getattr(type(value), "__str__", None) is getattr(object, "__str__"):  # noqa: B009
+        raise TypeError(f"{type(value).__module__}.{type(value).__qualname__} has no text".removeprefix("builtins."))
     return str(value)

@@ -17,7 +17,8 @@ import msgspec
 from msgspec import Struct
 
 from orchestrator.core.atomic import durable
-from orchestrator.core.errors import InputError, StorageError, UsageError
+from orchestrator.core.errors import InputError, StorageError
+from orchestrator.documents.tables import MOST_ID
 from orchestrator.library.frames import Record, json_value
 from orchestrator.pipeline.build.builder import locked
 from orchestrator.settings.home import Home
@@ -57,7 +58,12 @@ class RowKeys:
         values = [json.loads(_encode(record[name])) for name in self._id_columns]
         if None in values or "" in values:
             raise InputError("a row has no id", field="id", hint="give every row one, or leave out id=")
-        return " ".join(str(value) for value in values)
+        key = " ".join(str(value) for value in values)
+        if not key.strip() or "\0" in key or len(key.encode()) > MOST_ID:
+            raise InputError(
+                f"the id {key!r:.60} cannot name a row", field="id", hint=f"at most {MOST_ID} bytes, and not blank"
+            )
+        return key
 
 
 def write_frame(
@@ -72,14 +78,35 @@ def write_frame(
     found: list[str] = []
 
     def lines() -> Iterator[bytes]:
-        for record in records:
-            key = keys.key(record)
-            found.append(key)
-            if text is not None and not isinstance(value := record[text], str | None):
-                record = {**record, text: _as_text(value)}
-            yield _encode({KEY: key, **record})
+        for number, record in enumerate(records):
+            with _row(f"row {number}", record):
+                key = keys.key(record)
+                found.append(key)
+                if text is not None and not isinstance(value := record[text], str | None):
+                    record = {**record, text: _as_text(value)}
+                yield _encode({KEY: key, **record})
 
     return JobFolder(_written(home, name, spec, {ROWS: lines()}, is_named=is_named), found)
+
+
+@contextmanager
+def _row(name: str, record: Mapping[str, Any]) -> Iterator[None]:
+    """Raise InputError, with the field, if a row cannot be written as JSON."""
+    try:
+        yield
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        field = next((str(field) for field, value in record.items() if not _is_json(value)), None)
+        raise InputError(
+            f"{name} cannot be written as JSON: {error}", field=field, hint="give text, numbers, lists and dicts"
+        ) from None
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        _encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return False
+    return True
 
 
 def _as_text(value: Any) -> Any:
@@ -102,9 +129,10 @@ def write_requests(home: Home, name: str, requests: Iterable[Mapping[str, Any]],
         for number, body in enumerate(requests):
             if not isinstance(body, Mapping):
                 raise InputError(f"request {number} is {type(body).__name__} instead of a dict", field="params")
-            key = keys.key(body)
-            found.append(key)
-            yield _encode({"custom_id": key, "method": "POST", "url": url, "body": body})
+            with _row(f"request {number}", body):
+                key = keys.key(body)
+                found.append(key)
+                yield _encode({"custom_id": key, "method": "POST", "url": url, "body": body})
 
     return JobFolder(_written(home, name, None, {f"{name}.jsonl": lines()}, is_named=True), found)
 
@@ -154,5 +182,3 @@ def _temporary(home: Home) -> Iterator[Path]:
             folder.rmdir()
     except OSError as error:
         raise StorageError(f"cannot write {error.filename or folder}: {error.strerror}") from error
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"a row cannot be written as JSON: {error}") from error

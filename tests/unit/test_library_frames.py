@@ -15,12 +15,12 @@ from typing import Any
 
 import pyarrow
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 import orchestrator as orch
 from orchestrator.library.answers import AnswerType, answer_columns, answer_rows
 from orchestrator.library.drafts import FrameDraft
-from orchestrator.library.frames import frame_of
+from orchestrator.library.frames import CellType, frame_of
 from orchestrator.library.job_folders import write_frame
 from orchestrator.settings.home import Home
 
@@ -184,9 +184,22 @@ def test_what_is_no_frame_is_refused(kind: str) -> None:
         orch.frame(NO_FRAMES[kind](), "{{ text }}")
 
 
-def test_a_schema_is_a_model_or_a_dict() -> None:
-    with pytest.raises(orch.UsageError, match="not a pydantic model"):
-        orch.frame([{"text": "a"}], "{{ text }}", schema=int)  # type: ignore[arg-type]
+class Tree(BaseModel):
+    name: str
+    planted: date = Field(alias="on")
+    branches: list[Tree] = []
+
+
+def test_a_type_that_holds_itself_has_columns() -> None:
+    type_ = AnswerType[Tree](Tree)
+    assert type_.fields() == {"name": CellType.TEXT, "planted": CellType.DATE, "branches": CellType.ANY}
+    answer = type_.parse(
+        None, b'{"name": "oak", "on": "2026-11-28", "branches": [{"name": "x", "on": "2026-11-28"}]}'
+    )
+    name, planted, branches = type_.cells(answer, type_.fields())
+    assert (name, planted, branches[0]["name"]) == ("oak", date(2026, 11, 28), "x")
+    endless = AnswerType[Any]({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}})
+    assert endless.fields() == {"answer": CellType.ANY}
 
 
 def test_failed_rows_are_raised_only_if_asked_for() -> None:

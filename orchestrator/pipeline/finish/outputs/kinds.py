@@ -53,6 +53,18 @@ class Unfit(Exception):
     """A value that its column cannot hold as it is."""
 
 
+def root_of(schema: Any) -> Any:
+    """Return a JSON Schema with its `$ref` at the top resolved; None if it leads nowhere."""
+    seen: set[str] = set()
+    part = schema
+    while isinstance(part, Mapping) and isinstance(reference := part.get("$ref"), str):
+        if reference in seen:
+            return None
+        seen.add(reference)
+        part = _at(schema, reference)
+    return part
+
+
 def kind_of(schema: Any) -> Kind:
     """Return the column kind for values of a JSON Schema."""
     return _kind(schema, schema, frozenset(), 0)
@@ -98,7 +110,7 @@ def _types(schema: Mapping[str, Any]) -> set[str]:
     """Return the types that a schema names, or its `enum` or `const` implies, without null (always allowed)."""
     said = schema.get("type")
     if said is not None:
-        found = {said} if isinstance(said, str) else set(said)
+        found = set(said) if isinstance(said, list | tuple) else {said if isinstance(said, str) else "other"}
     elif "properties" in schema:
         found = {"object"}
     else:

@@ -1,0 +1,57 @@
+"""Checks of a call's arguments, before anything is read or written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from orchestrator.core.clock import now
+from orchestrator.core.errors import UsageError
+from orchestrator.settings.corrections import NAME
+
+LONGEST_NAME = 40
+"""Most characters of a job's name, as in a job file."""
+OWN_FIELDS = ("name", "documents", "tasks")
+"""Fields of the job file that a call writes itself."""
+
+
+def of_type(what: str, value: Any, wanted: Any, cure: str) -> None:
+    """Raise UsageError for an argument of another type."""
+    if not isinstance(value, wanted):
+        raise UsageError(f"{what}: {type(value).__name__} is not {cure}")
+
+
+def job_name(name: Any) -> None:
+    """Raise UsageError for an invalid job name. The name becomes a folder in the home."""
+    of_type("name", name, str, "a text")
+    if not re.fullmatch(NAME.strip("^$"), name) or len(name) > LONGEST_NAME:
+        raise UsageError(
+            f"name: {name!r:.60} is not a name of a job",
+            hint=f"at most {LONGEST_NAME} letters, digits, - and _, such as notice-period",
+        )
+
+
+def job_fields(job: Any) -> dict[str, Any]:
+    """Return further fields of a job file. Raises UsageError for a field that the call itself writes."""
+    of_type("job", job, Mapping, "a dict of fields of the job file")
+    if taken := [name for name in OWN_FIELDS if name in job]:
+        raise UsageError(
+            f"job: {taken[0]!r} comes from the call",
+            hint="name= names the job; prompt, schema and further arguments are its task; the rows are its documents",
+        )
+    return dict(job)
+
+
+def deadline_text(deadline: Any) -> str | None:
+    """Return a deadline as a job file has it. Raises UsageError."""
+    try:
+        if isinstance(deadline, timedelta):
+            deadline = now() + deadline
+        if isinstance(deadline, datetime):
+            return deadline.isoformat()
+    except OverflowError:
+        raise UsageError(f"deadline: {deadline} is too far away") from None
+    of_type("deadline", deadline, str | None, "one; write '8h', '06:00', a datetime or a timedelta")
+    return deadline  # type: ignore[no-any-return]
