@@ -65,11 +65,6 @@ class JobLine(Struct, frozen=True):
         """Rows with an answer, also in running batches."""
         return self.processed - self.failed_so_far
 
-    @property
-    def new_failures_so_far(self) -> int:
-        """Failed rows that are neither known nor acknowledged; all that failed in running batches count."""
-        return self.failing.new + self.failed_in_batches
-
     def due(self, now: datetime) -> DeadlineResult | None:
         """Return how the job keeps its deadline, or None without one."""
         return deadline_result(self.job, self.state, self.counts, now)

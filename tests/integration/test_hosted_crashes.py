@@ -15,11 +15,26 @@ from sqlalchemy import make_url
 from orchestrator.store import Store
 from tests.support.hosted_crashes import Providers, providers, run
 from tests.support.postgres import PostgresServer
-from tests.support.schedules import BEDROCKS, GEMINIS, MISTRALS, Blow, Kills, Orders, Schedule, drawn, odd, plain
+from tests.support.schedules import (
+    BEDROCKS,
+    GEMINIS,
+    MARKS,
+    MISTRALS,
+    PLAIN,
+    Blow,
+    Kills,
+    Orders,
+    Schedule,
+    drawn,
+    given,
+    odd,
+    plain,
+)
 
 CHUNKS = 16
 IN_A_CHUNK = 4
 POINTS = 4
+REFUSED_ONCE = next(mark for mark in MARKS if mark.text == "status:500:1")
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +121,24 @@ def test_batches_of_which_no_answer_told_are_adopted(
         report = run(there, plain(seed, order, Kills(), blows))
         assert report.broken == []
         assert report.billed == 6
+
+
+def test_a_batch_that_all_its_rows_have_left_is_closed_after_a_kill(there: Providers) -> None:
+    """Both rows of the first batch fail and go on to another one. A kill falls before each commit."""
+
+    def schedule(kills: Kills) -> Schedule:
+        rows = [given(f"row-{index:03d}", REFUSED_ONCE if index < 2 else PLAIN) for index in range(4)]
+        return Schedule(1, ("cloud", "azure"), rows, 2, [], kills, {"turnaround_s": [60, 600]})
+
+    whole = run(there, schedule(Kills()))
+    begin = whole.names.index("after download")
+    end = whole.names.index("before forget_file", begin)
+    commits = [nth for nth in range(begin + 1, end + 1) if whole.names[nth - 1] == "before a commit"]
+    assert len(commits) >= 3
+    for nth in commits:
+        report = run(there, schedule(Kills(most=1, nth=nth)))
+        assert report.kills == 1
+        assert report.broken == []
 
 
 @pytest.mark.parametrize(
