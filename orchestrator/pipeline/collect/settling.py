@@ -253,7 +253,7 @@ class _Settlement:
     def _adopted(self) -> dict[int, Price]:
         """Return the price of all answers of an adopted batch that this job did not ask for, under one row's number.
 
-        A collection after a kill may find that rows have left the shard: theirs is booked. It takes the same row.
+        A collection after a kill may find that rows have left the shard; their cost is booked. It takes the same row.
         """
         if not self._strangers:
             return {}
