@@ -81,7 +81,8 @@ def _with_links(page: Path, places: dict[Path, Path]) -> str:
         if target not in places:
             return text[1:-1]
         there = Path(os.path.relpath(places[target], places[page].parent)).as_posix()
-        return f"{text}({there}{anchor})"
+        # GitHub keeps every hyphen of a heading such as `orch try --json`; Python-Markdown writes one for several.
+        return f"{text}({there}{re.sub('-{2,}', '-', anchor)})"
 
     return LINK.sub(link, page.read_text(encoding="utf-8"))
 

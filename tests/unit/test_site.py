@@ -26,6 +26,17 @@ def test_every_page_is_there_and_links_stay_inside(tmp_path: Path) -> None:
     assert lost == []
 
 
+def test_links_to_headings_take_the_anchors_of_the_site(tmp_path: Path) -> None:
+    """GitHub keeps each hyphen of `orch try --json`; the site's generator makes one of several."""
+    places = prepare(tmp_path / "pages")
+    page = places[ROOT / "docs" / "how-to" / "try-a-job.md"].read_text(encoding="utf-8")
+    assert "(../reference/json.md#orch-try-json)" in page
+    texts = [place.read_text(encoding="utf-8") for place in places.values() if place.suffix == ".md"]
+    anchors = [anchor for text in texts for _, _, anchor in LINK.findall(FENCE.sub("", text))]
+    assert len(anchors) > 100
+    assert [anchor for anchor in anchors if "--" in anchor] == []
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     page = api_page()
     assert [
