@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from decimal import Decimal
 from functools import partial
 
 from msgspec.structs import replace
@@ -61,7 +60,8 @@ class _Settlement:
 
     `not_executed` rows were sent when their batch ended. `unfinished` are billed but incomplete answers, whose rows
     are tried again. `nobodys` are lines, with their file's kind, that match no row; they may belong to the `doubtful`
-    rows. `strangers` are the prices of an adopted batch's answers that no row of this shard asked for, by custom_id.
+    rows. `adopted` is the price of all answers of an adopted batch that this job did not ask for, under one row's
+    number.
     """
 
     def __init__(self, store: Store, home: Home, ended: EndedShard) -> None:
@@ -81,7 +81,7 @@ class _Settlement:
         self._unfinished: list[Settled] = []
         self._nobodys: list[tuple[str, FoundLine]] = []
         self._doubtful: list[InShard] = []
-        self._strangers: dict[str, Price] = {}
+        self._adopted: dict[int, Price] = {}
 
     def run(self) -> ShardTally:
         """Settle all rows, and return the contents of the files."""
@@ -172,7 +172,7 @@ class _Settlement:
                 if (row := rows.get(name or "")) is None:
                     tally.unknown, tally.odd = tally.unknown + 1, custom_id
                     if is_adopted:
-                        self._note_stranger(custom_id, kind, found)
+                        self._count_adopted(kind, found)
                     elif len(self._nobodys) < len(rows):
                         self._nobodys.append((kind, found))
                     continue
@@ -242,27 +242,15 @@ class _Settlement:
         said = self._outcome(row, kind, found)
         return self._settled(row, said).price if isinstance(said, Outcome) else None
 
-    def _note_stranger(self, custom_id: str, kind: str, found: FoundLine) -> None:
-        """Note the price of an adopted batch's answer that no row of this shard asked for. Any row has its terms."""
-        row = next(iter(self._rows.values()), None)
-        if row is None or (price := self._priced(row, kind, found)) is None:
-            return
-        if custom_id not in self._strangers or self._strangers[custom_id].cost < price.cost:
-            self._strangers[custom_id] = price
+    def _count_adopted(self, kind: str, found: FoundLine) -> None:
+        """Count the cost of an adopted batch's answer that no row of this job asked for; the first row stands for it.
 
-    def _adopted(self) -> dict[int, Price]:
-        """Return the price of all answers of an adopted batch that this job did not ask for, under one row's number.
-
-        A collection after a kill may find that rows have left the shard; their cost is booked. It takes the same row.
+        If a kill left the batch without rows, its first collection has booked that cost.
         """
-        if not self._strangers:
-            return {}
-        left = self._store.rows.named(self._ended.shard, self._strangers, anywhere=True)
-        prices = [price for custom_id, price in self._strangers.items() if custom_id not in left]
-        if not prices:
-            return {}
-        first = min(row.seq for row in (*self._rows.values(), *left.values()))
-        return {first: replace(prices[0], cost=sum((price.cost for price in prices), Decimal(0)))}
+        row = next(iter(self._rows.values()), None)
+        if row is not None and (price := self._priced(row, kind, found)) is not None:
+            before = self._adopted.get(row.seq)
+            self._adopted[row.seq] = price if before is None else replace(before, cost=before.cost + price.cost)
 
     def _book_costs(self) -> None:
         """Book what rows have cost, or may have cost, beyond the outcomes that they ended with."""
@@ -289,7 +277,7 @@ class _Settlement:
         for row, (kind, found) in zip(self._doubtful, self._nobodys, strict=False):
             if (cost := self._priced(row, kind, found)) is not None:
                 unmatched[row.seq] = cost
-        book(shard, "unmatched", unmatched | self._adopted(), now)
+        book(shard, "unmatched", unmatched | self._adopted, now)
 
 
 def _bad_answer(ended: EndedShard, outcome: Outcome) -> str | None:
