@@ -184,6 +184,9 @@ class _Books:
         self.mine = job_of(night, view.job, begin)
         known = [job_of(night, job, begin) for job in night.jobs if job.at <= view.now]
         self.first = observed.goes_first(known, self.mine, self.now) | {JobId(f"{OTHERS}-{night.number}")}
+        self._late_nights = {
+            one.name: observed.late_nights(memory.sight(one.name, self).shards) for one in night.batches
+        }
         self.options: list[Option] = [
             *(self._batch(batch) for batch in night.batches),
             *(self._sync(sync) for sync in night.sync_options),
@@ -344,7 +347,7 @@ class _Books:
         assumed = Assumed(UNKNOWN_RATE if is_local else UNKNOWN_API_RATE, UNKNOWN_SPREAD)
         if sync.nominal is not None:
             assumed = Assumed(sync.nominal, STATED_SPREAD, "stated")
-        known, night = self._memory.speeds(sync.name, self), self.view.night
+        known = self._memory.speeds(sync.name, self)
         sight = self._memory.sight(sync.name, self)
         starts = observed.ASSUMED_START if is_local else observed.QUICK_START
         pace = observed.pace(sight, asker, assumed, 0.0, self.now, known, starts=starts)
@@ -355,8 +358,7 @@ class _Books:
             each = Decimal(repr(round(sync.hourly / HOUR / usual.rate, 12)))
             cost = Cost(each, each * Decimal(repr(round(math.exp(P95 * usual.spread), 6))))
         now = self.view.now
-        late = {one.name: observed.late_nights(self._memory.sight(one.name, self).shards) for one in night.batches}
-        together = observed.slow_with(late, known, pace.rate)
+        together = observed.slow_with(self._late_nights, known, pace.rate)
         prices = () if sync.surprise else sync.prices
         steps = tuple((begin - now, self._cost(price)) for begin, price in prices if begin > now)
         return SynchronousOption(

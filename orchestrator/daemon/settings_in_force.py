@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 class InForce(Struct, frozen=True):
     """The daemon `pid` of a `home` runs under the settings of `file` as read at `read_at`, with this digest.
 
-    `refused` is why the current file is not applied; `restart` says which of its settings
-    apply only after a restart, and why. If the file now names another home, that home has this record too.
+    `refused` is why the current file is not applied; `restart` says which of its settings apply only after a restart,
+    and why. If the file now names another home, that home has this record too.
     """
 
     pid: int

@@ -9,10 +9,8 @@ from typing import Any
 
 from orchestrator.core.clock import now
 from orchestrator.core.errors import UsageError
-from orchestrator.settings.corrections import NAME
+from orchestrator.settings.corrections import LONGEST_NAME, NAME
 
-LONGEST_NAME = 40
-"""Most characters of a job's name, as in a job file."""
 OWN_FIELDS = ("name", "documents", "tasks")
 """Fields of the job file that a call writes itself."""
 

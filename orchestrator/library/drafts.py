@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
@@ -18,6 +17,7 @@ from orchestrator.core import addresses
 from orchestrator.core.clock import now
 from orchestrator.core.errors import InputError, UsageError
 from orchestrator.core.model import Job
+from orchestrator.core.near_names import meant
 from orchestrator.core.templates import TemplateProblem, template
 from orchestrator.daemon.lock import running_daemon
 from orchestrator.library import arguments
@@ -40,6 +40,7 @@ from orchestrator.pipeline.build.intake import How, Intake, Options
 from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.build.rehearsal import rehearse
 from orchestrator.settings.config import Config
+from orchestrator.settings.corrections import LONGEST_NAME
 from orchestrator.settings.job_spec import MAX_BUDGET
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ _WILDCARD = re.compile(r"[*?\[]")
 
 
 class JobTerms(Struct, frozen=True):
-    """When a job has to be done, for how much, and where."""
+    """Terms of a job: its deadline, its budget and its backend; None where the caller names none."""
 
     deadline: Deadline | None = None
     budget: Budget | None = None
@@ -86,7 +87,7 @@ class Question(Struct, Generic[T], frozen=True):
     def job_name(self) -> str:
         """Name of the job; without one, that of the answers' model."""
         spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", self.type.name or "")
-        return self.name or re.sub(r"[^a-z0-9]+", "-", spaced.lower()).strip("-")[: arguments.LONGEST_NAME] or "map"
+        return self.name or re.sub(r"[^a-z0-9]+", "-", spaced.lower()).strip("-")[:LONGEST_NAME] or "map"
 
     def spec(self, config: Config, source: Mapping[str, Any], prompt: str) -> dict[str, Any]:
         """Return the job file about a source. Raises UsageError."""
@@ -320,10 +321,7 @@ class FrameDraft(_Draft[T]):
             return prompt, None, []  # an empty list does not know its columns
         for name in sorted(named | {*self._id_columns} | ({text} if text else set())):
             if name not in known and name != "row":
-                near = get_close_matches(name, known, 1)
-                hint = (
-                    f"did you mean {near[0]!r}?" if near else f"its columns: {', '.join(there) or 'none with a name'}"
-                )
+                hint = meant(name, known) or f"its columns: {', '.join(there) or 'none with a name'}"
                 raise InputError(f"the frame has no column {name!r}", field="prompt", hint=hint)
         for name in DEFAULT_NAMESPACE.keys() & {*there}:
             if re.search(rf"\{{\{{-?\s*{name}\b(?!\s*\()", prompt):

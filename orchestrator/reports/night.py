@@ -164,7 +164,7 @@ class NightFacts(Struct, frozen=True):
 
     `reasons` says why rows failed: code, message, number of rows. `known` has the reasons known from an earlier run
     or acknowledged, with the time they began. `finished_in_batches` and `failed_in_batches` count pending rows of
-    running batches, and `running` is what these batches have cost so far: nothing of that is booked yet. `held` says
+    running batches, and `running` is the cost of these batches so far, which is not booked yet. `held` says
     what batches wait for, `withheld` why the output was not delivered, None if it was. `quotes` counts the quotes of
     the answers by status, None if they have none.
     """

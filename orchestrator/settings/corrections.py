@@ -14,6 +14,7 @@ from orchestrator.core.durations import seconds_of
 from orchestrator.settings.backend_packages import hosted_kinds
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
+LONGEST_NAME = 40
 """Pattern of names of jobs, tasks and models."""
 EMAIL = r"^[^@\s<>]+@[^@\s<>]+$"
 """Pattern of e-mail addresses."""

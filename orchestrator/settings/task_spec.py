@@ -17,7 +17,7 @@ from pydantic import (
 
 from orchestrator.core.model import MAX_TOKENS
 from orchestrator.core.quote_marks import unmarked
-from orchestrator.settings.corrections import NAME
+from orchestrator.settings.corrections import LONGEST_NAME, NAME
 from orchestrator.settings.strict import Strict
 
 AUTO: Literal["auto"] = "auto"
@@ -31,7 +31,7 @@ _Bound = Annotated[
     Annotated[Annotated[int, Field(ge=1, le=MAX_TOKENS)], Tag("int")] | Annotated[Literal["auto"], Tag("auto")],
     Discriminator(lambda value: "auto" if value == AUTO else "int"),
 ]
-Name = Annotated[str, Field(pattern=NAME, max_length=40)]
+Name = Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME)]
 TaskKind = Literal["chat", "classify", "embedding"]
 Endpoint = Literal["chat", "responses"]
 _PROMPTS: Mapping[Any, str] = {"classify": "Which label fits the document best?", "embedding": "{{ text }}"}

@@ -1,4 +1,4 @@
-"""Bedrock's batch jobs in OpenAI's shape, and where their files lie in the bucket. Pure.
+"""Bedrock's batch jobs in OpenAI's shape, and the keys of their files in the bucket. Pure.
 
 Sources: botocore 1.43 (bedrock/2023-04-20, service-2.json), AWS's pages on data and results of batch inference.
 """

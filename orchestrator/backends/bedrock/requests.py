@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.backends import lenient, line_digest
-from orchestrator.backends.openai.translated import decode_line, sent_rows
+from orchestrator.backends.openai.translated import DATA_URL, decode_line, parts_of, sent_rows
 from orchestrator.core import batch_api
 from orchestrator.core.errors import InputError
 
@@ -25,7 +25,6 @@ _CONFIG = {"temperature": "temperature", "top_p": "topP"}
 OWN = ("additionalModelRequestFields", "guardrailConfig")
 """Converse's own fields, which go out as they are."""
 TAKEN = frozenset({*_CONFIG, *OWN, "messages", "max_tokens", "max_completion_tokens", "stop"})
-_DATA = re.compile(r"data:([\w.+/-]+)(?:;[\w.=-]+)*;base64,", re.ASCII)
 _PICTURES = {f"image/{kind}": kind for kind in ("png", "jpeg", "gif", "webp")}
 _DOCUMENTS = {"application/pdf": "pdf", "text/plain": "txt", "text/csv": "csv", "text/html": "html"}
 _PLAIN_ID = re.compile(r"(?!x0)[A-Za-z0-9]+")
@@ -120,13 +119,7 @@ def _conversation(messages: Any) -> tuple[list[Json], list[Json]]:
 
 
 def _blocks(content: Any, where: str) -> list[Json]:
-    if content is None:
-        return []
-    if isinstance(content, str):
-        return [{"text": content}]
-    if not isinstance(content, list):
-        raise InputError("must be a text or a list of parts", field=f"{where}.content")
-    return [_block(part, f"{where}.content[{number}]", number) for number, part in enumerate(content)]
+    return [_block(part, place, number) for number, (part, place) in enumerate(parts_of(content, where))]
 
 
 def _block(part: Any, where: str, number: int) -> Json:
@@ -144,7 +137,7 @@ def _block(part: Any, where: str, number: int) -> Json:
 
 
 def _inline(url: str, kinds: Mapping[str, str], where: str) -> tuple[str, str]:
-    found = _DATA.match(url)
+    found = DATA_URL.match(url)
     if found is None or found[1] not in kinds:
         raise InputError(f"takes data: URLs alone, of {', '.join(kinds)}", field=where)
     return kinds[found[1]], url[found.end() :]

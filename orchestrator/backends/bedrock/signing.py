@@ -16,10 +16,10 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import ReadOnlyCredentials
 from botocore.exceptions import BotoCoreError
 
+from orchestrator.backends.bedrock.answers import BAD_CREDENTIALS
 from orchestrator.backends.openai.api import ApiRefusal
 
 DIGEST = "x-amz-content-sha256"
-_BAD_CREDENTIALS = 401
 
 
 class CredentialChain:
@@ -42,7 +42,7 @@ class CredentialChain:
         except BotoCoreError as error:
             why = f"AWS credentials cannot be had: {error}"
         self._session = None
-        raise ApiRefusal(_BAD_CREDENTIALS, httpx2.Headers(), "", {"message": why, "code": "no_credentials"})
+        raise ApiRefusal(BAD_CREDENTIALS, httpx2.Headers(), "", {"message": why, "code": "no_credentials"})
 
     def forget(self) -> None:
         """Read files and variables again before the next request: somebody may have renewed what they hold."""

@@ -6,10 +6,10 @@ Sources: google-genai 3.6.1 (types.py, batches.py), recorded requests, Gemini's 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from orchestrator.backends.openai.translated import DATA_URL, parts_of
 from orchestrator.core.errors import InputError
 from orchestrator.policy.dialect.families import plain_name
 
@@ -36,7 +36,6 @@ TAKEN = frozenset(
 )  # fmt: skip
 _BUDGETS = {"none": 0, "minimal": 512, "low": 1_024, "medium": 8_192, "high": 24_576}
 _LEVELS = frozenset({"minimal", "low", "medium", "high"})
-_DATA = re.compile(r"data:([\w.+/-]+)(?:;[\w.=-]+)*;base64,", re.ASCII)
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 Json = dict[str, Any]
 
@@ -177,13 +176,7 @@ def _call(call: Any, called: dict[str, str], where: str) -> Json:
 
 
 def _parts(content: Any, where: str) -> list[Json]:
-    if content is None:
-        return []
-    if isinstance(content, str):
-        return [{"text": content}]
-    if not isinstance(content, list):
-        raise InputError("must be a text or a list of parts", field=f"{where}.content")
-    return [_part(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
+    return [_part(part, place) for part, place in parts_of(content, where)]
 
 
 def _part(part: Any, where: str) -> Json:
@@ -194,7 +187,7 @@ def _part(part: Any, where: str) -> Json:
             "type": "file",
             "file": {"file_data": str(url)},
         }:
-            found = _DATA.match(url)
+            found = DATA_URL.match(url)
             if found is None:
                 raise InputError("takes pictures and files as data: URLs alone", field=where)
             return {"inlineData": {"mimeType": found[1], "data": url[found.end() :]}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from os import SEEK_END
 from pathlib import Path
@@ -24,6 +25,8 @@ REFUSED = "unsupported_parameter"
 """The code of a row that was not sent because a field has no counterpart."""
 NOTHING_SENT = "refused:"
 """The id of an upload without a row that could be translated."""
+DATA_URL = re.compile(r"data:([\w.+/-]+)(?:;[\w.=-]+)*;base64,", re.ASCII)
+"""The beginning of a picture or file within a request, with its media type."""
 Json = dict[str, Any]
 Translate = Callable[[Mapping[str, Any]], Json]
 """Returns the provider's request for a chat completion's body. Raises InputError, which names the field."""
@@ -67,6 +70,17 @@ def _rows(source: Iterable[bytes], translate: Translate) -> Iterator[tuple[str, 
             yield line.custom_id, translate(line.body), None
         except InputError as error:
             yield line.custom_id, None, error
+
+
+def parts_of(content: Any, where: str) -> list[tuple[Any, str]]:
+    """Return the parts of a message's content, each with its place for errors. A text is one part."""
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [({"type": "text", "text": content}, where)]
+    if not isinstance(content, list):
+        raise InputError("must be a text or a list of parts", field=f"{where}.content")
+    return [(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
 
 
 def sized(file: BinaryIO) -> int:

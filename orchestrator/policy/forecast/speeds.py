@@ -79,10 +79,9 @@ class Speeds(Struct, frozen=True):
 
     `nights` are (rate, weight), newest first, in work per second with the hourly profile removed. `by_date` are the
     means of all nights, outages included. `unfaded` is the total weight of `nights` without idle time. `hours` is the
-    profile: 24 factors (UTC). `drift` is the spread within a night.
-    `outages` were observed in `watched` hours. They lasted `outage_seconds` in total, and `ended_outages` of them
-    ended; both include one assumed outage. `alike` is the share of the work from the forecast's own job series. Work
-    is tokens if `counted`, otherwise rows.
+    profile: 24 factors (UTC). `drift` is the spread within a night. `outages` were observed in `watched` hours. They
+    lasted `outage_seconds` in total, and `ended_outages` of them ended; both include one assumed outage. `alike` is
+    the share of the work from the forecast's own job series. Work is tokens if `counted`, otherwise rows.
     """
 
     nights: tuple[tuple[float, float], ...] = ()

@@ -131,12 +131,10 @@ class Capacity(Struct, frozen=True):
             return 1.0
         burden, at = burden + self._certain_claims(cause), max(at, self.release_seconds(held))
         likely = self._chance_of_paces(burden, held, at, fallback) - self.risk(burden, held, at, fallback, cause)
-        return max(0.0, likely) * self.finishes * (1.0 - self._slow_too(burden, held, at, fallback, cause))
+        return max(0.0, likely) * self.finishes * (1.0 - self.slow_too(burden, held, at, fallback, cause))
 
-    def _slow_too(
-        self, burden: float, held: Sequence[int], at: float, fallback: int, cause: Collection[str]
-    ) -> float:
-        """Return P(the options that were slow whenever `cause` was late are slow again, and the rest is too slow)."""
+    def slow_too(self, burden: float, held: Sequence[int], at: float, fallback: int, cause: Collection[str]) -> float:
+        """Return P(an option is as slow as on nights on which `cause` was late, and the rest is too slow)."""
         chance = 0.0
         for place, (sync, rows) in enumerate(zip(self.sync_options, held, strict=True)):
             likely = max((sync.option.slow_with.get(backend, 0.0) for backend in cause), default=0.0)

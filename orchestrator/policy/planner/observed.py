@@ -141,12 +141,9 @@ def _cancel_waits(shards: Sequence[Shard]) -> list[Wait]:
 
 def late_nights(shards: Sequence[Shard]) -> frozenset[date]:
     """Return the nights on which a hosted batch expired, or was cancelled because it took too long."""
-    late = (one.rerouted_at or one.ended_at for one in shards if one.rerouted_at or _is_expired(one))
+    expired = BatchStatus.EXPIRED
+    late = (one.rerouted_at or (one.ended_at if one.provider_status == expired else None) for one in shards)
     return frozenset(forecast.night_of(at) for at in late if at is not None)
-
-
-def _is_expired(shard: Shard) -> bool:
-    return shard.provider_status == BatchStatus.EXPIRED
 
 
 def slow_with(late: Mapping[str, Collection[date]], known: Speeds, rate: float) -> dict[str, float]:

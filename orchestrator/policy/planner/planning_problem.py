@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from orchestrator.core.model import PICO
 from orchestrator.policy.forecast import NORMAL
 from orchestrator.policy.planner.batch_shares import done_by
-from orchestrator.policy.planner.candidate_plans import WAITS, CandidatePlan, arrival, chance_of, is_in_time
+from orchestrator.policy.planner.candidate_plans import WAITS, CandidatePlan, arrival, is_in_time
 from orchestrator.policy.planner.capacity import Capacity, capacity
 from orchestrator.policy.planner.types import (
     NOTHING,
@@ -106,13 +106,13 @@ def reroute_of(candidate: CandidatePlan, ours: Capacity, now: datetime) -> Rerou
 def _latest_reroute(candidate: CandidatePlan, reroute_after: float, ours: Capacity) -> float:
     """Bisect for the latest reroute that is still in time, up to the next candidate wait."""
     bottom, top = reroute_after, next((wait for wait in WAITS if wait > reroute_after), reroute_after)
-    least = min(ours.target, chance_of(candidate, ours))
+    burden, held, causes = candidate.in_batches + candidate.coming, candidate.held, candidate.causes
+    slow_too = ours.slow_too(burden, held, arrival(candidate), candidate.fallback, causes)
     while top - bottom > 30.0:
-        middle = replace(candidate, reroute_after=(bottom + top) / 2)
-        if is_in_time(candidate, ours, arrival(middle)) and chance_of(middle, ours) >= least:
-            bottom = (bottom + top) / 2
-        else:
-            top = (bottom + top) / 2
+        middle = (bottom + top) / 2
+        at = arrival(replace(candidate, reroute_after=middle))
+        is_as_safe = ours.slow_too(burden, held, at, candidate.fallback, causes) <= slow_too
+        bottom, top = (middle, top) if is_as_safe and is_in_time(candidate, ours, at) else (bottom, middle)
     return bottom
 
 
