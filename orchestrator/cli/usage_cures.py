@@ -36,9 +36,8 @@ def cure_of(error: click.ClickException, words: Sequence[str]) -> str | None:
     if isinstance(command, click.Group):
         other = next((_ACTIONS[word] for word in words if word in _ACTIONS), None)
         return f"did you mean `{context.command_path} {other}`?" if other in command.list_commands(context) else None
-    if "extra argument" in error.message:
-        return _extra(command, words)
-    return None
+    # click has a class for every other mistake in a command line.
+    return _extra(command, words) if type(error) is click.UsageError else None
 
 
 def _extra(command: click.Command, words: Sequence[str]) -> str | None:

@@ -111,7 +111,7 @@ def test_a_run_is_paid_once_and_reconciled(
     assert [line["rows"] for line in provider.bill()["lines"]] == [120]
     for name, value in env.items():
         monkeypatch.setenv(name, value)
-    other = boto3.client("bedrock", region_name=REGION, endpoint_url=provider.url_of("bedrock"))
+    other = boto3.Session().client("bedrock", region_name=REGION, endpoint_url=provider.url_of("bedrock"))
     other.create_model_invocation_job(
         jobName="by-hand", roleArn=role_of(KEY), modelId=MODEL, modelInvocationType="Converse",
         inputDataConfig={"s3InputDataConfig": {"s3Uri": f"s3://{BUCKET}/theirs/in.jsonl"}},

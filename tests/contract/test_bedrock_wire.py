@@ -49,8 +49,9 @@ class Sdk:
 
     def __init__(self, emulator: Emulator) -> None:
         url, once = emulator.url_of("bedrock"), Config(retries={"total_max_attempts": 1})
+        session = boto3.Session()  # boto3.client has the credentials of the first test that asked for them
         self.bedrock, self.s3, self.runtime, self.sts = (
-            boto3.client(name, region_name=REGION, endpoint_url=url, config=once)
+            session.client(name, region_name=REGION, endpoint_url=url, config=once)
             for name in ("bedrock", "s3", "bedrock-runtime", "sts")
         )
 
@@ -140,7 +141,7 @@ def test_boto3_names_the_refusals(emulator: Emulator, sdk: Sdk) -> None:
     assert _code(sdk.s3.get_object, Bucket="no-such-bucket", Key="nothing") == "NoSuchBucket"
     emulator.script({"do": "status", "status": 429, "match": {"verb": "list"}})
     assert _code(sdk.bedrock.list_model_invocation_jobs) == "ThrottlingException"
-    liar = boto3.client(
+    liar = boto3.Session().client(
         "bedrock", region_name=REGION, endpoint_url=emulator.url_of("bedrock"),
         aws_access_key_id=KEY, aws_secret_access_key="another", config=Config(retries={"total_max_attempts": 1}),
     )  # fmt: skip
@@ -156,7 +157,7 @@ def test_our_calls_of_the_bucket_and_of_identity_run_before_moto(tmp_path: Path)
     source = tmp_path / "s.001.input.jsonl"
     source.write_bytes(lines)
     with s3_server() as server:
-        s3 = boto3.client("s3", region_name=REGION, endpoint_url=server)
+        s3 = boto3.Session().client("s3", region_name=REGION, endpoint_url=server)
         s3.create_bucket(Bucket=BUCKET)
         role = f"arn:aws:iam::{MOTOS_ACCOUNT}:role/batch"
         backend = PACKAGE.open(bedrock_settings(server, KEY, role_arn=role), BackendAccess("it", ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_quotes_are_found_where_they_stand_or_fail_their_check(desk: Desk) -> No
     assert rows["bad"]["quotes"] == [{"path": "quote", "status": "not_found"}]
     assert "x-quote" not in requests(desk, job)
 
-    report = job_report(desk.store, desk.home, desk.store.jobs.get(job.id), now())
+    report = job_report(desk.store, desk.home, desk.store.jobs.get(job.id), now(), lambda shard: Decimal(0))
     assert report.to_json()["quotes"] == {"found": 1, "not_found": 1, "too_short": 0, "unverifiable": 0}
     assert "2 quotes: 1 proven, 1 not in the document" in blocks(report)[0].notes
 

@@ -58,7 +58,7 @@ def empty_bucket() -> Iterator[Any]:
     import fsspec
 
     fsspec.get_filesystem_class("s3").clear_instance_cache()
-    api = boto3.client("s3")
+    api = boto3.Session().client("s3")
     api.create_bucket(Bucket="bucket")
     yield api
     for found in api.list_objects_v2(Bucket="bucket").get("Contents", ()):
