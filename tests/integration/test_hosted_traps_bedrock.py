@@ -6,7 +6,7 @@ import pytest
 
 from tests.emulator.aws_wire import role_of
 from tests.integration.test_canary_hosted import job_file, texts
-from tests.support.hostedjob import HOUR, KEY, Desk, all_are, cost_of, plain, row, script
+from tests.support.hostedjob import HOUR, KEY, Desk, Json, all_are, cost_of, plain, row, script
 
 SMALL = {"limits": {"min_rows": 1}}
 
@@ -214,6 +214,28 @@ def test_trap_j_one_row_is_asked_first_at_converse(desk: Desk) -> None:
     job = desk.run(plain(30))
     assert desk.ends(job) == all_are("succeeded", 30)
     assert desk.provider.calls("chat") == {200: 1}
+
+
+def mixed() -> list[Json]:
+    """Eight rows, and four that cannot be sent."""
+    return [*plain(8), *(row(f"odd{number}", logit_bias={"5": 1}) for number in range(4))]
+
+
+def test_trap_j_rows_that_are_not_sent_do_not_count_for_the_least(desk: Desk) -> None:
+    desk.provider.settings(min_rows=10)
+    desk.backends({"bedrock": {"limits": {"min_rows": 10}}, "openai": {}})
+    job = desk.run(mixed(), backend=None)
+    assert set(desk.ends(job).values()) == {"succeeded"}
+    assert {batch["flavour"] for batch in desk.batches()} == {"openai"}
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
+def test_trap_j_rows_that_are_too_few_without_those_that_are_not_sent_wait_and_say_so(desk: Desk) -> None:
+    desk.backend("bedrock", limits={"min_rows": 10})
+    job = desk.submit(mixed())
+    desk.settle(job)
+    assert "its batches take at least 10 rows of one model, and here are 8" in " ".join(desk.said)
+    assert desk.provider.calls("upload") == {}
 
 
 def test_trap_j_a_canary_of_too_few_rows_goes_to_another_backend_or_nowhere(desk: Desk) -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from orchestrator.backends.bedrock.settings import BedrockBackend
 from orchestrator.backends.package import BackendAccess, BackendPackage
-from orchestrator.backends.profiles import CHAT_ONLY, GB, BatchLimits, Profile
+from orchestrator.backends.profiles import CHAT_ONLY, GB, BatchLimits, Profile, with_limits
 from orchestrator.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class BedrockPackage(BackendPackage[BedrockBackend]):
         chain = CredentialChain(settings.aws_profile)
         place = BucketPrefix(settings.bucket, settings.prefix)
         api = BedrockAPI(services_of(settings, chain), chain, place, settings.role_arn, settings.request_timeout)
-        return BedrockBatches(access.name, api, PROFILE, settings)
+        profile = replace(PROFILE, limits=with_limits(PROFILE, **settings.limits.model_dump()))
+        return BedrockBatches(access.name, api, profile, settings)
 
     def rules(self) -> tuple[TableRule, ...]:
         from orchestrator.backends.bedrock.rules import BEDROCK_RULES

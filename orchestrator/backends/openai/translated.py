@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -18,7 +19,9 @@ from orchestrator.backends.openai.api import ApiAnswer, BatchAPI
 from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.profiles import Profile
 from orchestrator.core.batch_api import BatchStatus
-from orchestrator.core.errors import InputError
+from orchestrator.core.errors import BackendRefused, InputError
+from orchestrator.policy.batch_errors import TOO_FEW_ROWS
+from orchestrator.policy.quota import few_rows
 
 CHAT = "/v1/chat/completions"
 REFUSED = "unsupported_parameter"
@@ -106,6 +109,16 @@ class TranslatedBatches(OpenAIBatches):
     def __init__(self, name: str, api: BatchAPI, profile: Profile, translate: Translate, **more: Any) -> None:
         super().__init__(name, api, profile, **more)
         self._translate = translate
+
+    def upload(self, path: Path, name: str) -> str:
+        """Refuse a batch whose translated rows alone are fewer than its backend takes."""
+        if (least := self._profile.limits.min_rows) > 1:
+            with path.open("rb") as source:
+                sent = sum(1 for _ in islice(sent_rows(source, self._translate), least))
+            if 0 < sent < least:
+                why = f"{few_rows(least, sent)}: other rows have a field without a counterpart, and are not sent"
+                raise BackendRefused(f"{self._name}: {why}", status=None, code=TOO_FEW_ROWS)
+        return super().upload(path, name)
 
     def create(self, order: BatchOrder) -> RemoteBatch:
         if order.input_file_id.startswith(NOTHING_SENT):
