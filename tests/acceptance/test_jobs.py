@@ -470,6 +470,16 @@ def test_a_budget_of_nothing_sends_nothing(slow: Upstream, run_orch: Orch, tmp_p
     assert job_of(run_orch)["requests"]["cancelled"] == 200
 
 
+def test_a_plan_that_its_budget_would_stop_says_so(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
+    write_config(run_orch.home, [slow.base_url], idle=None, cost_per_hour=36, rows_per_second=1.0)
+    file = str(tmp_path / "in.jsonl")
+    over = run_orch("plan", file, "--budget", "0.50")
+    assert over.returncode == 3
+    assert "the job stops at its budget of $0.5" in over.stdout
+    least = over.stdout.partition("--budget ")[2].split()[0]
+    assert run_orch("plan", file, "--budget", least).returncode == 0
+
+
 def test_interrupted_runs_go_on_where_they_stopped(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
     running = run_orch.start("run", str(tmp_path / "in.jsonl"))
     wait_until(lambda: len(slow.requests()) > 10)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from orchestrator.backends.open import profile_for
 from orchestrator.core.errors import RefusedError, RequestRefused
 from orchestrator.core.model import Forecast, Job, Usage
+from orchestrator.core.money import amount, money
 from orchestrator.core.shards import Shard, ShardId
 from orchestrator.core.tokens import estimate
 from orchestrator.pipeline.dialects import recipient_of
@@ -32,6 +33,7 @@ from orchestrator.policy.planner import (
     Option,
     Outlook,
     Plan,
+    PlanVerdict,
     Probe,
     ProbeRule,
     Route,
@@ -173,6 +175,10 @@ class Planning:
         if terms.budget != self.terms.budget and not planned.verdict.holds:
             told = f"{planned.verdict.reason}; shared budgets leave no more now"
             planned = replace(planned, verdict=replace(planned.verdict, reason=told, budget=None))
+        own = self.terms.budget
+        if terms.budget is None and own is not None and planned.verdict.holds and planned.at_most > own:
+            told = f"costs up to {money(planned.at_most)}; the job stops at its budget of {amount(own)}"
+            planned = replace(planned, verdict=PlanVerdict(False, told, budget=planned.at_most))
         waiting = Open(found.rows, later=found.later, claims=found.claims, later_cost=found.later_cost)
         probe = self._probed(waiting, terms)
         first = first_rows(self._store, self._config, self._job, planned.routes, self._now)
