@@ -30,7 +30,15 @@ if TYPE_CHECKING:
 EVENTS = 12
 """Number of newest events shown; decisive events are always shown."""
 DECISIVE = frozenset(
-    {EventKind.CANCEL, EventKind.STOPPED, EventKind.RESCUED, EventKind.FAILED, EventKind.RETRY, EventKind.REVISED}
+    {
+        EventKind.CANCEL,
+        EventKind.STOPPED,
+        EventKind.RESCUED,
+        EventKind.FAILED,
+        EventKind.RETRY,
+        EventKind.REVISED,
+        EventKind.SWAPPED,
+    }
 )
 
 

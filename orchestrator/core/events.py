@@ -43,6 +43,7 @@ class EventKind(StrEnum):
     SPLIT = "split"  # it was given up before it was sent
     ENDED = "ended"
     COLLECTED = "collected"
+    SWAPPED = "swapped"  # answers of its batch came back under other rows' keys
     LATE = "late"  # answers arrived after its end
     LEFT = "left"  # files that could not be deleted
 

@@ -11,6 +11,8 @@ from msgspec import Struct
 
 from orchestrator.backends.package import package_of, rules_for
 from orchestrator.core.model import Job, JobKind
+from orchestrator.core.row_codes import NONCE
+from orchestrator.policy import coded_lines
 from orchestrator.policy.dialect import (
     ANTHROPIC_CHAT,
     Dialect,
@@ -75,11 +77,16 @@ def _own(rule: DialectRule) -> OwnRule:
 
 
 class LineWriter(Struct, frozen=True):
-    """Writes the lines of one shard for its route: one model at one recipient."""
+    """Writes the lines of one shard for its route: one model at one recipient.
+
+    Rows of the `coded` tasks get their codes here, as these are not part of their identities.
+    """
 
     dialect: Dialect
     dropping: frozenset[str]
     is_ready: bool
+    coded: frozenset[str] = frozenset()
+    job_name: str = ""
 
     @property
     def endpoint(self) -> str:
@@ -93,16 +100,22 @@ class LineWriter(Struct, frozen=True):
 
     def line(self, task: str, line: bytes) -> bytes:
         """Return the line of a row of this task, as it is sent."""
-        return self.dialect.line(line, drop=task in self.dropping, is_ready=self.is_ready)
+        drop = task in self.dropping
+        if task not in self.coded:
+            return self.dialect.line(line, drop=drop, is_ready=self.is_ready)
+        line = self.dialect.line(coded_lines.with_property(line), drop=drop, is_ready=self.is_ready)
+        return coded_lines.with_code(line, self.job_name)
 
 
 def line_writer(
     job: Job, recipient: Recipient, model: str, endpoint: str, refused: Collection[str] = ()
 ) -> LineWriter:
     """Return the writer of a job's rows for one model at a recipient. A batch file's rows keep their values."""
-    dropping = frozenset(task.id for task in tasks_of(job) if task.unsupported == "drop")
+    tasks = tasks_of(job)
+    dropping = frozenset(task.id for task in tasks if task.unsupported == "drop")
+    coded = frozenset(task.id for task in tasks if task.check == NONCE)
     dialect = dialect_of(recipient, model, endpoint, refused)
-    return LineWriter(dialect, dropping, job.kind is JobKind.BATCH)
+    return LineWriter(dialect, dropping, job.kind is JobKind.BATCH, coded, job.name)
 
 
 def losses(recipient: Recipient, model: str, task: Task, refused: Collection[str] = ()) -> tuple[Loss, ...]:
@@ -130,4 +143,5 @@ def _growth(dialect: Dialect, task: Task) -> int:
     message = [{"role": "system", "content": ""}, {"role": "user", "content": [{"type": "text", "text": ""}]}]
     before = {"messages": message, **fixed_fields(task)}
     after = dialect.body(before, drop=task.unsupported == "drop")
-    return max(0, len(msgspec.json.encode(after)) - len(msgspec.json.encode(before)))
+    codes = coded_lines.MOST_BYTES if task.check == NONCE else 0
+    return max(0, len(msgspec.json.encode(after)) - len(msgspec.json.encode(before))) + codes

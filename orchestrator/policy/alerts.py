@@ -153,7 +153,7 @@ def _deadline(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> 
 
 
 def _events(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
-    """Yield alerts on budgets past their mark, on reasons that stopped the job, and on internal errors."""
+    """Yield alerts on budgets past their mark, on stops, on swapped answers, and on internal errors."""
     for event in events:
         if event.kind == EventKind.BUDGET:
             action = "nothing yet: the job continues up to the cap"
@@ -162,6 +162,9 @@ def _events(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
             action = "the job was stopped; rows that are done stay"
             kind = AlertKind.BUDGET if event.code == CancelCode.BUDGET else AlertKind.QUALITY
             yield Alert(kind, job, "stopped", event.reason, action)
+        elif event.kind == EventKind.SWAPPED:
+            action = "no such answer was taken; the job goes on; `orch quarantine release` asks the rows again"
+            yield Alert(AlertKind.QUALITY, job, f"swapped:{event.shard_id}", event.reason, action)
         elif event.kind == EventKind.FAULT:
             action = "retried with growing pauses; engine.log has the details; other jobs are not affected"
             yield Alert(AlertKind.DAEMON, job, event.code or "fault", event.reason, action)

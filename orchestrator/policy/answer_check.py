@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from orchestrator.core import batch_api, schemas
+from orchestrator.core import batch_api, row_codes, schemas
 from orchestrator.core.quote_marks import QUOTES, Quote, has_marks, marked_quotes, named_quotes
-from orchestrator.policy import answer_ends, answer_json
+from orchestrator.policy import answer_ends, answer_json, coded_lines
 from orchestrator.policy.answer_text import Answer
 from orchestrator.policy.confidence import ConfidenceCurve, label_probability
 from orchestrator.policy.vectors import NoVector, vector_of
@@ -29,6 +29,17 @@ class AnswerCheck(Protocol):
     def problem(self, answer: Answer) -> tuple[str, str] | None:
         """Return `(code, message)` of an answer's problem, or None; the codes are in `row_errors.BAD_ANSWERS`."""
 
+    @property
+    def has_codes(self) -> bool:
+        """True if each answer gives back the code of its row."""
+
+    @property
+    def has_quotes(self) -> bool:
+        """True if answers quote their documents."""
+
+    def code_problem(self, answer: Answer, custom_id: str) -> tuple[str, str] | None:
+        """Return `(code, message)` if an answer gives back the code of no row or of another row, or None."""
+
     def is_repaired(self, answer: Answer) -> bool:
         """True for an answer without a problem whose JSON stood in other text."""
 
@@ -39,13 +50,18 @@ class AnswerCheck(Protocol):
         """Return the value of an answer without a problem."""
 
 
-def check_of(task: Task, calibration: ConfidenceCurve | None = None) -> AnswerCheck:
-    """Return the check of a task's answers; `calibration` is for its labels, if known answers gave one."""
+def check_of(task: Task, calibration: ConfidenceCurve | None = None, *, job_name: str = "") -> AnswerCheck:
+    """Return the check of a task's answers; `calibration` is for its labels, if known answers gave one.
+
+    Codes of rows are derived with the name of the job.
+    """
     if task.kind == "embedding":
         return VectorCheck(task.dimensions)
+    codes_of = job_name if task.check == row_codes.NONCE else None
     if task.logprobs and task.output_schema is not None:
-        return LabelCheck(task.output_schema, calibration, repair=task.repair)
-    return OutputCheck(task.output_schema, repair=task.repair, has_named_quotes=task.check == QUOTES)
+        return LabelCheck(task.output_schema, calibration, repair=task.repair, codes_of=codes_of)
+    has_named_quotes = task.check == QUOTES
+    return OutputCheck(task.output_schema, repair=task.repair, has_named_quotes=has_named_quotes, codes_of=codes_of)
 
 
 def raw_output(answer: Answer, body: msgspec.Raw) -> Any:
@@ -77,12 +93,20 @@ class OutputCheck:
     """Requirements for the answers to a task: not empty, and JSON that fits the schema, if any.
 
     With `repair`, JSON inside other text is accepted too. With `has_named_quotes`, properties count as quotes by
-    their names too, not only by the schema's marks.
+    their names too, not only by the schema's marks. With `codes_of`, the name of a job, answers must give back the
+    codes of its rows.
     """
 
     def __init__(
-        self, schema: Mapping[str, Any] | None, *, repair: bool = True, has_named_quotes: bool = False
+        self,
+        schema: Mapping[str, Any] | None,
+        *,
+        repair: bool = True,
+        has_named_quotes: bool = False,
+        codes_of: str | None = None,
     ) -> None:
+        self._schema = schema
+        self._codes_of = codes_of
         self._marks = schema if has_marks(schema) else None
         self._has_named_quotes = has_named_quotes
         self._check = None if schema is None else schemas.SchemaCheck(schema)
@@ -115,13 +139,33 @@ class OutputCheck:
             return _WITHHELD if answer_ends.is_withheld(answer) else None
         return self._read(answer, repair=self._repair).problem
 
+    @property
+    def has_codes(self) -> bool:
+        """True if each answer gives back the code of its row."""
+        return self._codes_of is not None
+
+    @property
+    def has_quotes(self) -> bool:
+        """True if answers quote their documents."""
+        return self._marks is not None or self._has_named_quotes
+
+    def code_problem(self, answer: Answer, custom_id: str) -> tuple[str, str] | None:
+        """Return `(code, message)` if an answer gives back the code of no row or of another row, or None."""
+        if self._codes_of is None:
+            return None
+        given, wanted = coded_lines.code_in(answer), row_codes.code_of(self._codes_of, custom_id)
+        if given == wanted:
+            return None
+        told = f"has no `{row_codes.PROPERTY}`" if given is None else f"has the wrong `{row_codes.PROPERTY}`"
+        return WRONG_CODE, f"the answer {told}: it must be the code that stands at the end of the prompt"
+
     def is_repaired(self, answer: Answer) -> bool:
         """True for an answer without a problem whose JSON stood in other text."""
         return self._check is not None and bool(answer.text) and self._read(answer, repair=self._repair).repaired
 
     def quotes(self, answer: Answer) -> list[Quote]:
         """Return the quotes that the schema marks, and those with a quote's name."""
-        if self._marks is None and not self._has_named_quotes:
+        if not self.has_quotes:
             return []
         value = self._read(answer, repair=self._repair).value
         marked = [] if self._marks is None else marked_quotes(self._marks, value)
@@ -131,7 +175,7 @@ class OutputCheck:
     def output(self, answer: Answer, body: msgspec.Raw) -> Any:
         """Return the parsed answer if there is a schema, else its text."""
         if self._check is not None and answer.text:
-            if "null" not in answer.text:
+            if "null" not in answer.text and row_codes.PROPERTY not in answer.text:
                 with suppress(*batch_api.JSON_ERRORS):  # it fits: only nulls and other text make a difference
                     return msgspec.json.decode(answer.text)
             # It was accepted, whatever the task now says about repairs.
@@ -168,7 +212,7 @@ class OutputCheck:
 
     def _fitted(self, answer: Answer, repair: bool, value: Any, size: int) -> _Reading:
         assert self._check is not None, "only an answer to a schema is read as JSON"
-        value, wrong = self._check.fitted(value, size)
+        value, wrong = self._check.fitted(row_codes.without_code(value, self._schema), size)
         return _Reading(answer, repair, value, None if wrong is None else ("schema_mismatch", wrong))
 
 
@@ -176,9 +220,14 @@ class LabelCheck(OutputCheck):
     """A label, with the model's certainty."""
 
     def __init__(
-        self, schema: Mapping[str, Any], calibration: ConfidenceCurve | None = None, *, repair: bool = True
+        self,
+        schema: Mapping[str, Any],
+        calibration: ConfidenceCurve | None = None,
+        *,
+        repair: bool = True,
+        codes_of: str | None = None,
     ) -> None:
-        super().__init__(schema, repair=repair)
+        super().__init__(schema, repair=repair, codes_of=codes_of)
         self._calibration = calibration
 
     def output(self, answer: Answer, body: msgspec.Raw) -> Any:
@@ -211,6 +260,20 @@ class VectorCheck:
             return "invalid_vector", str(error)
         return None
 
+    @property
+    def has_codes(self) -> bool:
+        """False: a vector is not text."""
+        return False
+
+    @property
+    def has_quotes(self) -> bool:
+        """False: a vector is not text."""
+        return False
+
+    def code_problem(self, answer: Answer, custom_id: str) -> tuple[str, str] | None:
+        """Return None: a vector has no code."""
+        return None
+
     def is_repaired(self, answer: Answer) -> bool:
         """False: a vector is not text."""
         return False
@@ -226,6 +289,7 @@ class VectorCheck:
         return raw_output(answer, body)
 
 
+WRONG_CODE = "wrong_row_code"
 ENDLESS_BLANKS = 60
 """Characters of white space at the end of an answer that are a loop, not an indentation."""
 _WITHHELD = "content_filter", "the provider's content filter withheld the rest of the answer"

@@ -12,6 +12,7 @@ from orchestrator.core.model import FinishedRow, RequestState, Usage
 from orchestrator.policy.answer_check import AnswerCheck, raw_output
 from orchestrator.policy.answer_text import answer_of, response_json
 from orchestrator.policy.grounding import read_quotes
+from orchestrator.policy.row_errors import QUARANTINED
 from orchestrator.policy.unpriced import may_have_unpriced, unpriced
 from orchestrator.settings.model_lists import rung_of
 
@@ -25,6 +26,8 @@ def _encode_line(value: Any) -> bytes:
 def merged_row(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) -> bytes:
     """Return one line of the merged result: identity, outcome, parsed output and provenance."""
     output, finish_reason = output_of(row, line, check)
+    if row.error_code in QUARANTINED:
+        output = None  # it may be about another document
     error = None if row.error_code is None else {"code": row.error_code, "message": row.error_message}
     return _encode_line(
         {

@@ -6,11 +6,15 @@ from typing import Any
 
 import msgspec
 
+from orchestrator.policy.answer_check import WRONG_CODE
 from orchestrator.policy.grounding import NOT_FOUND, TOO_SHORT
 
 MENDABLE = frozenset(
-    {"truncated", "endless_blanks", "empty_answer", "invalid_json", "schema_mismatch", NOT_FOUND, TOO_SHORT}
-)
+    {
+        "truncated", "endless_blanks", "empty_answer", "invalid_json", "schema_mismatch", NOT_FOUND, TOO_SHORT,
+        WRONG_CODE,
+    }
+)  # fmt: skip
 """Faults that a model can correct once it sees them; refusals and withheld answers are not re-asked."""
 MOST_ANSWER = 8000
 """Most characters of the answer that are shown again."""

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from orchestrator.core import tokens
 from orchestrator.core.model import Row
-from orchestrator.core.quote_marks import has_marks
+from orchestrator.core.quote_marks import QUOTES, has_marks
 from orchestrator.core.templates import TemplateProblem, template
 from orchestrator.documents import cleanup, splitting
 from orchestrator.documents.splitting import Part
@@ -94,8 +94,8 @@ class _Question:
             about["kind"] = [task.kind, self.url]
         if task.long is not None:
             about["long"] = [task.long.part_tokens, task.long.overlap_tokens]
-        if task.check or has_marks(task.output_schema):
-            about["quotes"] = [task.check, task.output_schema]
+        if task.check == QUOTES or has_marks(task.output_schema):
+            about["quotes"] = [QUOTES if task.check == QUOTES else None, task.output_schema]
         if cleaned.is_on:
             about["clean"] = [cleanup.RULES_VERSION, cleaned.whitespace, cleaned.boilerplate]
         # Not sorted: a schema's properties are answered in their order.

@@ -285,6 +285,8 @@ def outcome(
         problem: tuple[str, str] | None = (UNFINISHED, head.not_an_answer)
     else:
         problem = _problem(answer, check, head.tokens.output, bound, is_full=is_full)
+    if answer is not None and check is not None and problem is None:
+        problem = check.code_problem(answer, line.custom_id or "")
     grounding = None
     if answer is not None and check is not None and problem is None and (quotes := check.quotes(answer)):
         grounding = check_quotes(quotes, sent())

@@ -183,6 +183,9 @@ FAILED = Rule(
 )  # fmt: skip
 
 
+SWAPPED, UNPROVEN = "swapped_answer", "unproven_answer"
+QUARANTINED = frozenset({SWAPPED, UNPROVEN})
+"""Answers that a person has to judge: their rows are not asked again, and no model is to blame."""
 BAD_ANSWERS = {
     "truncated": ("the answer reached `max_tokens` before it was complete", "raise `max_tokens`"),
     "endless_blanks": (
@@ -208,6 +211,18 @@ BAD_ANSWERS = {
     "quote_too_short": (
         "a quote of the answer has fewer than 12 characters and fewer than three words",
         "set `retries`, or ask for whole sentences",
+    ),
+    "wrong_row_code": (
+        "the answer does not give back the code at the end of its prompt (`check: nonce`)",
+        "set `retries`, or use a stronger model",
+    ),
+    SWAPPED: (
+        "the answer under this row's key is another row's, by its code or its quotes",
+        "tell the provider; `orch quarantine release` asks the row again",
+    ),
+    UNPROVEN: (
+        "its batch has answers under the wrong keys, and nothing proves that this one is not",
+        "`orch quarantine release` asks the row again; `check: nonce` proves answers",
     ),
     "invalid_vector": (
         "the answer contains no vector, or not one of the size that was asked for",

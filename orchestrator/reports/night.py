@@ -33,6 +33,7 @@ from orchestrator.policy.night_figures import (
     routes,
     turnarounds,
 )
+from orchestrator.policy.row_errors import SWAPPED
 
 MOST = 20
 """Most documents, rows and reroutes that are named; all are counted."""
@@ -129,6 +130,7 @@ class NeedKind(StrEnum):
     CANCELLED = "cancelled"  # it was ended before it was done
     DEADLINE = "deadline"  # missed, or already passed
     WITHHELD = "withheld"  # the output was held back because of known answers
+    SWAPPED = "swapped"  # a batch had answers under the wrong keys
     ROWS = "rows"  # some failed for the same reason
     WAITS = "waits"  # a batch is held
     STANDSTILL = "standstill"  # the job cannot go on for now
@@ -382,6 +384,8 @@ def _needs(facts: NightFacts, due: DeadlineResult | None, now: datetime) -> list
     if facts.withheld is not None:
         text = f"the output was not delivered because of known answers: {facts.withheld}"
         needs.append(Need(NeedKind.WITHHELD, text, "check the answers; `orch fetch` still writes the rows"))
+    swapped = dict.fromkeys(event.reason for event in facts.events if event.kind == EventKind.SWAPPED)
+    needs += [Need(NeedKind.SWAPPED, _first_line(text), advice_for(SWAPPED), SWAPPED) for text in swapped]
     needs += [_failed(code, message, rows) for code, message, rows in facts.reasons]
     needs += [Need(NeedKind.WAITS, f"waits: {_first_line(held)}") for held in facts.held]
     is_open = not facts.state.is_final and facts.state is not JobState.WAITING

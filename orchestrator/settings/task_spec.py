@@ -16,7 +16,8 @@ from pydantic import (
 )
 
 from orchestrator.core.model import MAX_TOKENS
-from orchestrator.core.quote_marks import unmarked
+from orchestrator.core.quote_marks import QUOTES, unmarked
+from orchestrator.core.row_codes import NONCE, problem_with
 from orchestrator.settings.corrections import LONGEST_NAME, NAME
 from orchestrator.settings.strict import Strict
 
@@ -131,10 +132,11 @@ class Task(JobFilePart):
     output_schema: dict[str, Any] | None = Field(
         None, alias="schema", description="JSON Schema that the answer must fit"
     )
-    check: Literal["quotes"] | None = Field(
+    check: Literal["quotes", "nonce"] | None = Field(
         None,
         description="`quotes`: what the answer has under `quote` or `quotes` must stand in the document; in a "
-        "schema, `x-quote: true` says it of one property",
+        "schema, `x-quote: true` says it of one property. `nonce`: the answer gives back a code of its row, so that "
+        "an answer under another row's key is found",
     )
     extra: dict[str, Any] = Field(default_factory=dict, description="further fields of the request body, as they are")
     retries: int = Field(
@@ -267,9 +269,16 @@ class Task(JobFilePart):
     @field_validator("check")
     @classmethod
     def _check_is_of_json(cls, value: str | None, info: ValidationInfo) -> str | None:
-        _only(info, "chat", is_set=value is not None)
-        if value is not None and info.data.get("output_schema") is None:
-            raise ValueError("needs a `schema` that says where the quotes are")
+        if value == NONCE and info.data.get("kind") == "embedding":
+            raise ValueError("is only for tasks that are answered in text; an embedding is a vector")
+        _only(info, "chat", is_set=value == QUOTES)
+        # A schema that is no schema is a mistake of its own.
+        if value is not None and "output_schema" in info.data:
+            schema = info.data["output_schema"]
+            if value == QUOTES and schema is None:
+                raise ValueError("needs a `schema` that says where the quotes are")
+            if value == NONCE and (problem := problem_with(schema)) is not None:
+                raise ValueError(problem)
         return value
 
     @field_validator("extra")
@@ -283,6 +292,8 @@ class Task(JobFilePart):
                 )
             if name in _TAKEN or (name in _TAKEN_ELSEWHERE and not is_chat):
                 raise ValueError(f"`{name}` is not allowed here: it has a field of its own or is set by orch")
+            if name in _FORMS and info.data.get("check") == NONCE:
+                raise ValueError(f"`{name}` sets the form of the answer, which `check: {NONCE}` adds a property to")
             if name.startswith("guided_"):
                 raise ValueError(
                     f"`{name}` was removed from vLLM, which silently ignores it; "
@@ -294,6 +305,8 @@ class Task(JobFilePart):
 _TAKEN = frozenset(
     ("model", "messages", "max_tokens", "temperature", "top_p", "seed", "stop", "response_format", "stream")
 )
+_FORMS = frozenset(("structured_outputs", "grammar", "json_schema", "regex", "ebnf"))
+"""Fields of engines that replace the schema."""
 _SECRETS = frozenset(("api_key", "apikey", "x_api_key", "authorization", "password"))
 _TAKEN_ELSEWHERE = frozenset(("input", "instructions", "max_output_tokens", "dimensions"))
 """Fields of a request body that have their own task field, or that orch sets."""

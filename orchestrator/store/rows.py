@@ -159,6 +159,12 @@ class Rows:
         query = select(requests.c.custom_id).where(requests.c.shard_id == shard_id)
         return {custom_id for (custom_id,) in self._db.stream(query, PAGE)}
 
+    def all_ids(self, job_id: JobId) -> Iterator[str]:
+        """Yield the custom_ids of a job's rows."""
+        query = select(requests.c.custom_id).where(requests.c.job_id == job_id)
+        for (custom_id,) in self._db.stream(query, PAGE):
+            yield custom_id
+
     def named(self, shard: Shard, custom_ids: Collection[str], *, anywhere: bool = False) -> dict[str, InShard]:
         """Return a shard's rows with these custom_ids; with `anywhere`, its job's rows."""
         query = select(*_IN_SHARD, requests.c.shard_id).where(requests.c.job_id == shard.job_id)

@@ -144,7 +144,11 @@ def content_of(asked: Asked) -> str:
     if schema is None or "type" not in schema:
         schema = _schema_in_words(asked.body) or schema
     if schema is not None:
-        return json.dumps(fit(schema, asked.seed), ensure_ascii=False)
+        value = fit(schema, asked.seed)
+        if isinstance(value, dict) and isinstance(value.get("row_code"), str):
+            # As a model copies the code that stands last in the question.
+            value["row_code"] = _last_question(asked.body).rpartition(" ")[2]
+        return json.dumps(value, ensure_ascii=False)
     return f"answer {asked.digest.hex()}"
 
 
@@ -163,16 +167,24 @@ def _schema(body: Body) -> Json | None:
 
 
 def _schema_in_words(body: Body) -> Json | None:
-    """The JSON Schema that is the last line of the last question, which a model can read there too."""
+    """The JSON Schema that is the last paragraph but a code of the last question: a model can read it there too."""
+    text = _last_question(body)
+    if '"type"' not in text:
+        return None
+    for line in text.splitlines()[-3:]:
+        if line.startswith("{") and line.endswith("}"):
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(found, dict) and "type" in found:
+                return found
+    return None
+
+
+def _last_question(body: Body) -> str:
     asked = body.messages if isinstance(body.messages, list) else body.input
-    text = "".join(_messages(asked[-1:])) if isinstance(asked, list) else ""
-    if not text.endswith("}") or '"type"' not in text:
-        return None
-    try:
-        found = json.loads(text.rpartition("\n")[2])
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) and "type" in found else None
+    return "".join(_messages(asked[-1:])) if isinstance(asked, list) else ""
 
 
 def tool_of(asked: Asked) -> tuple[str, Json] | None:

@@ -32,6 +32,7 @@ class FilePlan:
     told: str = "whole"
     wrong_size: int = 0
     is_swapped: bool = False
+    swapped_keys: tuple[int, ...] = ()
     lost: frozenset[str] = frozenset()
 
 
@@ -160,6 +161,8 @@ def _put_files(found: FilePlan, fault: Fault) -> None:
             found.told = "none"
         case "swapped":
             found.is_swapped = True
+        case "swapped_keys":
+            found.swapped_keys = tuple(told["lines"])
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ from tests.emulator.answers import CHAT, Asked, Body, content_of, read
 from tests.emulator.batch import Batch
 from tests.emulator.errors import Json, Problem, Refusal, problem_of, refuse
 from tests.emulator.refusals import Refused
-from tests.emulator.results import blocks, outcome
+from tests.emulator.results import blocks, cut_tail, outcome, with_swapped_keys
 from tests.emulator.rowfaults import MARK, Effect, marked
 from tests.emulator.settings import Settings
 from tests.emulator.validation import JSON_ERRORS, Checked, LineError, lines_of
@@ -134,15 +134,8 @@ def answer(asked: Asked, effect: Effect) -> Json:
 
 def result_lines(batch: Batch, settings: Settings) -> Iterator[bytes]:
     """The one file of results, errors among them, in no order that is promised."""
-    whole = _lines(batch)
-    if not batch.plan.has_cut_tail:
-        yield from whole
-        return
-    last = b""
-    for line in whole:
-        yield last
-        last = line
-    yield last[: len(last) // 2]
+    lines = with_swapped_keys(_lines(batch), batch, "recordId")
+    return cut_tail(lines) if batch.plan.has_cut_tail else lines
 
 
 def _lines(batch: Batch) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ import msgspec
 from tests.emulator.answers import CHAT, Asked, Body, content_of, read, tool_of
 from tests.emulator.batch import Batch
 from tests.emulator.errors import Json, problem_of, refuse, rpc_number
-from tests.emulator.results import blocks, outcome
+from tests.emulator.results import blocks, cut_tail, outcome, with_swapped_keys
 from tests.emulator.rowfaults import MARK, Effect, marked
 from tests.emulator.settings import Settings
 from tests.emulator.validation import JSON_ERRORS, Checked, lines_of
@@ -137,15 +137,8 @@ def answer(asked: Asked, effect: Effect, model: str) -> Json:
 
 def result_lines(batch: Batch, settings: Settings) -> Iterator[bytes]:
     """The one file of results, errors among them."""
-    whole = _lines(batch, settings)
-    if not batch.plan.has_cut_tail:
-        yield from whole
-        return
-    last = b""
-    for line in whole:
-        yield last
-        last = line
-    yield last[: len(last) // 2]
+    lines = with_swapped_keys(_lines(batch, settings), batch, "key")
+    return cut_tail(lines) if batch.plan.has_cut_tail else lines
 
 
 def _lines(batch: Batch, settings: Settings) -> Iterator[bytes]:

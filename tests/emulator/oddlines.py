@@ -42,6 +42,15 @@ def _without_usage(line: Json) -> None:
         body.pop("usage", None)
 
 
+def _miscopied(line: Json) -> None:
+    """The code that the answer gives back has a wrong letter."""
+    if (body := _body(line)) is not None:
+        message = body["choices"][0]["message"]
+        value = json.loads(message["content"])
+        value["row_code"] = "_" + value["row_code"][1:]
+        message["content"] = json.dumps(value)
+
+
 def _answer(**more: Any) -> Change:
     def apply(line: Json) -> None:
         if (body := _body(line)) is not None:
@@ -97,6 +106,7 @@ ODD_LINES: dict[str, Change] = {
     "id_number": _id(lambda name: int(name) if name.isdecimal() else name),
     "id_null": _id(lambda _: None),
     "id_list": _id(lambda name: [name]),
+    "miscopied_code": _miscopied,
     "no_usage": _without_usage,
     "null_usage": _usage(lambda _: None),
     "text_usage": _usage(lambda usage: _numbers(usage, str)),

@@ -52,7 +52,23 @@ def blocks(lines: Iterable[bytes]) -> Iterator[bytes]:
 def openai_lines(batch: Batch, kind: str, settings: Settings) -> Iterator[bytes]:
     """The lines of an ended batch's output or error file."""
     lines = _openai_lines(batch, kind, settings)
-    return _cut_tail(lines) if batch.plan.has_cut_tail and kind == "output" else lines
+    if kind == "output":
+        lines = with_swapped_keys(lines, batch, "custom_id")
+    return cut_tail(lines) if batch.plan.has_cut_tail and kind == "output" else lines
+
+
+def with_swapped_keys(lines: Iterator[bytes], batch: Batch, key: str) -> Iterator[bytes]:
+    """The lines, of which those with these numbers, from 1, have each other's keys: each that of the one before."""
+    numbers = batch.plan.files.swapped_keys
+    if not numbers:
+        yield from lines
+        return
+    whole = list(lines)
+    told = [json.loads(whole[number - 1]) for number in numbers]
+    keys = [one[key] for one in told]
+    for number, one, other in zip(numbers, told, [*keys[-1:], *keys], strict=False):
+        whole[number - 1] = encode({**one, key: other}) + b"\n"
+    yield from whole
 
 
 def _openai_lines(batch: Batch, kind: str, settings: Settings) -> Iterator[bytes]:
@@ -128,8 +144,8 @@ def _openai_row(batch: Batch, line: Line, effect: Effect, settings: Settings) ->
 
 def anthropic_lines(batch: Batch, settings: Settings) -> Iterator[bytes]:
     """The results of an ended batch, in the order in which its rows have ended."""
-    lines = _anthropic_lines(batch, settings)
-    return _cut_tail(lines) if batch.plan.has_cut_tail else lines
+    lines = with_swapped_keys(_anthropic_lines(batch, settings), batch, "custom_id")
+    return cut_tail(lines) if batch.plan.has_cut_tail else lines
 
 
 def _anthropic_lines(batch: Batch, settings: Settings) -> Iterator[bytes]:
@@ -167,7 +183,7 @@ def _broken(line: bytes) -> bytes:
     return line[: len(line) // 2] + b"\n"
 
 
-def _cut_tail(lines: Iterable[bytes]) -> Iterator[bytes]:
+def cut_tail(lines: Iterable[bytes]) -> Iterator[bytes]:
     last = b""
     for line in lines:
         yield last

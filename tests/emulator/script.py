@@ -76,6 +76,7 @@ OF_BATCHES: dict[str, Json] = {
     "wrong_size": {"by": 100},
     "no_size": {},
     "swapped": {},
+    "swapped_keys": {"lines": [1, 2]},
     "unknown_for": {"after": 0.0, "seconds": 60.0, "listed": True},
     "twice": {},
     "backwards": {"after": 0.0, "seconds": 300.0},

@@ -185,6 +185,8 @@ class Gather:
         tally = settling.collect(self._work.store, self._work.home, ended)
         if not handle.is_own:
             record(self._work.store, self._work.home, shard, ended.model, tally.answered, self._work.now())
+        if tally.swapped is not None:  # before the shard is closed: a kill may tell it twice, but not conceal it
+            self._work.note(job, EventKind.SWAPPED, tally.swapped, shard)
         self._work.store.failures.trace(job)
         self._work.admission_control.learn(handle, shard, tally.stop, tally.wait, tally.refusal)
         settling.close(self._work.store, self._work.home, shard, self._work.now(), tally.owed)

@@ -18,6 +18,7 @@ from orchestrator.core.errors import JobFilesError
 from orchestrator.core.model import FinishedRow, Job, RequestState, Span
 from orchestrator.pipeline.finish.merge import ResultLines
 from orchestrator.policy.answer_text import text_of
+from orchestrator.policy.coded_lines import bare_text
 from orchestrator.policy.requests import reduce_line
 from orchestrator.settings.home import Home
 from orchestrator.settings.stored_spec import tasks_of
@@ -54,17 +55,17 @@ def _made(store: Store, home: Home, job: Job, of: Unmade, task: Task) -> bytes |
             why = f"part {part.part} of {of.parts} is {part.state}: {part.error_code}: {part.error_message}"
             return UnaskedRow(of.seq, part.state, "part_failed", why)
     assert of.max_output is not None, "a task's rows have a bound"
-    line = reduce_line(task, of.custom_id, of.max_output, list(_answers(home, parts)))
+    line = reduce_line(task, of.custom_id, of.max_output, list(_answers(home, parts, task)))
     return line if isinstance(line, bytes) else UnaskedRow(of.seq, RequestState.FAILED, *line)
 
 
-def _answers(home: Home, parts: Sequence[FinishedRow]) -> Iterator[str]:
+def _answers(home: Home, parts: Sequence[FinishedRow], task: Task) -> Iterator[str]:
     lines = ResultLines(home.results)
     try:
         for part in parts:
             line = lines.read(part)
             assert line is not None, "what succeeded has a line"
-            yield text_of(_decode_result(line)) or ""
+            yield bare_text(text_of(_decode_result(line)) or "", task.output_schema)
     finally:
         lines.close()
 

@@ -18,7 +18,7 @@ from orchestrator.core import tokens
 from orchestrator.core.model import Job, Outcome, Price, RequestState, Usage
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.collect import common_refusals, reask
+from orchestrator.pipeline.collect import common_refusals, reask, swapped_answers
 from orchestrator.pipeline.collect.common_refusals import OF_REQUEST, CommonRefusal
 from orchestrator.pipeline.collect.fetch import discard
 from orchestrator.pipeline.collect.learned_refusals import LearnedRefusals
@@ -88,7 +88,7 @@ class _Settlement:
         store, ended, tally = self._store, self._ended, self._tally
         shard, step = ended.shard, ended.standing.step
         tally.escalated_to = " or ".join(step.models) if step is not None else ""
-        for row, outcome in self._outcomes():
+        for row, outcome in self._proven_outcomes():
             if outcome.is_answer:
                 tally.answered.setdefault(row.task, row.custom_id)
             code = _bad_answer(ended, outcome)
@@ -151,6 +151,16 @@ class _Settlement:
         return common
 
     # --- outcomes
+
+    def _proven_outcomes(self) -> Ends:
+        """Yield the outcomes. If answers can show that keys were swapped, all of them are judged first."""
+        ended = self._ended
+        if not swapped_answers.may_show(ended, {row.task for row in self._rows.values()}):
+            yield from self._outcomes()
+            return
+        swaps = swapped_answers.judged(self._store, self._home, ended, self._rows, list(self._outcomes()))
+        self._tally.swapped = swaps.words(ended) if swaps.owners else None
+        yield from swaps.outcomes
 
     def _outcomes(self) -> Ends:
         """Yield an outcome for each row that ends here; the others are noted."""
@@ -286,7 +296,9 @@ def _bad_answer(ended: EndedShard, outcome: Outcome) -> str | None:
     late = job.deadline_at is not None and job.deadline_at <= ended.now and expires(job)
     if job.cancel_requested_at is not None or late:
         return None
-    return outcome.error_code if outcome.is_answer and outcome.error_code in row_errors.BAD_ANSWERS else None
+    code = outcome.error_code
+    is_bad = outcome.is_answer and code in row_errors.BAD_ANSWERS and code not in row_errors.QUARANTINED
+    return code if is_bad else None
 
 
 def settled(handle: BackendHandle, model: str, row: InShard, outcome: Outcome) -> Settled:

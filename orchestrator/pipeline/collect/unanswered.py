@@ -45,7 +45,8 @@ class ShardTally(Struct):
     `stop` says why the backend gets no more rows now, `wait` why this model gets none, `refused_alike` why whole
     tasks get none. `refusal` is the batch's own refusal. `lost` are files no longer there, `odd` an id that
     no row has. `open` are rows without an outcome in the files; `owed` of them may still be answered at the backend.
-    `answered` names a row of each task that got an answer, good or bad.
+    `answered` names a row of each task that got an answer, good or bad. `swapped` says which answers came back under
+    another row's key.
     """
 
     settled: Counter[str] = field(default_factory=Counter)
@@ -66,6 +67,7 @@ class ShardTally(Struct):
     open: int = 0
     owed: int = 0
     answered: dict[str, str] = field(default_factory=dict)
+    swapped: str | None = None
 
     def __str__(self) -> str:
         parts = [f"{number:,} {state}" for state, number in sorted(self.settled.items())]

@@ -32,10 +32,10 @@ CHUNK = 500
 class _Of:
     """A job's tasks as a cache key: schemas are compiled once per job."""
 
-    __slots__ = ("id", "tasks")
+    __slots__ = ("id", "name", "tasks")
 
     def __init__(self, job: Job) -> None:
-        self.id, self.tasks = job.id, tasks_of(job)
+        self.id, self.name, self.tasks = job.id, job.name, tasks_of(job)
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -51,7 +51,7 @@ def checks_of(job: Job) -> Mapping[str, AnswerCheck]:
 
 @lru_cache(maxsize=64)
 def _checks(of: _Of) -> Mapping[str, AnswerCheck]:
-    return {task.id: check_of(task) for task in of.tasks}
+    return {task.id: check_of(task, job_name=of.name) for task in of.tasks}
 
 
 def merging_checks(store: Store, home: Home, job: Job) -> Mapping[str, AnswerCheck]:
@@ -74,7 +74,7 @@ def merging_checks(store: Store, home: Home, job: Job) -> Mapping[str, AnswerChe
             if (right := confidence.is_right(expected[name].expect, label)) is not None:
                 seen.setdefault(expected[name].task, []).append((probability, right))
     curves: dict[str, ConfidenceCurve | None] = {task: confidence.calibration(known) for task, known in seen.items()}
-    return {**checks, **{task: check_of(wanted[task], curve) for task, curve in curves.items()}}
+    return {**checks, **{task: check_of(wanted[task], curve, job_name=job.name) for task, curve in curves.items()}}
 
 
 def _labels(store: Store, home: Home, job: Job, names: list[str]) -> list[tuple[str, float, str]]:

@@ -102,11 +102,17 @@ def _is_object(schema: Mapping[str, Any]) -> bool:
 def _with_instruction(messages: Messages, schema: Mapping[str, Any]) -> Messages:
     """Append the schema of the answer to the last message."""
     schema_text = json.dumps(schema, ensure_ascii=False)
-    instruction = f"Answer with JSON that fits this JSON Schema, and with nothing else:\n{schema_text}"
+    return with_last_words(
+        messages, f"Answer with JSON that fits this JSON Schema, and with nothing else:\n{schema_text}"
+    )
+
+
+def with_last_words(messages: Messages, words: str) -> Messages:
+    """Append a paragraph to the last message."""
     *before, last = messages
     content = last.get("content")
     if isinstance(content, str):
-        return [*before, {**last, "content": f"{content}\n\n{instruction}"}]
+        return [*before, {**last, "content": f"{content}\n\n{words}"}]
     parts = list(content or [])
     kind = "input_text" if any(str(named(part, "type")).startswith("input_") for part in parts) else "text"
-    return [*before, {**last, "content": [*parts, {"type": kind, "text": instruction}]}]
+    return [*before, {**last, "content": [*parts, {"type": kind, "text": words}]}]

@@ -1,0 +1,180 @@
+"""Answers under another row's key, before the emulated providers: found by codes and by quotes, and not taken."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.clock import now
+from orchestrator.core.model import Job
+from orchestrator.core.row_codes import PROPERTY, code_of
+from orchestrator.policy.alerts import AlertKind, MonitoredJob, due
+from orchestrator.reports.night_reader import job_report
+from orchestrator.settings.config import AlertSettings
+from tests.support.hostedjob import Desk, cost_of, script
+
+Json = dict[str, Any]
+SCHEMA: Json = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+STRICT = {**SCHEMA, "additionalProperties": False}
+QUOTING: Json = {
+    "type": "object",
+    "properties": {"quote": {"type": "string", "x-quote": True}},
+    "required": ["quote"],
+}
+
+
+def job_file(desk: Desk, *tasks: Json, name: str = "job", documents: int = 6, model: str = "m") -> Path:
+    folder = desk.folder / "documents"
+    folder.mkdir(exist_ok=True)
+    for number in range(documents):
+        (folder / f"d{number}.txt").write_text(f"Party {number} pays {number}00 EUR to party {number + 1}, by rail.")
+    asked = [{"id": f"t{n}", "prompt": f"Who pays? ({n})", "model": "small", "max_tokens": 90} for n in range(9)]
+    told = [{**one, **task} for one, task in zip(asked, tasks, strict=False)]
+    path = desk.folder / "job.yaml"
+    spec = {"name": name, "documents": "documents", "tasks": told, "models": {"small": model}}
+    path.write_text(json.dumps(spec), encoding="utf-8")
+    return path
+
+
+def codes(desk: Desk, job: Job) -> dict[str, int]:
+    """How many rows ended how."""
+    found: dict[str, int] = {}
+    for end in desk.ends(job).values():
+        found[end] = found.get(end, 0) + 1
+    return found
+
+
+KINDS = {"openai": 6, "azure": 6, "claude": 6, "gemini": 6, "mistral": 6, "bedrock": 110}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_code_comes_back_from_each_provider_and_is_in_no_result(desk: Desk, kind: str) -> None:
+    desk.backend(kind)
+    job = desk.run(job_file(desk, {"check": "nonce", "schema": STRICT}, documents=KINDS[kind]))
+    assert codes(desk, job) == {"succeeded": KINDS[kind]}
+    assert [sorted(row["output"]) for row in desk.rows(job).values()] == [["a"]] * KINDS[kind]
+    assert PROPERTY not in desk.home.requests(job.id).read_text(encoding="utf-8")
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trap_i_an_answer_under_the_key_of_another_row_is_not_taken(desk: Desk, kind: str) -> None:
+    desk.backend(kind)
+    script(desk, "swapped_keys", lines=[1, 2])
+    job = desk.run(job_file(desk, {"check": "nonce", "schema": STRICT}, documents=KINDS[kind]))
+    assert codes(desk, job) == {"failed: swapped_answer": 2, "succeeded": KINDS[kind] - 2}
+    [told] = desk.events(job, "swapped")
+    [batch] = desk.detail(job)["shards"]
+    assert told.startswith(f"{kind} gave 2 answers of batch {batch['batch_id']} to the wrong rows (")
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
+def test_trap_i_a_batch_with_a_swap_proves_nothing_about_answers_without_a_code(desk_on_each: Desk) -> None:
+    desk = desk_on_each
+    script(desk, "swapped_keys", lines=[1, 3])
+    file = job_file(desk, {"check": "nonce", "schema": SCHEMA}, {"schema": SCHEMA}, documents=3)
+    job = desk.run(file)
+    assert codes(desk, job) == {"failed: swapped_answer": 2, "failed: unproven_answer": 3, "succeeded": 1}
+    assert [row["output"] for row in desk.rows(job).values() if row["error"]] == [None] * 5
+
+    current = desk.store.jobs.get(job.id)
+    events = desk.store.jobs.events(job.id)
+    counts = desk.store.jobs.counts([job.id])[job.id]
+    [alert] = [one for one in due(MonitoredJob(current, counts, events=events), AlertSettings(), now())
+               if one.what.startswith("swapped")]  # fmt: skip
+    assert alert.kind is AlertKind.QUALITY
+    [batch] = desk.detail(job)["shards"]
+    assert batch["batch_id"] in alert.message
+    assert "openai" in alert.message
+    report = job_report(desk.store, desk.home, current, now(), lambda shard: desk.cost(job) * 0)
+    assert report.needs[0].kind == "swapped"
+    assert batch["batch_id"] in report.needs[0].text
+
+    # The next night does not ask them again, and releasing them does.
+    again = desk.run(file)
+    assert codes(desk, again) == codes(desk, job)
+    assert desk.provider.calls("create") == {200: 1}
+
+
+def test_keys_that_all_rows_pass_on_are_swaps_and_none_is_taken(desk: Desk) -> None:
+    script(desk, "swapped_keys", lines=[1, 2, 3, 4, 5, 6])
+    job = desk.run(job_file(desk, {"check": "nonce", "schema": SCHEMA}))
+    assert codes(desk, job) == {"failed: swapped_answer": 6}
+
+
+def test_a_code_that_no_row_has_is_a_failed_check_and_is_asked_again(desk: Desk) -> None:
+    script(desk, "rows", row="miscopied_code", lines=[1])
+    job = desk.run(job_file(desk, {"check": "nonce", "schema": SCHEMA, "retries": 1}))
+    assert codes(desk, job) == {"succeeded": 6}
+    assert any("1 are re-asked: 1 wrong_row_code" in text for text in desk.events(job, "collected"))
+    assert not desk.events(job, "swapped")
+    script(desk, "rows", row="miscopied_code", lines=[1])
+    other = desk.run(job_file(desk, {"check": "nonce", "schema": SCHEMA, "prompt": "Who is paid?"}))
+    assert codes(desk, other) == {"failed: wrong_row_code": 1, "succeeded": 5}
+
+
+def test_a_code_is_no_part_of_a_row(desk: Desk) -> None:
+    """Answers carry over when the check comes and goes, and to tasks of other jobs that do not know codes."""
+    plain = desk.run(job_file(desk, {"schema": SCHEMA}))
+    coded = desk.run(job_file(desk, {"check": "nonce", "schema": SCHEMA}))
+    assert desk.provider.calls("create") == {200: 1}
+    fingerprints = [{row["custom_id"]: row["output"] for row in desk.rows(job).values()} for job in (plain, coded)]
+    assert fingerprints[0] == fingerprints[1]
+
+    first = desk.run(job_file(desk, {"check": "nonce", "schema": SCHEMA, "prompt": "And who is paid?"}, name="coded"))
+    file = job_file(desk, {"schema": SCHEMA, "prompt": "And who is paid?"}, name="bare")
+    second = desk.run(file)
+    assert desk.provider.calls("create") == {200: 2}
+    outputs = [[row["output"] for row in desk.rows(job).values()] for job in (first, second)]
+    assert outputs[0] == outputs[1]
+    assert all(sorted(output) == ["a"] for output in outputs[1])
+
+
+def test_parts_have_codes_and_the_question_about_them_does_not_show_these(desk: Desk) -> None:
+    (desk.folder / "documents").mkdir()
+    (desk.folder / "documents" / "long.txt").write_text(" ".join(f"Clause {n} says {n}." for n in range(900)))
+    long = {"part_tokens": 1500, "overlap_tokens": 0, "reduce": "Which of these?"}
+    task = {"check": "nonce", "schema": SCHEMA, "long": long}
+    job = desk.run(job_file(desk, task, documents=0))
+    assert set(codes(desk, job)) == {"succeeded"}
+    assert PROPERTY not in desk.home.requests(job.id).read_text(encoding="utf-8")
+
+
+def quoting(desk: Desk, quotes: list[str]) -> Path:
+    """A task whose answers are these quotes, one of each document."""
+    file = job_file(desk, *[{"schema": {**QUOTING, "properties": {
+        "quote": {"type": "string", "const": quote, "x-quote": True}}}, "sources": f"d{n}"}
+        for n, quote in enumerate(quotes)], documents=len(quotes))  # fmt: skip
+    spec = json.loads(file.read_text())
+    spec["documents"] = [{"path": f"documents/d{n}.txt", "name": f"d{n}"} for n in range(len(quotes))]
+    file.write_text(json.dumps(spec), encoding="utf-8")
+    return file
+
+
+def own(number: int) -> str:
+    return f"Party {number} pays {number}00 EUR to party {number + 1}, by rail"
+
+
+def test_trap_i_quotes_of_another_document_are_a_swap(desk: Desk) -> None:
+    file = quoting(desk, [own(1), own(0), own(2), own(3)])
+    job = desk.run(file)
+    assert codes(desk, job) == {"failed: swapped_answer": 2, "succeeded": 2}
+    assert len(desk.events(job, "swapped")) == 1
+
+
+@pytest.mark.parametrize("quote", ["Party 9 pays 900 EUR to party 10, by rail and ship", "to party 1, by rail"])
+def test_other_quotes_that_are_not_there_are_no_swap(desk: Desk, quote: str) -> None:
+    """They are in no document, or too short to say in which."""
+    job = desk.run(quoting(desk, [own(0), own(1), own(2), quote]))
+    assert codes(desk, job) == {"failed: quote_not_found": 1, "succeeded": 3}
+    assert not desk.events(job, "swapped")
+
+
+def test_codes_differ_between_rows_and_jobs_and_not_between_runs() -> None:
+    found = {code_of(job, f"t-{n}") for job in ("a", "b") for n in range(500)}
+    assert len(found) == 1000
+    assert code_of("a", "t-1") == code_of("a", " T-1 ")
+    assert all(len(code) == 8 and code.isalnum() for code in found)
