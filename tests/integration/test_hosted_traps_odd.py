@@ -112,6 +112,14 @@ def test_trap_g4_a_row_that_fails_in_batches_told_as_expired_fails_after_three(d
     assert len(desk.batches()) == 3
 
 
+@pytest.mark.parametrize("fault", ["huge_counts", "text_counts"])
+def test_trap_g4_a_line_of_nobody_beside_odd_counts_is_not_booked_as_another_jobs(desk: Desk, fault: str) -> None:
+    desk.provider.script({"do": fault, "match": {"verb": "retrieve"}, "times": None})
+    job = desk.run([row("beside", "unknown_id"), row("alone")])
+    assert set(desk.ends(job).values()) == {"succeeded"}
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
 # --- orphans in odd lists
 
 

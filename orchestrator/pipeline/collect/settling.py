@@ -167,10 +167,9 @@ class _Settlement:
         ended, rows, tally = self._ended, self._rows, self._tally
         told: set[str] = set()
         paths = {kind: self._home.results(ended.shard.id, kind) for kind in KINDS}
-        # An adopted batch asks what other jobs wanted as well: it has no input file here, or more rows.
-        has_more = ended.shard.provider_completed + ended.shard.provider_failed > ended.shard.rows
+        # A batch that this shard did not create was adopted: it may ask what other jobs wanted as well.
         has_input = self._home.shard_input(ended.shard.id).exists()
-        is_adopted = not ended.handle.is_own and (has_more or not has_input)
+        is_adopted = not ended.handle.is_own and (ended.shard.sends == 0 or not has_input)
         survey = None if ended.handle.is_own else results.survey(paths.values(), rows)
         whose = None if survey is None else survey.recognised
         for kind, path in paths.items():

@@ -258,7 +258,9 @@ class UnknownBatches:
         return known or min((one.created_at for one in earlier), default=None)
 
     def _was_sent(self, job: Job) -> bool:
-        return job.finished_at is not None or any(one.sends for one in self._store.shards.of_job(job.id))
+        return job.finished_at is not None or any(
+            one.sends or one.batch_id for one in self._store.shards.of_job(job.id)
+        )
 
     def _taken_over(
         self,
@@ -363,7 +365,7 @@ class UnknownBatches:
             intended_at=batch.created_at or now,
             account=handle.api.account(),
             input_file_id=batch.input_file_id,
-            sends=1,
+            sends=0,
             **self._facts(batch),  # type: ignore[arg-type]
         )
 
