@@ -68,13 +68,13 @@ class Shard(Struct, frozen=True):
     `refusal_code` and `refusal` say why the backend made no batch, in its own code and words. `held` says for people
     why the shard waits, `held_code` for programs. `intended_at` is when the intent to send it was last committed,
     `account` is the batch's owner. `status_at` is when `provider_status` last changed, and `started_at` when it was
-    first in progress. `first_at` is when its first row was seen done, and `seen_at` when the backend last answered for
-    its batch. `sends` counts the attempts to create it, 0 for an adopted batch. `rerouted_at` is when the decision to
-    reroute its rows was made, for the reason `rerouted_for`. `owed` counts rows given up though answers may exist
-    there: these are looked for until `cleaned_at`, when its remote files were deleted or given up. `took_seconds` is
-    the batch's duration by the provider's clock. `failing` counts rows that failed while the batch runs, by `new` or
-    `known` and by code; None if its results cannot be read before its end. `preflight` names the fields of the single
-    row that is asked at the synchronous endpoint before a batch; None for a batch.
+    first in progress. `first_at` is when its first row was seen done, and `seen_at` when the backend last answered
+    for its batch. `sends` counts the attempts to create it, 0 for an adopted batch. `rerouted_at` is when the
+    decision to reroute its rows was made, for the reason `rerouted_for`. `owed` counts rows given up though answers
+    may exist there: these are looked for until `cleaned_at`, when its remote files were deleted or given up.
+    `took_seconds` is the batch's duration by the provider's clock. `failing` counts rows that failed while the batch
+    runs, by `new` or `known` and by code; None if its results cannot be read before its end. `preflight` names the
+    fields of the single row that is asked at the synchronous endpoint before a batch; None for a batch.
     """
 
     id: ShardId
