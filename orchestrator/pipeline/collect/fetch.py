@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from orchestrator.backends import Download
+from orchestrator.backends import BATCH_GONE, Download
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import AccountError, BackendError, BackendRefused, StorageError
 from orchestrator.core.shards import Shard
@@ -66,7 +66,8 @@ def fetch(
         reading = replace(reading, told=told, has_grown=known.has_grown(told))
     if reading.is_more_than(known.whole):
         known.whole, known.unchanged_since = reading, now
-    did_nothing = expected > 0 and reading.is_empty and _did_nothing(handle, shard)
+    is_gone = shard.refusal_code == BATCH_GONE  # its backend cannot be asked: it may be gone itself
+    did_nothing = expected > 0 and reading.is_empty and not is_gone and _did_nothing(handle, shard)
     if did_nothing:
         verdict = evidence.nothing(shard.backend, shard.rows, min(until, nothing_until()), now)
     else:
