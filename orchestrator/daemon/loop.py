@@ -48,7 +48,7 @@ from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.budget import REACTION_SECONDS, SharedBudgets
 from orchestrator.pipeline.build.builds import Builds
 from orchestrator.pipeline.finish.outputs.faults import fault_of
-from orchestrator.pipeline.plan.planning import Planning
+from orchestrator.pipeline.plan.mixed_planning import planning_of
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.provider_calls import ProviderCalls, Threads
 from orchestrator.policy.alerts import AlertKind, Notice
@@ -357,7 +357,7 @@ class Daemon:
         """True if a job has rows at a backend, and no other backend may take them."""
         shards = self._store.shards.of_job(job.id)
         is_there = any(shard.backend == backend and not shard.state.is_final for shard in shards)
-        planning = Planning(self._store, self._config, job, now())
+        planning = planning_of(self._store, self._config, job, now())
         return is_there and not planning.has_other_than(*self._backends.given_up())
 
     def open(self, name: str) -> BackendHandle:

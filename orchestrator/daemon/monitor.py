@@ -23,7 +23,7 @@ from orchestrator.core.shards import Shard
 from orchestrator.daemon.channels import Channel, Message, channels
 from orchestrator.daemon.health import down_for, lost
 from orchestrator.pipeline.budget import SharedBudgets
-from orchestrator.pipeline.plan.planning import Planning
+from orchestrator.pipeline.plan.mixed_planning import planning_of
 from orchestrator.policy import alerts
 from orchestrator.policy.alerts import Alert, AlertKind, MonitoredJob, Notice, Trouble
 from orchestrator.reports.night import night_of
@@ -158,7 +158,7 @@ class Monitor:
     def _chance(self, job: Job, standstill: Standstill, now: datetime) -> float | None:
         if job.deadline_at is None or job.deadline_at <= now:
             return None
-        outlook = Planning(
+        outlook = planning_of(
             self._store,
             self._config,
             job,

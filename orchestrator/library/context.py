@@ -126,10 +126,10 @@ class Context(CommandSettings):
         if (settings := self.readable) is None:
             return None
         from orchestrator.pipeline.budget import SharedBudgets
-        from orchestrator.pipeline.plan.planning import Planning
+        from orchestrator.pipeline.plan.mixed_planning import planning_of
 
         at, left = now(), SharedBudgets(self.store, settings, now).left
-        return Planning(self.store, settings, job, at, left, down=self._down(job, settings)).outlook()
+        return planning_of(self.store, settings, job, at, left, down=self._down(job, settings)).outlook()
 
     def _down(self, job: Job, settings: Config) -> dict[str, float]:
         """Return the seconds for which each of our own backends at work on a job has had no usable upstream."""

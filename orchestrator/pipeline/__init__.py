@@ -296,7 +296,8 @@ class Pipeline:
                 self._now(),
                 models,
             )
-        self._store.forecasts.made(turnarounds(planning, added, self._now()))
+        if added:
+            self._store.forecasts.made(turnarounds(planning.part_of(added[0]), added, self._now()))
         for shard in (*first, *added):
             told = f"{number_of(shard.rows, 'row')} to {shard.backend}: {shard.reason}"
             self._note(job, EventKind.ROUTED, told, shard, PROBE if order.probe else None)

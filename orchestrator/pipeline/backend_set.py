@@ -21,6 +21,7 @@ from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.build.reuse import Asked, asked_of
 from orchestrator.pipeline.dialects import recipient_of
 from orchestrator.pipeline.plan.engine_speeds import ObservationMemory
+from orchestrator.pipeline.plan.mixed_planning import planning_of
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of
@@ -70,7 +71,7 @@ class BackendSet(ABC):
 
     def planning(self, job: Job) -> Planning:
         """Return the planner's view of a job at this moment."""
-        return Planning(
+        return planning_of(
             self.store, self.config, job, self._now(), self._budgets.left, down=self.down(), memory=self._memory
         )
 

@@ -74,5 +74,5 @@ def _objection(
         return f"the job allows {', '.join(allowed) or 'none'}"
     if wanted is not None and candidate.name != wanted:
         return f"--backend {wanted} was given"
-    unknown = [alias for alias, name in names.items() if name is None]
+    unknown = sorted(alias for alias, name in names.items() if name is None)
     return f"the model {', '.join(unknown)} has no name there" if unknown else candidate.objection

@@ -48,6 +48,11 @@ def rung_of(alias: str) -> tuple[str, int]:
     return (found[1], int(found[2])) if found else (alias, 1)
 
 
+def is_of(model: str, aliases: Collection[str] | None) -> bool:
+    """True if a row's model is on the list of one of these aliases, or if they are None."""
+    return aliases is None or rung_of(model)[0] in aliases
+
+
 def alias_words(alias: str) -> str:
     """Format an alias for people, without the sign of its rungs."""
     name, rung = rung_of(alias)

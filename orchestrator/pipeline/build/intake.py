@@ -33,6 +33,7 @@ from orchestrator.pipeline.build.build_report import BuildReport
 from orchestrator.pipeline.finish import delivery, outputs
 from orchestrator.pipeline.finish.delivery import OVERWRITE
 from orchestrator.pipeline.plan import canary
+from orchestrator.pipeline.plan.mixed_planning import planning_of
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.routes import check_eligible, models_of
 from orchestrator.pipeline.plan.synchronous_backends import AT_ONCE
@@ -262,7 +263,7 @@ def submit(
                 builder.discard(store, home, job)
                 return _unchanged(store, same, report, options)
             canary.mark(store, job, now())
-            planning = Planning(store, config, job, now(), SharedBudgets(store, config, now).left)
+            planning = planning_of(store, config, job, now(), SharedBudgets(store, config, now).left)
             plan = _fitting(planning)
         except (Exception, KeyboardInterrupt):
             builder.discard(store, home, job)

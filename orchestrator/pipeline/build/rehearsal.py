@@ -16,7 +16,7 @@ from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.build import builder, reuse
 from orchestrator.pipeline.build.build_report import BuildReport
 from orchestrator.pipeline.build.intake import How, Intake, Options, check_deadline, draft
-from orchestrator.pipeline.plan.planning import Planning
+from orchestrator.pipeline.plan.mixed_planning import planning_of
 from orchestrator.pipeline.plan.routes import check_eligible, models_of
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
@@ -37,7 +37,7 @@ def rehearse(
             How.NEW,
             "nothing was queued",
             report,
-            Planning(store, config, job, now(), SharedBudgets(store, config, now).left).plan(),
+            planning_of(store, config, job, now(), SharedBudgets(store, config, now).left).plan(),
         )
 
 

@@ -167,7 +167,7 @@ class Gather:
         fetched: fetch.FetchedFiles,
         problems: tuple[LineProblem, ...],
     ) -> None:
-        planning, now = self._work.backends.planning(job), self._work.now()
+        planning, now = self._work.backends.planning(job).part_of(shard), self._work.now()
         ended = EndedShard(
             job=job,
             shard=shard,

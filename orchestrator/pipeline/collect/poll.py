@@ -175,7 +175,7 @@ class BatchPolling:
         """Give a batch up that its backend does not show or does not end; True if so."""
         if shard.state is not ShardState.SUBMITTED or handle.is_own:
             return False
-        may_leave = self._work.backends.planning(job).has_other_than(shard.backend)
+        may_leave = self._work.backends.planning(job).part_of(shard).has_other_than(shard.backend)
         watched, now = self._work.polls.of(shard, self._work.now()), self._work.now()
         why = batch_life.life_of(job, shard, handle, watched, may_leave=may_leave).lost(now)
         if why is None and watched.busy_since is not None and now >= watched.busy_since + BUSY_FOR:

@@ -90,8 +90,7 @@ class TakeOver:
         if last is None or now < last <= deadline:
             return 0
         planning: Planning = self._backends.planning(job)
-        planning.work = self._store.sizes.open_work(job.id, awaiting=True)
-        plan = planning.plan()
+        plan = planning.with_work(self._store.sizes.open_work(job.id, awaiting=True)).plan()
         if not plan.verdict.holds or plan.done_p95 is None:
             return 0
         if last <= deadline and plan.done_p95 + SLACK < deadline:

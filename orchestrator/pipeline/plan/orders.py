@@ -14,7 +14,7 @@ class Sending(Struct, frozen=True):
     """Up to `rows` waiting rows that avoid `avoid` go to a backend, with the reason.
 
     `avoid` names backends; it is empty for rows that may go anywhere. With `canary`, only canary rows go. A `probe`
-    measures a route long unused.
+    measures a route long unused. `only` has the aliases of the rows; None: any.
     """
 
     rows: int
@@ -23,6 +23,7 @@ class Sending(Struct, frozen=True):
     reason: str
     canary: bool = False
     probe: bool = False
+    only: frozenset[str] | None = None
 
 
 class Orders(Struct, frozen=True):

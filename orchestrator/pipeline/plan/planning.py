@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
@@ -21,7 +22,7 @@ from orchestrator.pipeline.plan.forecasts import foreseen_by
 from orchestrator.pipeline.plan.orders import First, Orders, Sending
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.route_costs import Prospects, is_assumed, seconds_of
-from orchestrator.pipeline.plan.routes import eligibility_of, models_of, objections, standing_of, why_not
+from orchestrator.pipeline.plan.routes import Aliases, eligibility_of, models_of, objections, standing_of, why_not
 from orchestrator.pipeline.plan.unproven import is_priced, is_wanted, unproven
 from orchestrator.policy import planner
 from orchestrator.policy.canary import KIND
@@ -45,13 +46,15 @@ from orchestrator.policy.preflight import FEW_ROWS
 from orchestrator.settings.backends import HostedBackend, OwnServer, TimedBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
-from orchestrator.settings.model_lists import RungStanding
+from orchestrator.settings.model_lists import RungStanding, is_of
 from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
 from orchestrator.store.records import OpenRows
 
 
-def first_rows(store: Store, config: Config, job: Job, routes: Sequence[Route], now: datetime) -> Iterator[FirstRow]:
+def first_rows(
+    store: Store, config: Config, job: Job, routes: Sequence[Route], now: datetime, only: Aliases | None = None
+) -> Iterator[FirstRow]:
     """Yield the rows asked first if a plan takes these routes, with the most that each costs."""
     for route in routes if is_wanted(job) else ():
         backend = config.backends[route.backend]
@@ -61,7 +64,7 @@ def first_rows(store: Store, config: Config, job: Job, routes: Sequence[Route], 
             continue
         prices = prices_of(backend, config, lambda: now)
         home, models = Home(config.home), models_of(config, job)
-        for one in unproven(store, home, job, route.backend, recipient_of(backend), models, now):
+        for one in unproven(store, home, job, route.backend, recipient_of(backend), models, now, only=only):
             if not is_priced(prices, one):
                 continue
             row = one.row
@@ -97,12 +100,17 @@ class Planning:
         canary: bool = False,
         down: Mapping[str, float] | None = None,
         memory: ObservationMemory | None = None,
+        only: Aliases | None = None,
+        reserved: Decimal = Decimal(0),
     ) -> None:
         """`left` returns what shared budgets leave for a job, None without one.
 
-        With `canary`, only canary rows count. `down` has the seconds for which backends have had no working upstream;
-        `memory` caches what earlier nights tell.
+        With `canary`, only canary rows count; with `only`, rows of these aliases. `down` has the seconds for which
+        backends have had no working upstream; `memory` caches what earlier nights tell. `reserved` is the part of the
+        budget that other rows of the job need.
         """
+        self._only = only
+        self._reserved = reserved
         self._store = store
         self._config = config
         self._job = job
@@ -112,19 +120,39 @@ class Planning:
         self._down = down or {}
         self._memory = memory or ObservationMemory()
 
+    @property
+    def only(self) -> Aliases | None:
+        """The aliases of the rows that count; None: all."""
+        return self._only
+
     @cached_property
     def work(self) -> list[OpenRows]:
         """The job's open rows, grouped by what decides their cost and place."""
-        return self._store.sizes.open_work(self._job.id, canary=self._canary)
+        found = self._store.sizes.open_work(self._job.id, canary=self._canary)
+        return [part for part in found if is_of(part.model, self._only)]
 
     @cached_property
     def shards(self) -> list[Shard]:
         """The job's shards."""
-        return self._store.shards.of_job(self._job.id)
+        return [one for one in self._store.shards.of_job(self._job.id) if is_of(one.model, self._only)]
+
+    def with_work(self, work: list[OpenRows]) -> Planning:
+        """Return the same view of other rows."""
+        other = copy(self)
+        for name in ("_prospects", "_usable", "terms", "open_rows", "_avoided", "_rerouted"):
+            other.__dict__.pop(name, None)
+        other.work = [part for part in work if is_of(part.model, self._only)]
+        return other
+
+    def part_of(self, shard: Shard) -> Planning:
+        """Return the view of the rows that may go where this shard's rows may go."""
+        return self
 
     @cached_property
     def _prospects(self) -> Prospects:
-        return Prospects(self._store, self._config, self._job, self.work, self._now, self._down, self._memory)
+        return Prospects(
+            self._store, self._config, self._job, self.work, self._now, self._down, self._memory, self._only
+        )
 
     @property
     def options(self) -> list[Option]:
@@ -144,7 +172,7 @@ class Planning:
         """Terms of the job; its budget less what is spent."""
         job, budget = self._job, None
         if job.budget is not None:
-            budget = max(Decimal(0), job.budget - self._store.ledger.spent(job.id))
+            budget = max(Decimal(0), job.budget - self._store.ledger.spent(job.id) - self._reserved)
         terms = Terms(deadline=self._now + NO_DEADLINE, budget=budget, target=NO_TARGET)
         if job.deadline_at is not None:
             terms = Terms(deadline=job.deadline_at, budget=budget, margin=self._prospects.margin)
@@ -163,7 +191,9 @@ class Planning:
         """
         if all(isinstance(self._config.backends[one.backend], TimedBackend) for one in self._usable):
             return replace(self.terms, budget=None)
-        left = [one for one in (self.terms.budget, self._left(self._job)) if one is not None]
+        shared = self._left(self._job)
+        shared = None if shared is None else max(Decimal(0), shared - self._reserved)
+        left = [one for one in (self.terms.budget, shared) if one is not None]
         return replace(self.terms, budget=min(left, default=None))
 
     # --- as if nothing had been sent
@@ -181,7 +211,7 @@ class Planning:
             planned = replace(planned, verdict=PlanVerdict(False, told, budget=planned.at_most))
         waiting = Open(found.rows, later=found.later, claims=found.claims, later_cost=found.later_cost)
         probe = self._probed(waiting, terms)
-        first = first_rows(self._store, self._config, self._job, planned.routes, self._now)
+        first = first_rows(self._store, self._config, self._job, planned.routes, self._now, self._only)
         return with_first_rows(replace(planned, probe=probe[0] if probe else None), tuple(first))
 
     def _planned(self, rows: int, options: Sequence[Option], terms: Terms) -> Plan:
@@ -235,8 +265,11 @@ class Planning:
                 stuck = stuck or error
         found = self._orders(kept)
         if stuck is None or found.sends or found.reroutes or any(not one.state.is_final for one in self.shards):
-            return found
+            return replace(found, sends=self._limited(found.sends))
         raise stuck
+
+    def _limited(self, sends: Sequence[Sending]) -> tuple[Sending, ...]:
+        return tuple(replace(one, only=self._only) for one in sends)
 
     def _orders(self, kept: list[Sending]) -> Orders:
         if not self._usable:
@@ -246,7 +279,7 @@ class Planning:
         if len(self._usable) == 1 and not self._has_to_leave and not self._has_hours:
             # Nothing to choose: quotas, budgets and the deadline hold what must be held.
             only, free = self._usable[0].backend, self.open_rows.waiting
-            reason = eligibility_of(self._config, self._job).reason(only)
+            reason = eligibility_of(self._config, self._job, only=self._only).reason(only)
             order = [Sending(free, only, (), reason)] if free else []
             back = [Sending(self._waiting(avoid), only, avoid, reason) for avoid in self._rerouted]
             return Orders((), (*kept, *back, *order), reason, self._now + LOOK)
@@ -309,7 +342,7 @@ class Planning:
         """Return the same view, limited to canary rows."""
         return Planning(
             self._store, self._config, self._job, self._now, self._left, canary=True, down=self._down,
-            memory=self._memory,
+            memory=self._memory, only=self._only, reserved=self._reserved,
         )  # fmt: skip
 
     def first(self, by: datetime | None) -> First | str:
@@ -335,7 +368,8 @@ class Planning:
             p50, p95 = (float(cost * rows) for cost in (best.cost.p50, best.cost.p95))
             foreseen = (Forecast(self._job.id, KIND, best.backend, "", self._now, p50, p95, "plan"),)
         look = self._now + LOOK if by is None else min(by, self._now + LOOK)
-        return First(Orders((), tuple(replace(one, canary=True) for one in sends), reason, look), foreseen)
+        sends = [replace(one, canary=True) for one in sends]
+        return First(Orders((), self._limited(sends), reason, look), foreseen)
 
     def _decision(self) -> Decision:
         return planner.replan(self.open_rows, self.options, self._binding, self._now)
@@ -419,7 +453,7 @@ class Planning:
 
     def has_other_than(self, *backends: str) -> bool:
         """True if rows that these backends give up have somewhere to go."""
-        against = objections(self._config, self._job)
+        against = objections(self._config, self._job, only=self._only)
         return any(name not in backends and name not in against for name in self._config.backends)
 
     def may_take(self, shard: Shard) -> bool:

@@ -25,7 +25,7 @@ from orchestrator.core.tokens import BYTES_PER_TOKEN
 from orchestrator.pipeline.backend_handles import Prices
 from orchestrator.pipeline.plan.engine_speeds import EngineSpeeds, ModelRows, ObservationMemory, RowTokens
 from orchestrator.pipeline.plan.prices import ByToken, Shape, going_on, prices_of
-from orchestrator.pipeline.plan.routes import models_of, objections
+from orchestrator.pipeline.plan.routes import Aliases, models_of, objections
 from orchestrator.pipeline.plan.token_density import density
 from orchestrator.policy import forecast, quota
 from orchestrator.policy.forecast import Lengths
@@ -44,7 +44,8 @@ from orchestrator.settings.backends import (
 )
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
-from orchestrator.settings.model_lists import above
+from orchestrator.settings.model_lists import above, is_of
+from orchestrator.settings.stored_spec import tasks_of
 from orchestrator.store import Store
 from orchestrator.store.records import OpenRows
 
@@ -71,8 +72,12 @@ class Prospects:
         now: datetime,
         down: Mapping[str, float],
         memory: ObservationMemory,
+        only: Aliases | None = None,
     ) -> None:
-        """`down` has the seconds for which backends have had no working upstream."""
+        """`down` has the seconds for which backends have had no working upstream. With `only`, rows of these aliases
+        count.
+        """
+        self._only = only
         self._store = store
         self._config = config
         self._job = job
@@ -102,7 +107,8 @@ class Prospects:
     def _left(self) -> Sequence[OpenRows]:
         """The open rows that no engine has done yet. Engines work through a batch from its first row to its last."""
         own = [name for name, backend in self._config.backends.items() if isinstance(backend, OwnServer)]
-        mine = [shard for name in own for shard in self._sight(name).shards if shard.job_id == self._job.id]
+        seen = (shard for name in own for shard in self._sight(name).shards)
+        mine = [shard for shard in seen if shard.job_id == self._job.id and is_of(shard.model, self._only)]
         at_work = {str(one.id): unfinished(one, one.rows) for one in mine if one.state in AT_BACKEND and done(one)}
         found = [part for part in self._open if part.shard_id not in at_work]
         found += [part for shard_id, left in at_work.items() for part in self._store.sizes.last_work(shard_id, left)]
@@ -148,9 +154,9 @@ class Prospects:
         def refused(backend: str, model: str, endpoint: str) -> Collection[str]:
             return self._store.refused_fields.of(backend, model, endpoint, self._job.created_at)
 
-        learned = objections(self._config, self._job, refused)
+        learned = objections(self._config, self._job, refused, self._only)
         is_left = any(name not in learned for name in self._config.backends)
-        return learned if is_left else objections(self._config, self._job)
+        return learned if is_left else objections(self._config, self._job, only=self._only)
 
     @property
     def _given_up(self) -> dict[str, str]:
@@ -239,9 +245,15 @@ class Prospects:
     @cached_property
     def later(self) -> int:
         """Expected number of rows made later: for long documents, and for re-asked answers."""
-        made = self._store.observations.unmade(self._job.id)
+        made = self._store.observations.unmade(self._job.id) if self._has_long_tasks else 0
         again = observed.reask_share(self._store.observations.reasked(self._runs))
         return made + int(again * (self.rows + made) + 0.5)
+
+    @property
+    def _has_long_tasks(self) -> bool:
+        """True unless `only` excludes the models that make one answer of those to a document's parts."""
+        long = (task.long.reduce_model or task.model for task in tasks_of(self._job) if task.long is not None)
+        return self._only is None or any(alias in self._only for alias in long)
 
     @cached_property
     def later_cost(self) -> Cost | None:

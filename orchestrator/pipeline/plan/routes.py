@@ -33,6 +33,7 @@ from orchestrator.settings.task_spec import Task
 from orchestrator.store import Store
 from orchestrator.store.refusal_holds import RefusalHold
 
+Aliases = frozenset[str]
 ANY_ENDPOINT: frozenset[str] | None = None
 _CURE = ": take it out, or let it go with `unsupported: drop`"
 
@@ -86,15 +87,23 @@ def _check_rungs(config: Config, job: Job) -> None:
                 )
 
 
-def eligibility_of(config: Config, job: Job, refused: Refused = nothing_refused) -> Eligibility:
-    """Return backends that may take a job's rows, and objections to the others; `refused` returns past refusals."""
+def eligibility_of(
+    config: Config, job: Job, refused: Refused = nothing_refused, only: Aliases | None = None
+) -> Eligibility:
+    """Return backends that may take a job's rows, and objections to the others; `refused` returns past refusals.
+
+    With `only`, rows of these aliases count.
+    """
     models = models_of(config, job)
     aliases, uses, asked = set[str](), set[tuple[str, str]](), list[Task]()
     allowed, local_only = None, False
     if (spec := spec_of(job)) is not None:
         asked = asked_tasks(job)
-        aliases = {alias for task in asked for alias in task.aliases.values()}
         uses = {(alias, url_of(task)) for task in asked for alias in task.aliases.values()}
+        if only is not None:
+            uses = {(alias, url) for alias, url in uses if alias in only}
+            asked = [task for task in asked if not only.isdisjoint(task.aliases.values())]
+        aliases = {alias for alias, _ in uses}
         allowed, local_only = spec.allow.backends, spec.allow.location == "local"
     named = {name: _names_at(name, aliases, models) for name in config.backends}
     return eligibility(
@@ -115,6 +124,21 @@ def eligibility_of(config: Config, job: Job, refused: Refused = nothing_refused)
     )
 
 
+def lots_of(config: Config, job: Job) -> tuple[Aliases, ...]:
+    """Return the aliases of a job whose models no backend has together, by the backends that have them.
+
+    Empty if a backend may take all rows, or if the rows of an alias have none.
+    """
+    models, lots = models_of(config, job), dict[frozenset[str], set[str]]()
+    for alias in {alias for task in asked_tasks(job) for alias in task.aliases.values()}:
+        places = frozenset(name for name in config.backends if resolve_model(alias, name, models) is not None)
+        lots.setdefault(places, set()).add(alias)
+    if len(lots) < 2 or eligibility_of(config, job).eligible:
+        return ()
+    found = sorted(map(frozenset, lots.values()), key=sorted)
+    return tuple(found) if all(eligibility_of(config, job, only=lot).eligible for lot in found) else ()
+
+
 def asked_tasks(job: Job) -> list[Task]:
     """Return the tasks that a job asks; empty for a batch file."""
     only = Scope.of(job).tasks
@@ -125,12 +149,19 @@ def asked_models(config: Config, job: Job, backend: str) -> list[str]:
     """Return a backend's names of the models that a job's tasks ask; empty for a batch file."""
     aliases = {alias for task in asked_tasks(job) for alias in task.aliases.values()}
     names = _names_at(backend, aliases, models_of(config, job))
-    return sorted({name or alias for alias, name in names.items()})
+    return sorted({name for name in names.values() if name is not None})
 
 
-def objections(config: Config, job: Job, refused: Refused = nothing_refused) -> Mapping[str, str]:
-    """Return the objections to backends that may not take a job's rows."""
-    return eligibility_of(config, job, refused).objections
+def objections(
+    config: Config, job: Job, refused: Refused = nothing_refused, only: Aliases | None = None
+) -> Mapping[str, str]:
+    """Return the objections to backends that may take none of a job's rows; with `only`, of these aliases' rows."""
+    whole = eligibility_of(config, job, refused, only)
+    lots = () if only is not None or whole.eligible else lots_of(config, job)
+    if not lots:
+        return whole.objections
+    first, *others = (eligibility_of(config, job, refused, lot).objections for lot in lots)
+    return {name: why for name, why in first.items() if all(name in other for other in others)}
 
 
 def lost_settings(config: Config, job: Job) -> Mapping[str, str]:
@@ -153,7 +184,7 @@ def check_eligible(config: Config, job: Job) -> None:
     """Raise RefusedError with the objections if no backend is eligible, UsageError for a useless rung."""
     _check_rungs(config, job)
     found = eligibility_of(config, job)
-    if found.eligible:
+    if found.eligible or lots_of(config, job):
         return
     if not config.backends:
         where = config.path or "orch.toml"

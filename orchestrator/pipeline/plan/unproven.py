@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 
@@ -17,6 +17,7 @@ from orchestrator.policy.dialect import Recipient
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.preflight import fields_of
 from orchestrator.settings.home import Home
+from orchestrator.settings.model_lists import is_of
 from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
 from orchestrator.store.proofs import SampleRow
@@ -56,15 +57,19 @@ def unproven(
     avoid: tuple[str, ...] = (),
     *,
     canary: bool = False,
+    only: Collection[str] | None = None,
 ) -> list[Unproven]:
-    """Return the sets of fields of a job's waiting rows that their models at a backend have never answered."""
+    """Return the sets of fields of a job's waiting rows that their models at a backend have never answered.
+
+    With `only`, rows of these aliases count.
+    """
     kinds = _Kinds(store, home, job, backend, recipient, models, now)
     if job.kind is JobKind.BATCH:
         rows: Iterable[SampleRow] = store.proofs.first_waiting(job.id, avoid, MOST_READ, canary=canary)
     else:
         rows = store.proofs.smallest_waiting(job.id, avoid, canary=canary)
     found: dict[tuple[str, str, str], Unproven] = {}
-    for one in kinds.of(rows):
+    for one in kinds.of(row for row in rows if is_of(row.model, only)):
         key = (one.row.endpoint, one.row.model, one.fields)
         known = found.get(key)
         if known is None:

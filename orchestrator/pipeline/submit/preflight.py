@@ -173,7 +173,16 @@ class Preflights:
         store, now = self._work.store, self._work.now()
         models, asked = self._work.backends.models(job), self._asked(job, handle)
         found = unproven(
-            store, self._work.home, job, handle.name, handle.recipient, models, now, order.avoid, canary=order.canary
+            store,
+            self._work.home,
+            job,
+            handle.name,
+            handle.recipient,
+            models,
+            now,
+            order.avoid,
+            canary=order.canary,
+            only=order.only,
         )
         number, added = store.shards.next_number(job.id), list[Shard]()
         for one in found:

@@ -17,6 +17,7 @@ from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.submit.batch_creation import window_of
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.sharding import Range, WaitingRow, pack
+from orchestrator.settings.model_lists import is_of
 from orchestrator.store import Store
 
 MODEL_SLACK = 200
@@ -44,7 +45,8 @@ def plan_shards(
     number = store.shards.next_number(job.id)
     _, why = window_of(job, now)
     added = []
-    waiting = store.rows.waiting(job.id, order.avoid, canary=order.canary)
+    found = store.rows.waiting(job.id, order.avoid, canary=order.canary)
+    waiting = (row for row in found if is_of(row.model, order.only))
     for rows in list(_ranges(islice(waiting, order.rows), handle, room, grows)):
         again = f"; tried {number_of(rows.attempts, 'time')} before" if rows.attempts else ""
         shard = Shard(
