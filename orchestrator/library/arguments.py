@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.clock import now
 from orchestrator.core.errors import UsageError
+from orchestrator.core.near_names import meant
 from orchestrator.settings.corrections import LONGEST_NAME, NAME
+
+if TYPE_CHECKING:
+    from orchestrator.settings.task_spec import JobFilePart
 
 OWN_FIELDS = ("name", "documents", "tasks")
 """Fields of the job file that a call writes itself."""
+TERMS = ("deadline", "budget", "backend")
+"""What a plan, a run and a submit take, but no question."""
 
 
 def of_type(what: str, value: Any, wanted: Any, cure: str) -> None:
@@ -40,6 +46,22 @@ def job_fields(job: Any) -> dict[str, Any]:
             hint="name= names the job; prompt, schema and further arguments are its task; the rows are its documents",
         )
     return dict(job)
+
+
+def known_fields(given: Mapping[str, Any], part: type[JobFilePart], own: Collection[str] = ()) -> dict[str, Any]:
+    """Return arguments that become fields of a part of the job file.
+
+    Raises UsageError for one that neither the part nor the call (`own`) has.
+    """
+    known = {field.alias or name for name, field in part.model_fields.items()}
+    for name in given.keys() - known:
+        what = "task" if own else "source of documents"
+        if own and name in TERMS:
+            hint: str | None = f"give {name} to plan(), run() or submit()"
+        else:
+            hint = meant(name, known | {*own}) or f"fields of a {what}: {', '.join(sorted(known))}"
+        raise UsageError(f"{name}: no argument of this call, and no field of a {what}", hint=hint)
+    return dict(given)
 
 
 def deadline_text(deadline: Any) -> str | None:

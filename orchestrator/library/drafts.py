@@ -51,6 +51,8 @@ TASK = "answer"
 OWN_COLUMNS = ("error", "cost")
 """Columns of a frame that orch adds beside those of the answers."""
 TEXT = "text"
+ARGUMENTS = ("schema", "model", "id", "text", "name", "prefix", "job", "progress", "raise_on_error", *arguments.TERMS)
+"""Arguments of `orch.map` by name, for those that are misspelt."""
 _WILDCARD = re.compile(r"[*?\[]")
 
 
@@ -211,7 +213,9 @@ class Documents:
         arguments.of_type("documents", path, str | Path, "a path, a pattern or an address")
         if not str(path):
             raise UsageError("documents: the path is empty", hint='write "." for the working folder')
-        self._source = {**_located(str(path)), **source}
+        from orchestrator.settings.job_spec import DocumentSource
+
+        self._source = {**_located(str(path)), **arguments.known_fields(source, DocumentSource)}
 
     @overload
     def map(
@@ -240,13 +244,14 @@ def question_of(
     if name is not None:
         arguments.job_name(name)
     fields = arguments.job_fields({} if job is None else job)
+    from orchestrator.settings.task_spec import Task, labels_schema
+
+    task = arguments.known_fields(task, Task, ARGUMENTS)
     is_vector = task.get("kind") == "embedding"
     if task.get("kind") == "classify" and task.get("labels"):
-        from orchestrator.settings.task_spec import labels_schema
-
         schema = labels_schema(task["labels"])
     type_: AnswerType[Any] = AnswerType(schema, is_vector=is_vector)
-    return Question(prompt, type_, model, name, dict(task), fields)
+    return Question(prompt, type_, model, name, task, fields)
 
 
 def _located(path: str) -> dict[str, Any]:
@@ -322,7 +327,8 @@ class FrameDraft(_Draft[T]):
         for name in sorted(named | {*self._id_columns} | ({text} if text else set())):
             if name not in known and name != "row":
                 hint = meant(name, known) or f"its columns: {', '.join(there) or 'none with a name'}"
-                raise InputError(f"the frame has no column {name!r}", field="prompt", hint=hint)
+                where = "text" if name == text else "prompt" if name in named else "id"
+                raise InputError(f"the frame has no column {name!r}", field=where, hint=hint)
         for name in DEFAULT_NAMESPACE.keys() & {*there}:
             if re.search(rf"\{{\{{-?\s*{name}\b(?!\s*\()", prompt):
                 raise InputError(
