@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 OWN_FIELDS = ("name", "documents", "tasks")
 """Fields of the job file that a call writes itself."""
 TERMS = ("deadline", "budget", "backend")
-"""What a plan, a run and a submit take, but no question."""
+"""Arguments of plan, run and submit, which no question takes."""
 
 
 def of_type(what: str, value: Any, wanted: Any, cure: str) -> None:
@@ -49,10 +49,7 @@ def job_fields(job: Any) -> dict[str, Any]:
 
 
 def known_fields(given: Mapping[str, Any], part: type[JobFilePart], own: Collection[str] = ()) -> dict[str, Any]:
-    """Return arguments that become fields of a part of the job file.
-
-    Raises UsageError for one that neither the part nor the call (`own`) has.
-    """
+    """Return arguments that become fields of a part of the job file. Raises UsageError for unknown ones."""
     known = {field.alias or name for name, field in part.model_fields.items()}
     for name in given.keys() - known:
         what = "task" if own else "source of documents"

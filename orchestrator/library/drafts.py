@@ -52,7 +52,7 @@ OWN_COLUMNS = ("error", "cost")
 """Columns of a frame that orch adds beside those of the answers."""
 TEXT = "text"
 ARGUMENTS = ("schema", "model", "id", "text", "name", "prefix", "job", "progress", "raise_on_error", *arguments.TERMS)
-"""Arguments of `orch.map` by name, for those that are misspelt."""
+"""Arguments of `orch.map` by name, to which misspelt ones are compared."""
 _WILDCARD = re.compile(r"[*?\[]")
 
 

@@ -120,6 +120,17 @@ def test_trap_g4_a_line_of_nobody_beside_odd_counts_is_not_booked_as_another_job
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+def test_trap_g4_a_line_of_nobody_is_not_booked_as_another_jobs_if_the_input_file_is_gone(desk: Desk) -> None:
+    """A kill between the deletion of a shard's input file and its last move lets it be collected again."""
+    job = desk.submit([row("beside", "unknown_id"), row("alone")])
+    desk.settle(job)
+    for shard in desk.store.shards.of_job(job.id):
+        desk.home.shard_input(shard.id).unlink()
+    desk.finish(job)
+    assert set(desk.ends(job).values()) == {"succeeded"}
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
 # --- orphans in odd lists
 
 

@@ -168,8 +168,7 @@ class _Settlement:
         told: set[str] = set()
         paths = {kind: self._home.results(ended.shard.id, kind) for kind in KINDS}
         # A batch that this shard did not create was adopted: it may ask what other jobs wanted as well.
-        has_input = self._home.shard_input(ended.shard.id).exists()
-        is_adopted = not ended.handle.is_own and (ended.shard.sends == 0 or not has_input)
+        is_adopted = not ended.handle.is_own and ended.shard.sends == 0
         survey = None if ended.handle.is_own else results.survey(paths.values(), rows)
         whose = None if survey is None else survey.recognised
         for kind, path in paths.items():
