@@ -138,6 +138,18 @@ def test_a_batch_file_that_is_renamed_is_the_same_job(desk: Desk, body: dict[str
     assert all_once(desk)
 
 
+def test_a_batch_file_that_is_renamed_in_a_project_that_is_moved_is_the_same_job(desk: Desk) -> None:
+    (desk.folder / "project").mkdir()
+    path = desk.written(jsonl(lines())).rename(desk.folder / "project/requests.jsonl")
+    first = out(desk, path)
+    path.rename(path.with_name("again.jsonl"))
+    (desk.folder / "project").rename(desk.folder / "moved")
+    second = desk.submit(desk.folder / "moved/again.jsonl")
+    assert second.id == first.id
+    desk.finish(first)
+    assert all_once(desk)
+
+
 @pytest.mark.thinned(2, 1)
 def test_a_batch_file_that_is_copied_awaits_what_has_one_answer(desk: Desk) -> None:
     content = jsonl([*lines(temperature=0)[:2], *lines()[2:]])
