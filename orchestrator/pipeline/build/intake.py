@@ -397,9 +397,8 @@ def earlier_content(
 
 
 def _is_moved(other: Job, job: Job) -> bool:
-    """True if a job's file is gone and had this very content. A job file is looked for in this folder or by this name:
-    its text also means the documents beside it.
-    """
+    """True if a job's file is gone and had this very content."""
+    # A job file with the same text elsewhere may mean other documents, unless its folder or its name is the same.
     before, after = Path(other.source), Path(job.source)
     is_near = job.kind is JobKind.BATCH or before.parent == after.parent or before.name == after.name
     is_gone = other.built_at is not None and other.kind is job.kind and is_near
