@@ -51,8 +51,9 @@ class Profile(Struct, frozen=True):
     expiring. `expires_after`: requested lifetime of files in seconds. `appear_seconds`: longest time until an
     unanswered create shows in a listing. `endpoints` are allowed in its batches, None if all may be tried.
     `lists_models`: rows use the names in its list of models. `asks_directly`: it has synchronous endpoints, and these
-    accept what its batches accept. `tells_shards`: its batches carry the ids of our shards. `is_orch` marks our own
-    server: its lists are cheap, and it offers the results of a running batch.
+    accept what its batches accept. `tells_shards`: its batches carry the ids of our shards. `names_rows`: its results
+    have ids of rows, and are read without the input file. `stacks`: cached tokens cost less in a batch than at once.
+    `is_orch` marks our own server: its lists are cheap, and it offers the results of a running batch.
     """
 
     name: str
@@ -68,6 +69,8 @@ class Profile(Struct, frozen=True):
     lists_models: bool = True
     asks_directly: bool = True
     tells_shards: bool = True
+    names_rows: bool = True
+    stacks: bool = True
     is_orch: bool = False
 
 

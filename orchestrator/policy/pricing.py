@@ -109,10 +109,12 @@ def token_price(
     tier: Tier,
     at: datetime,
     discount: Decimal | None = None,
+    stacks: bool = True,
     overrides: Overrides = NO_OVERRIDES,
 ) -> Price:
     """Return the cost of one row's tokens at a tier. Arguments and errors are those of `rates`."""
-    return rates(provider, model, tier=tier, at=at, discount=discount, overrides=overrides).price(usage)
+    terms: dict[str, Any] = {"discount": discount, "stacks": stacks, "overrides": overrides}
+    return rates(provider, model, tier=tier, at=at, **terms).price(usage)
 
 
 def price_known(
@@ -122,6 +124,7 @@ def price_known(
     tier: Tier,
     at: datetime,
     discount: Decimal | None = None,
+    stacks: bool = True,
     overrides: Overrides = NO_OVERRIDES,
     endpoint: str | None = None,
 ) -> str:
@@ -129,7 +132,8 @@ def price_known(
 
     Arguments and errors are those of `rates`; with an endpoint, missing prices for its answers are an error too.
     """
-    found = rates(provider, model, tier=tier, at=at, discount=discount, overrides=overrides)
+    terms: dict[str, Any] = {"discount": discount, "stacks": stacks, "overrides": overrides}
+    found = rates(provider, model, tier=tier, at=at, **terms)
     if endpoint is not None:
         found.check(endpoint)
     return str(found)
@@ -143,6 +147,7 @@ def row_price(
     asked: Tier,
     at: datetime,
     discount: Decimal | None = None,
+    stacks: bool = True,
     overrides: Overrides = NO_OVERRIDES,
     expected: Usage = NO_USAGE,
 ) -> Price:
@@ -165,7 +170,8 @@ def row_price(
     ):
         return Price(Decimal(0), "no answer, not billed")
     served = asked if outcome.tier is None or asked is Tier.BATCH else TIERS.get(outcome.tier)
-    found = None if served is None else _find(provider, model, outcome.model, served, at, discount, overrides)
+    terms: dict[str, Any] = {"discount": discount, "stacks": stacks, "overrides": overrides}
+    found = None if served is None else _find(provider, model, outcome.model, served, at, **terms)
     if found is None and served is asked:
         raise _no_tier(provider, model, asked)
     if found is None:
@@ -206,6 +212,7 @@ def uncertain_price(
     tier: Tier,
     at: datetime,
     discount: Decimal | None = None,
+    stacks: bool = True,
     overrides: Overrides = NO_OVERRIDES,
 ) -> Price:
     """Return the cost of a row's unanswered sends, if each of them was billed.
@@ -213,7 +220,8 @@ def uncertain_price(
     `usage` is the row's own if it was answered in the end, else its expected usage. The other arguments and errors
     are those of `rates`.
     """
-    one = token_price(provider, model, usage, tier=tier, at=at, discount=discount, overrides=overrides)
+    terms: dict[str, Any] = {"discount": discount, "stacks": stacks, "overrides": overrides}
+    one = token_price(provider, model, usage, tier=tier, at=at, **terms)
     return Price(one.cost * sends, f"uncertain: {sends} x {one.source}", estimated=True)
 
 
@@ -224,6 +232,7 @@ def rates(
     tier: Tier,
     at: datetime,
     discount: Decimal | None = None,
+    stacks: bool = True,
     overrides: Overrides = NO_OVERRIDES,
     answered: str | None = None,
 ) -> TierPrice:
@@ -231,9 +240,10 @@ def rates(
 
     `provider` is the price table's name for it, None if it has none; `answered` is the answering model's own name.
     `discount` is the reduction of batch and flex from the standard price (0.5: half) if they have no own price; such
-    a figure is an estimate. Raises InputError without a price.
+    a figure is an estimate. Without `stacks`, cached tokens cost the same at every tier, unless orch.toml has another
+    price. Raises InputError without a price.
     """
-    found = _find(provider, model, answered, tier, at, discount, overrides)
+    found = _find(provider, model, answered, tier, at, discount=discount, stacks=stacks, overrides=overrides)
     if found is None:
         raise _no_tier(provider, model, tier)
     return found
@@ -245,14 +255,16 @@ def _find(
     answered: str | None,
     tier: Tier,
     at: datetime,
+    *,
     discount: Decimal | None,
+    stacks: bool,
     overrides: Overrides,
 ) -> TierPrice | None:
     """Return the rates of a tier, None if the model has none for it. Raises InputError for an unknown model."""
     names = (model,) if answered is None or answered == model else (model, answered)
     for name in names:
         if override := overrides.get(name):
-            return _overridden(name, override, tier, discount)
+            return _overridden(name, override, tier, discount, stacks)
     why, cure = "its backend names no provider of the price table", 'name it (provider = "openai")'
     if provider is not None:
         cure = "use a model of the genai-prices table"
@@ -262,7 +274,9 @@ def _find(
         for name in reversed(names):
             listed = _listed(provider, name, minute)
             if not isinstance(listed, str):
-                return listed.get(tier) or _discounted(listed[Tier.STANDARD], tier, discount)
+                standard = listed[Tier.STANDARD]
+                found = listed.get(tier) or _discounted(standard, tier, discount)
+                return found if stacks or found is None else found.cached_as(standard)
             why = listed
     raise InputError(
         f"no price is known for {_named(provider, model)}: {why}",
@@ -270,13 +284,18 @@ def _find(
     )
 
 
-def _overridden(name: str, override: PriceOverride, tier: Tier, discount: Decimal | None) -> TierPrice | None:
+def _overridden(
+    name: str, override: PriceOverride, tier: Tier, discount: Decimal | None, stacks: bool
+) -> TierPrice | None:
     source = f"orch.toml: {name}" + (f" ({override.source})" if override.source else "")
     standard = TierPrice(((-1, override.standard),), source)
     if tier is Tier.STANDARD:
         return standard
     own = {Tier.BATCH: override.batch, Tier.FLEX: override.flex, Tier.PRIORITY: override.priority}[tier]
-    return _discounted(standard, tier, discount) if own is None else TierPrice(((-1, own),), f"{source} {tier}")
+    if own is not None:
+        return TierPrice(((-1, own),), f"{source} {tier}")
+    found = _discounted(standard, tier, discount)
+    return found if stacks or found is None else found.cached_as(standard)
 
 
 def _discounted(standard: TierPrice, tier: Tier, discount: Decimal | None) -> TierPrice | None:

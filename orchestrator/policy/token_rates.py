@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import ROUND_HALF_EVEN, Decimal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError
@@ -48,6 +49,16 @@ class TierPrice(Struct, frozen=True):
     factor: Decimal = Decimal(1)
     estimated: bool = False
     search: Decimal | None = None
+
+    def cached_as(self, other: TierPrice) -> TierPrice:
+        """Return these prices, with cached tokens at the other's price."""
+        theirs = {mark: per.cached for mark, per in other.by_prompt}
+        plain = other.by_prompt[-1][1].cached
+        by_prompt = tuple(
+            (mark, replace(per, cached=None if (price := theirs.get(mark, plain)) is None else price / self.factor))
+            for mark, per in self.by_prompt
+        )
+        return replace(self, by_prompt=by_prompt)
 
     def price(self, usage: Usage, rows: int = 1) -> Price:
         """Return the price of these tokens, in this many rows of one size. Raises InputError for unpriced output."""

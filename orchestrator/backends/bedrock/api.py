@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from hashlib import sha256
 from http import HTTPStatus
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode
@@ -16,13 +15,13 @@ from msgspec.structs import replace
 
 from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.bedrock import answers
-from orchestrator.backends.bedrock.jobs import BucketPrefix, batch_of, creation, list_of, manifest_of
+from orchestrator.backends.bedrock.jobs import batch_of, creation, list_of, manifest_of
 from orchestrator.backends.bedrock.requests import named_record, record_lines, translate
 from orchestrator.backends.bedrock.signing import DIGEST, CredentialChain
-from orchestrator.backends.files import translated
+from orchestrator.backends.buckets import BucketPrefix, input_object
 from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal
 from orchestrator.backends.openai.http_api import HttpAPI, converted
-from orchestrator.backends.openai.translated import nothing_sent, sized
+from orchestrator.backends.openai.translated import nothing_sent
 from orchestrator.backends.result_lines import lines
 from orchestrator.settings.backends import window_seconds
 
@@ -87,18 +86,14 @@ class BedrockAPI(HttpAPI):
         return ApiAnswer(json.dumps({"id": file_id}).encode(), httpx2.Headers())
 
     def upload(self, name: str, content: BinaryIO, kept: int | None) -> ApiAnswer:
-        with translated(content, record_lines(content)) as file:
-            size = sized(file)
-            if not size:
+        with input_object(self._place, name, content, record_lines(content)) as sent:
+            if not sent.size:
                 return nothing_sent(name)
-            digest = sha256()
-            while block := file.read(1 << 18):
-                digest.update(block)
-            file.seek(0)
-            key = self._place.input_key(name, digest.hexdigest())
-            headers = {**self._owner, DIGEST: digest.hexdigest(), "Content-Length": str(size)}
-            sent = self._services.bucket.put(quote(key), content=file, headers=headers, timeout=self._transfer)
-            return replace(self._answer(sent), content=json.dumps({"id": key, "filename": name}).encode())
+            headers = {**self._owner, DIGEST: sent.digest, "Content-Length": str(sent.size)}
+            put = self._services.bucket.put(
+                quote(sent.key), content=sent.file, headers=headers, timeout=self._transfer
+            )
+            return replace(self._answer(put), content=json.dumps({"id": sent.key, "filename": name}).encode())
 
     def delete_file(self, file_id: str) -> None:
         for key in filter(None, (manifest_of(file_id), file_id)):

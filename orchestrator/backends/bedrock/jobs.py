@@ -1,4 +1,4 @@
-"""Bedrock's batch jobs in OpenAI's shape, and the keys of their files in the bucket. Pure.
+"""Bedrock's batch jobs in OpenAI's shape, and the places of their files. Pure.
 
 Sources: botocore 1.43 (bedrock/2023-04-20, service-2.json), AWS's pages on data and results of batch inference.
 """
@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any
 
-from msgspec import Struct
-
-from orchestrator.backends import HOME_KEY, SHARD_KEY, BatchOrder, lenient, metadata_of
+from orchestrator.backends import BatchOrder, lenient, metadata_of
+from orchestrator.backends.buckets import BucketPrefix
 
 # `PartiallyCompleted`: not all records could be processed in time. `Scheduled`: validated, and in the queue.
 STATES = {"submitted": "validating", "scheduled": "validating", "partiallycompleted": "expired",
@@ -25,40 +24,6 @@ _LONGEST_NAME = 63
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9.-]+")
 MANIFEST = "manifest.json.out"
 Json = dict[str, Any]
-
-
-class BucketPrefix(Struct, frozen=True):
-    """The part of a bucket that is ours."""
-
-    bucket: str
-    prefix: str
-
-    @property
-    def inputs(self) -> str:
-        return f"{self.prefix}/in/"
-
-    def input_key(self, name: str, digest: str) -> str:
-        """Return the key of an input file: by its digest, a repeated upload is the same file."""
-        return f"{self.inputs}{digest[:16]}/{name}"
-
-    def output(self, order: BatchOrder) -> str:
-        """Return the prefix of a batch's results. Each listing has it, so it carries the shard and its home."""
-        return f"{self.prefix}/out/{order.home or '-'}/{order.shard}/"
-
-    def uri(self, key: str) -> str:
-        return f"s3://{self.bucket}/{key}"
-
-    def key_in(self, uri: object) -> str | None:
-        """Return the key in an address; None for another bucket."""
-        found = lenient.text(uri, 2048)
-        return found.removeprefix(self.uri("")) if found.startswith(self.uri("")) else None
-
-    def owner_of(self, output: str | None) -> Json:
-        """Return the metadata that a prefix of results stands for; empty for a foreign prefix."""
-        parts = (output or "").removeprefix(f"{self.prefix}/out/").strip("/").split("/")
-        if not (output or "").startswith(f"{self.prefix}/out/") or len(parts) != 2:
-            return {}
-        return {HOME_KEY: None if parts[0] == "-" else parts[0], SHARD_KEY: parts[1]}
 
 
 def token_of(order: BatchOrder) -> str:

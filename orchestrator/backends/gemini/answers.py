@@ -219,20 +219,23 @@ def result_line(line: bytes) -> bytes:
     if told is None:
         return line
     key = told.get("key", lenient.mapping(told.get("metadata")).get("key"))
+    return json.dumps(result_row(key, told.get("response"), told.get("error"))).encode()
+
+
+def result_row(key: object, answer: object, error: object) -> Json:
+    """Return a row's answer or error as OpenAI's result line."""
     row: Json = {"id": None, "custom_id": key, "response": None, "error": None}
-    answer = told.get("response")
     if isinstance(answer, dict):
         row["response"] = {"status_code": 200, "request_id": answer.get("responseId"), "body": completion(answer)}
-    elif told.get("error") is not None:
-        error = {"error": told["error"]}
+    elif error is not None:
         row["response"] = {
-            "status_code": _row_status(told["error"]),
+            "status_code": _row_status(error),
             "request_id": None,
-            "body": {"error": error_of(error)},
+            "body": {"error": error_of({"error": error})},
         }
     else:
         row["error"] = {"code": "unknown_result", "message": "The backend returned a result of an unknown kind."}
-    return json.dumps(row).encode()
+    return row
 
 
 def _row_status(error: Any) -> int:

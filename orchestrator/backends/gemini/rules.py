@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.backends.gemini.requests import LEFT_OUT, TAKEN
 from orchestrator.policy.dialect.rules import NotAbove, NotMore, OnlyFields, OnlyValues, TableRule
 
-_GEMINI = ("gemini",)
+_GEMINI = ("gemini", "vertex")  # one request at two addresses
 _ANY = ""
 _SOURCE = "google-genai 3.6.1, types.py: GenerateContentConfig has no such field"
 

@@ -87,6 +87,7 @@ class ByToken(Struct, frozen=True):
     discount: Decimal | None
     overrides: Mapping[str, PriceOverride]
     now: Callable[[], datetime]
+    stacks: bool = True
 
     def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
         """Price the row's tokens at the tier that served it."""
@@ -122,7 +123,8 @@ class ByToken(Struct, frozen=True):
         return pricing.price_changes(self.provider, model, self.now(), until, self.overrides)
 
     def _terms(self) -> dict[str, Any]:
-        return {"at": self.now(), "discount": self.discount, "overrides": self.overrides}
+        terms = {"discount": self.discount, "stacks": self.stacks, "overrides": self.overrides}
+        return {"at": self.now(), **terms}
 
 
 @contextmanager
@@ -153,7 +155,7 @@ def prices_of(backend: Backend, settings: Config, now: Callable[[], datetime]) -
             return ByToken(provider, tier, profile.discount, overrides, now)
         case HostedBackend():
             known = profile_for(backend)
-            return ByToken(known.provider, Tier.BATCH, known.discount, overrides, now)
+            return ByToken(known.provider, Tier.BATCH, known.discount, overrides, now, known.stacks)
         case _:
             assert_never(backend)
 

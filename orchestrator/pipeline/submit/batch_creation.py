@@ -290,11 +290,13 @@ def input_digests(
         return {row.custom_id: digest_of(line) for row, line in zip(store.rows.of_shard(shard.id), file, strict=True)}
 
 
-def take_lines(source: Path, target: Path, wanted: Collection[bytes]) -> None:
+def take_lines(
+    source: Path, target: Path, wanted: Collection[bytes], digest_of: Callable[[bytes], bytes] = line_digest
+) -> None:
     """Append the lines of an input file with these digests to another. Raises JobFilesError."""
     try:
         with source.open("rb") as lines, target.open("ab") as taken:
-            taken.writelines(line for line in lines if line_digest(line) in wanted)
+            taken.writelines(line for line in lines if digest_of(line) in wanted)
             taken.flush()
             os.fsync(taken.fileno())
     except OSError as error:

@@ -228,6 +228,8 @@ class UnknownBatches:
                 raise Uncertain(f"{handle.name} has batch {batch.id} of this job, and its rows cannot be read yet")
             ids = frozenset(self._store.rows.custom_ids(same.id))
         if same is not None and ids == self._store.rows.custom_ids(same.id):
+            if not handle.profile.names_rows:
+                self._lines(job, same, handle)  # its results are read with the lines that were sent
             self._take(same, handle, batch)
             return (
                 f"batch {batch.id} belongs to shard {same.id}, which was sent before the store was put back: adopted"
@@ -298,8 +300,8 @@ class UnknownBatches:
                 ours = self._lines(job, other, handle)
                 if same := {name for name, digest in ours.items() if digest in theirs}:
                     found |= same
-                    if not handle.profile.tells_shards:
-                        take_lines(self._home.shard_input(other.id), path, theirs)
+                    if not (handle.profile.tells_shards and handle.profile.names_rows):
+                        take_lines(self._home.shard_input(other.id), path, theirs, handle.api.digest_of)
                     dissolve(other, f"rows of it are in batch {batch.id} already")
             if not found:
                 return None

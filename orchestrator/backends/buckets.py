@@ -1,0 +1,72 @@
+"""Batch files in a bucket, for providers whose jobs read and write one: their keys, and input files to be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from os import SEEK_END
+from typing import Any, BinaryIO
+
+from msgspec import Struct
+
+from orchestrator.backends import HOME_KEY, SHARD_KEY, BatchOrder, lenient
+from orchestrator.backends.files import translated
+
+Json = dict[str, Any]
+
+
+class BucketPrefix(Struct, frozen=True):
+    """The part of a bucket that is ours."""
+
+    bucket: str
+    prefix: str
+    scheme: str = "s3"
+
+    @property
+    def inputs(self) -> str:
+        return f"{self.prefix}/in/"
+
+    def input_key(self, name: str, digest: str) -> str:
+        """Return the key of an input file: by its digest, a repeated upload is the same file."""
+        return f"{self.inputs}{digest[:16]}/{name}"
+
+    def output(self, order: BatchOrder) -> str:
+        """Return the prefix of a batch's results. Each listing has it, so it carries the shard and its home."""
+        return f"{self.prefix}/out/{order.home or '-'}/{order.shard}/"
+
+    def uri(self, key: str) -> str:
+        return f"{self.scheme}://{self.bucket}/{key}"
+
+    def key_in(self, uri: object) -> str | None:
+        """Return the key in an address; None for another bucket."""
+        found = lenient.text(uri, 2048)
+        return found.removeprefix(self.uri("")) if found.startswith(self.uri("")) else None
+
+    def owner_of(self, output: str | None) -> Json:
+        """Return the metadata that a prefix of results stands for; empty for a foreign prefix."""
+        parts = (output or "").removeprefix(f"{self.prefix}/out/").strip("/").split("/")
+        if not (output or "").startswith(f"{self.prefix}/out/") or len(parts) != 2:
+            return {}
+        return {HOME_KEY: None if parts[0] == "-" else parts[0], SHARD_KEY: parts[1]}
+
+
+class InputObject(Struct, frozen=True):
+    """An input file at its start, with its size in bytes, its key and the digest of its content."""
+
+    file: BinaryIO
+    size: int
+    key: str
+    digest: str
+
+
+@contextmanager
+def input_object(place: BucketPrefix, name: str, source: BinaryIO, lines: Iterable[bytes]) -> Iterator[InputObject]:
+    """Open an input file with these lines, made from a job's file. Raises JobFilesError."""
+    with translated(source, lines) as file:
+        digest = sha256()
+        while block := file.read(1 << 18):
+            digest.update(block)
+        size = file.seek(0, SEEK_END)
+        file.seek(0)
+        yield InputObject(file, size, place.input_key(name, digest.hexdigest()), digest.hexdigest())

@@ -1,0 +1,48 @@
+"""Vertex AI's batch inference of Gemini models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.backends.package import BackendAccess, BackendPackage
+from orchestrator.backends.profiles import CHAT_ONLY, GB, BatchLimits, Profile
+from orchestrator.backends.vertex.settings import VertexBackend
+
+if TYPE_CHECKING:
+    from orchestrator.backends import Backend
+    from orchestrator.policy.dialect.rules import TableRule
+
+# Google's guide: 200,000 requests and 1 GB a job, up to 72 hours in the queue and 24 hours of work. A cached token
+# costs what it costs at once: its discount takes the place of the batch's.
+PROFILE = Profile(
+    "vertex",
+    windows=("96h",),
+    limits=BatchLimits(max_rows=200_000, max_bytes=GB),
+    provider="google",
+    endpoints=CHAT_ONLY,
+    stacks=False,
+    names_rows=False,
+)
+
+
+class VertexPackage(BackendPackage[VertexBackend]):
+    """Vertex AI's batch jobs, whose files lie in a bucket."""
+
+    kinds = {"vertex": VertexBackend}  # noqa: RUF012
+
+    def profile(self, settings: VertexBackend) -> Profile:
+        return PROFILE
+
+    def open(self, settings: VertexBackend, access: BackendAccess) -> Backend:
+        from orchestrator.backends.vertex.batches import VertexBatches
+        from orchestrator.backends.vertex.clients import api_of
+
+        return VertexBatches(access.name, api_of(settings, access), PROFILE, settings)
+
+    def rules(self) -> tuple[TableRule, ...]:
+        from orchestrator.backends.vertex.rules import VERTEX_RULES
+
+        return VERTEX_RULES
+
+
+PACKAGE = VertexPackage()

@@ -1,0 +1,98 @@
+"""Rows of an input file, found by the request that an answer echoes. Pure.
+
+Vertex AI's lines have no id, and results come in any order. The echo is not always written as it was sent: nulls,
+defaults and other spellings of names and numbers are added. A request is therefore looked up as it was sent, then
+without what may change, then by its texts alone. A form that several different requests share finds none of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from typing import Any
+
+_HUMP = re.compile(r"_([a-z0-9])")
+_BASE64 = str.maketrans("-_", "+/")
+_SPOKEN = ("contents", "systemInstruction")
+_SILENT = frozenset({"role", "mimeType"})
+_SEVERAL = b""
+Json = dict[str, Any]
+
+
+class Echoes:
+    """The rows of an input file: `find` the request that is echoed, then take the ids of its rows in turn."""
+
+    def __init__(self, rows: Iterable[tuple[str, Json]]) -> None:
+        self._ids: dict[bytes, list[str]] = {}
+        self._next: dict[bytes, int] = {}
+        self._plain: dict[bytes, bytes] = {}
+        self._spoken: dict[bytes, bytes] = {}
+        for custom_id, request in rows:
+            sent = request_digest(request)
+            self._ids.setdefault(sent, []).append(custom_id)
+            plain = _plain(request)
+            for known, form in ((self._plain, plain), (self._spoken, [*_texts(plain)])):
+                key = request_digest(form)
+                known[key] = sent if known.get(key, sent) == sent else _SEVERAL
+
+    def find(self, echo: object) -> bytes | None:
+        """Return the digest of the request that was sent; None if the echo is of no request, or may be of several."""
+        if (sent := request_digest(echo)) in self._ids:
+            return sent
+        plain = _plain(echo)
+        found = self._plain.get(request_digest(plain)) or self._spoken.get(request_digest([*_texts(plain)]))
+        return found or None
+
+    def rows(self, sent: bytes) -> int:
+        """Return the number of rows with a request."""
+        return len(self._ids[sent])
+
+    def take(self, sent: bytes) -> str:
+        """Return the id of the next row with a request; the last one again for answers beyond their number."""
+        ids, number = self._ids[sent], self._next.get(sent, 0)
+        self._next[sent] = number + 1
+        return ids[min(number, len(ids) - 1)]
+
+
+def request_digest(request: object) -> bytes:
+    """Return a digest that no order of keys changes, eight bytes long."""
+    return blake2b(json.dumps(request, sort_keys=True).encode(), digest_size=8).digest()
+
+
+def _plain(value: Any, name: str = "") -> Any:
+    """Return a value without nulls and empty values, with names, texts and numbers in one form."""
+    if isinstance(value, dict):
+        found = {(key := _camel(one)): _plain(part, key) for one, part in value.items()}
+        return {key: part for key, part in found.items() if part not in ("", 0, None, [], {})}
+    if isinstance(value, list):
+        return [_plain(one, name) for one in value]
+    if isinstance(value, str):
+        return value.translate(_BASE64).rstrip("=") if name == "data" else value.casefold()
+    if isinstance(value, float) and not value.is_integer():
+        return float(f"{value:.6g}")  # single precision
+    return int(value) if isinstance(value, float) else value
+
+
+def _camel(name: str) -> str:
+    return _HUMP.sub(lambda found: found[1].upper(), name)
+
+
+def _texts(plain: Any) -> Iterator[str]:
+    """Yield the texts and data of a conversation in order."""
+    request = plain if isinstance(plain, dict) else {}
+    for part in _SPOKEN:
+        yield part
+        yield from _leaves(request.get(part))
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for one in value:
+            yield from _leaves(one)
+    elif isinstance(value, dict):
+        for key in sorted(value.keys() - _SILENT):
+            yield from _leaves(value[key])

@@ -1,0 +1,79 @@
+"""Vertex AI's lines: requests on the way out, and results as OpenAI's lines, each on the row that it echoes. Pure.
+
+Source: Google's guide to batch inference from Cloud Storage.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from orchestrator.backends import lenient, line_digest
+from orchestrator.backends.gemini.answers import result_row
+from orchestrator.backends.openai.translated import decode_line, sent_rows
+from orchestrator.backends.vertex.echoes import Echoes, request_digest
+from orchestrator.backends.vertex.requests import translate
+from orchestrator.core.batch_api import JSON_ERRORS
+from orchestrator.core.errors import InputError
+
+_PHRASES = {status.phrase.lower(): status.value for status in HTTPStatus}
+Json = dict[str, Any]
+
+
+def request_lines(source: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the line of each row that has a counterpart. Raises InputError for a line that is not a request."""
+    for _, request in sent_rows(source, translate):
+        yield msgspec.json.encode({"request": request}) + b"\n"
+
+
+def digest_of(line: bytes) -> bytes:
+    """Return the digest of a line's request, of ours or as it was sent."""
+    told = lenient.decode_object(line) or {}
+    if "request" in told:
+        return request_digest(told["request"])
+    try:
+        return request_digest(translate(decode_line(line).body))
+    except (InputError, *JSON_ERRORS):
+        return line_digest(line)
+
+
+def matched(lines: Iterable[bytes], echoes: Echoes) -> Iterator[bytes]:
+    """Yield result lines in OpenAI's shape. A line that is not JSON stays as it is.
+
+    Of rows with equal requests, answers come first: a failure is for a row that none of them has. A line whose echo
+    finds no row names its request instead.
+    """
+    failed: list[tuple[bytes, Json]] = []
+    for line in lines:
+        told = lenient.decode_object(line)
+        if told is None:
+            yield line
+            continue
+        answer = lenient.mapping(told.get("response")) or None
+        row = result_row(None, answer, _error(told.get("status")))
+        sent = echoes.find(told.get("request"))
+        if sent is None:
+            yield _named(row, f"of no row: request {request_digest(told.get('request')).hex()}")
+        elif answer is None and echoes.rows(sent) > 1:
+            failed.append((sent, row))
+        else:
+            yield _named(row, echoes.take(sent))
+    for sent, row in failed:
+        yield _named(row, echoes.take(sent))
+
+
+def _named(row: Json, custom_id: str) -> bytes:
+    return json.dumps(row | {"custom_id": custom_id}).encode()
+
+
+def _error(status: object) -> Mapping[str, Any] | None:
+    """Return the error in a row's status, such as `Bad Request: {"error": …}`; None for a row that has none."""
+    said = lenient.text(status, 100_000).strip()
+    if not said:
+        return None
+    told = lenient.mapping((lenient.decode_object(said[max(0, said.find("{")) :].encode()) or {}).get("error"))
+    return told or {"code": _PHRASES.get(said.partition(":")[0].lower(), 0), "message": said[: lenient.LONGEST]}
