@@ -24,12 +24,14 @@ from orchestrator.backends.openai.profiles import PROFILES
 from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.backends.own_api import over_unix_socket
 from orchestrator.backends.package import BackendAccess
+from orchestrator.backends.vertex import PACKAGE as VERTEX
 from orchestrator.core.clock import now
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
 from orchestrator.testing import BackendContract, PaidOnceContract
 from tests.emulator.client import Emulator
 from tests.support.aws import aws_environment, bedrock_settings
+from tests.support.google import vertex_settings
 from tests.support.plain_http import for_anthropic, for_openai
 from tests.support.process import upstreams, wait_until
 
@@ -66,6 +68,11 @@ def _gemini(emulator: Emulator, key: str) -> Backend:
 def _bedrock(emulator: Emulator, key: str) -> Backend:
     settings = bedrock_settings(emulator.url_of("bedrock"), key, limits={"min_rows": 1})
     return BEDROCK.open(settings, BackendAccess("it", ""))
+
+
+def _vertex(emulator: Emulator, key: str) -> Backend:
+    settings = vertex_settings(emulator.url_of("vertex"), key, api_key_env="K")
+    return VERTEX.open(settings, BackendAccess("it", key))
 
 
 class EmulatedDesk:
@@ -126,6 +133,7 @@ OPENED: dict[str, tuple[Opening, str]] = {
     "mistral": (_mistral, "mistral-small-latest"),
     "gemini": (_gemini, "gemini-3.8-flash"),
     "bedrock": (_bedrock, NOVA),
+    "vertex": (_vertex, "gemini-3.8-flash"),
 }
 
 

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from tests.emulator import anthropic_api, bedrock_api, gemini_api, mistral_api, openai_batches
+from tests.emulator import anthropic_api, bedrock_api, gemini_api, mistral_api, openai_batches, vertex_api
 from tests.emulator.answers import decode_body
 from tests.emulator.aws_wire import account_of, aws_error, check_signature
 from tests.emulator.call import Call, Reply
@@ -34,6 +34,7 @@ from tests.emulator.errors import (
     problem_of,
     refuse,
 )
+from tests.emulator.google_wire import vertex_error
 from tests.emulator.oddanswers import spoken
 from tests.emulator.oddbytes import RAW, changed, kind_of, send_raw
 from tests.emulator.oddlines import told
@@ -49,6 +50,7 @@ PREFIXES = {
     "/gemini/v1beta": "gemini",
     "/gemini/upload/v1beta": "gemini",
     "/bedrock": "bedrock",
+    "/vertex": "vertex",
     **{f"/{flavour}/v1": flavour for flavour in SYNCHRONOUS},
 }
 CONTROL = "/_emulator/"
@@ -117,17 +119,40 @@ _BEDROCK = {
     "GET /{}": "content",
     "DELETE /{}": "delete_file",
 }
-_OTHERS = {"anthropic": _ANTHROPIC, "mistral": _MISTRAL, "gemini": _GEMINI, "bedrock": _BEDROCK}
+_JOBS = "/v1(?:beta1)?/{}/batchPredictionJobs"
+_JOB = "/v1(?:beta1)?/({}/batchPredictionJobs/[^/:]+)".replace("{}", ".+")
+_VERTEX = {
+    "POST /token": "token",
+    f"POST {_JOBS}": "create",
+    f"GET {_JOBS}": "list",
+    f"POST {_JOB}:cancel": "cancel",
+    f"GET {_JOB}": "retrieve",
+    f"DELETE {_JOB}": "delete",
+    "POST /v1(?:beta1)?/{}:generateContent": "chat",
+    "GET /v1beta1/publishers/google/models": "models",
+    "GET /v1beta1/publishers/google/models/{}": "model",
+    "POST /upload/storage/v1/b/{}/o": "upload",
+    "GET /storage/v1/b/{}/o": "files",
+    "GET /storage/v1/b/{}": "content",
+    "DELETE /storage/v1/b/{}": "delete_file",
+}
+_OTHERS = {
+    "anthropic": _ANTHROPIC,
+    "mistral": _MISTRAL,
+    "gemini": _GEMINI,
+    "bedrock": _BEDROCK,
+    "vertex": _VERTEX,
+}
 ROUTES = {
-    # An ARN and a key have slashes, and the path is read decoded.
+    # An ARN, a key and a resource's name have slashes, and the path is read decoded.
     flavour: [
-        (re.compile(route.replace("{}", "(.+)" if flavour == "bedrock" else "([^/]+)")), verb)
+        (re.compile(route.replace("{}", "(.+)" if flavour in ("bedrock", "vertex") else "([^/]+)")), verb)
         for route, verb in routes.items()
     ]
     for flavour in PREFIXES.values()
     for routes in (_OTHERS.get(flavour, _OPENAI),)
 }
-_LARGE = (("anthropic", "create"), ("gemini", "upload"), ("bedrock", "upload"))
+_LARGE = (("anthropic", "create"), ("gemini", "upload"), ("bedrock", "upload"), ("vertex", "upload"))
 """Calls whose body goes to the disk."""
 Break = Literal["cut", "hang", "reset"]
 BEFORE: dict[str, Break] = {"cut_before": "cut", "hang_before": "hang", "reset_before": "reset"}
@@ -140,6 +165,7 @@ VERBS = {
     "mistral": mistral_api.VERBS,
     "gemini": gemini_api.VERBS,
     "bedrock": bedrock_api.VERBS,
+    "vertex": vertex_api.VERBS,
 }
 
 
@@ -182,7 +208,7 @@ class App:
         try:
             await self._read(call, request)
             call.account = self._account(call, request)
-            if self.world.settings.tells_owner and flavour not in ("mistral", "gemini", "bedrock"):
+            if self.world.settings.tells_owner and flavour not in ("mistral", "gemini", "bedrock", "vertex"):
                 owner = "anthropic-organization-id" if flavour == "anthropic" else "openai-organization"
                 headers[owner] = call.account
             reply = await self._answer(call, wire)
@@ -219,11 +245,15 @@ class App:
             return str(self.world.begun[call.query["upload_id"]]["account"])
         if call.flavour == "gemini":
             key = request.headers.get("x-goog-api-key", "")
+        if (call.flavour, call.verb) == ("vertex", "token"):
+            return ""
         known = self.world.settings.accounts
         if not key or (known and key not in known):
             raise Refusal(401, problem_of(401))
         if call.flavour == "anthropic" and "anthropic-version" not in request.headers:
             raise refuse(400, "anthropic-version: header is required")
+        if call.flavour == "vertex":
+            return key
         return known.get(key) or "org-" + hashlib.sha256(key.encode()).hexdigest()[:12]
 
     async def _read(self, call: Call, request: Request) -> None:
@@ -233,7 +263,7 @@ class App:
             call.fields = {name: request.headers.get(header, "") for name, header in names.items()}
         if call.flavour == "bedrock":
             call.fields = {"owner": request.headers.get("x-amz-expected-bucket-owner", "")}
-        if call.verb == "upload" and call.flavour not in ("gemini", "bedrock"):
+        if call.verb == "upload" and call.flavour not in ("gemini", "bedrock", "vertex"):
             await self._read_form(call, request)
         elif (call.flavour, call.verb) in _LARGE:
             call.path = self.world.new_path()
@@ -293,6 +323,10 @@ class App:
             match call.verb:
                 case "create" | "chat" if call.flavour == "gemini":
                     return call.name
+                case "create" if call.flavour == "vertex":
+                    return str(call.json().get("model")).rpartition("/")[2]
+                case "chat" if call.flavour == "vertex":
+                    return call.name.rpartition("/")[2]
                 case "create" if call.flavour == "bedrock":
                     return str(call.json().get("modelId"))
                 case "chat" if call.flavour == "bedrock":
@@ -380,6 +414,8 @@ def _refused(refusal: Refusal, flavour: str, request_id: str, headers: dict[str,
         body = anthropic_error(refusal.status, refusal.problem.message, request_id)
     elif flavour == "mistral":
         body = mistral_error(refusal.status, refusal.problem)
+    elif flavour == "vertex":
+        body = vertex_error(refusal.status, refusal.problem)
     elif flavour == "gemini":
         body = gemini_error(refusal.status, refusal.problem)
         refusal.status = body["error"]["code"]

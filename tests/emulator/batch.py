@@ -218,8 +218,8 @@ class Batch:
 
     @property
     def tells_unrun(self) -> bool:
-        """Whether rows that did not run have a line; nothing says that Mistral, Gemini or Bedrock has one."""
-        return self.flavour not in ("mistral", "gemini", "bedrock")
+        """Whether rows that did not run have a line; nothing says that the others have one."""
+        return self.flavour not in ("mistral", "gemini", "bedrock", "vertex")
 
     @property
     def ended_at(self) -> float:
@@ -348,7 +348,7 @@ class Batch:
             if kind == "error" or self.status == "expired":
                 return 0
             return self.rows.tally(self.kept, lambda effect: effect.unrun is None and effect.copies)
-        if self.flavour == "bedrock":
+        if self.flavour in ("bedrock", "vertex"):
             # One file as well, and one of all that was done however the job ended.
             return 0 if kind == "error" else self.kept
         has_unrun = kind == "error" and self.tells_unrun and not self.plan.does_nothing

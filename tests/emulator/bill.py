@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import asdict
 from typing import Any
 
-from tests.emulator import bedrock_lines
+from tests.emulator import bedrock_lines, vertex_lines
 from tests.emulator.answers import MESSAGES, decode_body, read
 from tests.emulator.batch import Batch
 from tests.emulator.gemini_lines import asked_of, decode_row
@@ -101,6 +101,9 @@ def _asked(batch: Batch, raw: bytes) -> tuple[str, str, str]:
         record = bedrock_lines.decode_row(raw)
         asked = bedrock_lines.asked_of(record.request, batch.model or "")
         custom_id = bedrock_lines.custom_id_of(record.record_id)
+    elif batch.flavour == "vertex":
+        request = vertex_lines.decode_row(raw).request
+        asked, custom_id = asked_of(request, batch.model or ""), vertex_lines.spoken(request)
     else:
         line = decode_line(raw)
         asked, custom_id = read(decode_body(line.body), batch.endpoint), line.custom_id  # type: ignore[arg-type]

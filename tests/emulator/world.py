@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 from zlib import crc32
 
-from tests.emulator import bedrock_lines, gemini_lines, mistral_lines
+from tests.emulator import bedrock_lines, gemini_lines, mistral_lines, vertex_lines
 from tests.emulator.answers import Asked
 from tests.emulator.batch import Batch, Plan, plan
 from tests.emulator.clock import Clock
@@ -175,7 +175,7 @@ class World:
 
     def _beside(self, batch: Batch) -> Iterator[str]:
         """Further files of a batch: Bedrock sums a job up beside its results."""
-        if batch.output_key is not None:
+        if batch.flavour == "bedrock" and batch.output_key is not None:
             yield f"{batch.output_key.rpartition('/')[0]}/manifest.json.out"
 
     # --- batches
@@ -250,6 +250,8 @@ class World:
         elif batch.flavour == "bedrock":
             model, least = batch.model or "", settings.min_rows
             checked = bedrock_lines.check(file.path, model, least, is_truthful=settings.truthful)
+        elif batch.flavour == "vertex":
+            checked = vertex_lines.check(file.path, batch.model or "")
         else:
             checked = check(file.path, batch.flavour, batch.endpoint, settings.models, is_truthful=settings.truthful)
         if checked.errors:
