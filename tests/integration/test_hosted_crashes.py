@@ -21,6 +21,7 @@ from tests.support.schedules import (
     MARKS,
     MISTRALS,
     PLAIN,
+    VERTEXES,
     Blow,
     Kills,
     Orders,
@@ -57,7 +58,9 @@ def test_under_a_random_schedule_the_bill_is_the_ledger(there: Providers, chunk:
 @pytest.mark.slow
 @pytest.mark.parametrize("draw", [drawn, odd])
 @pytest.mark.parametrize("chunk", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, CHUNKS))])
-@pytest.mark.parametrize("orders", [MISTRALS, GEMINIS, BEDROCKS], ids=["mistral", "gemini", "bedrock"])
+@pytest.mark.parametrize(
+    "orders", [MISTRALS, GEMINIS, BEDROCKS, VERTEXES], ids=["mistral", "gemini", "bedrock", "vertex"]
+)
 def test_under_a_random_schedule_the_bill_of_other_protocols_is_the_ledger(
     orders: Orders, draw: Callable[..., Schedule], there: Providers, chunk: int
 ) -> None:
@@ -91,6 +94,7 @@ BOTH_ANSWERS_LOST = Blow({"do": "cut_after", "match": {"verb": "create"}, "times
         ("mistral", "cloud"),
         ("gemini", "cloud"),
         ("bedrock", "cloud"),
+        ("vertex", "cloud"),
     ],
     ids=lambda order: "-".join(order),
 )

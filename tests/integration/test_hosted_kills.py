@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.emulator.client import Emulator
 from tests.support.cli import Orch
-from tests.support.hosted_kills import SPEED, KillRun, bedrock_schedule, hosted_schedule, sync_schedule
+from tests.support.hosted_kills import (
+    SPEED,
+    KillRun,
+    bedrock_schedule,
+    hosted_schedule,
+    sync_schedule,
+    vertex_schedule,
+)
+from tests.support.schedules import Schedule
 
 KILLS = 5
 
@@ -38,10 +46,16 @@ def test_killed_while_a_batch_api_has_the_rows(
 @pytest.mark.slow
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_killed_while_bedrock_has_the_rows(
-    seed: int, database_url: str, run_orch: Orch, provider: Emulator, tmp_path: Path
+@pytest.mark.parametrize("drawn", [bedrock_schedule, vertex_schedule])
+def test_killed_while_a_bucket_has_the_rows(
+    drawn: Callable[[int, int], Schedule],
+    seed: int,
+    database_url: str,
+    run_orch: Orch,
+    provider: Emulator,
+    tmp_path: Path,
 ) -> None:
-    run = KillRun(run_orch, provider, bedrock_schedule(seed, 60), tmp_path, database_url)
+    run = KillRun(run_orch, provider, drawn(seed, 60), tmp_path, database_url)
 
     report = run.until_done(KILLS, 12, random.Random(seed))
 

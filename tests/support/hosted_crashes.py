@@ -22,7 +22,6 @@ import pytest
 
 from orchestrator.backends.anthropic.batches import AnthropicBatches
 from orchestrator.backends.anthropic.settings import AnthropicBackend as AnthropicSettings
-from orchestrator.backends.bedrock import PACKAGE as BEDROCK
 from orchestrator.backends.bedrock.settings import BedrockBackend
 from orchestrator.backends.gemini.api import GeminiAPI
 from orchestrator.backends.gemini.requests import translate as for_google
@@ -35,7 +34,8 @@ from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.backends.openai.settings import OpenAIBackend
 from orchestrator.backends.openai.translated import TranslatedBatches
-from orchestrator.backends.package import BackendAccess
+from orchestrator.backends.package import BackendAccess, package_of
+from orchestrator.backends.vertex.settings import VertexBackend
 from orchestrator.core.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
 from orchestrator.core.model import CancelCode, Job
 from orchestrator.pipeline import Pipeline
@@ -44,7 +44,7 @@ from orchestrator.pipeline.backend_set import BackendSet
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.build import intake
 from orchestrator.pipeline.plan.prices import prices_of
-from orchestrator.settings.backends import Backend
+from orchestrator.settings.backends import Backend, HostedBackend
 from orchestrator.settings.config import Config, ModelPrice, RateSettings
 from orchestrator.settings.config import Report as ReportSettings
 from orchestrator.settings.discovery import Place
@@ -55,6 +55,7 @@ from tests.emulator.clock import START
 from tests.support.aws import aws_environment, bedrock_settings
 from tests.support.billing import RATES, Books, mistakes
 from tests.support.databases import new_sqlite
+from tests.support.google import vertex_settings
 from tests.support.plain_http import for_anthropic, for_gemini, for_mistral, for_openai
 from tests.support.schedules import MODEL, Schedule, write
 
@@ -166,6 +167,8 @@ class Providers:
                 told = {**common, "limits": {**limits, "min_rows": 1}}
                 del told["api_key_env"]
                 return bedrock_settings(self.emulator.url_of("bedrock"), KEY, **told)
+            case "vertex":
+                return vertex_settings(self.emulator.url_of("vertex"), KEY, **common)
             case "azure":
                 return OpenAIBackend(kind="azure", base_url=self.emulator.url_azure, **common)
             case _:
@@ -178,14 +181,15 @@ class Providers:
             return OpenAIBatches(name, self.mistral, profile_for(settings), digest=digest_of)
         if isinstance(settings, GeminiBackend):
             return TranslatedBatches(name, self.gemini, profile_for(settings), for_google)
-        if isinstance(settings, BedrockBackend):
-            return self.bedrock_batches(name, settings)
+        if isinstance(settings, BedrockBackend | VertexBackend):
+            return self.opened_anew(name, settings)
         assert isinstance(settings, OpenAIBackend)
         return OpenAIBatches(name, SdkAPI(getattr(self, name)), profile_for(settings))
 
-    def bedrock_batches(self, name: str, settings: BedrockBackend) -> Any:
-        """Opened anew for each home: what it remembers of credentials outlives no kill."""
-        found = BEDROCK.open(settings, BackendAccess(name, ""))
+    def opened_anew(self, name: str, settings: BedrockBackend | VertexBackend) -> Any:
+        """Opened for each home: what it remembers of credentials outlives no kill."""
+        key = "" if settings.api_key_env is None else KEY
+        found = package_of(settings).open(settings, BackendAccess(name, key))
         self.opened.callback(found.close)
         return found
 
@@ -308,9 +312,7 @@ class Run:
 
     def _handle(self, name: str) -> BackendHandle:
         settings = self._config.backends[name]
-        assert isinstance(
-            settings, OpenAIBackend | AnthropicSettings | MistralBackend | GeminiBackend | BedrockBackend
-        )
+        assert isinstance(settings, HostedBackend)
         profile = profile_for(settings)
         return BackendHandle(
             name=name,

@@ -19,6 +19,7 @@ from tests.support.aws import aws_environment, bedrock_told
 from tests.support.billing import RATES, Books, booked_twice, cost_of, mistakes, usage_of
 from tests.support.cli import Orch, kill_group
 from tests.support.faulty_disk import FaultyDisk
+from tests.support.google import vertex_told
 from tests.support.hostedjob import table
 from tests.support.process import wait_until
 from tests.support.schedules import (
@@ -28,6 +29,7 @@ from tests.support.schedules import (
     MODEL,
     ORDERS,
     PLAIN,
+    VERTEXES,
     Kills,
     Mark,
     Orders,
@@ -93,6 +95,11 @@ def bedrock_schedule(seed: int, rows: int) -> Schedule:
     return with_odd_answers(replace(schedule, rows=lines), most_lasting=200.0)
 
 
+def vertex_schedule(seed: int, rows: int) -> Schedule:
+    """The same with Vertex AI as one of the two."""
+    return with_odd_answers(hosted_schedule(seed, rows, VERTEXES), most_lasting=200.0)
+
+
 def sync_schedule(seed: int, rows: int) -> Schedule:
     """Rows for a synchronous API, all of which are answered."""
     return _schedule(seed, ("flex",), [PLAIN] * rows, rows)
@@ -111,12 +118,14 @@ def toml_of(provider: Emulator, schedule: Schedule) -> str:
         "mistral": f'kind = "mistral"\nbase_url = "{provider.url_of("mistral")}"',
         "gemini": f'kind = "gemini"\nbase_url = "{provider.url_of("gemini")}"',
         "bedrock": table(bedrock_told(provider.url_of("bedrock"), KEY)).rstrip(),
+        "vertex": table(vertex_told(provider.url_of("vertex"), KEY)).rstrip(),
         "flex": f'kind = "sync"\nbase_url = "{provider.url_openai}"\nservice_tier = "flex"\n'
         f"max_concurrency = {MAX_CONCURRENCY}",
     }
     # Its calls and its bill are those of batches alone.
     kinds |= {
-        name: f"{kinds[name]}\npreflight = false" for name in ("cloud", "claude", "mistral", "gemini", "bedrock")
+        name: f"{kinds[name]}\npreflight = false"
+        for name in ("cloud", "claude", "mistral", "gemini", "bedrock", "vertex")
     }
     limits = f"{{ min_rows = 1, max_rows = {schedule.most_rows} }}"
     keys = {name: "" if name == "bedrock" else '\napi_key_env = "KEY"' for name in kinds}

@@ -30,6 +30,7 @@ from tests.emulator.client import Emulator
 from tests.emulator.driving import chat_line, jsonl
 from tests.support.aws import aws_environment, bedrock_told
 from tests.support.databases import new_sqlite
+from tests.support.google import vertex_told
 
 KEY = "sk-test-0123456789abcdef"
 MODEL = "m"
@@ -75,6 +76,8 @@ def settings_of(at: Emulator, name: str, **more: Any) -> Json:
             told |= {"kind": "gemini", "base_url": at.url_of("gemini")}
         case "bedrock":
             told |= bedrock_told(at.url_of("bedrock"), KEY)
+        case "vertex":
+            told |= vertex_told(at.url_of("vertex"), KEY)
         case "azure":
             told |= {"kind": "azure", "base_url": at.url_azure}
         case "flex":
