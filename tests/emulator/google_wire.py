@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import time
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -16,6 +17,7 @@ from tests.emulator.errors import Json, Problem, gemini_error, refuse
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+AUDIENCE = "https://oauth2.googleapis.com/token"
 REGION = "us-central1"
 _TOKEN = "ya29."
 _LONGEST = 3600
@@ -31,13 +33,13 @@ def token_of(email: str) -> str:
     return f"{_TOKEN}{email}"
 
 
-def exchange(form: bytes, address: str, now: float) -> Json:
-    """The answer to an assertion; its signature is taken for good. Raises Refusal."""
+def exchange(form: bytes) -> Json:
+    """The answer to an assertion, by this machine's clock; its signature is taken for good. Raises Refusal."""
     told = {name: values[0] for name, values in parse_qs(form.decode()).items()}
     try:
         claims = _claims(told["assertion"])
-        is_good = told["grant_type"] == GRANT and claims["aud"].endswith(address) and SCOPE in claims["scope"]
-        is_good = is_good and claims["iat"] - 60 <= now < claims["exp"] <= claims["iat"] + _LONGEST
+        is_good = told["grant_type"] == GRANT and claims["aud"] == AUDIENCE and SCOPE in claims["scope"]
+        is_good = is_good and claims["iat"] - 60 <= time.time() < claims["exp"] <= claims["iat"] + _LONGEST
     except (KeyError, ValueError, msgspec.DecodeError):
         is_good = False
     if not is_good or claims["iss"].startswith("nobody"):

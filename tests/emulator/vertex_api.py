@@ -35,7 +35,7 @@ FOREVER = 3650 * DAY
 
 
 def token(world: World, call: Call) -> Reply:
-    return Reply(exchange(call.body, call.address, world.now()))
+    return Reply(exchange(call.body))
 
 
 # --- the bucket

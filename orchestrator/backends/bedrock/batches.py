@@ -1,24 +1,22 @@
-"""Bedrock's batch jobs: OpenAI's verbs, an account by its number, and checks of the bucket."""
+"""Bedrock's batch jobs: OpenAI's verbs, and an account by its number."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from orchestrator.backends import DoctorCheck
 from orchestrator.backends.bedrock.api import BedrockAPI
 from orchestrator.backends.bedrock.requests import digest_of, translate
 from orchestrator.backends.bedrock.settings import BedrockBackend
-from orchestrator.backends.openai.translated import TranslatedBatches
+from orchestrator.backends.openai.translated import BucketBatches
 from orchestrator.backends.profiles import Profile
-from orchestrator.core.errors import AccountError, OrchError
+from orchestrator.core.errors import AccountError
 
 
-class BedrockBatches(TranslatedBatches):
+class BedrockBatches(BucketBatches):
     """The verbs of a Batch API on Bedrock's calls."""
 
     def __init__(self, name: str, api: BedrockAPI, profile: Profile, settings: BedrockBackend) -> None:
-        super().__init__(name, api, profile, translate, digest=digest_of)
+        super().__init__(name, api, profile, settings.bucket, "the role", translate=translate, digest=digest_of)
         self._bedrock, self._settings = api, settings
 
     def account(self) -> str:
@@ -39,13 +37,3 @@ class BedrockBatches(TranslatedBatches):
     def upload(self, path: Path, name: str) -> str:
         self.account()
         return super().upload(path, name)
-
-    def check(self, models: Sequence[str]) -> Iterator[DoctorCheck]:
-        yield from super().check(models)
-        bucket = self._settings.bucket
-        try:
-            with self._translated(f"list the bucket {bucket}"):
-                self._bedrock.files(1)
-            yield DoctorCheck("bucket", True, f"{bucket} can be listed; whether the role may use it shows at a job")
-        except OrchError as error:
-            yield DoctorCheck("bucket", False, str(error))

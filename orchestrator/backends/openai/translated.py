@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from os import SEEK_END
 from pathlib import Path
@@ -13,13 +13,13 @@ from typing import Any, BinaryIO
 import httpx2
 import msgspec
 
-from orchestrator.backends import BatchOrder, Download, Intent, RemoteBatch, Sighting
+from orchestrator.backends import BatchOrder, DoctorCheck, Download, Intent, RemoteBatch, Sighting
 from orchestrator.backends.files import keep, request_lines
 from orchestrator.backends.openai.api import ApiAnswer, BatchAPI
 from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.profiles import Profile
 from orchestrator.core.batch_api import BatchStatus
-from orchestrator.core.errors import BackendRefused, InputError
+from orchestrator.core.errors import BackendRefused, InputError, OrchError
 from orchestrator.policy.batch_errors import TOO_FEW_ROWS
 from orchestrator.policy.quota import few_rows
 
@@ -154,6 +154,24 @@ class TranslatedBatches(OpenAIBatches):
     def _beside(self, input_path: Path) -> Iterator[bytes]:
         with input_path.open("rb") as source:
             yield from _refused_lines(source, self._translate)
+
+
+class BucketBatches(TranslatedBatches):
+    """The same at a provider whose jobs read and write the files of a bucket. `role` reads and writes them there."""
+
+    def __init__(self, name: str, api: BatchAPI, profile: Profile, bucket: str, role: str, **more: Any) -> None:
+        super().__init__(name, api, profile, **more)
+        self._bucket, self._role = bucket, role
+
+    def check(self, models: Sequence[str]) -> Iterator[DoctorCheck]:
+        yield from super().check(models)
+        try:
+            with self._translated(f"list the bucket {self._bucket}"):
+                self._api.files(1)
+            told = f"{self._bucket} can be listed; whether {self._role} may use it shows at a job"
+            yield DoctorCheck("bucket", True, told)
+        except OrchError as error:
+            yield DoctorCheck("bucket", False, str(error))
 
 
 def _all_refused(shard: str, rows: int | None) -> RemoteBatch:

@@ -10,7 +10,6 @@ from orchestrator.backends.vertex.settings import VertexBackend
 
 if TYPE_CHECKING:
     from orchestrator.backends import Backend
-    from orchestrator.policy.dialect.rules import TableRule
 
 # Google's guide: 200,000 requests and 1 GB a job, up to 72 hours in the queue and 24 hours of work. A cached token
 # costs what it costs at once: its discount takes the place of the batch's.
@@ -38,11 +37,6 @@ class VertexPackage(BackendPackage[VertexBackend]):
         from orchestrator.backends.vertex.clients import api_of
 
         return VertexBatches(access.name, api_of(settings, access), PROFILE, settings)
-
-    def rules(self) -> tuple[TableRule, ...]:
-        from orchestrator.backends.vertex.rules import VERTEX_RULES
-
-        return VERTEX_RULES
 
 
 PACKAGE = VertexPackage()

@@ -31,7 +31,7 @@ def api_of(settings: VertexBackend, access: BackendAccess) -> VertexAPI:
         raise UsageError(
             f"backend {access.name} needs the extra `vertex`", hint="pip install 'orch-batch[vertex]'"
         ) from None
-    tokens = AccessTokens(settings.credentials, calls.open_client("", {}, silent, stay=True))
+    tokens = AccessTokens(settings.key_file, storage)
     vertex.auth = storage.auth = tokens
     return VertexAPI(vertex, storage, "", parent, place, silent, tokens.forget)
 

@@ -1,7 +1,4 @@
-"""Access tokens of Google's credentials, from google-auth.
-
-google-auth finds credentials and knows how each kind gets a token; httpx2 sends, with our limits of time.
-"""
+"""Access tokens of Google's credentials: google-auth finds and renews them, httpx2 sends, with our limits of time."""
 
 from __future__ import annotations
 
@@ -11,26 +8,33 @@ from typing import Any
 
 import google.auth
 import httpx2
-from google.auth import transport
-from google.auth.credentials import Credentials
 from google.auth.exceptions import GoogleAuthError, TransportError
+from google.oauth2 import service_account
+from msgspec import Struct
 
 from orchestrator.backends.openai.api import ApiRefusal
 
-SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
-BAD_CREDENTIALS = 401
+_SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
+_BAD_CREDENTIALS = 401
+
+
+class _Response(Struct, frozen=True):
+    """An answer, as google-auth reads it."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
 
 
 class AccessTokens(httpx2.Auth):
-    """Puts an access token on each request, renewed before its end. `path` is a file of credentials.
+    """Puts an access token on each request, renewed before its end. `path` is the key of a service account.
 
     Credentials are looked for at the first request.
     """
 
     def __init__(self, path: str | None, client: httpx2.Client) -> None:
-        self._path = path
-        self._send = _Transport(client)
-        self._found: Credentials | None = None
+        self._path, self._client = path, client
+        self._found: Any = None
         self._lock = Lock()
 
     def forget(self) -> None:
@@ -43,10 +47,7 @@ class AccessTokens(httpx2.Auth):
         yield request
 
     def _put(self, headers: MutableMapping[str, str]) -> None:
-        """Set the headers. Raises ApiRefusal for credentials that are missing or refused.
-
-        Raises ConnectError if a token cannot be had for now.
-        """
+        """Set the headers. Raises ApiRefusal for missing or refused credentials, ConnectError without a token now."""
         with self._lock:
             try:
                 if self._found is None:
@@ -58,43 +59,16 @@ class AccessTokens(httpx2.Auth):
                 if isinstance(error, GoogleAuthError) and (error.retryable or isinstance(error, TransportError)):
                     raise httpx2.ConnectError(f"no access token: {error}") from None
                 self._found = None
-                why = {"message": f"Google's credentials cannot be used: {error}", "code": "no_credentials"}
-                raise ApiRefusal(BAD_CREDENTIALS, httpx2.Headers(), "", why) from None
+                said = error.args[0] if error.args else error
+                why = {"message": f"Google's credentials cannot be used: {said}", "code": "no_credentials"}
+                raise ApiRefusal(_BAD_CREDENTIALS, httpx2.Headers(), "", why) from None
 
-    def _load(self) -> Credentials:
+    def _load(self) -> Any:
         if self._path is None:
-            found, _ = google.auth.default(scopes=SCOPES, request=self._send)
-        else:
-            found, _ = google.auth.load_credentials_from_file(self._path, scopes=SCOPES, request=self._send)
-        return found
+            return google.auth.default(scopes=_SCOPES, request=self._send)[0]
+        return service_account.Credentials.from_service_account_file(self._path, scopes=_SCOPES)
 
-
-class _Response(transport.Response):  # type: ignore[misc]
-    """An answer, as google-auth reads it."""
-
-    def __init__(self, response: httpx2.Response) -> None:
-        self._response = response
-
-    @property
-    def status(self) -> int:
-        return self._response.status_code
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        return self._response.headers
-
-    @property
-    def data(self) -> bytes:
-        return self._response.content
-
-
-class _Transport(transport.Request):  # type: ignore[misc]
-    """Sends google-auth's requests."""
-
-    def __init__(self, client: httpx2.Client) -> None:
-        self._client = client
-
-    def __call__(
+    def _send(
         self,
         url: str,
         method: str = "GET",
@@ -103,8 +77,10 @@ class _Transport(transport.Request):  # type: ignore[misc]
         timeout: float | None = None,
         **_: Any,
     ) -> _Response:
+        """Send a request of google-auth."""
         limit = self._client.timeout if timeout is None else httpx2.Timeout(timeout)
         try:
-            return _Response(self._client.request(method, url, content=body, headers=headers, timeout=limit))
+            found = self._client.request(method, url, content=body, headers=headers, timeout=limit, auth=None)
         except httpx2.HTTPError as error:
             raise TransportError(error) from error
+        return _Response(found.status_code, found.headers, found.content)

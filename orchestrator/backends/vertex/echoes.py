@@ -65,11 +65,12 @@ def _plain(value: Any, name: str = "") -> Any:
     """Return a value without nulls and empty values, with names, texts and numbers in one form."""
     if isinstance(value, dict):
         found = {(key := _camel(one)): _plain(part, key) for one, part in value.items()}
-        return {key: part for key, part in found.items() if part not in ("", 0, None, [], {})}
+        return {key: part for key, part in found.items() if part is not False and part not in ("", None, [], {})}
     if isinstance(value, list):
         return [_plain(one, name) for one in value]
     if isinstance(value, str):
-        return value.translate(_BASE64).rstrip("=") if name == "data" else value.casefold()
+        plain = value.translate(_BASE64).rstrip("=") if name == "data" else value
+        return plain if name in ("data", "text") else plain.casefold()
     if isinstance(value, float) and not value.is_integer():
         return float(f"{value:.6g}")  # single precision
     return int(value) if isinstance(value, float) else value

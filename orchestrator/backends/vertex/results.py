@@ -53,7 +53,7 @@ def matched(lines: Iterable[bytes], echoes: Echoes) -> Iterator[bytes]:
         if told is None:
             yield line
             continue
-        answer = lenient.mapping(told.get("response")) or None
+        answer = _answer(lenient.mapping(told.get("response")))
         row = result_row(None, answer, _error(told.get("status")))
         sent = echoes.find(told.get("request"))
         if sent is None:
@@ -64,6 +64,13 @@ def matched(lines: Iterable[bytes], echoes: Echoes) -> Iterator[bytes]:
             yield _named(row, echoes.take(sent))
     for sent, row in failed:
         yield _named(row, echoes.take(sent))
+
+
+def _answer(response: Mapping[str, Any]) -> Json | None:
+    """Return an answer, with the model's own name: `gemini-2.5-flash@default` has its version behind it."""
+    model = response.get("modelVersion")
+    plain = {"modelVersion": model.partition("@")[0]} if isinstance(model, str) else {}
+    return {**response, **plain} or None
 
 
 def _named(row: Json, custom_id: str) -> bytes:

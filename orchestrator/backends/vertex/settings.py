@@ -13,8 +13,8 @@ from orchestrator.settings.strict import VariableName
 class VertexBackend(HostedBackend):
     """Vertex AI's batch inference of Gemini models, with input and output in a bucket.
 
-    `credentials` is a file of Google's. Without it, google-auth looks for credentials as every tool of Google does.
-    `api_key_env` names a variable with an access token instead. `base_url` replaces the addresses of all services.
+    `key_file` is the key of a service account. Without it, google-auth looks for credentials as every tool of Google
+    does. `api_key_env` names a variable with an access token instead. `base_url` replaces all of Google's addresses.
     """
 
     kind: Literal["vertex"]
@@ -26,7 +26,7 @@ class VertexBackend(HostedBackend):
     )
     bucket: str = Field(pattern=r"^[a-z0-9][-._a-z0-9]{1,220}[a-z0-9]$")
     prefix: str = Field("orch", pattern=r"^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$", max_length=200)
-    credentials: str | None = Field(None, min_length=1, description="a key file, or another file of credentials")
+    key_file: str | None = Field(None, min_length=1, description="of a service account, in JSON")
 
     @field_validator("base_url")
     @classmethod
