@@ -15,7 +15,7 @@ from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import AccountError, NotSent
 from tests.emulator.client import Emulator
 from tests.emulator.google_wire import project_of
-from tests.support.google import BUCKET, key_file, vertex_settings
+from tests.support.google import key_file, vertex_settings
 
 EMAIL = "night@project.iam.gserviceaccount.com"
 HALF_A_DAY = 12 * 3600.0
@@ -123,7 +123,9 @@ def test_without_any_credentials_a_backend_says_so(emulator: Emulator) -> None:
 
 
 def test_a_token_that_cannot_be_had_for_now_leaves_a_create_unsent(emulator: Emulator, tmp_path: Path) -> None:
-    order = order_of(opened(emulator, key_file=str(key_file(tmp_path, EMAIL, emulator.url_of("vertex")))), tmp_path)
+    sender = opened(emulator, key_file=str(key_file(tmp_path, EMAIL, emulator.url_of("vertex"))))
+    order = order_of(sender, tmp_path)
+    sender.close()
     path = key_file(tmp_path, EMAIL, "http://127.0.0.1:9")
     backend = opened(emulator, key_file=str(path))
     with pytest.raises(NotSent, match="no access token"):
@@ -137,6 +139,5 @@ def test_a_bucket_that_is_not_there_is_a_matter_of_settings(emulator: Emulator, 
     with pytest.raises(AccountError, match="bucket does not exist"):
         backend.upload(source_in(tmp_path), "wire.001.jsonl")
     checks = {one.name: one.ok for one in backend.check([])}
-    assert checks == {"batches": True, "bucket": False}
-    assert BUCKET != "no-such-bucket"
+    assert (checks["batches"], checks["bucket"]) == (True, False)
     backend.close()

@@ -98,7 +98,67 @@ def gemini(url: str) -> dict[str, Any]:
     }
 
 
-SDKS = {"mistral": mistral, "gemini": gemini}
+def vertex(url: str) -> dict[str, Any]:
+    """Create, list, wait for, cancel and delete jobs with `google-genai`; files go by Cloud Storage's own calls."""
+    import hashlib
+    import urllib.request
+
+    from google import genai
+    from google.genai.errors import APIError
+    from google.oauth2.credentials import Credentials
+
+    def bucket(method: str, path: str, body: bytes | None = None) -> bytes:
+        head = {"Authorization": "Bearer sdk", "Content-Type": "application/jsonl"}
+        with urllib.request.urlopen(urllib.request.Request(f"{url}{path}", body, head, method=method)) as answer:
+            content: bytes = answer.read()
+            return content
+
+    client = genai.Client(
+        vertexai=True,
+        project=f"project-{hashlib.sha256(b'sdk').hexdigest()[:12]}",
+        location="us-central1",
+        credentials=Credentials("sdk"),
+        http_options={"base_url": url},
+    )
+    model, place = "gemini-3.8-flash", "/storage/v1/b/night-batches/o"
+    turn = {"role": "user", "parts": [{"text": "What is the best French cheese?"}]}
+    lines = "".join(json.dumps({"request": {"contents": [turn]}}) + "\n" for _ in range(3))
+    bucket("POST", f"/upload{place}?uploadType=media&name=sdk/in.jsonl", lines.encode())
+    config = {"display_name": "of a test", "dest": "gs://night-batches/sdk/out"}
+    job = client.batches.create(model=model, src="gs://night-batches/sdk/in.jsonl", config=config)
+    listed = [one.name for one in client.batches.list()]
+    states = [job.state.name]
+    while job.state.name in ("JOB_STATE_PENDING", "JOB_STATE_RUNNING"):
+        time.sleep(0.1)
+        job = client.batches.get(name=job.name)
+        states += [job.state.name] if job.state.name != states[-1] else []
+    folder = job.output_info.gcs_output_directory.removeprefix("gs://night-batches/")
+    objects = json.loads(bucket("GET", f"{place}?prefix={urllib.parse.quote(folder, safe='')}"))["items"]
+    output = bucket("GET", f"{place}/{urllib.parse.quote(objects[0]['name'], safe='')}?alt=media")
+    try:
+        client.batches.cancel(name=job.name)
+        refused = 0
+    except APIError as error:
+        refused = error.code
+    asked = client.models.generate_content(model=model, contents="What is the best French cheese?")
+    client.batches.delete(name=job.name)
+    rows = [json.loads(line) for line in output.splitlines()]
+    return {
+        "listed": listed == [job.name],
+        "name": job.display_name,
+        "states": states,
+        "counts": job.completion_stats.successful_count,
+        "files": [one["name"].rpartition("/")[2] for one in objects],
+        "echoes": len(rows),
+        "texts": sorted({row["response"]["candidates"][0]["content"]["parts"][0]["text"][:7] for row in rows}),
+        "text": asked.text,
+        "models": model in [one.name.rpartition("/")[2] for one in client.models.list()],
+        "refused": refused,
+        "left": [one.name for one in client.batches.list()],
+    }
+
+
+SDKS = {"mistral": mistral, "gemini": gemini, "vertex": vertex}
 
 if __name__ == "__main__":
     json.dump(SDKS[sys.argv[1]](sys.argv[2]), sys.stdout)

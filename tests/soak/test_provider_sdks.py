@@ -59,3 +59,21 @@ def test_geminis_sdk_runs_unmodified(tmp_path: Path) -> None:
         "refused": 400,
         "left": [],
     }
+
+
+@pytest.mark.soak
+def test_geminis_sdk_runs_unmodified_before_vertex(tmp_path: Path) -> None:
+    seen = seen_by("vertex", tmp_path)
+    assert seen.pop("text").startswith("answer ")
+    assert seen.pop("states")[-1] == "JOB_STATE_SUCCEEDED"
+    assert seen == {
+        "listed": True,
+        "name": "of a test",
+        "counts": 3,
+        "files": ["predictions.jsonl"],
+        "echoes": 3,
+        "texts": ["answer "],
+        "models": True,
+        "refused": 400,
+        "left": [],
+    }
