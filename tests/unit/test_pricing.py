@@ -349,6 +349,35 @@ def test_what_orch_toml_says_goes_first(
     assert price == Price(Decimal(cost), f"orch.toml: {source}", estimated)
 
 
+@pytest.mark.parametrize(
+    ("model", "overrides", "stacked", "apart"),
+    [
+        ("gemini-3.8-flash", {}, "0.0375", "0.075"),
+        ("gemini-2.5-flash", {}, "0.03", "0.03"),
+        ("house", {"house": PriceOverride(TokenRates(Decimal(4), Decimal(8), Decimal(1)))}, "0.5", "1"),
+        (
+            "house",
+            {"house": PriceOverride(TokenRates(Decimal(4)), TokenRates(Decimal(2), cached=Decimal("0.7")))},
+            "0.7",
+            "0.7",
+        ),
+    ],
+    ids=["listed", "listed without a price of its own", "by the discount", "orch.toml says so"],
+)
+def test_where_discounts_do_not_stack_a_cached_token_costs_in_a_batch_what_it_costs_at_once(
+    model: str, overrides: dict[str, PriceOverride], stacked: str, apart: str
+) -> None:
+    at = datetime(2026, 11, 1, tzinfo=UTC)
+
+    def cost(usage: Usage, stacks: bool) -> Decimal:
+        terms: dict[str, Any] = {"discount": HALF, "overrides": overrides, "stacks": stacks}
+        return token_price("google", model, usage, tier=BATCH, at=at, **terms).cost
+
+    cached, fresh = Usage(1_000_000, 1_000_000), Usage(1_000_000)
+    assert (cost(cached, True), cost(cached, False)) == (Decimal(stacked), Decimal(apart))
+    assert cost(fresh, True) == cost(fresh, False)
+
+
 def test_a_tier_that_orch_toml_does_not_tell_is_not_the_tables_beside_its_standard_price() -> None:
     def price(discount: Decimal | None) -> Price:
         return token_price(
