@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -111,12 +111,12 @@ class TranslatedBatches(OpenAIBatches):
         self._translate = translate
 
     def upload(self, path: Path, name: str) -> str:
-        """Refuse a batch whose translated rows alone are fewer than its backend takes."""
+        """Refuse a batch that has too few rows without those that are not sent."""
         if (least := self._profile.limits.min_rows) > 1:
             with path.open("rb") as source:
-                sent = sum(1 for _ in islice(sent_rows(source, self._translate), least))
-            if 0 < sent < least:
-                why = f"{few_rows(least, sent)}: other rows have a field without a counterpart, and are not sent"
+                counts = Counter(error is None for _, _, error in _rows(source, self._translate))
+            if counts[False] and 0 < counts[True] < least:
+                why = f"{few_rows(least, counts[True])}: rows with a field without a counterpart are not sent"
                 raise BackendRefused(f"{self._name}: {why}", status=None, code=TOO_FEW_ROWS)
         return super().upload(path, name)
 
