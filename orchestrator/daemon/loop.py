@@ -43,11 +43,11 @@ from orchestrator.daemon.reloading import Reloader
 from orchestrator.daemon.replica.home_replica import HomeReplica
 from orchestrator.daemon.settings_in_force import digest_of, keep, other_settings
 from orchestrator.daemon.telemetry.switch import TelemetrySwitch
-from orchestrator.pipeline import Pipeline
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.budget import REACTION_SECONDS, SharedBudgets
 from orchestrator.pipeline.build.builds import Builds
 from orchestrator.pipeline.finish.outputs.faults import fault_of
+from orchestrator.pipeline.job_steps import Pipeline
 from orchestrator.pipeline.plan.mixed_planning import planning_of
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.provider_calls import ProviderCalls, Threads

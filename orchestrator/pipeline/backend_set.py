@@ -11,8 +11,6 @@ from typing import Any
 
 from orchestrator.backends import Backend
 from orchestrator.backends.open import limits_of, open_backend, profile_for
-from orchestrator.backends.openai.batches import OpenAIBatches
-from orchestrator.backends.own_api import over_unix_socket
 from orchestrator.core.clock import now
 from orchestrator.core.model import Job
 from orchestrator.pipeline import disk
@@ -91,6 +89,10 @@ class BackendSet(ABC):
 def open_handle(name: str, settings: BackendSettings, config: Config, socket: Path) -> BackendHandle:
     """Open a backend; our own server listens on `socket`. Raises UsageError if a provider's key is not set."""
     if isinstance(settings, OwnServer):
+        # Imported where used: a command that only plans has no HTTP client.
+        from orchestrator.backends.openai.batches import OpenAIBatches
+        from orchestrator.backends.own_api import over_unix_socket
+
         api: Backend = OpenAIBatches(
             name, over_unix_socket(socket), profile_for(settings), {"include_provenance": True}
         )

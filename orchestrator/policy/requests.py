@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from orchestrator.core import tokens
 from orchestrator.core.model import Row
 from orchestrator.core.quote_marks import QUOTES, has_marks
-from orchestrator.core.templates import TemplateProblem, template
 from orchestrator.documents import cleanup, splitting
 from orchestrator.documents.splitting import Part
 from orchestrator.documents.types import BY_OCR, Document, UnreadableDocument
@@ -78,6 +77,8 @@ class _Question:
     """A task, with its templates compiled and its identity computed once."""
 
     def __init__(self, task: Task, cleaned: Clean, bound_of: BoundOf) -> None:
+        from orchestrator.core.templates import template  # where used: a batch file has no templates
+
         self.task = task
         self.url = url_of(task)
         asked = question_of(task)
@@ -167,6 +168,8 @@ def reduce_line(task: Task, row_id: str, bound: int, answers: Sequence[str]) -> 
 
     `bound` is the most tokens of its answer.
     """
+    from orchestrator.core.templates import TemplateProblem, template
+
     long = task.long
     assert long is not None, "only a task that splits documents has parts"
     prompt = template(long.reduce)
@@ -196,12 +199,16 @@ def reduce_line(task: Task, row_id: str, bound: int, answers: Sequence[str]) -> 
 
 def variables(task: Task) -> frozenset[str]:
     """Return the template variables of a task, without `text`."""
+    from orchestrator.core.templates import template
+
     used = (template(source).variables for source in (task.prompt, task.system) if source is not None)
     return frozenset[str]().union(*used) - {"text"}
 
 
 def places_text_late(task: Task) -> bool:
     """True if a prompt places `{{ text }}` itself, but not at its start: then no two tasks share a prefix."""
+    from orchestrator.core.templates import template
+
     head = task.prompt.split("{{", 1)
     return (
         task.kind != "embedding"
@@ -259,6 +266,8 @@ class Builder:
         For a task that splits documents, a long document gives a request without a line, and then a request for each
         part. The first request is built later from the answers to the parts.
         """
+        from orchestrator.core.templates import TemplateProblem
+
         if isinstance(document, UnreadableDocument):
             for question in self._questions:
                 yield self._failed(question, document.key, None, (document.code.value, document.message))

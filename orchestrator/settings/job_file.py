@@ -12,7 +12,7 @@ from pathlib import Path
 from orchestrator.core.errors import InputError
 from orchestrator.settings import known_answers
 from orchestrator.settings.job_spec import JobSpec
-from orchestrator.settings.source_lines import Lines, line_of, load_yaml, spell, validated
+from orchestrator.settings.source_lines import Lines, line_of, spell, validated
 from orchestrator.settings.task_spec import Task
 
 TEXT_ONLY = frozenset({"text", "ocr"})
@@ -23,6 +23,8 @@ MAX_ERRORS = 20
 
 def load(path: Path) -> JobSpec:
     """Read and check a job file. Raises InputError with file, line and field for each mistake."""
+    from orchestrator.settings.yaml_files import load_yaml
+
     data, lines = load_yaml(path)
     if not isinstance(data, dict):
         raise InputError("is empty or not a mapping; a job file begins with `name:`", file=path)
@@ -95,6 +97,8 @@ def _text_only(task: Task) -> str | None:
 
 def lines_of(path: Path) -> Lines:
     """Return the line of each field of an accepted job file, for errors found later."""
+    from orchestrator.settings.yaml_files import load_yaml
+
     return load_yaml(path)[1]
 
 
@@ -104,12 +108,14 @@ def _check_schemas(spec: JobSpec, path: Path, lines: Lines) -> None:
 
     found: list[InputError] = []
     for index, task in enumerate(spec.tasks):
-        if (cure := schemas.meant_by(task.output_schema or {})) is not None:
+        if not task.output_schema:
+            continue  # without one, what checks schemas is not imported
+        if (cure := schemas.meant_by(task.output_schema)) is not None:
             place: tuple[str | int, ...] = ("tasks", index, "schema")
             told = "checks nothing: none of its keys is a keyword of JSON Schema"
             hint = f"write  schema: {json.dumps(cure, ensure_ascii=False)}"
             found.append(InputError(told, file=path, line=line_of(place, lines), field=spell(place), hint=hint))
-        for inner, message in schemas.faults(task.output_schema or {}):
+        for inner, message in schemas.faults(task.output_schema):
             place = ("tasks", index, "schema", *inner)
             found.append(InputError(message, file=path, line=line_of(place, lines), field=spell(place)))
     if found:

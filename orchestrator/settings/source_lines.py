@@ -1,4 +1,4 @@
-"""YAML and TOML files whose errors name file, line and field.
+"""TOML files whose errors name file, line and field, and what YAML files (`yaml_files`) share with them.
 
 A file is read into plain data and a map from each value's path to its line. So a pydantic error at `("tasks", 0,
 "max_tokens")` becomes `job.yaml:14: tasks[0].max_tokens: ...`.
@@ -11,15 +11,13 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel, Tag, ValidationError
-from yaml.reader import ReaderError
 
 from orchestrator.core.errors import InputError
 from orchestrator.settings import corrections
-from orchestrator.settings.syntax_corrections import toml_hint, yaml_hint
+from orchestrator.settings.syntax_corrections import toml_hint
 
 Place = tuple[str | int, ...]
 Lines = Mapping[Place, int]
@@ -28,11 +26,6 @@ Model = TypeVar("Model", bound=BaseModel)
 
 MAX_BYTES = 1_000_000
 """Largest settings file; PyYAML needs a second for a quarter of it."""
-MAX_VALUES = 100_000
-"""Most values of a YAML file with its aliases expanded: 700 bytes of aliases can stand for a billion values."""
-MAX_LEVELS = 60
-MAX_NUMBER = 400
-"""Characters; the largest number in a float has 309 digits."""
 MAX_KEY_PARTS = 50
 MAX_KEY = 1000
 """Characters; an error spells out the keys that lead to its place."""
@@ -41,43 +34,6 @@ MAX_DIGITS = 4300
 """Python's limit for a number: conversion time grows with the square of its digits."""
 _LONG_NUMBER = re.compile(r"[0-9_]{4301,}|0x[0-9A-Fa-f_]{3000,}")
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
-
-# PyYAML lets these out if an explicit tag (`!!int x`) does not fit its value.
-_UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError)
-
-
-class _Yaml12(yaml.SafeLoader):
-    """YAML with the 1.2 core scalars: `22:00` and `no` stay strings, as their author meant."""
-
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}  # type: ignore[misc]
-
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        return super().construct_yaml_int(_short_number(node))
-
-    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
-        return super().construct_yaml_float(_short_number(node))
-
-
-def _short_number(node: yaml.ScalarNode) -> yaml.ScalarNode:
-    """Raise ConstructorError for a number whose digits would take minutes to convert."""
-    if len(node.value) > MAX_NUMBER:
-        problem = f"a number of {len(node.value):,} characters, more than {MAX_NUMBER}"
-        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-    return node
-
-
-_Yaml12.add_constructor("tag:yaml.org,2002:int", _Yaml12.construct_yaml_int)
-_Yaml12.add_constructor("tag:yaml.org,2002:float", _Yaml12.construct_yaml_float)
-
-for _tag, _pattern, _first in (
-    ("tag:yaml.org,2002:null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
-    ("tag:yaml.org,2002:bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
-    ("tag:yaml.org,2002:int", r"^[-+]?(?:0|[1-9][0-9]*)$", list("-+0123456789")),
-    ("tag:yaml.org,2002:float", r"^[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$",
-     list("-+0123456789.")),
-    ("tag:yaml.org,2002:merge", r"^<<$", ["<"]),
-):  # fmt: skip
-    _Yaml12.add_implicit_resolver(_tag, re.compile(_pattern), _first)
 
 
 def read_text(path: Path) -> str:
@@ -112,41 +68,6 @@ def text_of(content: bytes, path: Path) -> str:
         raise InputError(f"is not UTF-8 text: {error.reason}", file=path, line=line, hint=hint) from None
 
 
-def load_yaml(path: Path) -> tuple[Any, Lines]:
-    """Return data and the line of each value. Raises InputError for syntax errors and repeated keys."""
-    text = read_text(path)
-    try:
-        loader = _Yaml12(text)
-        try:
-            node = loader.get_single_node()
-            lines: dict[Place, int] = {}
-            if node is not None:
-                _note_lines(node, (), lines, path)
-            data = loader.construct_document(node) if node is not None else None
-        finally:
-            loader.dispose()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        hint = None if mark is None else yaml_hint(text.splitlines(), mark.line, str(error.problem))
-        raise InputError(
-            f"is not valid YAML: {error.problem}", file=path, line=mark.line + 1 if mark else None, hint=hint
-        ) from None
-    except ReaderError as error:
-        line = text[: error.position].count("\n") + 1
-        raise InputError(f"is not valid YAML: {error.reason}", file=path, line=line) from None
-    except RecursionError:
-        raise _too_deep(path) from None
-    except _UNREADABLE as error:
-        raise InputError(f"is not valid YAML: {error}", file=path) from None
-    _refuse_long_keys(data, text, path)
-    _refuse_no_text(data, (), lines, path)
-    return data, lines
-
-
-def _too_deep(path: Path, line: int | None = None) -> InputError:
-    return InputError("is nested too deeply, or in itself", file=path, line=line)
-
-
 def _refuse_long_number(text: str, path: Path) -> None:
     """Raise InputError for more consecutive digits than Python converts to a number."""
     if found := _LONG_NUMBER.search(text):
@@ -154,15 +75,15 @@ def _refuse_long_number(text: str, path: Path) -> None:
         raise InputError(f"a number has more than {MAX_DIGITS:,} digits", file=path, line=line)
 
 
-def _refuse_no_text(data: Any, place: Place, lines: Lines, path: Path) -> None:
+def refuse_no_text(data: Any, place: Place, lines: Lines, path: Path) -> None:
     """Raise InputError for NUL or a lone surrogate, which no file name, database or JSON accepts."""
     if isinstance(data, Mapping):
         for key, value in data.items():
-            _refuse_no_text(str(key), (*place, str(key)), lines, path)
-            _refuse_no_text(value, (*place, str(key)), lines, path)
+            refuse_no_text(str(key), (*place, str(key)), lines, path)
+            refuse_no_text(value, (*place, str(key)), lines, path)
     elif isinstance(data, list):
         for index, value in enumerate(data):
-            _refuse_no_text(value, (*place, index), lines, path)
+            refuse_no_text(value, (*place, index), lines, path)
     elif isinstance(data, str) and _NO_TEXT.search(data):
         raise InputError(
             "holds a NUL or half a character, which is not text",
@@ -170,7 +91,7 @@ def _refuse_no_text(data: Any, place: Place, lines: Lines, path: Path) -> None:
         )  # fmt: skip
 
 
-def _refuse_long_keys(data: Any, text: str, path: Path) -> None:
+def refuse_long_keys(data: Any, text: str, path: Path) -> None:
     """Raise InputError for a key that would fill a screen in a message."""
     inside = data.values() if isinstance(data, Mapping) else data if isinstance(data, list) else ()
     for key in data if isinstance(data, Mapping) else ():
@@ -178,33 +99,7 @@ def _refuse_long_keys(data: Any, text: str, path: Path) -> None:
             line = text[: max(0, text.find(str(key)[:MAX_KEY]))].count("\n") + 1
             raise InputError(f"a key of more than {MAX_KEY:,} characters", file=path, line=line)
     for value in inside:
-        _refuse_long_keys(value, text, path)
-
-
-def _note_lines(node: yaml.Node, place: Place, lines: dict[Place, int], path: Path) -> None:
-    line = node.start_mark.line + 1
-    if len(lines) >= MAX_VALUES:
-        raise InputError(
-            f"has more than {MAX_VALUES:,} values when its aliases (*name) are written out", file=path, line=line
-        )
-    if len(place) > MAX_LEVELS:
-        raise _too_deep(path, line)
-    lines[place] = line
-    if isinstance(node, yaml.MappingNode):
-        for key_node, value in node.value:
-            here = (*place, str(key_node.value))
-            if here in lines and key_node.value != "<<":
-                raise InputError(
-                    f"the key {key_node.value!r} is given twice (first in line {lines[here]})",
-                    file=path,
-                    line=key_node.start_mark.line + 1,
-                    field=spell(here),
-                )
-            _note_lines(value, here, lines, path)
-            lines[here] = key_node.start_mark.line + 1
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            _note_lines(value, (*place, index), lines, path)
+        refuse_long_keys(value, text, path)
 
 
 def load_toml(path: Path, text: str | None = None) -> tuple[dict[str, Any], Lines]:
@@ -226,8 +121,8 @@ def load_toml(path: Path, text: str | None = None) -> tuple[dict[str, Any], Line
         _refuse_long_number(text, path)
         raise InputError(f"is not valid TOML: {error}", file=path) from None
     lines = _toml_lines(text)
-    _refuse_long_keys(data, text, path)
-    _refuse_no_text(data, (), lines, path)
+    refuse_long_keys(data, text, path)
+    refuse_no_text(data, (), lines, path)
     return data, lines
 
 

@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from orchestrator.settings.job_spec import json_schema
-from orchestrator.settings.source_lines import load_yaml
+from orchestrator.settings.yaml_files import load_yaml
 from tests.support.cli import Orch, write_config
 from tests.support.process import Upstream
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from orchestrator.core.model import RequestState
-from orchestrator.pipeline import merged_lines
+from orchestrator.pipeline.finish.finisher import merged_lines
 from tests.emulator.driving import chat_line
 from tests.support.hostedjob import MODEL, Desk, script
 

@@ -38,11 +38,11 @@ from orchestrator.backends.package import BackendAccess, package_of
 from orchestrator.backends.vertex.settings import VertexBackend
 from orchestrator.core.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
 from orchestrator.core.model import CancelCode, Job
-from orchestrator.pipeline import Pipeline
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.backend_set import BackendSet
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.build import intake
+from orchestrator.pipeline.job_steps import Pipeline
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.settings.backends import Backend, HostedBackend
 from orchestrator.settings.config import Config, ModelPrice, RateSettings

@@ -18,8 +18,8 @@ from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
 from orchestrator.core.model import CancelCode, Job
 from orchestrator.daemon.loop import Daemon
-from orchestrator.pipeline import merged_lines
 from orchestrator.pipeline.build import intake
+from orchestrator.pipeline.finish.finisher import merged_lines
 from orchestrator.pipeline.provider_calls import Inline
 from orchestrator.reports import status
 from orchestrator.settings.config import load

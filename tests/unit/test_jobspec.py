@@ -18,7 +18,7 @@ from orchestrator.core.errors import InputError
 from orchestrator.settings.deadlines import deadline_at
 from orchestrator.settings.job_file import lines_of, load
 from orchestrator.settings.job_spec import JobSpec, json_schema
-from orchestrator.settings.source_lines import load_yaml
+from orchestrator.settings.yaml_files import load_yaml
 
 ROOT = Path(__file__).parents[2]
 GOOD = """\

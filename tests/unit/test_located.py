@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.core.errors import InputError
-from orchestrator.settings.source_lines import line_of, load_toml, load_yaml, spell, validated
+from orchestrator.settings.source_lines import line_of, load_toml, spell, validated
+from orchestrator.settings.yaml_files import load_yaml
 
 on_one_file = settings(max_examples=150)
 

@@ -16,8 +16,9 @@ from orchestrator.backends.files import translated
 from orchestrator.backends.gemini import answers
 from orchestrator.backends.gemini.requests import translate
 from orchestrator.backends.openai.api import ApiAnswer
+from orchestrator.backends.openai.chat_rows import sent_rows
 from orchestrator.backends.openai.http_api import HttpAPI, converted, path_of
-from orchestrator.backends.openai.translated import nothing_sent, sent_rows, sized
+from orchestrator.backends.openai.translated import nothing_sent, sized
 from orchestrator.backends.result_lines import lines
 
 _KIND = "application/jsonl"

@@ -3,87 +3,40 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import httpx2
-import msgspec
 
 from orchestrator.backends import BatchOrder, DoctorCheck, Download, Intent, RemoteBatch, Sighting
-from orchestrator.backends.files import keep, request_lines
+from orchestrator.backends.files import keep
 from orchestrator.backends.openai.api import ApiAnswer, BatchAPI
 from orchestrator.backends.openai.batches import OpenAIBatches
+from orchestrator.backends.openai.chat_rows import Translate, translated_rows
 from orchestrator.backends.profiles import Profile
 from orchestrator.core.batch_api import BatchStatus
-from orchestrator.core.errors import BackendRefused, InputError, OrchError
+from orchestrator.core.errors import BackendRefused, OrchError
 from orchestrator.policy.batch_errors import TOO_FEW_ROWS
 from orchestrator.policy.quota import few_rows
 
-CHAT = "/v1/chat/completions"
 REFUSED = "unsupported_parameter"
 """The code of a row that was not sent because a field has no counterpart."""
 NOTHING_SENT = "refused:"
 """The id of an upload without a row that could be translated."""
-DATA_URL = re.compile(r"data:([\w.+/-]+)(?:;[\w.=-]+)*;base64,", re.ASCII)
-"""The beginning of a picture or file within a request, with its media type."""
-Json = dict[str, Any]
-Translate = Callable[[Mapping[str, Any]], Json]
-"""Returns the provider's request for a chat completion's body. Raises InputError, which names the field."""
-
-
-class _Line(msgspec.Struct):
-    custom_id: str
-    body: dict[str, Any]
-    url: str = CHAT
-
-
-decode_line = msgspec.json.Decoder(_Line).decode
-
-
-def sent_rows(source: Iterable[bytes], translate: Translate) -> Iterator[tuple[str, Json]]:
-    """Yield the custom_id and the request of each row that has a counterpart.
-
-    Raises InputError for a line that is not a request.
-    """
-    for custom_id, request, _ in _rows(source, translate):
-        if request is not None:
-            yield custom_id, request
 
 
 def _refused_lines(source: Iterable[bytes], translate: Translate) -> Iterator[bytes]:
     """Yield the result line of each row that is not sent, with the field's name."""
-    for custom_id, _, error in _rows(source, translate):
+    for custom_id, _, error in translated_rows(source, translate):
         if error is None:
             continue
         message = f"{error.field}: {error.message}"
         told = {"message": message, "type": "invalid_request_error", "param": error.field, "code": REFUSED}
         response = {"status_code": 400, "request_id": None, "body": {"error": told}}
         yield json.dumps({"id": None, "custom_id": custom_id, "response": response, "error": None}).encode()
-
-
-def _rows(source: Iterable[bytes], translate: Translate) -> Iterator[tuple[str, Json | None, InputError | None]]:
-    for line in request_lines(source, decode_line):
-        try:
-            if line.url != CHAT:
-                raise InputError(f"only {CHAT} has a counterpart", field="url")
-            yield line.custom_id, translate(line.body), None
-        except InputError as error:
-            yield line.custom_id, None, error
-
-
-def parts_of(content: Any, where: str) -> list[tuple[Any, str]]:
-    """Return the parts of a message's content, each with its place for errors. A text is one part."""
-    if content is None:
-        return []
-    if isinstance(content, str):
-        return [({"type": "text", "text": content}, where)]
-    if not isinstance(content, list):
-        raise InputError("must be a text or a list of parts", field=f"{where}.content")
-    return [(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
 
 
 def sized(file: BinaryIO) -> int:
@@ -114,7 +67,7 @@ class TranslatedBatches(OpenAIBatches):
         """Refuse a batch that has too few rows without those that are not sent."""
         if (least := self._profile.limits.min_rows) > 1:
             with path.open("rb") as source:
-                counts = Counter(error is None for _, _, error in _rows(source, self._translate))
+                counts = Counter(error is None for _, _, error in translated_rows(source, self._translate))
             if counts[False] and 0 < counts[True] < least:
                 why = f"{few_rows(least, counts[True])}: rows with a field without a counterpart are not sent"
                 raise BackendRefused(f"{self._name}: {why}", status=None, code=TOO_FEW_ROWS)

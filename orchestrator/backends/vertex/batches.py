@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from orchestrator.backends import RemoteBatch
-from orchestrator.backends.openai.translated import BucketBatches, sent_rows
+from orchestrator.backends.openai.chat_rows import sent_rows
+from orchestrator.backends.openai.translated import BucketBatches
 from orchestrator.backends.profiles import Profile
 from orchestrator.backends.result_lines import lines
 from orchestrator.backends.vertex.api import VertexAPI

@@ -14,7 +14,7 @@ import msgspec
 
 from orchestrator.backends import lenient, line_digest
 from orchestrator.backends.gemini.answers import result_row
-from orchestrator.backends.openai.translated import decode_line, sent_rows
+from orchestrator.backends.openai.chat_rows import decode_line, sent_rows
 from orchestrator.backends.vertex.echoes import Echoes, request_digest
 from orchestrator.backends.vertex.requests import translate
 from orchestrator.core.batch_api import JSON_ERRORS

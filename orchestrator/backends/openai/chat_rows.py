@@ -1,0 +1,62 @@
+"""Rows of OpenAI's input files for a provider whose bodies are others. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from orchestrator.backends.files import request_lines
+from orchestrator.core.errors import InputError
+
+CHAT = "/v1/chat/completions"
+DATA_URL = re.compile(r"data:([\w.+/-]+)(?:;[\w.=-]+)*;base64,", re.ASCII)
+"""The beginning of a picture or file within a request, with its media type."""
+Json = dict[str, Any]
+Translate = Callable[[Mapping[str, Any]], Json]
+"""Returns the provider's request for a chat completion's body. Raises InputError, which names the field."""
+
+
+class _Line(msgspec.Struct):
+    custom_id: str
+    body: dict[str, Any]
+    url: str = CHAT
+
+
+decode_line = msgspec.json.Decoder(_Line).decode
+
+
+def sent_rows(source: Iterable[bytes], translate: Translate) -> Iterator[tuple[str, Json]]:
+    """Yield the custom_id and the request of each row that has a counterpart.
+
+    Raises InputError for a line that is not a request.
+    """
+    for custom_id, request, _ in translated_rows(source, translate):
+        if request is not None:
+            yield custom_id, request
+
+
+def translated_rows(
+    source: Iterable[bytes], translate: Translate
+) -> Iterator[tuple[str, Json | None, InputError | None]]:
+    """Yield the custom_id of each row, and its request, or the field without a counterpart."""
+    for line in request_lines(source, decode_line):
+        try:
+            if line.url != CHAT:
+                raise InputError(f"only {CHAT} has a counterpart", field="url")
+            yield line.custom_id, translate(line.body), None
+        except InputError as error:
+            yield line.custom_id, None, error
+
+
+def parts_of(content: Any, where: str) -> list[tuple[Any, str]]:
+    """Return the parts of a message's content, each with its place for errors. A text is one part."""
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [({"type": "text", "text": content}, where)]
+    if not isinstance(content, list):
+        raise InputError("must be a text or a list of parts", field=f"{where}.content")
+    return [(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
