@@ -41,6 +41,7 @@ class Books:
     left_here: list[str]
     ledger: Usage
     cost: Decimal
+    uncertain: Decimal
     lines: list[dict[str, Any]]
     asked: dict[str, int]
     batches: list[dict[str, Any]]
@@ -67,6 +68,7 @@ class Books:
             left_here=[str(path.relative_to(folder)) for path in paths if not path.name.endswith(_KEPT)],
             ledger=_sum(total.usage for total in totals),
             cost=sum((total.cost for total in totals), Decimal(0)),
+            uncertain=sum(booked_twice(store, job).values(), Decimal(0)),
             lines=bill["lines"],
             asked=bill["asked"],
             batches=state["batches"],
@@ -174,8 +176,12 @@ def _of_bill(schedule: Schedule, books: Books) -> Iterator[str]:
         if booked + lost[kind] != billed:
             yield f"{billed} {kind} tokens are billed, {booked} booked and {lost[kind]} lost at the provider"
     cost = cost_of(books.ledger)
-    if books.cost != cost:
-        yield f"the ledger says ${books.cost}, its tokens cost ${cost}"
+    faults = {blow.fault["do"] for blow in schedule.blows}
+    # Under an unknown word, Mistral's failed batch looks like one that ended without a row, which may have run.
+    is_hidden = {"fails", "new_status"} <= faults and "mistral" in schedule.order
+    booked = books.cost - (books.uncertain if is_hidden else 0)
+    if booked != cost:
+        yield f"the ledger says ${booked}, its tokens cost ${cost}"
 
 
 def _of_batches(books: Books) -> Iterator[str]:
