@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -105,7 +106,8 @@ class TranslatedBatches(OpenAIBatches):
         yield from self._beside(input_path)
 
     def _beside(self, input_path: Path) -> Iterator[bytes]:
-        with input_path.open("rb") as source:
+        """Yield the lines of rows that were not sent; an adopted batch may have no input file here."""
+        with suppress(FileNotFoundError), input_path.open("rb") as source:
             yield from _refused_lines(source, self._translate)
 
 

@@ -223,13 +223,13 @@ class UnknownBatches:
         if ids is None:
             if _has_answered_nothing(batch):
                 return None
+            if not handle.profile.names_rows:
+                return self._taken_over(job, shard, shard.model, handle, batch, dissolve)
             if same is None or batch.rows not in (None, same.rows):
                 del self._looked_up[batch.id]
                 raise Uncertain(f"{handle.name} has batch {batch.id} of this job, and its rows cannot be read yet")
             ids = frozenset(self._store.rows.custom_ids(same.id))
         if same is not None and ids == self._store.rows.custom_ids(same.id):
-            if not handle.profile.names_rows:
-                self._lines(job, same, handle)  # its results are read with the lines that were sent
             self._take(same, handle, batch)
             return (
                 f"batch {batch.id} belongs to shard {same.id}, which was sent before the store was put back: adopted"
