@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from orchestrator.core.batch_api import JSON_ERRORS, NO_BODY, BatchUsage, InputTokensDetails, OutputTokensDetails
-from orchestrator.core.unfinished import ChoiceEnd, choice_ends, error_of, first_choice, why_unfinished
+from orchestrator.core.finish_reasons import ChoiceEnd, choice_ends, error_of, first_choice, why_unfinished
 
 MOST_TOKENS = 10**8
 _LATEST = 10**11

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from orchestrator.core.unfinished import WINDOW_FULL, end_kind
+from orchestrator.core.finish_reasons import WINDOW_FULL, end_kind
 from orchestrator.policy.answer_text import Answer
 
 _AT_BOUND = frozenset(

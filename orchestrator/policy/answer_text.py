@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from orchestrator.core import batch_api, unfinished
+from orchestrator.core import batch_api, finish_reasons
 from orchestrator.policy import answer_parts
 
 _QUOTE = ord('"')
@@ -106,7 +106,7 @@ def answer_of(body: msgspec.Raw) -> Answer:
     """Return the answer in a body of chat completions, completions, responses, embeddings or any other kind."""
     try:
         choices = _decode_usual(body).choices
-        choice = choices[0] if len(choices) == 1 else unfinished.first_choice(choices)
+        choice = choices[0] if len(choices) == 1 else finish_reasons.first_choice(choices)
     except (*batch_api.JSON_ERRORS, IndexError):
         return _response(body) or _odd_answer(body)
     said = choice.message
@@ -137,7 +137,7 @@ def _odd_answer(body: msgspec.Raw) -> Answer:
         with suppress(*batch_api.JSON_ERRORS):
             choices.append(_decode_choice(raw))
     if choices:
-        return replace(_of_choice(unfinished.first_choice(choices)), choices=len(choices))
+        return replace(_of_choice(finish_reasons.first_choice(choices)), choices=len(choices))
     output = answer_parts.read(parts.output)
     if isinstance(output, list):
         return _of_response(output, answer_parts.read(parts.incomplete_details))
@@ -157,7 +157,7 @@ def _each(raw: msgspec.Raw) -> list[msgspec.Raw]:
 
 
 def _of_choice(choice: _OddChoice) -> Answer:
-    end = unfinished.end_word(answer_parts.read(choice.finish_reason))
+    end = finish_reasons.end_word(answer_parts.read(choice.finish_reason))
     message: dict[str, Any] = {}
     for raw in (choice.message, choice.delta):
         if not message:
@@ -196,7 +196,7 @@ def text_of(line: batch_api.ResultLine) -> str | None:
 
 def _end_of(incomplete: Any) -> str | None:
     """Return why a Responses API answer is incomplete, in a chat completion's terms; None if it is complete."""
-    reason = unfinished.end_word(incomplete)
+    reason = finish_reasons.end_word(incomplete)
     return "length" if reason in ("max_output_tokens", "max_tokens") else reason or None
 
 

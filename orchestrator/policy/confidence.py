@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from orchestrator.core.batch_api import JSON_ERRORS
-from orchestrator.core.unfinished import first_choice
+from orchestrator.core.finish_reasons import first_choice
 
 ENOUGH = 20
 """Known answers needed to calibrate."""

@@ -11,7 +11,7 @@ import msgspec
 from orchestrator.backends import lenient
 from orchestrator.core.answers import MOST_TOKENS
 from orchestrator.core.errors import InputError
-from orchestrator.core.unfinished import is_error
+from orchestrator.core.finish_reasons import is_error
 from orchestrator.policy import answer_parts
 
 REFUSED = "unsupported_parameter"

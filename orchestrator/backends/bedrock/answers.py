@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.backends import lenient
 from orchestrator.backends.bedrock.requests import custom_id_of
-from orchestrator.core.unfinished import is_error
+from orchestrator.core.finish_reasons import is_error
 
 _ENDS = {
     "end_turn": "stop",

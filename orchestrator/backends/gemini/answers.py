@@ -12,7 +12,7 @@ from typing import Any
 
 from orchestrator.backends import HOME_KEY, SHARD_KEY, BatchOrder, lenient
 from orchestrator.core.error_body import openai_error, read_error_value
-from orchestrator.core.unfinished import is_error
+from orchestrator.core.finish_reasons import is_error
 
 _FILTERED = frozenset(
     {"SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "LANGUAGE", "MODEL_ARMOR", "IMAGE_SAFETY",

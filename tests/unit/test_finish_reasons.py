@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from orchestrator.core.answers import read_answer
-from orchestrator.core.unfinished import end_word
+from orchestrator.core.finish_reasons import end_word
 
 
 def chat(end: Any, **more: Any) -> dict[str, Any]:
