@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from orchestrator.backends import BatchOrder
 from orchestrator.backends.buckets import BucketPrefix
+from orchestrator.backends.echoes import Echoes, request_digest
 from orchestrator.backends.open import limits_of, profile_for
 from orchestrator.backends.package import BackendAccess
 from orchestrator.backends.vertex import PACKAGE
-from orchestrator.backends.vertex.echoes import Echoes, request_digest
 from orchestrator.backends.vertex.jobs import batch_of, creation, results_in
-from orchestrator.backends.vertex.requests import translate
+from orchestrator.backends.vertex.requests import SPOKEN, translate
 from orchestrator.backends.vertex.results import digest_of, matched, request_lines
 from orchestrator.core.errors import InputError, UsageError
 from tests.support.google import vertex_settings
@@ -43,7 +43,7 @@ def answered(request: object, text: str = "yes", **more: Any) -> bytes:
 
 
 def ids_of(lines: list[bytes], rows: list[tuple[str, Json]]) -> list[str]:
-    return [json.loads(line)["custom_id"] for line in matched(lines, Echoes(rows))]
+    return [json.loads(line)["custom_id"] for line in matched(lines, Echoes(rows, SPOKEN))]
 
 
 # --- echoes
@@ -81,7 +81,7 @@ def rewritten(value: Any, dice: random.Random) -> Any:
 @given(st.lists(REQUESTS, min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_an_answer_is_never_given_to_a_row_with_another_request(requests: list[Json], dice: random.Random) -> None:
     rows = [(str(number), request) for number, request in enumerate(requests)]
-    echoes = Echoes(rows)
+    echoes = Echoes(rows, SPOKEN)
     order = [*requests]
     dice.shuffle(order)
     taken: list[str] = []
@@ -95,7 +95,7 @@ def test_an_answer_is_never_given_to_a_row_with_another_request(requests: list[J
 
 @given(REQUESTS, st.randoms(use_true_random=False))
 def test_a_request_is_found_in_other_words(request_: Json, dice: random.Random) -> None:
-    echoes = Echoes([("a", request_), ("b", sent("something else entirely"))])
+    echoes = Echoes([("a", request_), ("b", sent("something else entirely"))], SPOKEN)
     assert echoes.find(rewritten(request_, dice)) == request_digest(request_)
 
 
@@ -115,7 +115,10 @@ def test_requests_with_one_text_are_told_apart_by_their_config() -> None:
 def test_equal_requests_are_answered_in_turn_and_failures_come_last() -> None:
     rows = [("a", sent()), ("b", sent()), ("c", sent("other"))]
     failed = json.dumps({"status": "Internal Server Error", "request": sent(), "response": {}}).encode()
-    found = [json.loads(line) for line in matched([failed, answered(sent()), answered(sent("other"))], Echoes(rows))]
+    found = [
+        json.loads(line)
+        for line in matched([failed, answered(sent()), answered(sent("other"))], Echoes(rows, SPOKEN))
+    ]
     assert [(one["custom_id"], one["response"]["status_code"]) for one in found] == [
         ("a", 200),
         ("c", 200),
@@ -137,7 +140,7 @@ def test_an_echo_of_any_shape_finds_no_row_and_stops_nothing(echo: object) -> No
 
 
 def test_a_line_that_is_not_json_stays() -> None:
-    assert [*matched([b'{"status": "", "req'], Echoes([]))] == [b'{"status": "", "req']
+    assert [*matched([b'{"status": "", "req'], Echoes([], SPOKEN))] == [b'{"status": "", "req']
 
 
 # --- results
@@ -156,21 +159,21 @@ def test_a_line_that_is_not_json_stays() -> None:
 )  # fmt: skip
 def test_the_status_of_a_failed_row_is_read(status: str, code: int, message: str) -> None:
     line = json.dumps({"status": status, "request": sent(), "response": {}}).encode()
-    [found] = [json.loads(one) for one in matched([line], Echoes([("a", sent())]))]
+    [found] = [json.loads(one) for one in matched([line], Echoes([("a", sent())], SPOKEN))]
     assert found["response"]["status_code"] == code
     assert found["response"]["body"]["error"]["message"] == message
 
 
 def test_a_line_without_answer_and_error_is_unknown() -> None:
     line = json.dumps({"status": "", "request": sent(), "response": {}}).encode()
-    [found] = [json.loads(one) for one in matched([line], Echoes([("a", sent())]))]
+    [found] = [json.loads(one) for one in matched([line], Echoes([("a", sent())], SPOKEN))]
     assert found["error"]["code"] == "unknown_result"
 
 
 def test_a_model_has_its_own_name() -> None:
     line = json.loads(answered(sent()))
     line["response"]["modelVersion"] = "gemini-2.5-flash-001@default"
-    [found] = [json.loads(one) for one in matched([json.dumps(line).encode()], Echoes([("a", sent())]))]
+    [found] = [json.loads(one) for one in matched([json.dumps(line).encode()], Echoes([("a", sent())], SPOKEN))]
     assert found["response"]["body"]["model"] == "gemini-2.5-flash-001"
 
 

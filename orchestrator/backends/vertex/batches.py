@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from orchestrator.backends import RemoteBatch
+from orchestrator.backends.echoes import Echoes
 from orchestrator.backends.openai.chat_rows import sent_rows
 from orchestrator.backends.openai.translated import BucketBatches
 from orchestrator.backends.profiles import Profile
 from orchestrator.backends.result_lines import lines
 from orchestrator.backends.vertex.api import VertexAPI
-from orchestrator.backends.vertex.echoes import Echoes
-from orchestrator.backends.vertex.requests import translate
+from orchestrator.backends.vertex.requests import SPOKEN, translate
 from orchestrator.backends.vertex.results import digest_of, matched
 from orchestrator.backends.vertex.settings import VertexBackend
 
@@ -35,6 +35,6 @@ class VertexBatches(BucketBatches):
 
     def _read_lines(self, chunks: Iterable[bytes], input_path: Path) -> Iterator[bytes]:
         with input_path.open("rb") as source:
-            echoes = Echoes(sent_rows(source, translate))
+            echoes = Echoes(sent_rows(source, translate), SPOKEN)
         yield from matched(lines(chunks), echoes)
         yield from self._beside(input_path)

@@ -16,6 +16,8 @@ from orchestrator.policy.dialect.plain_schemas import plain_schema
 
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,299}")
 _DEEPEST = 15
+SPOKEN = ("contents", "systemInstruction")
+"""The fields of a request that hold the conversation."""
 _FIELDS = {"contents": "messages", "tools": "tools", "generationConfig": "response_format"}
 Json = dict[str, Any]
 

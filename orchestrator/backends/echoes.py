@@ -1,30 +1,34 @@
 """Rows of an input file, found by the request that an answer echoes. Pure.
 
-Vertex AI's lines have no id, and results come in any order. The echo is not always written as it was sent: nulls,
-defaults and other spellings of names and numbers are added. A request is therefore looked up as it was sent, then
-without what may change, then by its texts alone. A form that several different requests share finds none of them.
+For providers whose lines have no id, and whose results come in any order. The echo is not always written as it was
+sent: nulls, defaults and other spellings of names and numbers are added. A request is therefore looked up as it was
+sent, then without what may change, then by its conversation alone. A form that several different requests share finds
+none of them.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
 _HUMP = re.compile(r"_([a-z0-9])")
 _BASE64 = str.maketrans("-_", "+/")
-_SPOKEN = ("contents", "systemInstruction")
 _SILENT = frozenset({"role", "mimeType"})
 _SEVERAL = b""
 Json = dict[str, Any]
 
 
 class Echoes:
-    """The rows of an input file: `find` the request that is echoed, then take the ids of its rows in turn."""
+    """The rows of an input file: `find` the request that is echoed, then take the ids of its rows in turn.
 
-    def __init__(self, rows: Iterable[tuple[str, Json]]) -> None:
+    `spoken` are the fields of a request that hold the conversation.
+    """
+
+    def __init__(self, rows: Iterable[tuple[str, Json]], spoken: Sequence[str]) -> None:
+        self._fields = spoken
         self._ids: dict[bytes, list[str]] = {}
         self._next: dict[bytes, int] = {}
         self._plain: dict[bytes, bytes] = {}
@@ -33,7 +37,7 @@ class Echoes:
             sent = request_digest(request)
             self._ids.setdefault(sent, []).append(custom_id)
             plain = _plain(request)
-            for known, form in ((self._plain, plain), (self._spoken, [*_texts(plain)])):
+            for known, form in ((self._plain, plain), (self._spoken, self._texts(plain))):
                 key = request_digest(form)
                 known[key] = sent if known.get(key, sent) == sent else _SEVERAL
 
@@ -42,8 +46,9 @@ class Echoes:
         if (sent := request_digest(echo)) in self._ids:
             return sent
         plain = _plain(echo)
-        found = self._plain.get(request_digest(plain)) or self._spoken.get(request_digest([*_texts(plain)]))
-        return found or None
+        texts = self._texts(plain)
+        spoken = self._spoken.get(request_digest(texts)) if any(texts) else None
+        return self._plain.get(request_digest(plain)) or spoken or None
 
     def rows(self, sent: bytes) -> int:
         """Return the number of rows with a request."""
@@ -54,6 +59,11 @@ class Echoes:
         ids, number = self._ids[sent], self._next.get(sent, 0)
         self._next[sent] = number + 1
         return ids[min(number, len(ids) - 1)]
+
+    def _texts(self, plain: Any) -> list[list[str]]:
+        """Return the texts and data of a conversation in order."""
+        request = plain if isinstance(plain, dict) else {}
+        return [[*_leaves(request.get(field))] for field in self._fields]
 
 
 def request_digest(request: object) -> bytes:
@@ -78,14 +88,6 @@ def _plain(value: Any, name: str = "") -> Any:
 
 def _camel(name: str) -> str:
     return _HUMP.sub(lambda found: found[1].upper(), name)
-
-
-def _texts(plain: Any) -> Iterator[str]:
-    """Yield the texts and data of a conversation in order."""
-    request = plain if isinstance(plain, dict) else {}
-    for part in _SPOKEN:
-        yield part
-        yield from _leaves(request.get(part))
 
 
 def _leaves(value: Any) -> Iterator[str]:
