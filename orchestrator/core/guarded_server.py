@@ -10,7 +10,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -30,7 +30,9 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that closes overdue connections."""
+    """A uvicorn server that closes overdue connections, and stops as soon as it is asked to, from any thread."""
+
+    loop: asyncio.AbstractEventLoop
 
     def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
         super().__init__(config)
@@ -38,6 +40,36 @@ class Server(uvicorn.Server):
         shortest = min(1.0, patience.head / 4, patience.answer / 4)
         self._every = max(1, int(shortest * TICKS))
         self._connections = connections
+        self._leaving = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def leave(self) -> None:
+        """Stop serving once the answers under way are sent."""
+        self.should_exit = True
+        with suppress(AttributeError, RuntimeError):  # it has not started, or is over
+            self.loop.call_soon_threadsafe(self._leaving.set)
+
+    async def main_loop(self) -> None:
+        turn = 0
+        while not await self.on_tick(turn):
+            turn = (turn + 1) % 864_000
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1 / TICKS):
+                    await self._leaving.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for listener in (*self.servers, *(sockets or ())):
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await asyncio.sleep(0)  # idle connections are gone after it; uvicorn would give them a tenth of a second
+        if self.server_state.connections or self.server_state.tasks:
+            await super().shutdown(sockets)
+        else:
+            await self.lifespan.shutdown()
 
     async def on_tick(self, counter: int) -> bool:
         if counter % self._every == 0:
@@ -207,5 +239,5 @@ def threaded(app: Any, listener: socket.socket, connections: Connections, name: 
         try:
             yield
         finally:
-            server.should_exit = True
+            server.leave()
             thread.join()

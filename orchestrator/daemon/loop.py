@@ -60,7 +60,7 @@ from orchestrator.store import Store
 
 log = logging.getLogger(__name__)
 
-SHORTEST_WAIT, LONGEST_WAIT = 0.05, 1.0
+FIRST_WAIT, SHORTEST_WAIT, LONGEST_WAIT = 0.002, 0.05, 1.0
 HEALTH_SECONDS = 1.0
 BUSY_SHARE = 4.0
 TIDY_SECONDS = 3.0
@@ -142,7 +142,7 @@ class Daemon:
         (`mine`). It is BackendError once none of its upstreams has answered for longer than the backend's `patience`.
         A problem of the home itself is always raised: StorageError.
         """
-        wait = SHORTEST_WAIT
+        wait = FIRST_WAIT
         self._reloader.begin(now())
         keep(self._home, self._reloader.in_force)
         while not until():
@@ -151,7 +151,8 @@ class Daemon:
             tick(self)
             for heard in self.rounds:
                 heard()
-            wait = SHORTEST_WAIT if moved else min(LONGEST_WAIT, wait * 1.3)
+            # The rounds of a small job follow each other at once; those of a long one do not become more.
+            wait = min(SHORTEST_WAIT, wait * 2) if moved else min(LONGEST_WAIT, max(SHORTEST_WAIT, wait * 1.3))
             # Counting a million rows takes a while; it must not take the time that the rows need.
             if not moved:
                 wait = min(REACTION_SECONDS, max(wait, BUSY_SHARE * (time.monotonic() - began)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 import tempfile
@@ -47,7 +46,6 @@ class _Uvicorn(Server):
         self.settled = threading.Event()
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
-        self.loop = asyncio.get_running_loop()
         await super().startup(sockets)
         self.settled.set()
 
@@ -96,7 +94,7 @@ class ServerThread(SteeredServer):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._service.patience = None
-        self._server.should_exit = True
+        self._server.leave()
         self._thread.join()
         self.socket.unlink(missing_ok=True)
 
@@ -106,7 +104,7 @@ class ServerThread(SteeredServer):
         Leaving the block, in another thread, cuts the wait short.
         """
         self._service.patience = seconds
-        self._server.should_exit = True
+        self._server.leave()
         self._thread.join()
         self.socket.unlink(missing_ok=True)
 
