@@ -25,6 +25,8 @@ MAX_TABLES = 5
 SAMPLE_ROWS = 50
 ANSWER_SECONDS = 2.0
 _MAX_LINE = 1_000_000
+_NO_CHAT = re.compile(r"embed|rerank|whisper|\b(all-minilm|bge|gte|e5|tts)\b", re.IGNORECASE)
+"""Names of models that answer no chat, which Ollama and LM Studio list beside the others."""
 
 
 class FoundFiles(Struct):
@@ -112,11 +114,11 @@ def _json_rows(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
 
 
 def models_at(upstream: str) -> list[str]:
-    """Return the models that a server lists; empty if it does not answer within two seconds."""
+    """Return the models that a server lists, those that chat first; empty if it does not answer within two seconds."""
     try:
         with urlopen(f"{upstream}/models", timeout=ANSWER_SECONDS) as answer:
             listed = json.load(answer)["data"]
-        return [str(one["id"]) for one in listed]
+        return sorted((str(one["id"]) for one in listed), key=lambda name: bool(_NO_CHAT.search(name)))
     except (OSError, ValueError, KeyError, TypeError, HTTPException):
         return []
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.cli import run
 from tests.conftest import MakeUpstream
 from tests.support.process import Upstream
+from tests.support.scripted import Answer, scripted
 
 
 @pytest.fixture
@@ -113,6 +115,38 @@ def test_a_folder_of_documents_gets_a_job_beside_it(
     found = json.loads(capsys.readouterr().out)
     assert (found["documents"], found["requests"], found["problems"]) == (5, 10, [])
     assert run(["init", "Verträge 2026"]) == 2  # there is a job already
+
+
+def listed(*names: str, **more: Any) -> dict[str, Any]:
+    return {"object": "list", "data": [{"id": name, "object": "model", **more} for name in names]}
+
+
+LISTS: dict[str, tuple[Answer, str]] = {
+    "Ollama": (
+        Answer(listed("nomic-embed-text:latest", "llama3.2:3b", "all-minilm:l6-v2", created=1733, owned_by="library")),
+        '"llama3.2:3b"',
+    ),
+    "LM Studio": (
+        Answer(listed("text-embedding-nomic-embed-text-v1.5", "qwen2.5-7b-instruct", owned_by="organization_owner")),
+        "qwen2.5-7b-instruct",
+    ),
+    "Ollama without models": (Answer({"object": "list", "data": None}), "default"),
+    "only embeddings": (Answer(listed("nomic-embed-text:latest")), '"nomic-embed-text:latest"'),
+    "a key is asked for": (Answer({"error": {"message": "Invalid API key"}}, status=401), "default"),
+    "a page": (Answer(b"<html>LM Studio</html>"), "default"),
+    "another shape": (Answer([{"name": "llama"}]), "default"),
+}
+"""What servers list under /v1/models, and the model of the job file."""
+
+
+@pytest.mark.parametrize("server", LISTS)
+def test_the_first_model_that_chats_is_proposed(server: str, folder: Path) -> None:
+    answer, model = LISTS[server]
+    (folder / "letters").mkdir()
+    (folder / "letters" / "a.txt").write_text("A letter.")
+    with scripted(lambda _: answer) as running:
+        assert run(["init", "letters", "--upstream", running.base_url]) == 0
+    assert f"small: {{local: {model}}}" in (folder / "job.yaml").read_text()
 
 
 def test_settings_that_are_there_are_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
