@@ -123,11 +123,11 @@ def listed(*names: str, **more: Any) -> dict[str, Any]:
 
 LISTS: dict[str, tuple[Answer, str]] = {
     "Ollama": (
-        Answer(listed("nomic-embed-text:latest", "llama3.2:3b", "all-minilm:l6-v2", created=1733, owned_by="library")),
+        Answer(listed("nomic-embed-text:latest", "llama3.2:3b", "all-minilm:l6-v2", owned_by="library")),
         '"llama3.2:3b"',
     ),
     "LM Studio": (
-        Answer(listed("text-embedding-nomic-embed-text-v1.5", "qwen2.5-7b-instruct", owned_by="organization_owner")),
+        Answer(listed("text-embedding-nomic-embed-text-v1.5", "qwen2.5-7b-instruct")),
         "qwen2.5-7b-instruct",
     ),
     "Ollama without models": (Answer({"object": "list", "data": None}), "default"),
