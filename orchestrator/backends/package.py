@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.backends import Backend
     from orchestrator.backends.profiles import Profile
     from orchestrator.policy.dialect.rules import TableRule
+    from orchestrator.policy.prompt_cache import CacheRules
 
 Settings = TypeVar("Settings", bound=HostedBackend)
 
@@ -56,6 +57,10 @@ class BackendPackage(ABC, Generic[Settings]):
     def rules(self) -> tuple[TableRule, ...]:
         """Return lines of the tables of dialects beside those of policy. They are pure."""
         return ()
+
+    def prompt_cache(self) -> CacheRules | None:
+        """Return the rules of a cache that a row asked before a batch writes for it; None without such a cache."""
+        return None
 
 
 def package_of(settings: HostedBackend) -> BackendPackage[HostedBackend]:

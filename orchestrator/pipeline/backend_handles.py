@@ -11,6 +11,7 @@ from orchestrator.backends import Backend
 from orchestrator.backends.profiles import BatchLimits, Profile
 from orchestrator.core.model import Outcome, Price, Usage
 from orchestrator.policy.dialect import UNKNOWN, Recipient
+from orchestrator.policy.prompt_cache import CacheRules
 
 Models = Mapping[str, str | dict[str, str]]
 
@@ -42,7 +43,8 @@ class BackendHandle(Struct, frozen=True):
 
     `is_own` marks our own server, which may be polled at will and retries rows itself. `upstreams` counts its
     endpoints that are paid by the hour. `recipient` says how requests are spelled there. With `preflight`, one row is
-    asked synchronously before a batch of requests that it has never answered.
+    asked synchronously before a batch of requests that it has never answered. `prompt_cache` has the rules of a cache
+    that such a row writes for its batch.
     """
 
     name: str
@@ -55,3 +57,4 @@ class BackendHandle(Struct, frozen=True):
     upstreams: int = 0
     recipient: Recipient = UNKNOWN
     preflight: bool = False
+    prompt_cache: CacheRules | None = None

@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestrator.backends import Backend
 from orchestrator.backends.open import limits_of, open_backend, profile_for
+from orchestrator.backends.package import package_of
 from orchestrator.core.clock import now
 from orchestrator.core.model import Job
 from orchestrator.pipeline import disk
@@ -24,7 +25,7 @@ from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.settings.backends import Backend as BackendSettings
-from orchestrator.settings.backends import OwnServer, TimedBackend
+from orchestrator.settings.backends import HostedBackend, OwnServer, TimedBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -116,4 +117,5 @@ def handle_of(name: str, api: Backend, settings: BackendSettings, config: Config
         upstreams=settings.upstream_count if isinstance(settings, TimedBackend) else 0,
         recipient=recipient_of(settings),
         preflight=not isinstance(settings, OwnServer) and settings.preflight and profile.asks_directly,
+        prompt_cache=package_of(settings).prompt_cache() if isinstance(settings, HostedBackend) else None,
     )

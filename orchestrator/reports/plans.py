@@ -74,7 +74,9 @@ def plan_lines(
 def _asked_first(backend: str, rows: Sequence[FirstRow]) -> str:
     costs = [one.at_most for one in rows]
     most = "without a bound" if None in costs else f"at most {money(sum(filter(None, costs), Decimal(0)))}"
-    return f"asked first at {backend}: {number_of(len(rows), 'row')}, {most}"
+    saved = sum((one.saves for one in rows if one.saves is not None), Decimal(0))
+    saves = f"; the prompt cache that it writes saves about {money(saved)}" if saved else ""
+    return f"asked first at {backend}: {number_of(len(rows), 'row')}, {most}{saves}"
 
 
 def _span(cost: Cost) -> str:
@@ -119,7 +121,8 @@ def plan_json(found: Plan) -> dict[str, Any]:
         },
         "first_rows": [
             {"backend": one.backend, "model": one.model,
-             "at_most_usd": None if one.at_most is None else f"{one.at_most:f}"}
+             "at_most_usd": None if one.at_most is None else f"{one.at_most:f}",
+             "saves_usd": None if one.saves is None else f"{one.saves:f}"}
             for one in found.first_rows
         ],
         "expected_usd": f"{found.expected:f}",

@@ -10,9 +10,10 @@ from sqlalchemy import and_, func, select, true
 
 from orchestrator.core.model import JobId, RequestState, Span
 from orchestrator.core.shards import ShardState
+from orchestrator.policy.prompt_cache import MARK
 from orchestrator.store.database import Database
 from orchestrator.store.learned_tables import proven_requests
-from orchestrator.store.tables import IS_CANARY, IS_WAITING, keeps_from, requests, shards
+from orchestrator.store.tables import IS_CANARY, IS_WAITING, keeps_from, ledger, requests, shards
 
 NEWEST_SHARDS = 5
 """Batches of an earlier version whose requests are read for proofs."""
@@ -57,6 +58,19 @@ class Proofs:
             tx.execute(
                 self._db.upsert(proven_requests).on_conflict_do_nothing(), [{**key, "fields": one} for one in fields]
             )
+
+    def cache_use(self, backend: str, model: str, since: datetime) -> tuple[int, int]:
+        """Return the tokens read from a model's cache and written to it, in jobs that wrote it before their batches.
+
+        `model` is its name at the backend.
+        """
+        s, c = shards.c, ledger.c
+        jobs = select(s.job_id).where(s.backend == backend, s.preflight.startswith(MARK), s.created_at >= since)
+        sums = (func.coalesce(func.sum(c.cached_tokens), 0), func.coalesce(func.sum(c.cache_write_tokens), 0))
+        query = select(*sums).where(c.job_id.in_(jobs), c.backend == backend, c.model == model)
+        with self._db.read() as tx:
+            read, written = tx.execute(query).one()
+        return int(read), int(written)
 
     def smallest_waiting(self, job_id: JobId, avoid: tuple[str, ...], *, canary: bool = False) -> list[SampleRow]:
         """Return, of a job's waiting rows, the one with the shortest line for each endpoint, model and task."""

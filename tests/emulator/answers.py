@@ -331,6 +331,7 @@ def _message(asked: Asked, effect: Effect, tokens: Tokens, model: str, tier: str
             "input_tokens": tokens.input - tokens.cached - tokens.cache_write,
             "cache_creation_input_tokens": tokens.cache_write,
             "cache_read_input_tokens": tokens.cached,
+            "cache_creation": {"ephemeral_1h_input_tokens": tokens.cache_write if effect.is_hour else 0},
             "output_tokens": tokens.output,
             "output_tokens_details": {"thinking_tokens": tokens.reasoning},
             "service_tier": tier,

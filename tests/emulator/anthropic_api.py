@@ -50,7 +50,7 @@ def create(world: World, call: Call) -> Reply:
     batch = world.new_batch(call.flavour, call.account, MESSAGES, "msgbatch_", call.faults)
     target = world.new_path()
     try:
-        checked, refused = _take(world, call.path, target)
+        checked, refused = _take(world, call.account, call.path, target)
     except (msgspec.DecodeError, ValueError):
         raise refuse(400, "The request body is not valid JSON.") from None
     batch.model = checked.model
@@ -64,7 +64,7 @@ def create(world: World, call: Call) -> Reply:
     return Reply(_told(world, call, batch))
 
 
-def _take(world: World, body: Path, target: Path) -> tuple[Checked, dict[int, Effect]]:
+def _take(world: World, account: str, body: Path, target: Path) -> tuple[Checked, dict[int, Effect]]:
     """Write each request to `target`; what is wrong with its params is its effect. Raises Refusal."""
     with (
         body.open("rb") as source,
@@ -85,7 +85,11 @@ def _take(world: World, body: Path, target: Path) -> tuple[Checked, dict[int, Ef
             body_of = decode_body(request.params)
             asked = read(body_of, MESSAGES)
             models.add(body_of.model)
-            problem = _problem(world, msgspec.json.decode(request.params))
+            params = msgspec.json.decode(request.params)
+            problem = _problem(world, params)
+            if problem is None and b'"cache_control"' in raw:
+                at = world.now() + world.settings.cache_after_s
+                problem = world.cache.effect(account, params, at, writes=False)
             if problem is not None:
                 refused[index] = problem
             elif MARK in raw:

@@ -36,6 +36,8 @@ class Effect:
     """What becomes of a row. `code` and `message` are its error's where they are not the usual ones of its status,
     `unrun` is the code of a row that was given up, `place` the file that its line is in.
 
+    `reads` and `writes` are the tokens of Anthropic's cache, where a request is marked; `is_hour` those of an hour.
+
     `problem` is the error of a request that the provider refuses. `reasons` says whether completion_tokens has the
     reasoning in it, as the providers do but for one. `is_early`: it ended for its length before its bound. `odd` are
     the changes of its line, by their names in `oddlines`.
@@ -60,6 +62,9 @@ class Effect:
     wire: Literal["cut", "hang"] | None = None
     odd: tuple[str, ...] = ()
     problem: Problem | None = None
+    reads: int = 0
+    writes: int = 0
+    is_hour: bool = False
 
     @property
     def has_failed(self) -> bool:
@@ -78,8 +83,8 @@ class Effect:
         reasoning = 0 if self.reasons == "no" else completion // 2
         return Tokens(
             prompt,
-            prompt // 2 if self.is_cached else 0,
-            prompt // 4 if self.is_cache_written else 0,
+            self.reads or (prompt // 2 if self.is_cached else 0),
+            self.writes or (prompt // 4 if self.is_cache_written else 0),
             completion + (reasoning if self.reasons == "outside" else 0),
             reasoning,
         )

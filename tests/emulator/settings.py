@@ -18,8 +18,9 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     behind a model's name in answers, as the providers do with dates. `clock_offset_s` is how far the provider's clock
     is ahead in all that it tells, `tells_owner` whether answers name the organisation. `min_rows` are the fewest of a
     job of Bedrock, which knows a repeated create unless it `forgets_tokens`. `echoes` are the ways in which Vertex AI
-    writes a request beside its answer, each row in one of them. `requests_per_minute`, `tokens_per_minute` and
-    `latency_ms` are for synchronous calls, and in real time: that is what their clients wait in.
+    writes a request beside its answer, each row in one of them. Rows of an Anthropic batch look into the cache
+    `cache_after_s` after its creation. `requests_per_minute`, `tokens_per_minute`, `latency_ms` are for synchronous
+    calls, and in real time: that is what their clients wait in.
     """
 
     validating_s: Range = (5.0, 30.0)
@@ -37,6 +38,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     azure_queues: bool = False
     batches_per_hour: int = 2000
     min_rows: int = 100
+    cache_after_s: float = 30.0
     forgets_tokens: bool = False
     echoes: tuple[str, ...] = ("sent", "nulls", "snakes", "defaults")
     max_files: int | None = None

@@ -15,7 +15,7 @@ from tests.emulator.errors import Json, Problem, Refusal, problem_of, refuse
 from tests.emulator.limits import Limits, duration
 from tests.emulator.oddlines import odd_body
 from tests.emulator.refusals import refusal_of
-from tests.emulator.rowfaults import MARK, Effect, marked
+from tests.emulator.rowfaults import MARK, PLAIN, Effect, marked
 from tests.emulator.world import World
 
 
@@ -26,6 +26,8 @@ def chat(world: World, call: Call) -> Reply:
     asked = read(body, endpoint)
     headers = _admit(world, call, asked)
     effect = _effect(world, call, asked)
+    if call.flavour == "anthropic" and effect == PLAIN:
+        effect = world.cache.effect(call.account, call.json(), world.now(), writes=True)
     if effect.status >= 400:
         problem = problem_of(effect.status, effect.code)
         raise Refusal(effect.status, problem, headers)

@@ -15,6 +15,7 @@ from zlib import crc32
 
 from tests.emulator import bedrock_lines, gemini_lines, mistral_lines, vertex_lines
 from tests.emulator.answers import Asked
+from tests.emulator.anthropic_cache import PromptCache
 from tests.emulator.batch import Batch, Plan, plan
 from tests.emulator.clock import Clock
 from tests.emulator.errors import Json, Refusal, problem_of, refuse
@@ -77,6 +78,7 @@ class World:
         self.limits: dict[tuple[str, str, str], Limits] = {}
         self.requests: Counter[tuple[str, str, int]] = Counter()
         self.refused: Counter[tuple[str, str, str, str]] = Counter()
+        self.cache = PromptCache()
         self._effects = Effects()
         self._tries: Counter[bytes] = Counter()
         self._heap: list[tuple[float, int, str]] = []

@@ -11,6 +11,7 @@ from orchestrator.backends.profiles import CHAT_ONLY, MB, BatchLimits, Profile
 if TYPE_CHECKING:
     from orchestrator.backends import Backend
     from orchestrator.policy.dialect.rules import TableRule
+    from orchestrator.policy.prompt_cache import CacheRules
 
 # Its cap is 256 MB for a request, which may be slightly longer than its rows.
 PROFILE = Profile(
@@ -53,6 +54,11 @@ class AnthropicPackage(BackendPackage[AnthropicBackend]):
             ),
         )
         return AnthropicBatches(access.name, client, settings.max_tokens, silent, access.root)
+
+    def prompt_cache(self) -> CacheRules:
+        from orchestrator.backends.anthropic.caching import RULES
+
+        return RULES
 
     def rules(self) -> tuple[TableRule, ...]:
         from orchestrator.backends.anthropic.rules import ANTHROPIC_RULES

@@ -21,9 +21,11 @@ import msgspec
 from orchestrator.backends import line_digest
 from orchestrator.backends.anthropic.messages import CHAT, translate
 from orchestrator.backends.anthropic.results import refused_line
+from orchestrator.backends.cache_marks import marks_for
 from orchestrator.core import batch_api, request_lines
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import InputError, JobFilesError
+from orchestrator.policy.prompt_cache import marked
 
 _INLINE = "inline:"
 ANYWHERE = Path("/")
@@ -60,9 +62,10 @@ def translate_file(path: Path, shard: str, max_tokens: int) -> Counter[str]:
     try:
         with path.open("rb") as source, durable(requests(path)) as sent, durable(_refusals(path)) as refused:
             sent.write(_HEAD)
-            between = b""
+            between, marks = b"", marks_for(path)
             for number, (_, _, raw) in enumerate(request_lines.lines(source), 1):
                 line = _request_line(raw, path, number)
+                line.body = dict(marked(line.custom_id, line.body, marks))
                 try:
                     request, dropped = _request(line, f"{tag}-{number}-{line_digest(raw).hex()}", max_tokens)
                 except InputError as error:

@@ -11,12 +11,14 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from orchestrator.backends.open import profile_for
+from orchestrator.backends.package import package_of
 from orchestrator.core.errors import RefusedError, RequestRefused
 from orchestrator.core.model import Forecast, Job, Usage
 from orchestrator.core.money import amount, money
 from orchestrator.core.shards import Shard, ShardId
 from orchestrator.core.tokens import estimate
 from orchestrator.pipeline.dialects import recipient_of
+from orchestrator.pipeline.plan.cache_first import CachedBackend, cache_first
 from orchestrator.pipeline.plan.engine_speeds import ObservationMemory
 from orchestrator.pipeline.plan.forecasts import foreseen_by
 from orchestrator.pipeline.plan.orders import First, Orders, Sending
@@ -64,13 +66,20 @@ def first_rows(
             continue
         prices = prices_of(backend, config, lambda: now)
         home, models = Home(config.home), models_of(config, job)
+        known = set[int]()
         for one in unproven(store, home, job, route.backend, recipient_of(backend), models, now, only=only):
             if not is_priced(prices, one):
                 continue
             row = one.row
+            known.add(row.seq)
             usage = Usage(input_tokens=estimate(row.span.length), output_tokens=row.max_output or 0)
             most = None if row.max_output is None else prices.synchronous().at_most(one.model, usage)
             yield FirstRow(route.backend, one.model, None if most is None else most.cost)
+        if (rules := package_of(backend).prompt_cache()) is not None:
+            cached = CachedBackend(route.backend, recipient_of(backend), prices, rules)
+            for first in cache_first(store, home, job, cached, models, now, only=only):
+                if first.row.row.seq not in known:
+                    yield FirstRow(route.backend, first.row.model, first.at_most, first.saves)
 
 
 def with_first_rows(plan: Plan, rows: tuple[FirstRow, ...]) -> Plan:

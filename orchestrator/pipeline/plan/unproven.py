@@ -63,7 +63,7 @@ def unproven(
 
     With `only`, rows of these aliases count.
     """
-    kinds = _Kinds(store, home, job, backend, recipient, models, now)
+    kinds = RowKinds(store, home, job, backend, recipient, models, now)
     if job.kind is JobKind.BATCH:
         rows: Iterable[SampleRow] = store.proofs.first_waiting(job.id, avoid, MOST_READ, canary=canary)
     else:
@@ -81,7 +81,7 @@ def unproven(
     return [one for one in ranked if not kinds.is_proven(one)][:MOST_ASKED]
 
 
-class _Kinds:
+class RowKinds:
     """The sets of fields of rows, as written for a backend."""
 
     def __init__(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,6 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from orchestrator.backends import BatchOrder, Intent, RemoteBatch, Sighting, line_digest
+from orchestrator.backends.cache_marks import marks_for, write_marks
 from orchestrator.backends.profiles import window_for
 from orchestrator.core.engine_order import due_at
 from orchestrator.core.errors import (
@@ -39,10 +40,12 @@ from orchestrator.pipeline import lost_answers
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
 from orchestrator.pipeline.collect.settling import abandon
 from orchestrator.pipeline.dialects import LineWriter, line_writer
+from orchestrator.pipeline.plan import cache_first
 from orchestrator.pipeline.polls import PolledShard, SearchPhase, SendPhase
 from orchestrator.policy.batch_errors import NOT_SENT, STRAY_UPLOADS, input_is_missed
 from orchestrator.policy.evidence import DENIALS
 from orchestrator.policy.model_names import resolve_model
+from orchestrator.policy.prompt_cache import CacheMark
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
@@ -109,7 +112,7 @@ def submit(
     """
     now = admission.now
     writer = writer_of(store, job, shard, handle, models, now())
-    file_id = _uploaded(store, home, shard, handle, writer, watched, now)
+    file_id = _uploaded(store, home, job, shard, handle, writer, watched, now)
     if file_id is None:
         return None
     lost_answers.forget_here(home, shard.id)
@@ -180,9 +183,19 @@ def intend(
     return intended
 
 
+def _mark(path: Path, marks: Sequence[CacheMark]) -> None:
+    try:
+        write_marks(path, marks)
+    except OSError as error:
+        raise JobFilesError(
+            f"cannot write beside {path}: {error}", hint="free disk space, then run it again"
+        ) from error
+
+
 def _uploaded(
     store: Store,
     home: Home,
+    job: Job,
     shard: Shard,
     handle: BackendHandle,
     writer: LineWriter,
@@ -190,10 +203,14 @@ def _uploaded(
     now: Callable[[], datetime],
 ) -> str | None:
     """Return the shard's uploaded input; None if the backend refused it for good."""
-    if shard.input_file_id is not None:
+    path, rules = home.shard_input(shard.id), handle.prompt_cache
+    marks = () if rules is None else cache_first.marks_of(store, job, shard, rules, now())
+    # Marks that have outlived their cache would make each row pay for writing it.
+    if shard.input_file_id is not None and (rules is None or marks_for(path) == marks):
         return shard.input_file_id
-    path = home.shard_input(shard.id)
     write_input(store, home, shard, path, writer)
+    if rules is not None:
+        _mark(path, marks)
     file_id, began = None, now()
     try:
         file_id = handle.api.upload(path, f"{shard.id}.jsonl")

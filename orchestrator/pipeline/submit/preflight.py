@@ -8,7 +8,9 @@ and goes into a batch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -18,10 +20,12 @@ from orchestrator.core.atomic import durable
 from orchestrator.core.batch_api import BatchStatus, Provenance
 from orchestrator.core.errors import InputError, JobFilesError, NotSent
 from orchestrator.core.model import Job
+from orchestrator.core.money import money
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.tokens import estimate
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
 from orchestrator.pipeline.collect.learned_refusals import LearnedRefusals
+from orchestrator.pipeline.plan.cache_first import CachedBackend, CacheFirst, cache_first, mark_of
 from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.unproven import is_priced, is_wanted, unproven
 from orchestrator.pipeline.shard_context import ShardWork
@@ -36,11 +40,21 @@ from orchestrator.policy.preflight import (
     is_about_model,
     judge,
 )
+from orchestrator.policy.prompt_cache import CacheMark, cache_of, marked
 from orchestrator.policy.results import CANCELLED, RowRefusal
 from orchestrator.policy.sharding import Range
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
+
+class _Line(msgspec.Struct):
+    custom_id: str
+    method: str
+    url: str
+    body: dict[str, Any]
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
 UNKNOWN = "it was sent before a stop; whether it was answered is unknown"
 
 
@@ -68,7 +82,7 @@ def ask(
     writer = writer_of(store, job, shard, handle, models, admission.now())
     path = home.shard_input(shard.id)
     write_input(store, home, shard, path, writer)
-    line = path.read_bytes()
+    line = _with_mark(path.read_bytes(), mark_of(job, shard))
     intended = intend(store, home, shard, admission, handle.api.account(), shard.window_seconds)
     if isinstance(intended, Waits):
         return intended
@@ -82,10 +96,21 @@ def ask(
         return _end(store, home, intended, answer, Asked(PreflightFinding.UNCLEAR, error.message), admission.now())
     is_unlisted = is_about_model(answer) and handle.api.lists_model(model) is False
     asked = Asked(judge(answer, body_of(line), is_unlisted=is_unlisted), _words(answer))
+    if cache_of(shard.preflight) is not None and asked.finding is PreflightFinding.REFUSED:
+        # It may be about the mark, which the batch then does not have.
+        asked = Asked(PreflightFinding.UNCLEAR, asked.message)
     lessons = LearnedRefusals(store, home, job, intended, handle, model, admission.now())
     if asked.finding is PreflightFinding.REFUSED and _is_respelled(store, intended, answer, lessons):
         asked = Asked(PreflightFinding.UNCLEAR, f"{asked.message}; it is sent again in another spelling")
     return _end(store, home, intended, answer, asked, admission.now())
+
+
+def _with_mark(line: bytes, marks: Sequence[CacheMark]) -> bytes:
+    if not marks:
+        return line
+    parsed = _decode_line(line)
+    parsed.body = dict(marked(parsed.custom_id, parsed.body, marks))
+    return msgspec.json.encode(parsed)
 
 
 def _is_respelled(store: Store, shard: Shard, answer: DirectAnswer, lessons: LearnedRefusals) -> bool:
@@ -172,22 +197,31 @@ class Preflights:
             return []
         store, now = self._work.store, self._work.now()
         models, asked = self._work.backends.models(job), self._asked(job, handle)
-        found = unproven(
-            store,
-            self._work.home,
-            job,
-            handle.name,
-            handle.recipient,
-            models,
-            now,
-            order.avoid,
-            canary=order.canary,
-            only=order.only,
-        )
+        found = [
+            (one, one.fields, f"{one.model} has not answered such requests at {handle.name} before")
+            for one in unproven(
+                store,
+                self._work.home,
+                job,
+                handle.name,
+                handle.recipient,
+                models,
+                now,
+                order.avoid,
+                canary=order.canary,
+                only=order.only,
+            )
+            if is_priced(handle.price, one)
+        ]
+        known = {one.row.seq for one, _, _ in found}
+        for first in self._cache_first(job, handle, order, models):
+            if first.row.row.seq not in known:
+                why = f"its cache saves about {money(first.saves)} of the batches' cost"
+                found.append((first.row, first.preflight, why))
         number, added = store.shards.next_number(job.id), list[Shard]()
-        for one in found:
+        for one, preflight, why in found:
             row = one.row
-            if (row.endpoint, row.model, one.fields) in asked or not is_priced(handle.price, one):
+            if (row.endpoint, row.model, preflight) in asked:
                 continue
             shard = Shard(
                 id=ShardId(f"{job.id}.{number:03d}"),
@@ -197,19 +231,29 @@ class Preflights:
                 endpoint=row.endpoint,
                 model=row.model,
                 state=ShardState.PENDING,
-                reason=f"asked first: {one.model} has not answered such requests at {handle.name} before",
+                reason=f"asked first: {why}",
                 rows=1,
                 bytes=row.span.length + 1,
                 tokens=estimate(row.span.length),
                 max_output=row.max_output,
                 created_at=now,
-                preflight=one.fields,
+                preflight=preflight,
             )
             of_row = Range(row.endpoint, row.model, row.seq, row.seq, 1, shard.bytes)
             store.shards.add(shard, of_row, order.avoid, canary=order.canary)
             added.append(shard)
             number += 1
         return added
+
+    def _cache_first(self, job: Job, handle: BackendHandle, order: Sending, models: Models) -> Iterator[CacheFirst]:
+        """Yield the rows that write a cache for the order's batches."""
+        if handle.prompt_cache is None:
+            return
+        backend = CachedBackend(handle.name, handle.recipient, handle.price, handle.prompt_cache)
+        yield from cache_first(
+            self._work.store, self._work.home, job, backend, models, self._work.now(), order.avoid,
+            canary=order.canary, only=order.only,
+        )  # fmt: skip
 
     def _asked(self, job: Job, handle: BackendHandle) -> set[tuple[str, str, str]]:
         """Return what was asked for the job already and not refused: asking again would show nothing new."""

@@ -231,11 +231,15 @@ class Probe(Struct, frozen=True):
 
 
 class FirstRow(Struct, frozen=True):
-    """A row asked at a backend before its batch. `at_most` is in dollars; None if its answer has no length limit."""
+    """A row asked at a backend before its batch. `at_most` is in dollars; None if its answer has no length limit.
+
+    `saves` are the dollars that its batches are expected to save by the cache that it writes; None if it writes none.
+    """
 
     backend: str
     model: str
     at_most: Decimal | None
+    saves: Decimal | None = None
 
 
 class Plan(Struct, frozen=True):

@@ -1,0 +1,35 @@
+"""Marks of a shard's rows for their provider's prompt cache, in a file beside the shard's input.
+
+The lines of the input stay as they are, so that a lost batch is recognised by them with and without marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from orchestrator.core.atomic import durable
+from orchestrator.policy.prompt_cache import CacheMark
+
+_decode = msgspec.json.Decoder(tuple[CacheMark, ...]).decode
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.cache")
+
+
+def write_marks(path: Path, marks: Sequence[CacheMark]) -> None:
+    """Write the marks for the rows of an input file, or remove former ones. Raises OSError."""
+    if not marks:
+        _beside(path).unlink(missing_ok=True)
+        return
+    with durable(_beside(path)) as file:
+        file.write(msgspec.json.encode(marks))
+
+
+def marks_for(path: Path) -> tuple[CacheMark, ...]:
+    """Return the marks for the rows of an input file. Raises OSError."""
+    beside = _beside(path)
+    return _decode(beside.read_bytes()) if beside.exists() else ()

@@ -1,0 +1,132 @@
+"""A provider's prompt cache for the rows of a batch: their shared prefix, its mark, and what it saves. Pure.
+
+Rows of a batch run side by side, so none of them reads what another one writes. One row that is asked before the
+batch writes the cache for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+
+from msgspec import Struct
+
+from orchestrator.core.templates import template
+from orchestrator.settings.task_spec import Task
+
+ALIVE = Decimal("0.9")
+"""P(rows of a batch find the cache): it must outlive nine of ten batches of this provider twice over."""
+SPARE = 2
+"""How many times as long as a batch usually takes the cache must live."""
+MARK = "cache:"
+"""The beginning of `Shard.preflight` of a row that writes a cache."""
+_CODE = ("{{", "{%", "{#")
+
+
+class CacheLife(Struct, frozen=True):
+    """How long a cache lives after its last use; `name` is what the provider calls it."""
+
+    name: str
+    seconds: float
+
+
+class CacheRules(Struct, frozen=True):
+    """A provider's cache. `least` returns the fewest tokens of a prefix for a model. `lives`: the shortest first."""
+
+    least: Callable[[str], int]
+    lives: tuple[CacheLife, ...]
+
+    def life(self, usual_seconds: float) -> CacheLife | None:
+        """Return the shortest life that outlives batches that usually take this long."""
+        return next((life for life in self.lives if usual_seconds * SPARE <= life.seconds), None)
+
+
+class SharedPrefix(Struct, frozen=True):
+    """What all requests of a task begin with: its system prompt, and the words before its document."""
+
+    system: str
+    head: str
+
+    @property
+    def texts(self) -> list[str]:
+        """Its texts that are not empty."""
+        return [text for text in (self.system, self.head) if text]
+
+
+def shared_prefix(task: Task) -> SharedPrefix | None:
+    """Return what all requests of a task begin with; None if they share nothing, or are not chat completions."""
+    if task.kind == "embedding" or task.endpoint != "chat":
+        return None
+    system = task.system or ""
+    if system and (template(system).variables or any(mark in system for mark in _CODE)):
+        return None
+    # Without {{ text }}, the document is put before the question.
+    at = min((task.prompt.find(mark) for mark in _CODE if mark in task.prompt), default=0)
+    head = task.prompt[:at] if "text" in template(task.prompt).variables else ""
+    return SharedPrefix(system, head) if system or head else None
+
+
+class CacheMark(Struct, frozen=True):
+    """A prefix that is marked in the requests of a task, and its life."""
+
+    task: str
+    prefix: SharedPrefix
+    life: str
+
+    def is_for(self, custom_id: str) -> bool:
+        """True if a row is of the task: a provider may cache another task's schema with the prefix."""
+        return custom_id.rpartition("-")[0] == self.task
+
+    def put(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the body of a chat completion whose shared prefix ends with a mark; unchanged without the prefix."""
+        messages = [dict(message) for message in body.get("messages") or ()]
+        control = {"cache_control": {"type": "ephemeral", "ttl": self.life}}
+        system = [one for one in messages if one.get("role") == "system"]
+        user = next((one for one in messages if one.get("role") == "user"), None)
+        if [one.get("content") for one in system] != [self.prefix.system] * bool(self.prefix.system):
+            return dict(body)
+        if not self.prefix.head:
+            system[0]["content"] = [{"type": "text", "text": self.prefix.system, **control}]
+            return {**body, "messages": messages}
+        said = None if user is None else user.get("content")
+        if user is None or not isinstance(said, str) or not said.startswith(self.prefix.head):
+            return dict(body)
+        left = said[len(self.prefix.head) :]
+        user["content"] = [{"type": "text", "text": self.prefix.head, **control}, {"type": "text", "text": left}]
+        return {**body, "messages": messages}
+
+
+class PrefixCosts(Struct, frozen=True):
+    """Dollars for the shared prefix of a row in a batch: as usual, read from the cache, or written to it.
+
+    `first` is what the row that is asked first costs more than in the batch.
+    """
+
+    plain: Decimal
+    read: Decimal
+    write: Decimal
+    first: Decimal
+
+    def saving(self, rows: int) -> Decimal:
+        """Return the expected saving for this many rows; rows that miss the cache pay for writing it."""
+        return (rows - 1) * (ALIVE * (self.plain - self.read) - (1 - ALIVE) * (self.write - self.plain)) - self.first
+
+
+def preflight_of(life: str, task: str, fields: str) -> str:
+    """Return what `Shard.preflight` says of a row that writes a task's cache."""
+    return f"{MARK}{life}:{task} {fields}"
+
+
+def cache_of(preflight: str | None) -> tuple[str, str] | None:
+    """Return the life and the task of a row that writes a cache; None for other rows that are asked first."""
+    if preflight is None or not preflight.startswith(MARK):
+        return None
+    _, life, task = preflight.partition(" ")[0].split(":", 2)
+    return life, task
+
+
+def marked(custom_id: str, body: Mapping[str, Any], marks: Iterable[CacheMark]) -> Mapping[str, Any]:
+    """Return the body of a row's chat completion with the mark of its task, if there is one."""
+    mark = next((mark for mark in marks if mark.is_for(custom_id)), None)
+    return body if mark is None else mark.put(body)
