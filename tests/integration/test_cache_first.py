@@ -93,6 +93,22 @@ def test_one_row_writes_the_cache_and_the_batch_reads_it(claude: Desk, where: st
     assert desk.provider.calls("chat")[200] == before + 1
     assert any("its cache saves about $" in text for text in desk.events(job, "routed"))
     assert spent(desk) == paid(desk)
+    assert not desk.inputs(job)
+
+
+def test_a_process_that_ends_at_each_step_pays_once(claude: Desk) -> None:
+    desk = claude
+    job = desk.submit(job_file(desk, "Which desk?", system=LONG))
+    for _ in range(100):
+        desk.step(job)
+        desk.start_anew()
+        desk.provider.clock.advance(30)
+        if desk.is_over(job):
+            break
+    assert set(desk.ends(job).values()) == {"succeeded"}
+    assert [read > 0 for read, _ in tokens(desk, job)] == [False] + [True] * (ROWS - 1)
+    assert set(desk.billed().values()) == {1}
+    assert spent(desk) == paid(desk)
 
 
 def test_the_plan_tells_what_it_saves(claude: Desk) -> None:

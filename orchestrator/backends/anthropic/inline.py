@@ -21,7 +21,7 @@ import msgspec
 from orchestrator.backends import line_digest
 from orchestrator.backends.anthropic.messages import CHAT, translate
 from orchestrator.backends.anthropic.results import refused_line
-from orchestrator.backends.cache_marks import marks_for
+from orchestrator.backends.cache_marks import marks_for, write_marks
 from orchestrator.core import batch_api, request_lines
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import InputError, JobFilesError
@@ -142,6 +142,7 @@ def forget(file_id: str, root: Path = ANYWHERE) -> None:
         path = path_of(file_id, root)
         requests(path).unlink(missing_ok=True)
         _refusals(path).unlink(missing_ok=True)
+        write_marks(path, ())
 
 
 def requests(path: Path) -> Path:

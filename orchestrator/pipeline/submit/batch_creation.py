@@ -183,6 +183,15 @@ def intend(
     return intended
 
 
+def _is_marked(path: Path, marks: Sequence[CacheMark]) -> bool:
+    try:
+        return marks_for(path) == tuple(marks)
+    except OSError as error:
+        raise JobFilesError(
+            f"cannot read beside {path}: {error}", hint="check the disk, then run it again"
+        ) from error
+
+
 def _mark(path: Path, marks: Sequence[CacheMark]) -> None:
     try:
         write_marks(path, marks)
@@ -206,7 +215,7 @@ def _uploaded(
     path, rules = home.shard_input(shard.id), handle.prompt_cache
     marks = () if rules is None else cache_first.marks_of(store, job, shard, rules, now())
     # Marks that have outlived their cache would make each row pay for writing it.
-    if shard.input_file_id is not None and (rules is None or marks_for(path) == marks):
+    if shard.input_file_id is not None and (rules is None or _is_marked(path, marks)):
         return shard.input_file_id
     write_input(store, home, shard, path, writer)
     if rules is not None:
