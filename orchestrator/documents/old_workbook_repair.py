@@ -1,5 +1,4 @@
-"""Compacts Excel 97-2003 workbooks (.xls) whose sheets are mostly empty rows, as `workbook_repair` does for newer
-ones.
+"""Rewrites Excel 97-2003 workbooks (.xls) as `workbook_repair` does newer ones: empty areas, errors, long texts.
 
 A record of a cell begins with its row, so that only these numbers change. Source: [MS-XLS], 2.1.7.20.6.
 """
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 from orchestrator.documents import compound
 from orchestrator.documents.office import OLE
 from orchestrator.documents.types import DocumentProblem, ExtractionError
-from orchestrator.documents.workbook_repair import MOST_CELLS
+from orchestrator.documents.workbook_repair import ERRORS, MOST_CELLS
 
 _HEAD = struct.Struct("<HH")
 _BOUNDARIES = (0x0009, 0x0209, 0x0409, 0x0809)  # records that begin a sheet
@@ -23,6 +22,11 @@ _END, _SHEET, _DIMENSIONS, _LOCK = 0x000A, 0x0085, 0x0200, 0x002F
 _CONTINUE, _NOTHING, _MOST_SIZE = 0x003C, 0x089C, 0xFFFF
 _LONG_TEXT = re.compile(rb"\x07\x02[\x18-\x20]\x20..[\x00\x01]", re.DOTALL)
 """A record of a formula's text that is as long as a record may be."""
+_ERROR = re.compile(
+    rb"\x06[\0\2\4]..(.{6})\x02.([%s]).{3}\xff\xff" % b"".join(map(re.escape, map(bytes, zip(ERRORS)))), re.DOTALL
+)
+"""A formula that gives an error: the place and the format of its cell, and the error."""
+_LABEL = 0x0204
 _LOOK = 500
 """Number of a sheet's first records that may state its size."""
 _CELLS = frozenset((0x0006, 0x00BD, 0x00BE, 0x00D6, 0x00FD, 0x0201, 0x0203, 0x0204, 0x0205, 0x0208, 0x027E, 0x0406))
@@ -33,7 +37,8 @@ _BLANK = frozenset((0x00BE, 0x0201, 0x0208))
 def repaired(data: bytes) -> bytes:
     """Return the workbook as the library can read it; unchanged if it can already.
 
-    The used rows of sparse sheets are moved together, and long texts that formulas give become one record each.
+    The used rows of sparse sheets are moved together. Long texts that formulas give become one record each, and
+    errors become texts. Errors that were typed in are lost: their records have no room for a text.
     Raises what `olefile` and `struct` raise for damage.
     """
     if data[:1] == b"\x09" and data[1:2] in (b"\0", b"\2", b"\4"):
@@ -44,7 +49,8 @@ def repaired(data: bytes) -> bytes:
     if not name:
         return data
     sparse = [at for at in _sheets(stream) if _is_sparse(stream, at)]
-    if not (_join_texts(stream) or sparse):
+    changes = (_join_texts(stream), _write_errors(stream, is_wide=name == "Workbook"), sparse)
+    if not any(changes):
         return data
     for at in sparse:
         _move_together(stream, at)
@@ -92,6 +98,21 @@ def _join_texts(stream: bytearray) -> bool:
             stream[start:end] = _HEAD.pack(kind, len(text)) + text + _HEAD.pack(_NOTHING, rest) + bytes(rest)
             found = True
     return found
+
+
+def _write_errors(stream: bytearray, *, is_wide: bool) -> bool:
+    """Replace formulas that give errors by texts, which are never longer. True if any was replaced.
+
+    `is_wide`: texts state the width of their characters, as they do since Excel 97.
+    """
+    found = list(_ERROR.finditer(bytes(stream)))
+    for one in found:
+        text = ERRORS[one[2][0]].encode()
+        label = one[1] + struct.pack("<H", len(text)) + b"\0" * is_wide + text
+        start = one.start()
+        struct.pack_into("<H", stream, start, _LABEL)
+        stream[start + _HEAD.size : start + _HEAD.size + len(label)] = label
+    return bool(found)
 
 
 def _records(stream: bytearray, at: int) -> Iterator[tuple[int, int, int]]:

@@ -27,7 +27,7 @@ READERS: Mapping[str, int] = {
     "pdf": 7,
     "pptx": 5,
     "rtf": 4,
-    "sheets": 10,
+    "sheets": 11,
     "svg": 3,
     "text": 3,
     "xml": 3,

@@ -13,7 +13,7 @@ import re
 import struct
 import zipfile
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from orchestrator.documents.encoding import bom_of, wide_without_bom
 from orchestrator.documents.office_package import Package
@@ -21,6 +21,7 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 MOST_CELLS = 5_000_000
 """Cells of a sheet's rectangle. A cell takes 32 bytes in the library, and as many again as a Python object."""
+_BINARY_SHEETS = re.compile(r"xl/(worksheets|macrosheets)/[^/]+\.bin", re.IGNORECASE)
 _SHEETS = re.compile(r"xl/(worksheets|macrosheets)/[^/]+\.xml", re.IGNORECASE)
 _RELATIONS, _WORKBOOK, _BINARY = "xl/_rels/workbook.xml.rels", "xl/workbook.xml", "xl/workbook.bin"
 _TEXTS = ("xl/sharedstrings.xml", "xl/styles.xml", "[content_types].xml")
@@ -28,6 +29,10 @@ _TEXTS = ("xl/sharedstrings.xml", "xl/styles.xml", "[content_types].xml")
 _HEAD = 1024
 _ENCODING = re.compile(r"""\A(<\?xml\b[^>]*?)\s+encoding=(["'])[^"'>]*\2""")
 _NO_PART = re.compile(rb"""<(?:\w+:)?sheet\b[^>]*?:id=(["'])\1[^>]*?(?:/>|>\s*</(?:\w+:)?sheet>)""")
+_BINARY_ERROR = re.compile(
+    rb"(?:\x03\x09|\x0b[\x0d-\x7f]|\x0b[\x80-\xff].).{8}[\0\x07\x0f\x17\x1d\x24\x2a]", re.DOTALL
+)
+"""Bytes that may be a cell with an error."""
 _BEFORE_RELEASE = re.compile(rb"(</?)sstItem\b")
 _MACRO_SHEET = b"http://schemas.microsoft.com/office/2006/relationships/xlMacrosheet"
 _SHEET = b"http://schemas.openxmlformats.org/officeDocument/2006/relationships/worksheet"
@@ -39,7 +44,11 @@ _CELL = re.compile(rb"""(<(?:\w+:)?c\b[^>]*?\sr=["'])([A-Z]{1,3})(\d{1,7})""")
 _EMPTY_ROW = re.compile(rb"<(?:\w+:)?row\b[^>]*/>")
 _MERGED_WHOLE = re.compile(rb"""<(?:\w+:)?mergeCell\b[^>]*?ref=(["'])(?:[A-Z]+:[A-Z]+|\d+:\d+)\1[^>]*/>""")
 """Columns or rows merged as a whole, at which the library stops."""
-_BUNDLE_SHEET = 156
+_BUNDLE_SHEET, _CELL_ERROR, _CELL_TEXT, _FORMULA_ERROR = 156, 3, 6, 11
+ERRORS = {
+    0x00: "#NULL!", 0x07: "#DIV/0!", 0x0F: "#VALUE!", 0x17: "#REF!", 0x1D: "#NAME?", 0x24: "#NUM!", 0x2A: "#N/A",
+}  # fmt: skip
+"""Errors by their codes in binary workbooks ([MS-XLSB] 2.5.97.2)."""
 
 
 def repaired(data: bytes, package: Package) -> bytes:
@@ -52,7 +61,7 @@ def repaired(data: bytes, package: Package) -> bytes:
     for part in package.parts():
         if (repair := _repair_of(part, package)) is not None:
             whole = package.whole(part)
-            if (better := repair(_as_utf8(whole))) is not whole:
+            if (better := repair(whole if part.lower().endswith(".bin") else _as_utf8(whole))) is not whole:
                 changed[part] = better
     package.check_unread()
     return _rewritten(data, changed) if changed else data
@@ -63,6 +72,8 @@ def _repair_of(part: str, package: Package) -> Callable[[bytes], bytes] | None:
     name = part.lower()
     if _SHEETS.fullmatch(name):
         return _repaired_sheet
+    if _BINARY_SHEETS.fullmatch(name):
+        return _repaired_binary_sheet
     if name in _REPAIRS:
         return _REPAIRS[name]
     if name not in _TEXTS:
@@ -97,18 +108,40 @@ def _repaired_workbook(workbook: bytes) -> bytes:
 
 def _repaired_binary(workbook: bytes) -> bytes:
     """Drop the four bytes by which descriptions of sheets (BrtBundleSh) were longer before the release."""
-    out, at = bytearray(), 0
-    while at < len(workbook):
-        begin = at
-        kind, at = _number_of_7_bits(workbook, at, 2)
-        size, at = _number_of_7_bits(workbook, at, 4)
-        record, at = workbook[at : at + size], at + size
+    out = bytearray()
+    for kind, record, whole in _binary_records(workbook):
         if kind == _BUNDLE_SHEET and not _holds_two_texts(record, 8) and _holds_two_texts(record, 12):
+            size = len(record)
             out += struct.pack("BBBB", 0x9C, 0x01, (size - 4) & 0x7F | 0x80, (size - 4) >> 7)
             out += record[:4] + record[8:]
         else:
-            out += workbook[begin:at]
+            out += whole
     return workbook if out == workbook else bytes(out)
+
+
+def _repaired_binary_sheet(sheet: bytes) -> bytes:
+    """Replace errors by texts: both begin with column and format."""
+    if _BINARY_ERROR.search(sheet) is None:
+        return sheet
+    out = bytearray()
+    for kind, record, whole in _binary_records(sheet):
+        if kind in (_CELL_ERROR, _FORMULA_ERROR) and (text := ERRORS.get(record[8])) is not None:
+            data = record[:8] + struct.pack("<I", len(text)) + text.encode("utf-16-le")
+            out += bytes((_CELL_TEXT, len(data))) + data
+        else:
+            out += whole
+    return bytes(out)
+
+
+def _binary_records(part: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yield the kind, the data and the whole of each record. Raises IndexError."""
+    at = 0
+    while at < len(part):
+        begin = at
+        kind, at = _number_of_7_bits(part, at, 2)
+        size, at = _number_of_7_bits(part, at, 4)
+        begin_of_data, at = at, at + size
+        yield kind, part[begin_of_data:at], part[begin:at]
 
 
 def _number_of_7_bits(data: bytes, at: int, most: int) -> tuple[int, int]:

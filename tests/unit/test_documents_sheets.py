@@ -196,19 +196,34 @@ def without_part() -> bytes:
     return changed(workbook({"A": [["x"]]}), lambda _, part: part.replace(b"</sheets>", module))
 
 
+def binary_text(value: str) -> bytes:
+    return struct.pack("<I", len(value)) + value.encode("utf-16-le")
+
+
+def binary_record(kind: int, data: bytes = b"") -> bytes:
+    name = bytes((kind & 0x7F | 0x80, kind >> 7)) if kind > 0x7F else bytes((kind,))
+    return name + bytes((len(data),)) + data
+
+
 def binary_before_release() -> bytes:
     """A binary workbook in the form of Excel 2007's test versions: its list of sheets has four bytes more."""
+    cell = binary_record(6, struct.pack("<II", 0, 0) + binary_text("from 2006"))
+    return binary_workbook(cell, struct.pack("<III", 0, 1, 1))
 
-    def text(value: str) -> bytes:
-        return struct.pack("<I", len(value)) + value.encode("utf-16-le")
 
-    def record(kind: int, data: bytes = b"") -> bytes:
-        name = bytes((kind & 0x7F | 0x80, kind >> 7)) if kind > 0x7F else bytes((kind,))
-        return name + bytes((len(data),)) + data
+def binary_errors() -> bytes:
+    """A binary workbook with an error that was typed in, one that a formula gives, and a text."""
+    cells = binary_record(3, struct.pack("<IIB", 0, 0, 0x2A))
+    cells += binary_record(11, struct.pack("<IIBHII", 1, 0, 0x07, 0, 0, 0))
+    return binary_workbook(cells + binary_record(6, struct.pack("<II", 2, 0) + binary_text("kept")), bytes(8))
 
-    sheet = record(156, struct.pack("<III", 0, 1, 1) + text("rId1") + text("S"))
+
+def binary_workbook(cells: bytes, about: bytes) -> bytes:
+    """A binary workbook with one row; `about` are the first numbers of its sheet's description."""
+    text, record = binary_text, binary_record
+    sheet = record(156, about + text("rId1") + text("S"))
     whole = record(131) + record(143) + sheet + record(144) + record(132)
-    cell = record(0, bytes(25)) + record(6, struct.pack("<II", 0, 0) + text("from 2006"))
+    cell = record(0, bytes(25)) + cells
     rows = record(129) + record(148, bytes(16)) + record(145) + cell + record(146) + record(130)
     kinds = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/"
 
@@ -250,14 +265,20 @@ def test_a_part_that_nothing_reads_is_unpacked_only_if_it_may_be_a_bomb() -> Non
     assert raised.value.code is DocumentProblem.TOO_LARGE
 
 
-def old_workbook(cells: dict[tuple[int, int], float], more: bytes = b"", first: bytes = b"") -> bytes:
+def old_workbook(
+    cells: dict[tuple[int, int], float],
+    more: bytes = b"",
+    first: bytes = b"",
+    version: int = 0x600,
+    stream: str = "Workbook",
+) -> bytes:
     """A workbook of Excel 97-2003 with numbers on one sheet; `first` stands at its beginning, `more` at its end."""
 
     def record(kind: int, data: bytes) -> bytes:
         return struct.pack("<HH", kind, len(data)) + data
 
     def beginning(what: int) -> bytes:
-        return record(0x809, struct.pack("<HHHHII", 0x600, what, 0, 0, 0, 0))
+        return record(0x809, struct.pack("<HHHHII", version, what, 0, 0, 0, 0))
 
     rows, columns = (max(place[axis] for place in cells) + 1 for axis in (0, 1))
     sheet = beginning(0x10) + record(0x200, struct.pack("<IIHHH", 0, rows, 0, columns, 0))
@@ -265,9 +286,10 @@ def old_workbook(cells: dict[tuple[int, int], float], more: bytes = b"", first: 
         record(0x203, struct.pack("<HHHd", row, column, 0, value)) for (row, column), value in cells.items()
     )
     sheet += record(0x208, struct.pack("<8H", rows // 2, 0, 1, 255, 0, 0, 0, 0)) + more + record(0x0A, b"")
-    at = len(beginning(5) + first) + len(record(0x85, bytes(6) + b"\1\0S")) + 4
-    whole = beginning(5) + first + record(0x85, struct.pack("<IH", at, 0) + b"\1\0S") + record(0x0A, b"") + sheet
-    return compound({"Workbook": whole.ljust(8192, b"\0")})
+    name = b"\1\0S" if version == 0x600 else b"\1S"
+    at = len(beginning(5) + first) + len(record(0x85, bytes(6) + name)) + 4
+    whole = beginning(5) + first + record(0x85, struct.pack("<IH", at, 0) + name) + record(0x0A, b"") + sheet
+    return compound({stream: whole.ljust(8192, b"\0")})
 
 
 def long_text(text: str, *, is_wide: bool) -> bytes:
@@ -282,6 +304,18 @@ def long_text(text: str, *, is_wide: bool) -> bytes:
         + first
         + b"".join(struct.pack("<HH", 0x3C, len(piece) + 1) + bytes([is_wide]) + piece for piece in pieces[1:])
     )
+
+
+@pytest.mark.parametrize(("version", "stream"), [(0x600, "Workbook"), (0x500, "Book")])
+def test_errors_of_formulas_of_old(version: int, stream: str) -> None:
+    codes = {0: "#NULL!", 7: "#DIV/0!", 15: "#VALUE!", 23: "#REF!", 29: "#NAME?", 36: "#NUM!", 42: "#N/A"}
+    formulas = b"".join(
+        struct.pack("<HH3H", 6, 22, 1, column, 0) + bytes((2, 0, code)) + b"\0\0\0\xff\xff" + bytes(8)
+        for column, code in enumerate(codes)
+    )
+    made = old_workbook({(0, 0): 1.0, (3, 6): 2.0}, formulas, version=version, stream=stream)
+    shown = " | ".join(codes.values())
+    assert text_of(made) == f"## S\n1\n{shown}\n" + " | " * 6 + "2"
 
 
 @pytest.mark.parametrize("is_wide", [False, True])
@@ -310,6 +344,7 @@ def test_a_workbook_of_before_1997_is_not_called_damaged() -> None:
         (lambda: in_utf_16("utf-16-be"), "## A\ngrößer | 1.5"),
         (before_release, "## A\none | two\nthree"),
         (binary_before_release, "## S\nfrom 2006"),
+        (binary_errors, "## S\n#N/A | #DIV/0! | kept"),
         (without_part, "## A\nx"),
         (merged, "## S\na | b"),
         (lambda: old_workbook({(0, 0): 1, (1, 1): 2}), "## S\n1\n | 2"),
@@ -326,6 +361,7 @@ def test_a_workbook_of_before_1997_is_not_called_damaged() -> None:
         "utf-16-be",
         "before release",
         "binary before release",
+        "binary errors",
         "without part",
         "merged",
         "old",
