@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from orchestrator.backends import BatchOrder
 from orchestrator.backends.buckets import BucketPrefix
@@ -133,7 +134,7 @@ def test_answers_beyond_the_rows_are_duplicates_of_the_last() -> None:
 
 @pytest.mark.parametrize("echo", [None, [], "text", {}, {"contents": 5}, {"contents": [{"parts": [{"text": 7}]}]}])
 def test_an_echo_of_any_shape_finds_no_row_and_stops_nothing(echo: object) -> None:
-    rows = [("a", sent())]
+    rows = [("a", sent()), ("silent", sent(""))]
     first, second = ids_of([answered(echo), answered(sent())], rows)
     assert first.startswith("of no row")
     assert second == "a"
@@ -194,6 +195,15 @@ def test_a_create_has_the_place_of_its_files() -> None:
     assert found["model"] == "publishers/google/models/gemini-x"
     assert found["inputConfig"]["gcsSource"]["uris"] == ["gs://night-batches/orch/in/0f/job_a-1f.001.jsonl"]
     assert found["outputConfig"]["gcsDestination"]["outputUriPrefix"].endswith("/orch/out/h1/job_a-1f.001/")
+
+
+def test_a_long_name_of_a_job_is_cut_and_its_place_is_not() -> None:
+    long = replace(ORDER, shard=f"{'n' * 200}-1f.001")
+    found = creation(long, PLACE)
+    assert len(found["displayName"]) == 128
+    batch = batch_of({"name": "a/1", **found}, PLACE)
+    assert isinstance(batch, dict)
+    assert batch["metadata"]["orch_shard"] == long.shard
 
 
 def job(state: str, **more: Any) -> Json:

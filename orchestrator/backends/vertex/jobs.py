@@ -21,6 +21,7 @@ _CODES = {
     8: "resource_exhausted", 9: "permission_denied", 13: "internal", 14: "unavailable",
 }  # fmt: skip
 """google.rpc.Code by number. A bucket that the service agent does not see is 9: a matter of rights, and of no row."""
+_LONGEST_NAME = 128
 Json = dict[str, Any]
 
 
@@ -32,7 +33,7 @@ def model_path(name: str) -> str:
 def creation(order: BatchOrder, place: BucketPrefix) -> Json:
     """Return the fields of a create. The prefix of the results carries the shard and its home: each list has it."""
     return {
-        "displayName": display_name(order),
+        "displayName": display_name(order)[:_LONGEST_NAME],
         "model": model_path(order.model),
         "inputConfig": {"instancesFormat": "jsonl", "gcsSource": {"uris": [place.uri(order.input_file_id)]}},
         "outputConfig": {
