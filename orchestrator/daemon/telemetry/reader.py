@@ -156,8 +156,10 @@ def served_by(backend: Backend, settings: Config, now: Callable[[], datetime]) -
         return ServedBy("vllm")
     parts = urlsplit(backend.base_url)
     known: str | None = getattr(prices_of(backend, settings, now), "provider", None)
-    port = parts.port or DEFAULT_PORTS[parts.scheme]
-    return ServedBy(PROVIDERS.get(known or "", known or "unknown"), parts.hostname, port)
+    # A package whose addresses go by its region has no single one.
+    port = parts.port or DEFAULT_PORTS.get(parts.scheme)
+    name = PROVIDERS.get(backend.kind) or PROVIDERS.get(known or "", known or "unknown")
+    return ServedBy(name, parts.hostname, port)
 
 
 def _is_private(job: Job, settings: Telemetry) -> bool:

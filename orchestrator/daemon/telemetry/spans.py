@@ -35,8 +35,9 @@ PROVIDERS = {
     "mistral": "mistral_ai",
     "moonshotai": "moonshot_ai",
     "x-ai": "x_ai",
+    "vertex": "gcp.vertex_ai",
 }
-"""The conventions' names for providers in the price table, if they differ."""
+"""The conventions' names for providers in the price table, or for kinds of backends, if they differ."""
 MOST_EVENTS = 128
 """Most events of a job on its span, the newest ones: the default of an SDK."""
 _BAD_ENDS = (BatchStatus.FAILED, BatchStatus.EXPIRED)
