@@ -29,6 +29,14 @@ def test_trap_i_a_batch_whose_create_was_not_answered_is_found_by_its_name(desk:
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+def test_trap_i_a_batch_that_the_list_shows_is_ours_although_nobody_can_read_it_by_its_name(desk: Desk) -> None:
+    script(desk, "cut_after", verb="create")
+    desk.provider.script({"do": "odd_metadata", "match": {"verb": "retrieve"}, "times": None})
+    job = desk.run(plain(3))
+    assert desk.ends(job) == all_are("succeeded", 3)
+    assert len(desk.batches()) == 1
+
+
 def test_trap_i_a_batch_that_expires_has_no_results_and_its_rows_are_sent_again(desk: Desk) -> None:
     script(desk, "expires", share=0.5)
     job = desk.run(plain(4))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import datetime, timedelta
 from hashlib import sha256
 from http import HTTPStatus
@@ -35,7 +35,7 @@ from orchestrator.backends.profiles import Profile, window_for
 from orchestrator.backends.result_lines import result_lines
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.clock import now
-from orchestrator.core.errors import NotSent, OrchError, StrayUpload, Uncertain
+from orchestrator.core.errors import BackendError, NotSent, OrchError, StrayUpload, Uncertain
 from orchestrator.core.retry_after import date_of
 from orchestrator.policy.preflight import DirectAnswer
 
@@ -160,9 +160,11 @@ class OpenAIBatches:
             return Sighting(undecided=undecided, is_blank=is_blank)
         # A live or completed batch is better than a failed or cancelled one.
         first, *doubles = sorted(found, key=lambda one: one.status in (BatchStatus.FAILED, BatchStatus.CANCELLED))
-        if self.retrieve(first.id) is None:
-            told = f"the list shows batch {first.id} of this shard, but does not know it by its id yet"
-            return Sighting(undecided=told)
+        # If its id cannot be asked now, it is ours all the same: the list shows it.
+        with suppress(BackendError):
+            if self.retrieve(first.id) is None:
+                told = f"the list shows batch {first.id} of this shard, but does not know it by its id yet"
+                return Sighting(undecided=told)
         return Sighting(first, doubles=tuple(doubles))
 
     def _is_of(self, batch: RemoteBatch, intent: Intent, looks: Iterator[int]) -> bool:
