@@ -193,8 +193,22 @@ def check_eligible(config: Config, job: Job) -> None:
             hint='write into orch.toml:\n  [backends.local]\n  upstreams = ["http://127.0.0.1:8000/v1"]\n'
             '  location = "local"\n  idle = true',
         )
+    _check_backends_of_models(config, job)
     reasons = "".join(f"\n  {backend}: {objection}" for backend, objection in found.objections.items())
     raise RefusedError(f"no backend may run this job:{reasons}")
+
+
+def _check_backends_of_models(config: Config, job: Job) -> None:
+    """Raise UsageError for an alias of a task whose names are all for backends that orch.toml does not have."""
+    models = models_of(config, job)
+    for alias in sorted({alias for task in asked_tasks(job) for alias in task.aliases.values()}):
+        names = models.get(alias)
+        if isinstance(names, Mapping) and names and not names.keys() & config.backends.keys():
+            known = next(iter(config.backends))
+            raise UsageError(
+                f"models: {alias} has names for {', '.join(sorted(names))}, and orch.toml has no such backend",
+                hint=f"write  {alias}: {{{known}: NAME}}  (backends of orch.toml: {', '.join(config.backends)})",
+            )
 
 
 def _used(
