@@ -12,7 +12,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from orchestrator.core.templates import template
 from orchestrator.settings.task_spec import Task
 
 ALIVE = Decimal("0.9")
@@ -58,6 +57,8 @@ def shared_prefix(task: Task) -> SharedPrefix | None:
     """Return what all requests of a task begin with; None if they share nothing, or are not chat completions."""
     if task.kind == "embedding" or task.endpoint != "chat":
         return None
+    from orchestrator.core.templates import template  # where used: a batch file has no templates
+
     system = task.system or ""
     if system and (template(system).variables or any(mark in system for mark in _CODE)):
         return None

@@ -45,4 +45,5 @@ def test_the_answer_and_its_fault_come_below_the_question(
 
 
 def test_only_what_a_model_can_mend_is_shown_to_it() -> None:
-    assert set(BAD_ANSWERS) - MENDABLE == {"context_full", "refusal", "content_filter", "invalid_vector"}
+    unmendable = {"context_full", "refusal", "content_filter", "invalid_vector", "swapped_answer", "unproven_answer"}
+    assert set(BAD_ANSWERS) - MENDABLE == unmendable
