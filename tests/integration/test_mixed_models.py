@@ -87,7 +87,7 @@ def test_a_budget_is_shared_by_all_of_them(desk: Desk) -> None:
 
 def test_a_model_that_no_backend_has_refuses_the_job(desk: Desk) -> None:
     backends(desk)
-    with pytest.raises(UsageError, match="of-nobody has names for nobody, and orch.toml has no such backend") as told:
+    with pytest.raises(UsageError, match="of-nobody has names for nobody, and orch") as told:
         desk.submit(job_file(desk, {**AT_EACH, "of-nobody": {"nobody": "m"}}))
     assert "write  of-nobody: {openai: NAME}" in str(told.value.hint)
     with pytest.raises(RefusedError, match="the job allows openai"):
