@@ -162,6 +162,8 @@ def init_folder(folder: Path, upstream: str, as_json: bool) -> int:
         say(f"orch: {folder}: {summary}")
     where = "" if target == Path() else f"in {target}: "
     before = "" if scaffold.has_model else "set your model in orch.toml, then "
+    if scaffold.summary is not None and not scaffold.has_model:
+        say(f"orch: {upstream} lists no models: set its address in orch.toml (`upstreams`) and the model in job.yaml")
     say(f"orch: {where}{before}`orch doctor` and `orch run job.yaml --limit 5`")
     return 0
 

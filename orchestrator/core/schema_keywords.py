@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from orchestrator.core.near_names import meant
+
 ONE = frozenset(
     ("items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames", "unevaluatedItems",
      "unevaluatedProperties")
@@ -29,6 +31,8 @@ ANNOTATIONS = frozenset(
 """Keywords that say something and check nothing."""
 FOREIGN = frozenset(("example", "xml", "externalDocs", "discriminator", "optional"))
 """Keywords of other vocabularies, which providers and editors know."""
+_MORE_PROPERTIES = frozenset(("patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if"))
+"""Keywords that may bring properties from elsewhere."""
 
 
 def misspelt(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -41,10 +45,16 @@ def misspelt(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def impossible(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield `required` if it lists a name that the schema does not allow: no answer could have it."""
+    """Yield `required` for a name that the schema does not allow, or that is misspelt: no answer would have it."""
     names, required = schema.get("properties"), schema.get("required")
     is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
-    if is_closed and isinstance(names, dict) and isinstance(required, list):
-        for name in required:
-            if name not in names:
-                yield "required", f"{name!r} is required, but `properties` lacks it and no others are allowed"
+    if not isinstance(names, dict) or not isinstance(required, list):
+        return
+    for name in required:
+        if name in names:
+            continue
+        near = meant(name, names.keys() - {*required}) if isinstance(name, str) else None
+        if is_closed:
+            yield "required", f"{name!r} is required, but `properties` lacks it and no others are allowed"
+        elif near is not None and schema.keys().isdisjoint(_MORE_PROPERTIES):
+            yield "required", f"{name!r} is required, but `properties` lacks it; {near}"

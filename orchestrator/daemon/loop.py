@@ -347,6 +347,8 @@ class Daemon:
     def _upstreams_down(self, name: str, settings: OwnBackend, first: Mapping[str, Any], mine: Job | None) -> None:
         seconds = float(first["problem_seconds"])
         what = f"{first['problem']}, for {seconds:.0f} s"
+        if mine is not None and self._is_stuck(mine, name):
+            what += f", given up after {settings.patience:.0f} s"
         self.problem = f"waiting for {first['url']} ({what}): {remedy(first)}"
         if seconds > settings.patience and mine is not None and self._is_stuck(mine, name):
             raise BackendError(

@@ -140,13 +140,16 @@ LISTS: dict[str, tuple[Answer, str]] = {
 
 
 @pytest.mark.parametrize("server", LISTS)
-def test_the_first_model_that_chats_is_proposed(server: str, folder: Path) -> None:
+def test_the_first_model_that_chats_is_proposed(
+    server: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     answer, model = LISTS[server]
     (folder / "letters").mkdir()
     (folder / "letters" / "a.txt").write_text("A letter.")
     with scripted(lambda _: answer) as running:
         assert run(["init", "letters", "--upstream", running.base_url]) == 0
     assert f"small: {{local: {model}}}" in (folder / "job.yaml").read_text()
+    assert ("lists no models" in capsys.readouterr().err) == (model == "default")
 
 
 def test_settings_that_are_there_are_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,6 +97,10 @@ JOBS: dict[str, Case] = {
         task("schema: {properties: {a: {}}, required: [b], additionalProperties: false}"),
         ":7: tasks[0].schema.required: 'b' is required", "`properties` lacks it",
     ),
+    "required-and-misspelt": (
+        task("schema: {properties: {end_date: {}, b: {}}, required: [enddate, b]}"),
+        ":7: tasks[0].schema.required: 'enddate' is required", "mean 'end_date'?",
+    ),
     "labels-as-text": (task("labels: bill, letter"), ":7: tasks[0].labels: must be", "write a list of labels"),
     "a-key-in-extra": (task(f"extra: {{api_key: {KEY}}}"), ":7: tasks[0].extra: `api_key`", "names its variable"),
     "a-key": (f"{JOB}api_key: {KEY}\n", ":8: api_key: unknown field", "no key belongs into a job file"),
