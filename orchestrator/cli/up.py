@@ -67,7 +67,7 @@ def up(
     place = locate()
     with interruptible() as interrupted, daemon_lock(Home(place.home)) as holder, ExitStack() as stack:
         if holder is not None:
-            hint = "if it is a run, it ends with its job: then start `orch up`; or stop it, and `orch up` continues its job"
+            hint = "a run ends with its job: start `orch up` then; or stop it, and `orch up` continues its job"
             raise UsageError(f"{holder} is already this home's daemon", hint=hint)
         home = active_home(place, replica, interrupted)
         if home is None:
