@@ -115,7 +115,7 @@ class Selection:
         """Raise UsageError for a name that matches no document, with the nearest names."""
         if self._unmatched and not self.is_over:
             name = min(self._unmatched)
-            near = nearest(name, dict.fromkeys(self._seen))
+            near = nearest(name, [*dict.fromkeys(self._seen)])
             raise UsageError(
                 f"--only {name}: there is no such document",
                 hint=f"did you mean {' or '.join(near)}?" if near else "write its name as reports do, or a pattern",
