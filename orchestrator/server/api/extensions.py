@@ -21,6 +21,7 @@ from orchestrator.server.api.batches import batch_object, batch_of
 from orchestrator.server.api.content import content
 from orchestrator.server.api.files import LONGEST_KEPT
 from orchestrator.server.api.http import ApiError, as_json, is_whole, json_body, limit_of, tenant_of
+from orchestrator.server.dispatch.torn_result_lines import bytes_of_lines
 from orchestrator.server.leftovers import CAUSES, copy_leftovers
 from orchestrator.server.records import BatchRecord
 from orchestrator.server.service import Service
@@ -198,7 +199,11 @@ class Extensions:
     def _durable(self, batch: Batch) -> dict[str, int]:
         """Return the number of durable bytes of a running batch's result files; empty if the batch has ended."""
         run = self._service.batches.runs.get(batch.id)
-        return {} if run is None else {kind: run.durable_bytes(kind) or 0 for kind in merged.KINDS}
+        if run is None:
+            return {}
+        told = {kind: run.durable_bytes(kind) for kind in merged.KINDS}
+        # Before a run has opened its files after a start, they have what an earlier process wrote.
+        return {kind: bytes_of_lines(run.path(kind)) if size is None else size for kind, size in told.items()}
 
     def _require_kept(self, *file_ids: str | None) -> None:
         """Raise ApiError 404 if a result file was deleted."""

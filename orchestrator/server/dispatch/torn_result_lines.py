@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -46,19 +47,31 @@ def is_expired(row: ResultLine) -> bool:
 def cut_torn_tail(path: Path) -> None:
     """Cut the bytes after the last newline: a line is durable with its newline or not at all."""
     with path.open("rb+") as file:
-        size = file.seek(0, os.SEEK_END)
-        end = size
-        while end > 0:
-            start = max(0, end - 65_536)
-            file.seek(start)
-            newline = file.read(end - start).rfind(b"\n")
-            if newline >= 0:
-                end = start + newline + 1
-                break
-            end = start
-        if end < size:
+        end = _end_of_lines(file)
+        if end < file.seek(0, os.SEEK_END):
             file.truncate(end)
             os.fsync(file.fileno())
+
+
+def bytes_of_lines(path: Path) -> int:
+    """Return the bytes of a file up to its last newline; 0 if there is no such file."""
+    try:
+        with path.open("rb") as file:
+            return _end_of_lines(file)
+    except FileNotFoundError:
+        return 0
+
+
+def _end_of_lines(file: BinaryIO) -> int:
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - 65_536)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
 
 
 def _drop_broken_lines(path: Path) -> None:
