@@ -163,7 +163,7 @@ def init_folder(folder: Path, upstream: str, as_json: bool) -> int:
     where = "" if target == Path() else f"in {target}: "
     before = "" if scaffold.has_model else "set your model in orch.toml, then "
     if scaffold.summary is not None and not scaffold.has_model:
-        say(f"orch: {upstream} lists no models: set its address in orch.toml (`upstreams`) and the model in job.yaml")
+        before = f"{upstream} lists no models: set your server in orch.toml and its model in job.yaml, then "
     say(f"orch: {where}{before}`orch doctor` and `orch run job.yaml --limit 5`")
     return 0
 

@@ -114,7 +114,7 @@ def _json_rows(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
 
 
 def models_at(upstream: str) -> list[str]:
-    """Return the models that a server lists, those that chat first; empty without an answer in two seconds."""
+    """Return the models that a server lists, chat models first; empty without an answer in two seconds."""
     try:
         with urlopen(f"{upstream}/models", timeout=ANSWER_SECONDS) as answer:
             listed = json.load(answer)["data"]

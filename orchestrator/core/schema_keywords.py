@@ -48,13 +48,13 @@ def impossible(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield `required` for a name that the schema does not allow, or that is misspelt: no answer would have it."""
     names, required = schema.get("properties"), schema.get("required")
     is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
+    has_all = schema.keys().isdisjoint(_MORE_PROPERTIES)
     if not isinstance(names, dict) or not isinstance(required, list):
         return
     for name in required:
         if name in names:
             continue
-        near = meant(name, names.keys() - {*required}) if isinstance(name, str) else None
         if is_closed:
             yield "required", f"{name!r} is required, but `properties` lacks it and no others are allowed"
-        elif near is not None and schema.keys().isdisjoint(_MORE_PROPERTIES):
+        elif has_all and isinstance(name, str) and (near := meant(name, names.keys() - {*required})) is not None:
             yield "required", f"{name!r} is required, but `properties` lacks it; {near}"

@@ -346,9 +346,7 @@ class Daemon:
 
     def _upstreams_down(self, name: str, settings: OwnBackend, first: Mapping[str, Any], mine: Job | None) -> None:
         seconds = float(first["problem_seconds"])
-        what = f"{first['problem']}, for {seconds:.0f} s"
-        if mine is not None and self._is_stuck(mine, name):
-            what += f", given up after {settings.patience:.0f} s"
+        what = f"{first['problem']}, for {seconds:.0f} s" + (f" of at most {settings.patience:.0f}" if mine else "")
         self.problem = f"waiting for {first['url']} ({what}): {remedy(first)}"
         if seconds > settings.patience and mine is not None and self._is_stuck(mine, name):
             raise BackendError(

@@ -48,12 +48,16 @@ def job_fields(job: Any) -> dict[str, Any]:
     return dict(job)
 
 
-def known_fields(given: Mapping[str, Any], part: type[JobFilePart], own: Collection[str] = ()) -> dict[str, Any]:
-    """Return arguments that become fields of a part of the job file. Raises UsageError for unknown ones."""
+def known_fields(
+    given: Mapping[str, Any], part: type[JobFilePart], what: str, own: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return arguments that become fields of a part of the job file, a task or a source.
+
+    Raises UsageError for a name that neither the part nor the call (`own`) has.
+    """
     known = {field.alias or name for name, field in part.model_fields.items()}
     for name in given.keys() - known:
-        what = "task" if own else "source of documents"
-        if own and name in TERMS:
+        if name in TERMS and name in own:
             hint: str | None = f"give {name} to plan(), run() or submit()"
         else:
             hint = meant(name, known | {*own}) or f"fields of a {what}: {', '.join(sorted(known))}"

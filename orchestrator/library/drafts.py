@@ -210,12 +210,13 @@ class Documents:
     """Files, before a question is asked about them. `orch.documents` makes it."""
 
     def __init__(self, path: str | Path, source: Mapping[str, Any]) -> None:
+        from orchestrator.settings.job_spec import DocumentSource
+
         arguments.of_type("documents", path, str | Path, "a path, a pattern or an address")
         if not str(path):
             raise UsageError("documents: the path is empty", hint='write "." for the working folder')
-        from orchestrator.settings.job_spec import DocumentSource
-
-        self._source = {**_located(str(path)), **arguments.known_fields(source, DocumentSource)}
+        known = arguments.known_fields(source, DocumentSource, "source of documents")
+        self._source = {**_located(str(path)), **known}
 
     @overload
     def map(
@@ -240,13 +241,13 @@ def question_of(
     task: Mapping[str, Any],
 ) -> Question[Any]:  # fmt: skip
     """Return a question. Raises UsageError."""
+    from orchestrator.settings.task_spec import Task, labels_schema
+
     arguments.of_type("prompt", prompt, str, "a text")
     if name is not None:
         arguments.job_name(name)
     fields = arguments.job_fields({} if job is None else job)
-    from orchestrator.settings.task_spec import Task, labels_schema
-
-    task = arguments.known_fields(task, Task, ARGUMENTS)
+    task = arguments.known_fields(task, Task, "task", ARGUMENTS)
     is_vector = task.get("kind") == "embedding"
     if task.get("kind") == "classify" and task.get("labels"):
         schema = labels_schema(task["labels"])

@@ -42,7 +42,7 @@ class CacheRules(Struct, frozen=True):
 
 
 class SharedPrefix(Struct, frozen=True):
-    """What all requests of a task begin with: its system prompt, and the words before its document."""
+    """Beginning that all requests of a task share: its system prompt, and the words before its document."""
 
     system: str
     head: str

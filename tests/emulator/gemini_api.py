@@ -208,15 +208,20 @@ def _model(name: str) -> Json:
 
 def chat(world: World, call: Call) -> Reply:
     _check_model(world, call.name)
+    return answered(world, call, call.name)
+
+
+def answered(world: World, call: Call, name: str) -> Reply:
+    """The answer of a model to a request of `generateContent`."""
     request = call.json()
     check_request(request)
-    asked = asked_of(request, call.name)
+    asked = asked_of(request, name)
     own = marked(call.body) if MARK in call.body else ()
     effect = world.effect(own, asked.digest if own else None)
     if effect.status >= 400:
         raise Refusal(effect.status, problem_of(effect.status, effect.code))
     world.pay(call.flavour, "standard", asked, effect)
-    return Reply(answer(asked, effect, f"{call.name}{world.settings.snapshot}"), effect=effect)
+    return Reply(answer(asked, effect, f"{name}{world.settings.snapshot}"), effect=effect)
 
 
 VERBS: dict[str, Callable[[World, Call], Reply]] = {

@@ -11,10 +11,9 @@ from datetime import UTC, datetime
 
 from tests.emulator.batch import Batch
 from tests.emulator.call import Call, Reply
-from tests.emulator.errors import Json, Refusal, problem_of, refuse
-from tests.emulator.gemini_lines import answer, asked_of, check_request
+from tests.emulator.errors import Json, Refusal, refuse
+from tests.emulator.gemini_api import answered
 from tests.emulator.google_wire import REGION, exchange, project_of
-from tests.emulator.rowfaults import MARK, marked
 from tests.emulator.vertex_lines import blocks, result_lines
 from tests.emulator.world import StoredFile, World
 
@@ -252,16 +251,7 @@ def chat(world: World, call: Call) -> Reply:
     parent, _, path = call.name.partition("/publishers/")
     call.name = f"{parent}/"
     _check_parent(call)
-    name = _model_name(world, f"publishers/{path}")
-    request = call.json()
-    check_request(request)
-    asked = asked_of(request, name)
-    own = marked(call.body) if MARK in call.body else ()
-    effect = world.effect(own, asked.digest if own else None)
-    if effect.status >= 400:
-        raise Refusal(effect.status, problem_of(effect.status, effect.code))
-    world.pay(call.flavour, "standard", asked, effect)
-    return Reply(answer(asked, effect, f"{name}{world.settings.snapshot}"), effect=effect)
+    return answered(world, call, _model_name(world, f"publishers/{path}"))
 
 
 VERBS: dict[str, Callable[[World, Call], Reply]] = {

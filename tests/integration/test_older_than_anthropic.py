@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +9,16 @@ import pytest
 
 from orchestrator.core.clock import now
 from orchestrator.core.model import REPAY
-from tests.emulator.answers import CHAT, decode_body, read
 from tests.emulator.client import Emulator
-from tests.emulator.driving import jsonl
-from tests.support.hostedjob import DAY, HOUR, Desk, cost_of, foreign_batch, plain, row
-from tests.support.restoring import Backups, backed_up, lists
+from tests.support.hostedjob import DAY, HOUR, foreign_batch, plain, row
+from tests.support.restoring import (
+    Backups,
+    asked,
+    backed_up,
+    batches_are_adopted,
+    each_answer_is_its_rows,
+    lists,
+)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -27,11 +30,6 @@ def backups(
         yield found
 
 
-def asked(desk: Desk) -> Counter[str]:
-    """How often each request was paid; its id there says nothing of the request."""
-    return Counter(desk.provider.bill(rows=True)["asked"])
-
-
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("saved", ["built", "planned", "behind another job"])
 @pytest.mark.parametrize("files", [True, False], ids=["whole", "database alone"])
@@ -39,50 +37,15 @@ def asked(desk: Desk) -> Counter[str]:
 def test_rows_of_batches_that_the_store_has_forgotten_are_adopted(
     backups: Backups, saved: str, later: float, *, files: bool
 ) -> None:
-    desk = backups.desk
-    if saved == "behind another job":
-        desk.run([row("earlier")])
-    job = desk.submit(plain(20))
-    if saved == "planned":
-        desk.until(job, lambda: bool(desk.states(job)))
-    backups.save("monday")
-    before = len(desk.batches())
-    desk.until(job, lambda: len(desk.batches()) == before + 3)
-    desk.provider.clock.advance(later)
-    backups.put_back("monday", files=files)
-    desk.finish(job)
-    assert len(desk.batches()) == before + 3
-    assert list(desk.ends(job).values()) == ["succeeded"] * 20
-    assert set(asked(desk).values()) == {1}
-    assert len(desk.events(job, "recovered")) == 3
-    assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
+    job = batches_are_adopted(backups, saved, later, files=files)
+    assert len(backups.desk.events(job, "recovered")) == 3
 
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("edited", [True, False], ids=["edited", "cut anew"])
 def test_each_answer_is_that_of_its_row_however_batches_are_made_now(backups: Backups, *, edited: bool) -> None:
     """A forgotten job's file has other lines by now, or its rows go out in other batches."""
-    desk = backups.desk
-    path = desk.written(jsonl(plain(12)))
-    desk.run([row("earlier")])
-    if edited:
-        backups.save("monday")
-    first = desk.submit(path)
-    if not edited:
-        backups.save("monday")
-    desk.until(first, lambda: len(desk.batches()) == 3)
-    desk.provider.clock.advance(HOUR)
-    backups.put_back("monday")
-    desk.backend("claude", limits={"max_rows": 5 if edited else 20})
-    if edited:
-        path.write_bytes(jsonl([row("new"), *plain(12)[::-1][:9]]))
-    job = desk.submit(path)
-    desk.finish(job)
-    assert sorted(asked(desk).values()) == [1] * (14 if edited else 13)
-    for name, found in desk.rows(job).items():
-        digest = read(decode_body(json.dumps(row(name)["body"]).encode()), CHAT).digest.hex()
-        assert found["output"] == f"answer {digest}"
-    assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
+    each_answer_is_its_rows(backups, "claude", edited=edited)
 
 
 def test_a_store_that_has_forgotten_nothing_lists_nothing(backups: Backups) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,11 +14,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
+from orchestrator.core.model import Job
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
+from tests.emulator.answers import CHAT, decode_body, read
 from tests.emulator.client import Emulator
+from tests.emulator.driving import jsonl
 from tests.support.databases import new_sqlite
-from tests.support.hostedjob import HOUR, Desk, desk_of
+from tests.support.hostedjob import HOUR, Desk, cost_of, desk_of, plain, row
 from tests.support.postgres import copy_database
 
 
@@ -93,3 +97,54 @@ def backed_up(
 def lists(desk: Desk) -> int:
     """How often batches were listed."""
     return sum(one["count"] for one in desk.provider.state()["requests"] if one["verb"] == "list")
+
+
+def asked(desk: Desk) -> Counter[str]:
+    """How often each request was paid; its id there says nothing of the request."""
+    return Counter(desk.provider.bill(rows=True)["asked"])
+
+
+def batches_are_adopted(backups: Backups, saved: str, later: float, *, files: bool) -> Job:
+    """Make three batches, put a store back that has forgotten them, and see that each row is paid once."""
+    desk = backups.desk
+    if saved == "behind another job":
+        desk.run([row("earlier")])
+    job = desk.submit(plain(20))
+    if saved == "planned":
+        desk.until(job, lambda: bool(desk.states(job)))
+    backups.save("monday")
+    before = len(desk.batches())
+    desk.until(job, lambda: len(desk.batches()) == before + 3)
+    desk.provider.clock.advance(later)
+    backups.put_back("monday", files=files)
+    desk.finish(job)
+    assert len(desk.batches()) == before + 3
+    assert list(desk.ends(job).values()) == ["succeeded"] * 20
+    assert set(asked(desk).values()) == {1}
+    assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
+    return job
+
+
+def each_answer_is_its_rows(backups: Backups, kind: str, *, edited: bool, **limits: int) -> None:
+    """Put a store back that has forgotten three batches, of a file with other lines by now or cut anew."""
+    desk = backups.desk
+    path = desk.written(jsonl(plain(12)))
+    desk.run([row("earlier")])
+    if edited:
+        backups.save("monday")
+    first = desk.submit(path)
+    if not edited:
+        backups.save("monday")
+    desk.until(first, lambda: len(desk.batches()) == 3)
+    desk.provider.clock.advance(HOUR)
+    backups.put_back("monday")
+    desk.backend(kind, limits={**limits, "max_rows": 5 if edited else 20})
+    if edited:
+        path.write_bytes(jsonl([row("new"), *plain(12)[::-1][:9]]))
+    job = desk.submit(path)
+    desk.finish(job)
+    assert sorted(asked(desk).values()) == [1] * (14 if edited else 13)
+    for name, found in desk.rows(job).items():
+        digest = read(decode_body(json.dumps(row(name)["body"]).encode()), CHAT).digest.hex()
+        assert found["output"] == f"answer {digest}"
+    assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())

@@ -65,10 +65,14 @@ class TranslatedBatches(OpenAIBatches):
         self._translate = translate
 
     def upload(self, path: Path, name: str) -> str:
-        """Refuse a batch that has too few rows without those that are not sent."""
+        """Refuse a batch of which some rows cannot be sent, and too few can."""
         if (least := self._profile.limits.min_rows) > 1:
+            counts = Counter[bool]()
             with path.open("rb") as source:
-                counts = Counter(error is None for _, _, error in translated_rows(source, self._translate))
+                for _, _, error in translated_rows(source, self._translate):
+                    counts[error is None] += 1
+                    if counts[True] == least:  # enough: the upload translates the rest
+                        break
             if counts[False] and 0 < counts[True] < least:
                 why = f"{few_rows(least, counts[True])}: rows with a field without a counterpart are not sent"
                 raise BackendRefused(f"{self._name}: {why}", status=None, code=TOO_FEW_ROWS)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from decimal import Decimal
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 from msgspec.structs import replace
 
@@ -53,12 +53,9 @@ class MixedPlanning(Planning):
     def _open_lots(self) -> list[Planning]:
         return [lot for lot in self.lots if lot.work] or self.lots[:1]
 
-    def with_work(self, work: list[OpenRows]) -> Planning:
+    def with_work(self, work: list[OpenRows]) -> Self:
         """Return the same view of other rows."""
-        other = MixedPlanning(
-            self._store, self._config, self._job, self._now, self._left, down=self._down, memory=self._memory
-        )
-        other.work = work
+        other = super().with_work(work)
         other.lots = [lot.with_work(work) for lot in self.lots]
         return other
 
@@ -112,13 +109,6 @@ class MixedPlanning(Planning):
     def has_other_than(self, *backends: str) -> bool:
         """True if rows of a lot that these backends give up have somewhere to go."""
         return any(lot.has_other_than(*backends) for lot in self.lots)
-
-    def of_canary(self) -> Planning:
-        """Return the same view, limited to canary rows."""
-        return MixedPlanning(
-            self._store, self._config, self._job, self._now, self._left, canary=True, down=self._down,
-            memory=self._memory, reserved=self._reserved,
-        )  # fmt: skip
 
 
 def _together(found: Sequence[Orders]) -> Orders:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
+from typing import Self
 
 from msgspec.structs import replace
 
@@ -145,11 +145,9 @@ class Planning:
         """The job's shards."""
         return [one for one in self._store.shards.of_job(self._job.id) if is_of(one.model, self._only)]
 
-    def with_work(self, work: list[OpenRows]) -> Planning:
+    def with_work(self, work: list[OpenRows]) -> Self:
         """Return the same view of other rows."""
-        other = copy(self)
-        for name in ("_prospects", "_usable", "terms", "open_rows", "_avoided", "_rerouted"):
-            other.__dict__.pop(name, None)
+        other = self._like(canary=self._canary)
         other.work = [part for part in work if is_of(part.model, self._only)]
         return other
 
@@ -349,8 +347,11 @@ class Planning:
 
     def of_canary(self) -> Planning:
         """Return the same view, limited to canary rows."""
-        return Planning(
-            self._store, self._config, self._job, self._now, self._left, canary=True, down=self._down,
+        return self._like(canary=True)
+
+    def _like(self, *, canary: bool) -> Self:
+        return type(self)(
+            self._store, self._config, self._job, self._now, self._left, canary=canary, down=self._down,
             memory=self._memory, only=self._only, reserved=self._reserved,
         )  # fmt: skip
 
