@@ -438,8 +438,10 @@ def test_the_calendar_counts_what_running_batches_have_finished_as_tonight_does(
     nights = client.get("/nights").text
     run(["status", "--json"])
     every = json.loads(capsys.readouterr().out)
-    found = re.search(rf'href="/nights/{night}".*?class="sum">([\d.]+k).*?(\d+) failed', nights, re.DOTALL)
-    assert found is not None
+    cell = re.search(rf'href="/nights/{night}".*?</a>', nights, re.DOTALL)
+    assert cell is not None
+    found = re.search(r'class="sum">([\d.]+k?)<.*?([\d,]+) failed', cell[0], re.DOTALL)
+    assert found is not None, cell[0]
     told = [one["requests"] for one in every if night_of(datetime.fromisoformat(one["created_at"])) == night]
     failed = sum(one["failed_so_far"] for one in told)
     assert int(found[2]) == failed
