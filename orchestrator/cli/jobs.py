@@ -16,6 +16,7 @@ from orchestrator.cli.console_progress import LiveProgress, progress
 from orchestrator.cli.edited_files import of_edited
 from orchestrator.cli.options import FILE, FORCE, TableFlags, fail_on_option, job_options, table_options
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
+from orchestrator.cli.plan import exit_code, notes
 from orchestrator.cli.rows import form_of, may_overwrite, place_of, require_own, table_for, write_rows
 from orchestrator.core.clock import now
 from orchestrator.core.counts import FailOn, number_of
@@ -100,7 +101,7 @@ def submit(
             intake = rehearse(context.store, context.home, context.config, file, options, now, view.reading)
             view.stop()
             _show_rehearsal(intake, as_json)
-            return 0
+            return exit_code(intake)
         intake = _taken_in(context, file, options, view)
         if wait:
             from orchestrator.cli.running import finish
@@ -190,6 +191,8 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
                 "ignored": report.ignored.to_json(),
                 "input_bytes": report.input_bytes,
                 "plan": plan_json(plan),
+                "how": intake.how,
+                "is_refused": intake.is_refused,
                 "problems": [{"document": key, "code": code, "message": text} for key, code, text in report.problems],
             }
         )
@@ -204,6 +207,8 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
     for key, code, text in report.problems:
         show(f"problem    {one_line(f'{key}: {code}: {text}')}")
     out().print(plan_lines(plan, intake.job.deadline_at, out().width))
+    for line in notes(intake):
+        show(line)
 
 
 def _check_fail_on(fail_on: FailOn | None, wait: bool) -> None:

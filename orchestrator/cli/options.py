@@ -168,7 +168,7 @@ def _as_options(options: Sequence[Decorator]) -> Decorator:
     return decorate
 
 
-plan_options = _as_options(_TERMS)
+plan_options = _as_options((FORCE, *_TERMS))
 job_options = _as_options((*_QUEUED, *_TERMS))
 
 

@@ -13,7 +13,7 @@ from orchestrator.cli.output import json_option, print_json, quiet_option, show
 from orchestrator.core.clock import now
 from orchestrator.documents.ignored import told
 from orchestrator.library.context import opened
-from orchestrator.pipeline.build.intake import Options
+from orchestrator.pipeline.build.intake import How, Intake, Options
 from orchestrator.pipeline.build.rehearsal import rehearse
 from orchestrator.pipeline.plan.problems_now import problems_now
 from orchestrator.reports.plans import plan_json, plan_lines
@@ -28,7 +28,8 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
     """Show where a job would run, what it would cost, when it would finish, and why: routes taken, refused, probed.
 
     It asks each backend that may take the job whether it answers and has the models; nothing is spent.
-    Exit code 3 if no plan meets the deadline and the budget; then it shows what would.
+    Exit code 3 if `orch run` and `orch submit` would be refused: no plan meets the deadline and the budget, by figures
+    that are known. Estimates, such as a turnaround never seen or the cost of an hour, refuse nothing.
     """
     with opened() as context, progress(quiet=quiet or as_json) as view:
         intake = rehearse(context.store, context.home, context.config, file, options, now, view.reading)
@@ -42,16 +43,35 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
         if as_json:
             told_chance = {"chance": None} if any(route.backend in problems for route in found.routes) else {}
             others = {
-                "requests": report.requests, "to_send": report.to_send, "of_other_models": report.other_models_json()
+                "requests": report.requests, "to_send": report.to_send, "of_other_models": report.other_models_json(),
+                "how": intake.how, "is_refused": intake.is_refused,
             }  # fmt: skip
             print_json({**plan_json(found), **told_chance, "problems": problems, "ignored": ignored, **others})
         else:
             if report.to_send:
                 out().print(plan_lines(found, intake.job.deadline_at, out().width, problems))
+                for line in notes(intake):
+                    show(line)
             else:
                 show(f"nothing to send: {report}")
             if words := told(ignored):
                 show(f"documents: {words}")
             if report.of_other_models:
                 show(f"answers: {report.other_models}")
-        return 0 if found.verdict.holds else 3
+        return exit_code(intake)
+
+
+def exit_code(intake: Intake) -> int:
+    """Return the exit code of a rehearsal: 3 if a submit would be refused."""
+    return 3 if intake.is_refused else 0
+
+
+def notes(intake: Intake) -> list[str]:
+    """Return what `orch run` and `orch submit` would do with a plan that is not followed to the letter."""
+    if intake.is_refused:
+        return ["orch run and orch submit are refused (exit code 3)"]
+    if intake.how is not How.NEW:
+        return [f"orch run and orch submit go on: {intake.reason}"]
+    if intake.plan is not None and not intake.plan.verdict.holds:
+        return ["orch run and orch submit go on: these figures are estimates"]
+    return []

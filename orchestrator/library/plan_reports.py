@@ -23,13 +23,14 @@ class PlanReport(Struct, frozen=True):
     plan: Plan
     report: BuildReport
     deadline: datetime | None
+    is_refused: bool = False
 
     @classmethod
     def of(cls, intake: Intake) -> PlanReport:
         """Return the plan of a rehearsal."""
         assert intake.plan is not None, "a rehearsal plans"
         assert intake.report is not None, "and builds"
-        return cls(intake.plan, intake.report, intake.job.deadline_at)
+        return cls(intake.plan, intake.report, intake.job.deadline_at, intake.is_refused)
 
     @property
     def requests(self) -> int:
@@ -68,7 +69,12 @@ class PlanReport(Struct, frozen=True):
 
     def to_json(self) -> dict[str, Any]:
         """Return the stable form, as `orch plan --json` prints it."""
-        return {**plan_json(self.plan), "requests": self.requests, "to_send": self.to_send}
+        return {
+            **plan_json(self.plan),
+            "requests": self.requests,
+            "to_send": self.to_send,
+            "is_refused": self.is_refused,
+        }
 
     def __str__(self) -> str:
         if not self.to_send:

@@ -84,13 +84,17 @@ class How(StrEnum):
 
 
 class Intake(Struct, frozen=True):
-    """The job of a submit, and how it was found or made."""
+    """The job of a submit, and how it was found or made.
+
+    `is_refused` is set by a rehearsal: True if a submit would raise RefusedError for the plan.
+    """
 
     job: Job
     how: How
     reason: str
     report: BuildReport | None = None
     plan: Plan | None = None
+    is_refused: bool = False
 
 
 def kind_of(path: Path) -> JobKind:
@@ -240,18 +244,14 @@ def submit(
     """Record and build a job, or find the existing one. Raises OrchError, after removing the new job."""
     job = draft(path, config, home, options, now())
     check_eligible(config, job)
-    spec = spec_of(job)
-    before = options.after or (spec.after if spec and options.at_once is None else None)
-    if before is not None:
-        first, stands = predecessors.require(store, job.home, before)
-        if stands is predecessors.Predecessor.OPEN:
-            return _queue(store, home, replace(job, options={**job.options, predecessors.AFTER: first.id}), now())
+    if (first := open_predecessor(store, job, options)) is not None:
+        return _queue(store, home, replace(job, options={**job.options, predecessors.AFTER: first.id}), now())
     with ExitStack() as claimed:
         try:
             unfinished = _record(store, home, job, claimed, look=not options.new)
             if unfinished is not None:
-                reason = f"job {unfinished.id} of this file is unfinished: resuming where it stopped"
-                return Intake(_revised(store, unfinished, job, options, now()), How.RESUMED, reason)
+                resumed = _revised(store, unfinished, job, options, now())
+                return Intake(resumed, How.RESUMED, resuming(unfinished))
             check_output(store, job, unattended=options.unattended)
             report = builder.build(
                 store, home, job, now(), progress, asked=reuse.asked_of(config, job), reading=config.documents,
@@ -274,6 +274,20 @@ def submit(
         store.forecasts.made(planning.forecasts(plan))
     store.jobs.note(job.id, EventKind.BUILT, str(report), now())
     return Intake(store.jobs.get(job.id), How.NEW, str(report), report, plan)
+
+
+def open_predecessor(store: Store, job: Job, options: Options) -> Job | None:
+    """Return the job that this one has to wait for, or None. Raises UsageError, RefusedError."""
+    spec = spec_of(job)
+    before = options.after or (spec.after if spec and options.at_once is None else None)
+    if before is None:
+        return None
+    first, stands = predecessors.require(store, job.home, before)
+    return first if stands is predecessors.Predecessor.OPEN else None
+
+
+def resuming(job: Job) -> str:
+    return f"job {job.id} of this file is unfinished: resuming where it stopped"
 
 
 def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> None:
@@ -306,7 +320,7 @@ def _queue(store: Store, home: Home, job: Job, now: datetime) -> Intake:
     with builder.locked(home.intake_lock, wait=True):
         found = _unfinished(store, job)
         if found is not None and (found.built_at is not None or predecessors.AFTER in found.options):
-            return Intake(found, How.RESUMED, f"job {found.id} of this file is unfinished: resuming where it stopped")
+            return Intake(found, How.RESUMED, resuming(found))
         check_deadline(job)
         store.jobs.add(job, _tags(job))
     reason = f"waits for job {job.options[predecessors.AFTER]} to succeed"
@@ -377,12 +391,18 @@ def _tags(job: Job) -> dict[str, str]:
     return {} if spec is None else spec.tags
 
 
-def _unfinished(store: Store, job: Job) -> Job | None:
+def unfinished(store: Store, job: Job) -> Job | None:
     """Return the unfinished, not superseded job of the same content, from this file or the file it was moved from."""
     current = [other for other in store.jobs.unfinished(job.home) if succession.successor(store, other) is None]
     same = next((other for other in current if other.identity == job.identity), None)
-    moved = None if same else next((other for other in current if _is_moved(other, job)), None)
-    return same or (moved and store.jobs.follow(moved, job, job.identity))
+    return same or next((other for other in current if _is_moved(other, job)), None)
+
+
+def _unfinished(store: Store, job: Job) -> Job | None:
+    """Return what `unfinished` finds; a moved job is recorded as being of this file from now on."""
+    found = unfinished(store, job)
+    is_moved = found is not None and found.identity != job.identity
+    return store.jobs.follow(found, job, job.identity) if found is not None and is_moved else found
 
 
 def earlier_content(
@@ -390,7 +410,7 @@ def earlier_content(
 ) -> Job | None:
     """Return the newest unfinished job of the file's old content, which `submit` supersedes. Raises OrchError."""
     job = draft(path, config, home, options, now)
-    if not options.new and _unfinished(store, job) is not None:
+    if not options.new and unfinished(store, job) is not None:
         return None
     found = [other for other in succession.edited(store, job) if succession.successor(store, other) is None]
     return found[-1] if found else None

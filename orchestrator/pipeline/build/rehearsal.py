@@ -15,7 +15,17 @@ from orchestrator.pipeline import disk
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.build import builder, reuse
 from orchestrator.pipeline.build.build_report import BuildReport
-from orchestrator.pipeline.build.intake import How, Intake, Options, check_deadline, draft
+from orchestrator.pipeline.build.intake import (
+    How,
+    Intake,
+    Options,
+    check_deadline,
+    check_output,
+    draft,
+    open_predecessor,
+    resuming,
+    unfinished,
+)
 from orchestrator.pipeline.plan.mixed_planning import planning_of
 from orchestrator.pipeline.plan.routes import check_eligible, models_of
 from orchestrator.settings.config import Config
@@ -27,18 +37,27 @@ def rehearse(
     store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
     progress: builder.Progress,
 ) -> Intake:  # fmt: skip
-    """Return what `submit` would do, with its plan even if that does not hold. Leaves nothing. Raises OrchError."""
+    """Return what `submit` would do, with its plan even if that does not hold. Leaves nothing.
+
+    Raises the OrchErrors of `submit`, except its refusal of the plan: that is `is_refused`.
+    """
     job = draft(path, config, home, options, now())
     check_eligible(config, job)
-    check_deadline(job)
+    how, reason = How.NEW, "nothing was queued"
+    if (first := open_predecessor(store, job, options)) is not None:
+        how, reason = How.WAITING, f"waits for job {first.id} to succeed"
+    earlier = None if options.new else unfinished(store, job)
+    if earlier is not None:
+        how, reason = How.RESUMED, resuming(earlier)
+    else:
+        check_deadline(job)
+    if how is How.NEW:
+        check_output(store, job)
     with rehearsed(store, home, config, job, now(), progress) as (job, report):
-        return Intake(
-            job,
-            How.NEW,
-            "nothing was queued",
-            report,
-            planning_of(store, config, job, now(), SharedBudgets(store, config, now).left).plan(),
-        )
+        planning = planning_of(store, config, job, now(), SharedBudgets(store, config, now).left)
+        plan = planning.plan()
+        refused = how is How.NEW and bool(planning.work) and planning.is_refused(plan)
+        return Intake(job, how, reason, report, plan, refused)
 
 
 @contextmanager
