@@ -28,8 +28,8 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
     """Show where a job would run, what it would cost, when it would finish, and why: routes taken, refused, probed.
 
     It asks each backend that may take the job whether it answers and has the models; nothing is spent.
-    Exit code 3 if `orch run` and `orch submit` would be refused: no plan meets the deadline and the budget, by figures
-    that are known. Estimates, such as a turnaround never seen or the cost of an hour, refuse nothing.
+    Exit code 3 if `orch run` and `orch submit` would be refused: by known figures, no plan meets the deadline and the
+    budget. Estimates, such as a turnaround never seen or the cost of an hour, refuse nothing.
     """
     with opened() as context, progress(quiet=quiet or as_json) as view:
         intake = rehearse(context.store, context.home, context.config, file, options, now, view.reading)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ CASES: dict[str, Case] = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ORCH_CONFIG", str(tmp_path / "orch.toml"))
     monkeypatch.setenv("ORCH_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("CLOUD_KEY", "sk-test-0123456789abcdef")
@@ -69,7 +69,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "documents").mkdir()
     for number in range(20):
         (tmp_path / "documents" / f"{number}.txt").write_text(f"Letter {number}.", encoding="utf-8")
-    yield tmp_path
+    return tmp_path
 
 
 def job_file(folder: Path, fields: dict[str, Any]) -> None:
