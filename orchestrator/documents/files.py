@@ -125,7 +125,7 @@ def _document(file: DocumentFile, data: bytes, extract: Extract) -> Document:
         inside = data
     pictures: tuple[Picture, ...] = ()
     if file.render is None:
-        text, more = extract(inside, file.encoding, file.max_bytes)
+        text, more = _extracted(file, inside, suffix, extract)
     else:
         from orchestrator.documents import rendering
 
@@ -147,6 +147,34 @@ def _document(file: DocumentFile, data: bytes, extract: Extract) -> Document:
         notes = "" if file.plugin else str(more.pop(NOTES, ""))
         fields.update(more)
     return Document(file.key, name, text, hashlib.sha256(data).hexdigest(), len(data), fields, pictures, notes)
+
+
+def _extracted(file: DocumentFile, data: bytes, suffix: str, extract: Extract) -> tuple[str, dict[str, Any]]:
+    """Return text and fields as the file's ending asks, or else as its content does. Raises ExtractionError."""
+    try:
+        return extract(data, file.encoding, file.max_bytes)
+    except ExtractionError as error:
+        if file.plugin is not None or error.code not in _OF_ANOTHER_KIND:
+            raise
+        from orchestrator.documents import content_kind
+
+        kind = content_kind.kind_of(data, file.kind, suffix)
+        if kind is None:
+            raise
+        try:
+            text, more = extractor(kind)(data, file.encoding, file.max_bytes)
+        except ExtractionError:
+            if kind == UNKNOWN:
+                raise error from None
+            raise
+        fields = dict.fromkeys(_MORE_FIELDS.get(file.kind, ()), "")
+        told = f"as its ending says (it is {content_kind.name_of(kind)})"
+        notes = ", ".join(filter(None, (told, str(more.get(NOTES, "")))))
+        return text, {**fields, **more, NOTES: notes}
+
+
+_OF_ANOTHER_KIND = (DocumentProblem.UNREADABLE, DocumentProblem.UNSUPPORTED, DocumentProblem.ENCODING)
+"""Problems of a file that may be of another kind than its ending says."""
 
 
 def fields_of(kind: str) -> frozenset[str]:

@@ -10,7 +10,7 @@ from orchestrator.documents.lists import Level, Lists
 from orchestrator.documents.odf_objects import embedded_object
 from orchestrator.documents.office import Losses, TextLimit, damaged, encrypted
 from orchestrator.documents.office_package import Package, parse
-from orchestrator.documents.scripts import lowered, raised
+from orchestrator.documents.scripts import script_of
 from orchestrator.documents.types import ExtractionError
 from orchestrator.documents.word_fields import SYMBOLS
 
@@ -124,7 +124,7 @@ class _Text:
                 self._spans.append((self._scripts.get(about.get("style-name", "")), pieces, len(pieces)))
             case "style" | "list-style":
                 self._style = about.get("name", "")
-            case "text-properties" if script := _script(about.get("text-position", "")):
+            case "text-properties" if script := script_of(about.get("text-position", "")):
                 self._scripts[self._style] = script
             case "master-page" | "handout-master":
                 self._is_master = True
@@ -272,14 +272,6 @@ def _name(tag: str) -> str:
     """Return the name of an element; empty for a field that shows a header or footer and shares its name."""
     name = tag.rpartition("}")[2]
     return name if name not in _MASTER_TEXTS or tag.endswith(_STYLE + name) else ""
-
-
-def _script(position: str) -> Callable[[str], str] | None:
-    """Return the effect of a text position: `super 58%`, `sub 58%`, or a shift up or down in percent."""
-    word = position.split(" ")[0]
-    if word == "super" or (word.endswith("%") and not word.startswith(("-", "0"))):
-        return raised
-    return lowered if word == "sub" or word.startswith("-") else None
 
 
 def _number(text: str | None) -> int:

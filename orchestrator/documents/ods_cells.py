@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from orchestrator.documents.odf_objects import embedded_object
 from orchestrator.documents.office import Losses, TextLimit, encrypted
 from orchestrator.documents.office_package import Package, parse
+from orchestrator.documents.scripts import script_of
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.workbook_repair import MOST_CELLS, letters_of
 
@@ -84,6 +85,8 @@ class _Book:
         self._package = package
         self._limit = TextLimit(_MOST_TEXT)
         self._hidden: set[str] = set()
+        self._scripts: dict[str, Callable[[str], str]] = {}  # of text styles that have one
+        self._spans: list[tuple[Callable[[str], str] | None, int]] = []  # open ones: effect, and where they begin
         self._style = ""
         self._depth = 0  # of tables
         self._row: list[str] = []
@@ -98,11 +101,13 @@ class _Book:
         self._starts = {
             f"{_STYLE}style": self._begin_style,
             f"{_STYLE}table-properties": self._table_style,
+            f"{_STYLE}text-properties": self._text_style,
             f"{_TABLE}table": self._begin_table,
             f"{_TABLE}table-row": self._begin_row,
             f"{_TABLE}table-cell": self._begin_cell,
             f"{_TABLE}covered-table-cell": self._begin_cell,
             f"{_TEXT}p": self._begin_paragraph,
+            f"{_TEXT}span": self._begin_span,
             f"{_TEXT}s": self._spaces,
             f"{_TEXT}tab": self._spaces,
             f"{_TEXT}line-break": self._spaces,
@@ -117,6 +122,7 @@ class _Book:
             f"{_TABLE}table-cell": self._end_cell,
             f"{_TABLE}covered-table-cell": self._end_cell,
             f"{_TEXT}p": self._end_paragraph,
+            f"{_TEXT}span": self._end_span,
             f"{_OFFICE}annotation": self._end_comment,
             _CREATOR: self._end_paragraph,
             **dict.fromkeys((f"{_SHAPES}text-box", f"{_SHAPES}custom-shape"), self._end_shape),
@@ -141,6 +147,10 @@ class _Book:
         if attributes.get(f"{_TABLE}display") == "false":
             self._hidden.add(self._style)
 
+    def _text_style(self, attributes: dict[str, str]) -> None:
+        if (script := script_of(attributes.get(f"{_STYLE}text-position", ""))) is not None:
+            self._scripts[self._style] = script
+
     def _begin_table(self, attributes: dict[str, str]) -> None:
         self._depth += 1
         if self._depth == 1 and (name := attributes.get(f"{_TABLE}name")) is not None:
@@ -154,7 +164,7 @@ class _Book:
             sheet = self.sheets[-1]
             sheet.beside += self._comments
             if len(sheet.rows) * max(map(len, sheet.rows), default=0) > MOST_CELLS:
-                sheet.rows = _without_empty(sheet.rows)
+                sheet.rows = without_empty(sheet.rows)
 
     def _begin_row(self, attributes: dict[str, str]) -> None:
         if self._depth == 1:
@@ -170,10 +180,7 @@ class _Book:
             return
         self._cells += len(self._row) * self._rows
         if self._cells > MOST_CELLS:
-            raise ExtractionError(
-                DocumentProblem.TOO_LARGE,
-                f"It has more than {MOST_CELLS:,} cells with anything in them; split it, or exclude it.",
-            )
+            raise too_many_cells()
         rows += [[]] * self._blank
         rows += [self._row] * min(self._rows, _MOST_ROWS - len(rows))
         self._blank = 0
@@ -210,7 +217,7 @@ class _Book:
                 return None
         if name == _VALUES[4]:
             return "TRUE" if value.lower() == "true" else "FALSE"
-        return value if name == _VALUES[1] else _moment(value)
+        return value if name == _VALUES[1] else moment(value)
 
     def _begin_paragraph(self, attributes: dict[str, str]) -> None:
         del attributes
@@ -220,6 +227,16 @@ class _Book:
 
     def _end_paragraph(self) -> None:
         self._is_text = False
+
+    def _begin_span(self, attributes: dict[str, str]) -> None:
+        begin = len(self._lines[-1][-1]) if self._is_text and self._lines else 0
+        self._spans.append((self._scripts.get(attributes.get(f"{_TEXT}style-name", "")), begin))
+
+    def _end_span(self) -> None:
+        script, begin = self._spans.pop()
+        if script is not None and self._is_text and self._lines:
+            line = self._lines[-1][-1]
+            self._lines[-1][-1] = line[:begin] + script(line[begin:])
 
     def _spaces(self, attributes: dict[str, str]) -> None:
         number = attributes.get(f"{_TEXT}c", "1")
@@ -262,7 +279,15 @@ class _Book:
             self.sheets[-1].beside += filter(None, (" ".join(line.split()) for line in lines))
 
 
-def _without_empty(rows: list[list[str]]) -> list[list[str]]:
+def too_many_cells() -> ExtractionError:
+    """Return the error for sheets that do not fit in memory."""
+    return ExtractionError(
+        DocumentProblem.TOO_LARGE,
+        f"It has more than {MOST_CELLS:,} cells with anything in them; split it, or exclude it.",
+    )
+
+
+def without_empty(rows: list[list[str]]) -> list[list[str]]:
     """Return the rows without empty rows and columns."""
     rows = list(filter(None, rows))
     used = sorted({at for row in rows for at, cell in enumerate(row) if cell})
@@ -274,7 +299,7 @@ def _repeated(attributes: dict[str, str], what: str, most: int) -> int:
     return min(int(number), most) if number.isdecimal() and len(number) < 10 else most
 
 
-def _moment(value: str) -> str:
+def moment(value: str) -> str:
     """Return a date or a duration as a spreadsheet shows it; others as they are written."""
     if (found := _MOMENT.fullmatch(value)) is not None:
         fraction = found[3] if found[3] and found[3].strip("0") else ""

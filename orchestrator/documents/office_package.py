@@ -49,6 +49,7 @@ class Package:
                 "The document's package is locked with a password; save a copy without one, or exclude it.",
             )
         self._names = {entry.filename.lower(): entry for entry in entries}
+        self._spelled = {entry.filename: entry for entry in entries}
         self._left = min(MAX_UNPACKED, max(RATIO_FROM, MAX_RATIO * len(data)))
         self._most = self._left
         self._entries = entries
@@ -82,6 +83,11 @@ class Package:
         """Return the names of all parts."""
         return [entry.filename for entry in self._names.values() if not entry.is_dir()]
 
+    @property
+    def has_twins(self) -> bool:
+        """True if two parts have names that differ only in case. A reference then means the one spelled like it."""
+        return len(self._spelled) > len(self._names)
+
     def holds(self, part: str) -> bool:
         """True if the part exists."""
         return part.lower() in self._names
@@ -92,7 +98,7 @@ class Package:
 
     def head(self, part: str, size: int) -> bytes:
         """Return the first bytes of a part, which count as unread. Raises KeyError if it is missing."""
-        entry = self._names[part.lower()]
+        entry = self._entry(part)
         if entry.compress_type not in _PACKINGS:
             raise _odd_packing()
         with self._zip.open(entry) as stream:
@@ -118,7 +124,10 @@ class Package:
 
     def pieces(self, part: str) -> Iterator[bytes]:
         """Yield a part's bytes, counted against the whole document's limit."""
-        return self._pieces(self._names[part.lower()])
+        return self._pieces(self._entry(part))
+
+    def _entry(self, part: str) -> zipfile.ZipInfo:
+        return self._spelled.get(part) or self._names[part.lower()]
 
     def _pieces(self, entry: zipfile.ZipInfo) -> Iterator[bytes]:
         if entry.compress_type not in _PACKINGS:

@@ -27,6 +27,8 @@ _ERROR = re.compile(
 )
 """A formula that gives an error: the place and the format of its cell, and the error."""
 _LABEL = 0x0204
+_FORMAT = 0x041E
+_EXCEL_5 = b"\0\5"
 _LOOK = 500
 """Number of a sheet's first records that may state its size."""
 _CELLS = frozenset((0x0006, 0x00BD, 0x00BE, 0x00D6, 0x00FD, 0x0201, 0x0203, 0x0204, 0x0205, 0x0208, 0x027E, 0x0406))
@@ -49,7 +51,9 @@ def repaired(data: bytes) -> bytes:
     if not name:
         return data
     sparse = [at for at in _sheets(stream) if _is_sparse(stream, at)]
-    changes = (_join_texts(stream), _write_errors(stream, is_wide=name == "Workbook"), sparse)
+    is_wide = stream[4:6] != _EXCEL_5
+    has_formats = not is_wide and _write_formats(stream)
+    changes = (_join_texts(stream), _write_errors(stream, is_wide=is_wide), has_formats, sparse)
     if not any(changes):
         return data
     for at in sparse:
@@ -112,6 +116,18 @@ def _write_errors(stream: bytearray, *, is_wide: bool) -> bool:
         start = one.start()
         struct.pack_into("<H", stream, start, _LABEL)
         stream[start + _HEAD.size : start + _HEAD.size + len(label)] = label
+    return bool(found)
+
+
+def _write_formats(stream: bytearray) -> bool:
+    """Write formats of numbers as since Excel 97, with longer lengths, for which their last character makes room.
+
+    The library reads all formats so. Their first characters tell what is a date, but of formats of one character.
+    """
+    found = [at for kind, at, size in _records(stream, 0) if kind == _FORMAT and size == stream[at + 2] + 3 > 4]
+    for at in found:
+        size = stream[at + 2]
+        stream[at + 2 : at + 3 + size] = struct.pack("<H", size - 1) + stream[at + 3 : at + 2 + size]
     return bool(found)
 
 

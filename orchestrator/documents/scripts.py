@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 _RAISED = str.maketrans("0123456789+-−=()ni", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁼⁽⁾ⁿⁱ")
 _LOWERED = str.maketrans("0123456789+-−=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₌₍₎")
 
@@ -14,6 +16,14 @@ def raised(text: str) -> str:
 def lowered(text: str) -> str:
     """Return a subscript with a digit in Unicode's characters, or after `_`; letters alone stay."""
     return _marked(text, _LOWERED, "_")
+
+
+def script_of(position: str) -> Callable[[str], str] | None:
+    """Return the effect of a position in OpenDocument: `super 58%`, `sub 58%`, or a shift up or down in percent."""
+    word = position.split(" ")[0]
+    if word == "super" or (word.endswith("%") and not word.startswith(("-", "0"))):
+        return raised
+    return lowered if word == "sub" or word.startswith("-") else None
 
 
 def _marked(text: str, characters: dict[int, int], mark: str) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from itertools import chain
 
 from orchestrator.documents.office import Losses, TextLimit
-from orchestrator.documents.office_package import DAMAGE, Package, Relation
+from orchestrator.documents.office_package import DAMAGE, Package, Relation, parse
 from orchestrator.documents.shapes_text import drawn_lines, shape_lines
+from orchestrator.documents.workbook_repair import with_scripts
 
 _KINDS = re.compile(b"drawing|omment|oleObject|relationships/package")
 """Kinds of a sheet's relations that have words or are lost; others are printers' settings and links."""
@@ -74,7 +75,7 @@ class SheetParts:
         if not self._package.holds(target):
             return
         comments = _Comments(self._limit, self._persons() if "threadedComment" in kinds else {})
-        self._package.parse(target, comments.start, comments.end, comments.characters)
+        parse((with_scripts(self._package.whole(target)),), comments.start, comments.end, comments.characters)
         for place, author, text in comments.found:
             yield f"[comment {place}]: " + (f"{author}: " if author and not text.startswith(author) else "") + text
 

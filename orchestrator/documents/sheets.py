@@ -1,4 +1,4 @@
-"""Spreadsheets (.xlsx, .xlsm, .xlsb, .xls, .ods, .fods): all sheets as one text, or a document per row.
+"""Spreadsheets (.xlsx, .xlsm, .xlsb, .xls, .ods, .fods, XML of Excel 2003): one text, or a document per row.
 
 Values are those computed by the program that saved the file, including errors such as `#N/A`; formats and formulas
 are not read.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import io
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
@@ -16,26 +15,24 @@ from orchestrator.documents.content import Content, too_large_inside
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.extras import require
 from orchestrator.documents.lines import text_too_large
-from orchestrator.documents.ods_cells import OdsParts, holds_sheets, ods_sheets
+from orchestrator.documents.ods_cells import OdsParts, OdsSheet, holds_sheets, ods_sheets
 from orchestrator.documents.office import EXCELS_PASSWORD, OLE, damaged, encrypted, is_locked, unlocked
 from orchestrator.documents.office_package import DAMAGE, Package
 from orchestrator.documents.old_workbook_repair import needs_password
 from orchestrator.documents.old_workbook_repair import repaired as repaired_old
-from orchestrator.documents.plugins import Extract
 from orchestrator.documents.rows import TableRow, bad_row
 from orchestrator.documents.sheet_parts import SheetParts, is_about_sheet
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.workbook_repair import repaired
+from orchestrator.documents.xml_workbook import holds_xml_sheets, xml_sheets
 
-_HTML = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|html|head|meta|body|table|style)\b", re.IGNORECASE)
 MOST_HEADER = 50
 """Number of first rows that may hold the columns' names."""
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
     """Return the text, a line per row with ` | ` between cells and a heading per sheet; and `{"sheets": names}`."""
-    if (page := _page(data)) is not None:
-        return page(data, encoding, most)[0], {"sheets": []}
+    del encoding
     lines: list[str] = []
     names: list[str] = []
     left = most
@@ -51,19 +48,6 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
         if block:
             lines += [f"## {name} (hidden)" if is_hidden else f"## {name}", *block, ""]
     return clean("\n".join(lines)).strip(), {"sheets": names, **(parts.losses.notes() if parts else {})}
-
-
-def _page(data: bytes) -> Extract | None:
-    """Return the reader of a web page, which many programs export under the name of a workbook; None for others."""
-    if _HTML.match(data) is not None:
-        from orchestrator.documents import html_text
-
-        return html_text.extract
-    if data[:13].lower() == b"mime-version:":
-        from orchestrator.documents import mhtml_text
-
-        return mhtml_text.extract
-    return None
 
 
 class SheetTable:
@@ -120,7 +104,7 @@ class _Workbook:
             if data.startswith(OLE):
                 data = _opened(data)
             self._package = Package(data) if data.startswith(b"PK") else None
-            self._open = ods_sheets(data, self._package, _shown) if holds_sheets(data, self._package) else None
+            self._open = self._opened(data)
             if self._open is not None:
                 return
             data = repaired_old(data) if self._package is None else repaired(data, self._package)
@@ -130,6 +114,12 @@ class _Workbook:
                 if needs_password(data):
                     raise encrypted() from error
                 raise
+
+    def _opened(self, data: bytes) -> list[OdsSheet] | None:
+        """Return the sheets if our own readers know the format."""
+        if holds_sheets(data, self._package):
+            return ods_sheets(data, self._package, _shown)
+        return xml_sheets(data, _shown) if holds_xml_sheets(data) else None
 
     def sheets(self) -> Iterator[tuple[str, bool, list[list[str]]]]:
         """Yield the sheets in order: name, whether it is hidden, cells as text."""

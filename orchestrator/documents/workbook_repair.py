@@ -9,14 +9,17 @@ for the forms of Excel 2007 before its release; these are rewritten, too.
 from __future__ import annotations
 
 import io
+import posixpath
 import re
 import struct
 import zipfile
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from xml.sax.saxutils import quoteattr
 
 from orchestrator.documents.encoding import bom_of, wide_without_bom
-from orchestrator.documents.office_package import Package
+from orchestrator.documents.office_package import Package, Relation
+from orchestrator.documents.scripts import lowered, raised
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 MOST_CELLS = 5_000_000
@@ -24,7 +27,16 @@ MOST_CELLS = 5_000_000
 _BINARY_SHEETS = re.compile(r"xl/(worksheets|macrosheets)/[^/]+\.bin", re.IGNORECASE)
 _SHEETS = re.compile(r"xl/(worksheets|macrosheets)/[^/]+\.xml", re.IGNORECASE)
 _RELATIONS, _WORKBOOK, _BINARY = "xl/_rels/workbook.xml.rels", "xl/workbook.xml", "xl/workbook.bin"
-_TEXTS = ("xl/sharedstrings.xml", "xl/styles.xml", "[content_types].xml")
+_BINARY_RELATIONS = "xl/_rels/workbook.bin.rels"
+_PLACES = {
+    "chartsheet": "chartsheets/sheet{}", "dialogsheet": "dialogsheets/sheet{}", "sharedStrings": "sharedStrings",
+    "styles": "styles", "worksheet": "worksheets/sheet{}", "xlIntlMacrosheet": "worksheets/sheet{}",
+    "xlMacrosheet": "worksheets/sheet{}",
+}  # fmt: skip
+"""Names of parts in the folder `xl`, by the kind of the reference; macro sheets become sheets."""
+_KINDS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/"
+_SHARED = "xl/sharedstrings.xml"
+_TEXTS = (_SHARED, "xl/styles.xml", "[content_types].xml")
 """Parts that are rewritten only if their first bytes ask for it."""
 _HEAD = 1024
 _ENCODING = re.compile(r"""\A(<\?xml\b[^>]*?)\s+encoding=(["'])[^"'>]*\2""")
@@ -33,9 +45,15 @@ _BINARY_ERROR = re.compile(
     rb"(?:\x03\x09|\x0b[\x0d-\x7f]|\x0b[\x80-\xff].).{8}[\0\x07\x0f\x17\x1d\x24\x2a]", re.DOTALL
 )
 """Bytes that may be a cell with an error."""
+_RUN = re.compile(
+    rb"""(<(?:\w{1,20}:)?rPr\b(?:[^<]++|<(?!/?(?:\w{1,20}:)?rPr\b))*+</(?:\w{1,20}:)?rPr>\s*+<(?:\w{1,20}:)?t\b[^>]*+>)"""
+    rb"""([^<&]++)"""
+)
+"""A piece of a text with its format."""
+_SCRIPT = re.compile(rb"""vertAlign\b[^>]*?\bval=["'](super|sub)script""")
 _BEFORE_RELEASE = re.compile(rb"(</?)sstItem\b")
 _MACRO_SHEET = b"http://schemas.microsoft.com/office/2006/relationships/xlMacrosheet"
-_SHEET = b"http://schemas.openxmlformats.org/officeDocument/2006/relationships/worksheet"
+_SHEET = _KINDS.encode() + b"worksheet"
 _ROOT = re.compile(rb"(</?)(?:\w+:)?macrosheet\b")
 _ERROR = re.compile(rb"""(<(?:\w+:)?c\b[^>]*?\st=)(["'])e\2""")
 _DIMENSION = re.compile(rb"""<(?:\w+:)?dimension\s[^>]*?ref=["'](?:[A-Z]+\d+:)?([A-Z]+)(\d+)["']""")
@@ -57,6 +75,8 @@ def repaired(data: bytes, package: Package) -> bytes:
     The library has no limits on unpacking, so a package that could exceed its limits is unpacked once here. Raises
     ExtractionError, and what `zipfile` raises for damage.
     """
+    if (better := _under_usual_names(package)) is not None:
+        data, package = better, Package(better)
     changed: dict[str, bytes] = {}
     for part in package.parts():
         if (repair := _repair_of(part, package)) is not None:
@@ -65,6 +85,48 @@ def repaired(data: bytes, package: Package) -> bytes:
                 changed[part] = better
     package.check_unread()
     return _rewritten(data, changed) if changed else data
+
+
+def _under_usual_names(package: Package) -> bytes | None:
+    """Return the workbook with the names of parts that Excel gives; None if it has them already.
+
+    The library looks for some parts by name, whatever the workbook's references say, and refuses a binary workbook
+    for any other sheet.
+    """
+    try:
+        main = package.main_part()
+    except KeyError:
+        return None
+    ending = main.rpartition(".")[2].lower()
+    relations = [one for one in package.relations(main) if one.kind in _PLACES and package.holds(one.target)]
+    is_usual = main.lower() in (_WORKBOOK, _BINARY) and (ending == "xml" or _are_usual(relations, package))
+    if is_usual and not package.has_twins:
+        return None
+    out, stated = io.BytesIO(), []
+    with zipfile.ZipFile(out, "w") as new:
+        new.writestr("[Content_Types].xml", "<Types/>")
+        new.writestr("_rels/.rels", _relations([("", "officeDocument", f"xl/workbook.{ending}")]))
+        new.writestr(f"xl/workbook.{ending}", package.whole(main))
+        for number, one in enumerate(relations, 1):
+            name = f"{_PLACES[one.kind].format(number)}.{ending}"
+            new.writestr(f"xl/{name}", package.whole(one.target))
+            stated.append((one.id, "worksheet" if name.startswith("worksheets/") else one.kind, name))
+        new.writestr(f"xl/_rels/workbook.{ending}.rels", _relations(stated))
+    return out.getvalue()
+
+
+def _are_usual(relations: list[Relation], package: Package) -> bool:
+    """True if the library finds all sheets of a binary workbook."""
+    places = (posixpath.dirname(f"xl/{_PLACES[one.kind]}") == posixpath.dirname(one.target) for one in relations)
+    return all(places) and not (package.holds(_BINARY_RELATIONS) and b'="/' in package.whole(_BINARY_RELATIONS))
+
+
+def _relations(stated: list[tuple[str, str, str]]) -> str:
+    """Return a part of references by id, kind and target."""
+    lines = (
+        f'<Relationship Id={quoteattr(ident)} Type="{_KINDS}{kind}" Target="{to}"/>' for ident, kind, to in stated
+    )
+    return f"<Relationships>{''.join(lines)}</Relationships>"
 
 
 def _repair_of(part: str, package: Package) -> Callable[[bytes], bytes] | None:
@@ -76,10 +138,12 @@ def _repair_of(part: str, package: Package) -> Callable[[bytes], bytes] | None:
         return _repaired_binary_sheet
     if name in _REPAIRS:
         return _REPAIRS[name]
+    if name == _SHARED:
+        return _repaired_texts
     if name not in _TEXTS:
         return None
     head = package.head(part, _HEAD)
-    return _repaired_texts if b"<sstItem" in head or not head.startswith(b"<") or _is_wide(head) else None
+    return _repaired_texts if not head.startswith(b"<") or _is_wide(head) else None
 
 
 def _is_wide(head: bytes) -> bool:
@@ -95,7 +159,21 @@ def _as_utf8(part: bytes) -> bytes:
 
 
 def _repaired_texts(texts: bytes) -> bytes:
-    return _BEFORE_RELEASE.sub(rb"\1si", texts) if b"<sstItem" in texts else texts
+    texts = _BEFORE_RELEASE.sub(rb"\1si", texts) if b"<sstItem" in texts else texts
+    return with_scripts(texts)
+
+
+def with_scripts(texts: bytes) -> bytes:
+    """Return the part with superscripts and subscripts that stay apart from the numbers before them."""
+    return _RUN.sub(_with_script, texts) if b"vertAlign" in texts else texts
+
+
+def _with_script(run: re.Match[bytes]) -> bytes:
+    kind = _SCRIPT.search(run[1])
+    if kind is None or not run[2].isascii():
+        return run[0]
+    change = raised if kind[1] == b"super" else lowered
+    return run[1] + change(run[2].decode()).encode("ascii", "xmlcharrefreplace")
 
 
 def _repaired_relations(relations: bytes) -> bytes:
@@ -178,6 +256,7 @@ def _repaired_sheet(sheet: bytes) -> bytes:
         sheet = _ROOT.sub(rb"\1worksheet", sheet)
     if b't="e"' in sheet or b"t='e'" in sheet:
         sheet = _ERROR.sub(rb"\1\2str\2", sheet)
+    sheet = with_scripts(sheet)
     if b"mergeCell" in sheet:
         sheet = _MERGED_WHOLE.sub(b"", sheet)
     return _without_empty(sheet) if _is_sparse(sheet) else sheet

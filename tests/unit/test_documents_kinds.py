@@ -90,7 +90,7 @@ def told(found: dict[str, Document | UnreadableDocument]) -> dict[str, str]:
         ("a.txt.gz", lambda: packed("Größe".encode(), "gz"), "Größe"),
         ("a.md.zst", lambda: packed(b"# a", "zst"), "# a"),
         ("a.html.xz", lambda: packed(b"<p>a", "xz"), "a"),
-        ("deck.pptx.bz2", lambda: packed(office.letter(), "bz2"), "!unreadable"),
+        ("deck.pptx.bz2", lambda: packed(b"no deck", "bz2"), "!unreadable"),
     ],
 )
 def test_what_a_document_says(tmp_path: Path, name: str, make: Callable[[], bytes], text: str) -> None:
@@ -331,7 +331,7 @@ def test_an_archive_that_unpacks_to_far_more_than_it_is_ends_there(tmp_path: Pat
         ("a.odt", lambda: zipped({"META-INF/manifest.xml": "<m:encryption-data/>"}), [P.ENCRYPTED]),
         ("a.odt", lambda: office.open_document("<text:p/>"), [P.EMPTY]),
         ("a.odt", lambda: office.open_document("<text:s text:c='999999999'/>" * 3), [P.EMPTY]),
-        ("a.pptx", lambda: office.letter(), [P.UNREADABLE]),
+        ("a.pptx", lambda: zipped({"x": "y"}), [P.UNREADABLE]),
         ("a.docx", lambda: locked_office(office.word_report()), [P.ENCRYPTED]),
         ("a.pptx", lambda: locked_office(office.presentation()), [P.ENCRYPTED]),
         ("a.ods", lambda: zipped({"META-INF/manifest.xml": "<m:encryption-data/>"}), [P.ENCRYPTED]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import io
+import re
 import struct
 import zipfile
 from collections.abc import Callable
@@ -211,6 +212,48 @@ def binary_before_release() -> bytes:
     return binary_workbook(cell, struct.pack("<III", 0, 1, 1))
 
 
+def binary_macros() -> bytes:
+    """A binary workbook whose only sheet is a macro sheet, in a folder of another name."""
+
+    def moved(name: str) -> str:
+        for old, new in (("worksheets/", "macrosheets/"), ('/worksheet"', '/xlMacrosheet"'), ("xl/", "book/")):
+            name = name.replace(old, new)
+        return name
+
+    with zipfile.ZipFile(io.BytesIO(binary_before_release())) as package:
+        return zipped(
+            {moved(one): moved(package.read(one).decode("latin-1")).encode("latin-1") for one in package.namelist()}
+        )
+
+
+def twins() -> bytes:
+    """Two parts whose names differ in case: the workbook means the first."""
+    made = workbook({"A": [["right"]]})
+    with zipfile.ZipFile(io.BytesIO(made)) as package:
+        parts = {name: package.read(name) for name in package.namelist()}
+    return zipped({**parts, "xl/worksheets/Sheet1.xml": b"<worksheet/>"})
+
+
+def scripts() -> bytes:
+    """Raised and lowered digits in shared texts, a text in its cell and a comment."""
+
+    def write(made: xlsxwriter.Workbook, sheet: xlsxwriter.worksheet.Worksheet) -> None:
+        raised, lowered = (made.add_format({"font_script": script}) for script in (1, 2))
+        sheet.write_rich_string(0, 0, "1,200", raised, "3")
+        sheet.write_rich_string(0, 1, "CO", lowered, "2")
+        sheet.write_rich_string(0, 2, "4", raised, "th")
+        sheet.write_string(0, 3, "here")
+        sheet.write_comment(0, 0, "106")
+
+    run = b"<r><t>%s</t></r><r><rPr><sz val='9'/><vertAlign val='superscript'/></rPr><t>%s</t></r>"
+
+    def inside(name: str, part: bytes) -> bytes:
+        part = part.replace(b't="s"><v>3</v>', b't="inlineStr"><is>%s</is>' % run % (b"5", b"3"))
+        return re.sub(rb"<r>(?:(?!</r>).)*106</t></r>", run % (b"10", b"6"), part)
+
+    return changed(book(write), inside)
+
+
 def binary_errors() -> bytes:
     """A binary workbook with an error that was typed in, one that a formula gives, and a text."""
     cells = binary_record(3, struct.pack("<IIB", 0, 0, 0x2A))
@@ -347,6 +390,9 @@ def test_a_workbook_of_before_1997_is_not_called_damaged() -> None:
         (binary_errors, "## S\n#N/A | #DIV/0! | kept"),
         (without_part, "## A\nx"),
         (merged, "## S\na | b"),
+        (scripts, "## S\n1,200³ | CO₂ | 4th | 5³\n[comment A1]: 10⁶"),
+        (binary_macros, "## S\nfrom 2006"),
+        (twins, "## A\nright"),
         (lambda: old_workbook({(0, 0): 1, (1, 1): 2}), "## S\n1\n | 2"),
         (lambda: old_workbook({(0, 0): 1, (65_535, 0): 3, (65_535, 255): 2}), "## S\n1\n3" + " | " * 255 + "2"),
     ],
@@ -364,6 +410,9 @@ def test_a_workbook_of_before_1997_is_not_called_damaged() -> None:
         "binary errors",
         "without part",
         "merged",
+        "scripts",
+        "binary macro sheets",
+        "twins",
         "old",
         "an old stray row",
     ],
@@ -419,22 +468,6 @@ def test_a_reader_that_panics_takes_nothing_with_it(tmp_path: Path) -> None:
     assert isinstance(good, Document)
 
 
-CELLS = "<table><tr><td>1</td><td>Größe</td></tr></table>".encode()
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b'\n<html xmlns:x="urn:schemas-microsoft-com:office:excel">' + CELLS,
-        b"\xef\xbb\xbf<TABLE border=1>" + CELLS,
-        b"MIME-Version: 1.0\nContent-Type: multipart/related; boundary=x\n\n--x\n"
-        b"Content-Type: text/html; charset=utf-8\n\n" + CELLS + b"\n--x--\n",
-    ],
-)
-def test_a_workbook_that_is_a_web_page_is_read_as_one(data: bytes) -> None:
-    assert sheets.extract(data, None) == ("1 | Größe", {"sheets": []})
-
-
 NAMES = " ".join(
     f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{about}:1.0"'
     for name, about in (
@@ -451,6 +484,7 @@ CALC = 'xmlns:calc="urn:org:documentfoundation:names:experimental:calc:xmlns:cal
 def flat(table: str, name: str = "S") -> str:
     """A spreadsheet of OpenDocument as one XML file."""
     hidden = '<style:style style:name="h"><style:table-properties table:display="false"/></style:style>'
+    hidden += '<style:style style:name="up"><style:text-properties style:text-position="super 58%"/></style:style>'
     return (
         f'<office:document {NAMES} {CALC} xmlns:dc="http://purl.org/dc/elements/1.1/">{hidden}<office:body>'
         f'<office:spreadsheet><table:table table:name="{name}" table:style-name="{name.lower()}">{table}'
@@ -481,6 +515,7 @@ BOX = "<table:shapes><draw:frame><draw:text-box><text:p>Draft</text:p></draw:tex
         (row(cell('office:value-type="string" office:string-value="" calc:value-type="error"', "#N/A")), "#N/A"),
         (row(cell('office:value-type="time" office:time-value="PT36H05M00S"'), cell("", "x")), "36:05:00 | x"),
         (row(cell(DATE)) + row(cell('office:boolean-value="true"')), "2026-03-01\nTRUE"),
+        (row(cell(WORDS, "1,200<text:span text:style-name='up'>3</text:span> m")), "1,200³ m"),
         (row(cell(WORDS, "a<text:line-break/>b<text:s text:c='2'/>c")), "a b c"),
         (
             row(cell('table:number-columns-repeated="1"'), cell(WORDS, "x", NOTE)) + BOX,
@@ -493,7 +528,7 @@ BOX = "<table:shapes><draw:frame><draw:text-box><text:p>Draft</text:p></draw:tex
         ),
         (row(cell(f'{WORDS} table:number-columns-repeated="3"', "x"), repeated=2), "x | x | x\nx | x | x"),
     ],
-    ids=["values", "indented", "errors", "durations", "dates", "breaks", "beside", "a stray cell", "repeated"],
+    ids="values indented errors durations dates scripts breaks beside stray repeated".split(),
 )  # fmt: skip
 def test_what_is_in_sheets_of_opendocument(table: str, text: str) -> None:
     assert text_of(flat(table).encode()) == f"## S\n{text}"
