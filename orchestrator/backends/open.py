@@ -47,7 +47,7 @@ def key_of(name: str, variable: str, environ: Mapping[str, str]) -> str:
     if not key:
         raise UsageError(
             f"the environment variable {variable} is not set; it must hold the key of backend {name}",
-            hint="set it, then run the same command again",
+            hint=f"export {variable}=…, then run the same command again; a daemon reads it when it starts",
         )
     if not (key.isascii() and key.isprintable() and " " not in key):
         raise UsageError(f"what the environment variable {variable} holds is not a key: it has invalid characters")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
@@ -19,7 +19,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError, OrchError, UsageError
 from orchestrator.core.extras import require_otel
-from orchestrator.core.model import JobKind, scope_words
+from orchestrator.core.model import Job, JobKind, scope_words
 from orchestrator.core.money import per_hour
 from orchestrator.core.permissions import readable_by_others
 from orchestrator.core.sanitize import one_line
@@ -27,8 +27,10 @@ from orchestrator.daemon.settings_in_force import differences
 from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.library.context import is_current, say_keys
 from orchestrator.pipeline.backend_handles import Prices
+from orchestrator.pipeline.build.intake import Options, draft
 from orchestrator.pipeline.dialects import recipient_of
 from orchestrator.pipeline.plan.prices import prices_of
+from orchestrator.pipeline.plan.routes import asked_models, objections
 from orchestrator.pipeline.selection import Scope
 from orchestrator.policy.dialect import describe
 from orchestrator.policy.endpoints import CHAT, EMBEDDINGS
@@ -159,15 +161,20 @@ def _examine() -> Iterator[Found]:
     if config.telemetry is not None:
         yield from _examine_telemetry(config.telemetry, config.home)
     if not config.backends:
-        yield "backends", False, "none configured; add [backends.local] to orch.toml", 2
+        cure = "add [backends.local] for a server of yours, or a provider's, to orch.toml; `orch init` writes one"
+        yield "backends", False, f"none configured; {cure}", 2
+        return
+    jobs: list[Job] = []
+    yield from _examine_jobs(config, jobs)
+    asked = {name: _models(config, name, jobs) for name in config.backends}
+    if not any(asked.values()):
+        cure = "`orch plan JOB.yaml` checks those of a job file"
+        yield "models", True, f"none checked: orch.toml, open jobs and schedules name none; {cure}", 0
     for name, backend in config.backends.items():
-        models = _models(config, name)
+        models = asked[name]
         match backend:
             case LocalBackend():
-                price = per_hour(backend.cost_per_hour)
-                yield f"backend {name}", True, f"{backend.kind}, location {backend.location}, {price}", 0
-                for url in backend.upstreams:
-                    yield _examine_upstream(name, url, backend.api_key_env)[0]
+                yield from _examine_local(name, backend, models)
             case EnginesBackend():
                 yield from _examine_engines(name, backend)
             case RayBackend():
@@ -198,11 +205,35 @@ def _examine_telemetry(telemetry: Telemetry, home: Path) -> Iterator[Found]:
     yield what, True, f"takes spans, location {telemetry.location}, {content}", 0
 
 
-def _models(config: settings.Config, backend: str) -> list[str]:
-    """Return the models at a backend to which an alias of orch.toml resolves."""
+def _models(config: settings.Config, backend: str, jobs: Sequence[Job]) -> list[str]:
+    """Return the models at a backend that an alias of orch.toml or a job that may go there names."""
     models = expand(config.models, config.backends)
-    found = (resolve_model(alias, backend, models) for alias in models)
-    return sorted({model for model in found if model is not None})
+    found = {resolve_model(alias, backend, models) for alias in models}
+    for job in jobs:
+        if backend not in objections(config, job):
+            found.update(asked_models(config, job, backend))
+    return sorted(model for model in found if model is not None)
+
+
+def _examine_jobs(config: settings.Config, jobs: list[Job]) -> Iterator[Found]:
+    """Add to `jobs` the home's open jobs and those that its schedules would make; report those that cannot run."""
+    home = Home(config.home)
+    with _known(config) as store:
+        if store is None:
+            return
+        found = {f"job {job.id}": job for job in store.jobs.unfinished(home.identity())}
+        for schedule in store.schedules.all():
+            if schedule.home == home.identity() and schedule.paused_at is None:
+                what = f"schedule {schedule.name}"
+                try:
+                    found[what] = draft(Path(schedule.file), config, home, Options(), now())
+                except OrchError as error:
+                    yield what, False, str(error), error.exit_code
+    for what, job in found.items():
+        against = objections(config, job)
+        if against.keys() >= config.backends.keys():
+            yield what, False, "; ".join(f"{name}: {why}" for name, why in against.items()), 3
+        jobs.append(job)
 
 
 def _examine_home(config: settings.Config) -> Iterator[Found]:
@@ -334,14 +365,30 @@ def _path(text: str | None) -> Path | None:
     return None if text is None else Path(text).expanduser()
 
 
+def _examine_local(name: str, backend: LocalBackend, models: list[str]) -> Iterator[Found]:
+    price = per_hour(backend.cost_per_hour)
+    yield f"backend {name}", True, f"{backend.kind}, location {backend.location}, {price}", 0
+    served = []
+    for url in backend.upstreams:
+        found, names = _examine_upstream(name, url, backend.api_key_env)
+        served += names
+        yield found
+    yield from _examine_served(name, served, models)
+
+
+def _examine_served(name: str, served: list[str], models: list[str]) -> Iterator[Found]:
+    """Check that models are among those that upstreams list; a server need not list any."""
+    for model in models if served else ():
+        is_there = model in served or model == DEFAULT_MODEL
+        yield f"{name}: model {model}", is_there, "is there" if is_there else "is not there", 4
+
+
 def _examine_sync(name: str, backend: SyncBackend, models: list[str]) -> Iterator[Found]:
     tier = backend.service_tier or "as the rows say"
     yield f"backend {name}", True, f"{backend.kind}, location {backend.location}, service tier {tier}", 0
     found, served = _examine_upstream(name, backend.base_url, backend.api_key_env)
     yield found
-    for model in models if served else ():
-        is_there = model in served or model == DEFAULT_MODEL
-        yield f"{name}: model {model}", is_there, "is there" if is_there else "is not there", 4
+    yield from _examine_served(name, served, models)
 
 
 def _examine_upstream(name: str, url: str, key_env: str | None) -> tuple[Found, list[str]]:

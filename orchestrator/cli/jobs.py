@@ -150,6 +150,8 @@ def _daemon_json(holder: Holder | None) -> dict[str, str]:
 def _say_queued(context: Context, view: LiveProgress, intake: Intake, as_json: bool) -> None:
     holder = running_daemon(context.home)
     settings = differences(context.home, holder, context.config.path)
+    if intake.how is not How.UNCHANGED:
+        _say_missing_keys(context, intake)
     if as_json:
         plan = None if intake.plan is None else plan_json(intake.plan)
         print_json(
@@ -167,6 +169,14 @@ def _say_queued(context: Context, view: LiveProgress, intake: Intake, as_json: b
         )
     for line in settings:
         say(f"orch: {line}")
+
+
+def _say_missing_keys(context: Context, intake: Intake) -> None:
+    """Warn of keys that a daemon started here would lack; another one may have them."""
+    routes = None if intake.plan is None else {route.backend for route in intake.plan.routes}
+    for name, told in context.missing_keys(intake.job).items():
+        if routes is None or name in routes:
+            say(f"orch: warning: {told}")
 
 
 def _show_rehearsal(intake: Intake, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
@@ -18,6 +19,7 @@ from orchestrator.core.model import Job, JobId
 from orchestrator.core.sanitize import escape_controls
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.library.messages import say
+from orchestrator.policy.delay_causes import standstill
 from orchestrator.reports import status
 from orchestrator.reports.status import JobDetail, JobLine
 from orchestrator.settings.discovery import Place, locate
@@ -98,6 +100,8 @@ class Context(CommandSettings):
         found = status.detail(self.store, self.store.jobs.get(job_id), now(), self.running_cost, problem)
         found = replace(found, model_names=self._model_names(found))
         running = [shard for shard in found.shards if shard.state is ShardState.SUBMITTED]
+        if found.problem is None and not running:
+            return replace(found, problem=self._obstacle(found))
         if problem or not running:
             return found
         health = self._health_of(running)
@@ -140,6 +144,32 @@ class Context(CommandSettings):
         own = [name for name in at if isinstance(settings.backends.get(name), OwnServer)]
         told = {name: fetch_health(self.home, name) for name in own}
         return down_for({name: health for name, health in told.items() if health is not None})
+
+    def missing_keys(self, job: Job) -> dict[str, str]:
+        """Return what a daemon started here would lack for a job, by backend; empty while a daemon runs."""
+        from orchestrator.daemon.lock import running_daemon
+
+        if (settings := self.readable) is None or running_daemon(self.home) is not None:
+            return {}  # a running daemon notes what it lacks itself
+        from orchestrator.pipeline.plan.problems_now import missing_keys
+
+        try:
+            return missing_keys(settings, job, os.environ)
+        except OrchError:
+            return {}  # a command that needs orch.toml reports what is wrong with it
+
+    def _obstacle(self, detail: JobDetail) -> str | None:
+        """Return what keeps an open job from being sent: as the daemon noted, or what it would lack."""
+        from orchestrator.daemon.lock import running_daemon
+        from orchestrator.daemon.settings_in_force import differences
+
+        job, state = detail.line.job, detail.line.state
+        if job.built_at is None or state.is_final:
+            return None
+        if (holder := running_daemon(self.home)) is None:
+            return next(iter(self.missing_keys(job).values()), None)
+        noted = standstill(state, detail.events) or next(iter(differences(self.home, holder, self.path)), None)
+        return None if noted is None else "; ".join(line.strip() for line in noted.splitlines())
 
     def _health_of(self, running: Sequence[Shard]) -> dict[str, dict[str, Any] | None]:
         """Return the health of our own servers that work on these batches; None for a server that does not answer."""

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from orchestrator.core.durations import MINUTE, duration
 from orchestrator.core.events import EventKind, Happened
-from orchestrator.core.model import Forecast, Job
+from orchestrator.core.model import Forecast, Job, JobState
 from orchestrator.core.sanitize import shortened
 from orchestrator.core.shards import Shard
 from orchestrator.policy.overdue import seconds_beyond
@@ -115,3 +115,9 @@ def _slow(shards: Iterable[Shard], forecasts: Iterable[Forecast], ended: datetim
             told = f"{duration(known.p50)} forecast, {duration(known.p95)} at most"
             text = f"a batch at {shard.backend} {what} {duration(known.p50 + beyond)} ({told})"
             yield Delay(Cause.SLOW_BATCH, beyond, text)
+
+
+def standstill(state: JobState, events: Sequence[Happened]) -> str | None:
+    """Return what keeps an open job from continuing, as its daemon noted last, or None."""
+    is_open = not state.is_final and state is not JobState.WAITING
+    return events[-1].reason if is_open and events and events[-1].kind == EventKind.WAITING else None

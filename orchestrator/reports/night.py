@@ -20,7 +20,7 @@ from orchestrator.core.sanitize import shortened
 from orchestrator.core.shards import Shard
 from orchestrator.documents.types import DocumentProblem
 from orchestrator.policy.advice import advice_for
-from orchestrator.policy.delay_causes import main_delay
+from orchestrator.policy.delay_causes import main_delay, standstill
 from orchestrator.policy.diff import Difference, DocumentRun
 from orchestrator.policy.grounding import QuoteStatus
 from orchestrator.policy.night_figures import (
@@ -388,9 +388,8 @@ def _needs(facts: NightFacts, due: DeadlineResult | None, now: datetime) -> list
     needs += [Need(NeedKind.SWAPPED, _first_line(text), advice_for(SWAPPED), SWAPPED) for text in swapped]
     needs += [_failed(code, message, rows) for code, message, rows in facts.reasons]
     needs += [Need(NeedKind.WAITS, f"waits: {_first_line(held)}") for held in facts.held]
-    is_open = not facts.state.is_final and facts.state is not JobState.WAITING
-    if is_open and facts.events and facts.events[-1].kind == EventKind.WAITING:
-        needs.append(Need(NeedKind.STANDSTILL, f"cannot go on: {_first_line(facts.events[-1].reason)}"))
+    if (obstacle := standstill(facts.state, facts.events)) is not None:
+        needs.append(Need(NeedKind.STANDSTILL, f"cannot go on: {_first_line(obstacle)}"))
     if facts.answers is not None and facts.answers.unread:
         text = f"{number_of(facts.answers.unread, 'answer')} could not be compared: a result file is gone"
         needs.append(Need(NeedKind.UNREAD, text))

@@ -147,3 +147,36 @@ api_key_env = "CLOUD_API_KEY"
     assert plain.returncode == 4
     assert "BAD  away: batches: away: cannot list batches: " in plain.stdout
     assert "ok   cloud: batches: can be listed, as " in plain.stdout
+
+
+def test_the_models_of_open_jobs_and_schedules_are_looked_at(
+    run_orch: Orch, emulator: Emulator, upstream: Upstream, tmp_path: Path
+) -> None:
+    cloud = f'[backends.cloud]\nkind = "openai"\nbase_url = "{emulator.url_openai}"\n'
+    cloud += 'profile = "openai"\napi_key_env = "CLOUD_API_KEY"\n'
+    gpu = f'[backends.gpu]\nupstreams = ["{upstream.base_url}"]\nidle = true\n'
+    price = "[prices.{}]\ninput = 1\noutput = 1\nbatch = {{input = 1, output = 1}}\n"
+    write(run_orch.home, cloud + gpu + price.format("typed-wrong"))
+    code, found = doctor(run_orch, emulator)
+    assert code == 0
+    assert "none checked: orch.toml, open jobs and schedules name none" in found["models"][1]
+    (tmp_path / "letter.txt").write_text("A letter.", encoding="utf-8")
+    task = "tasks: [{{id: t, prompt: Who, model: s, max_tokens: 9}}]\n"
+    job = f"name: {{}}\ndocuments: letter.txt\n{task}models: {{{{s: {{}}}}}}\n"
+    for name, models in {"queued": "{cloud: typed-wrong}", "nightly": "{gpu: nobody, cloud: gpt-5-nano}"}.items():
+        (tmp_path / f"{name}.yaml").write_text(job.format(name, models), encoding="utf-8")
+    queued = json.loads(run_orch("submit", str(tmp_path / "queued.yaml"), "--json", env=KEYS).stdout)["job"]
+    run_orch("schedule", "add", str(tmp_path / "nightly.yaml"), "--cron", "0 22 * * *", env=KEYS)
+    code, found = doctor(run_orch, emulator)
+    assert code == 4
+    assert "models" not in found
+    assert found["cloud: model typed-wrong"][0] is False
+    assert found["cloud: model gpt-5-nano"] == (True, "is there")
+    assert found["gpu: model nobody"] == (False, "is not there")
+    write(run_orch.home, cloud + price.format("another"))
+    (tmp_path / "nightly.yaml").write_text("name: [", encoding="utf-8")
+    code, found = doctor(run_orch, emulator)
+    assert code == 3
+    assert found[f"job {queued}"][0] is False
+    assert "no price" in found[f"job {queued}"][1]
+    assert "nightly.yaml:" in found["schedule nightly"][1]

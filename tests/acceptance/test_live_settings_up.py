@@ -139,3 +139,31 @@ def test_run_takes_up_an_edit_too(run_orch: Orch, orch_home: Path, make_upstream
     write_config(orch_home, [upstream.base_url], retry_delay=0.01)
     assert running.wait(WAIT) == 0, run_orch.output(running)
     assert "was edited: the new settings are in force" in run_orch.output(running)
+
+
+def test_status_and_submit_say_that_a_key_is_not_set(
+    run_orch: Orch, orch_home: Path, job: Path, upstream: Any
+) -> None:
+    write_config(orch_home, [upstream.base_url])
+    toml = orch_home / "orch.toml"
+    cloud = '[backends.cloud]\nkind = "openai"\nbase_url = "http://127.0.0.1:9/v1"\napi_key_env = "LATE_KEY"\n'
+    toml.write_text(
+        f"{toml.read_text()}{cloud}[prices.some-model]\ninput = 1\noutput = 1\nbatch = {{input = 1, output = 1}}\n"
+    )
+    told = "LATE_KEY, the key of backend cloud, is not set here: export LATE_KEY=…"
+    elsewhere = run_orch("submit", str(job), "--backend", "local")
+    assert told not in elsewhere.stderr, "the job does not use it"
+    queued = run_orch("submit", str(job), "--backend", "cloud", "--new", "--json")
+    assert (queued.returncode, queued.stderr.count(told)) == (0, 1)
+    name = json.loads(queued.stdout)["job"]
+    key = {"LATE_KEY": "sk-test-0123456789abcdef"}
+    assert json.loads(run_orch("status", name, "--json").stdout)["problem"].startswith(told)
+    assert json.loads(run_orch("status", name, "--json", env=key).stdout)["problem"] is None
+    daemon = run_orch.start("up")
+    wait_until(lambda: "is up" in run_orch.output(daemon), WAIT)
+    told = "the environment variable LATE_KEY is not set; it must hold the key of backend cloud"
+    wait_until(
+        lambda: told in (json.loads(run_orch("status", name, "--json", env=key).stdout)["problem"] or ""), WAIT
+    )
+    again = run_orch("submit", str(job), "--backend", "cloud")
+    assert "is not set here" not in again.stderr, "the daemon may have it"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import assert_never
 
 from orchestrator.backends.direct import in_list
@@ -47,6 +47,17 @@ def problems_now(config: Config, job: Job) -> dict[str, str]:
     _all_at_once([lambda name=name: look(name) for name in names])  # type: ignore[misc]
     told = {name: found.get(name) for name in names}
     return {name: shortened(problem, MOST_WORDS) for name, problem in told.items() if problem is not None}
+
+
+def missing_keys(config: Config, job: Job, environ: Mapping[str, str]) -> dict[str, str]:
+    """Map each backend that may take the job and whose key this environment lacks to a sentence with the cure."""
+    against, missing = objections(config, job), {}
+    for name, backend in config.backends.items():
+        variable = None if isinstance(backend, EnginesBackend | RayBackend) else backend.api_key_env
+        if name not in against and variable is not None and not environ.get(variable, "").strip():
+            where = f"export {variable}=… where `orch up` or `orch run` starts"
+            missing[name] = f"{variable}, the key of backend {name}, is not set here: {where}"
+    return missing
 
 
 def _all_at_once(calls: list[Callable[[], None]]) -> None:
