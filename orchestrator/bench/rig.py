@@ -16,11 +16,12 @@ from orchestrator.bench.rows import Mode, PointRows
 from orchestrator.bench.sample import Sample
 from orchestrator.bench.target import BenchTarget
 from orchestrator.core.errors import BackendError, InputError
+from orchestrator.core.extras import install_line
 from orchestrator.server.dispatch.bodies import BYTES_PER_TOKEN
 from orchestrator.server.dispatch.plan import InputRows, make_plan
 from orchestrator.server.dispatch.upstreams import Upstream
 
-NOT_INSTALLED = "nvidia-ml-py is not installed (pip install 'orch-batch[gpu]')"
+NOT_INSTALLED = f"needs the extra `gpu` ({install_line('gpu')})"
 NO_DRIVER = "this machine has no NVIDIA driver"
 
 

@@ -216,7 +216,7 @@ def _models(config: settings.Config, backend: str, jobs: Sequence[Job]) -> list[
 
 
 def _examine_jobs(config: settings.Config, jobs: list[Job]) -> Iterator[Found]:
-    """Add to `jobs` the home's open jobs and those that its schedules would make; report those that cannot run."""
+    """Add the home's open jobs and the next jobs of its schedules to `jobs`; report each that cannot run."""
     home = Home(config.home)
     with _known(config) as store:
         if store is None:
@@ -377,7 +377,7 @@ def _examine_local(name: str, backend: LocalBackend, models: list[str]) -> Itera
 
 
 def _examine_served(name: str, served: list[str], models: list[str]) -> Iterator[Found]:
-    """Check that models are among those that upstreams list; a server need not list any."""
+    """Check that the upstreams' lists have these models. Without a list, check nothing."""
     for model in models if served else ():
         is_there = model in served or model == DEFAULT_MODEL
         yield f"{name}: model {model}", is_there, "is there" if is_there else "is not there", 4

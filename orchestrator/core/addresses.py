@@ -8,6 +8,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from orchestrator.core.errors import UsageError
+from orchestrator.core.extras import install_line
 from orchestrator.core.storages import KEYS
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -54,7 +55,7 @@ def address_problem(address: str) -> AddressProblem | None:
         return AddressProblem(f"{parts.scheme}:// is not a storage that fsspec supports")
     except ImportError as error:
         extra = _EXTRAS.get(parts.scheme)
-        hint = f"pip install 'orch-batch[{extra}]'" if extra else str(error)
+        hint = install_line(extra) if extra else str(error)
         return AddressProblem(f"the library for {parts.scheme}:// is not installed", hint)
     return None
 

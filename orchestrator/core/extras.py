@@ -7,26 +7,27 @@ from importlib.util import find_spec
 from orchestrator.core.errors import UsageError
 
 
+def install_line(extra: str) -> str:
+    """Return the commands that install an extra; README says what stands for orch-batch until it is on PyPI."""
+    return f"pip install 'orch-batch[{extra}]'; in a checkout: pip install '.[{extra}]'"
+
+
 def require_parquet(what: str) -> None:
     """Raise UsageError, naming `what` needs it, if Parquet support is not installed."""
     if find_spec("pyarrow") is None:
-        raise UsageError(
-            f"{what}: Parquet needs pyarrow, which is not installed", hint="pip install 'orch-batch[parquet]'"
-        )
+        raise UsageError(f"{what}: Parquet needs the extra `parquet`", hint=install_line("parquet"))
 
 
 def require_xlsx(what: str) -> None:
     """Raise UsageError, naming `what` needs it, if workbooks cannot be written."""
     if find_spec("xlsxwriter") is None:
-        raise UsageError(
-            f"{what}: .xlsx needs XlsxWriter, which is not installed", hint="pip install 'orch-batch[xlsx]'"
-        )
+        raise UsageError(f"{what}: .xlsx needs the extra `xlsx`", hint=install_line("xlsx"))
 
 
 def require_mcp() -> None:
     """Raise UsageError if the Model Context Protocol's library is not installed."""
     if find_spec("mcp") is None:
-        raise UsageError("`orch mcp` needs mcp, which is not installed", hint="pip install 'orch-batch[mcp]'")
+        raise UsageError("`orch mcp` needs the extra `mcp`", hint=install_line("mcp"))
 
 
 def require_otel() -> None:
@@ -36,6 +37,4 @@ def require_otel() -> None:
     except ModuleNotFoundError:  # a parent package is missing
         found = None
     if found is None:
-        raise UsageError(
-            "[telemetry] needs opentelemetry-proto, which is not installed", hint="pip install 'orch-batch[otel]'"
-        )
+        raise UsageError("[telemetry] needs the extra `otel`", hint=install_line("otel"))

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from orchestrator.core.errors import BackendError, UsageError
+from orchestrator.core.extras import install_line
 from orchestrator.core.sanitize import escape_controls, one_line
 from orchestrator.daemon.channels import Message
 
@@ -32,8 +33,7 @@ class Apprise(Struct, frozen=True):
         try:
             import apprise
         except ImportError:
-            hint = "pip install 'orch-batch[apprise]'"
-            raise UsageError("the channel apprise needs its library", hint=hint) from None
+            raise UsageError("the channel apprise needs the extra `apprise`", hint=install_line("apprise")) from None
         variable = str(self.options.get("urls_env", DEFAULT))
         logging.getLogger("apprise").disabled = True  # it writes addresses, which are keys
         services = apprise.Apprise()

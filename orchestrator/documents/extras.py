@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from orchestrator.core.extras import install_line
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 
@@ -15,5 +16,5 @@ def require(module: str, what: str, extra: str) -> Any:
     except ImportError:
         raise ExtractionError(
             DocumentProblem.UNSUPPORTED,
-            f"Reading {what} needs the extra `{extra}`: pip install 'orch-batch[{extra}]'; or exclude it.",
+            f"Reading {what} needs the extra `{extra}`: {install_line(extra)}; or exclude it.",
         ) from None

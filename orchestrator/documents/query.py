@@ -12,6 +12,7 @@ import msgspec
 
 from orchestrator.core.addresses import database_url
 from orchestrator.core.errors import InputError
+from orchestrator.core.extras import install_line
 from orchestrator.documents.remote import RemoteRoot
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _engine(url: str, variable: str) -> Engine:
         hint = "such as sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME"
         raise InputError(f"{variable} does not hold the address of a database", field="url_env", hint=hint) from None
     except ImportError as error:
-        extra = "pip install 'orch-batch[postgres]'" if "psycopg" in str(error) else None
+        extra = install_line("postgres") if "psycopg" in str(error) else None
         raise InputError(
             f"the driver for {variable} is not installed: {error}", field="url_env", hint=extra
         ) from None

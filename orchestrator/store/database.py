@@ -27,6 +27,7 @@ from sqlalchemy import (
 )
 
 from orchestrator.core.errors import DataRefused, OrchError, StorageError
+from orchestrator.core.extras import install_line
 from orchestrator.core.model import RequestState
 from orchestrator.store.job_figures import Ask
 from orchestrator.store.schema import HEAD
@@ -299,5 +300,5 @@ _ADVICE = (
     ("disk I/O", "check whether the disk is full or failing, then run the command again; nothing is lost"),
     ("malformed", "the file is damaged; restore it from a backup"),
     ("not a database", "the file is not a database; move it away or set ORCH_HOME elsewhere"),
-    ("No module named 'psycopg'", "install the driver:  pip install 'orch-batch[postgres]'"),
+    ("No module named 'psycopg'", install_line("postgres")),
 )

@@ -80,11 +80,11 @@ def test_a_table_that_cannot_be_is_refused_and_leaves_no_job(run_orch: Orch, fol
     job.write_text(JOB.replace("mood.answer", "mod.answer"))
     refused = run_orch("run", "job.yaml", cwd=folder)
     assert refused.returncode == 2
-    for told in ("job.yaml:7", "output.columns", "'mod.answer'", "did you mean mood.answer?"):
+    for told in ("job.yaml:7", "output.columns", "'mod.answer'", "did you mean 'mood.answer'?"):
         assert told in refused.stderr.replace("\n", " ")
     job.write_text(JOB)
     for options, told in {
-        ("-o", "x.csv", "--columns", "gits.answer"): "did you mean gist.answer?",
+        ("-o", "x.csv", "--columns", "gits.answer"): "did you mean 'gist.answer'?",
         ("-o", "x.jsonl", "--excel"): "--excel is for CSV",
         ("-o", "x.docx"): ".xlsx",
     }.items():

@@ -77,7 +77,7 @@ def test_without_the_extra_it_says_what_to_install(
     run(["doctor", "--json"])
     ok, told = telemetry_of(capsys.readouterr().out)
     assert not ok
-    assert told.endswith("pip install 'orch-batch[otel]'")
+    assert told.endswith("pip install 'orch-batch[otel]'; in a checkout: pip install '.[otel]'")
 
 
 @pytest.mark.parametrize(

@@ -99,11 +99,18 @@ def test_chosen_columns_come_in_their_order() -> None:
     assert json.loads(written(lines, "jsonl", table)) == {"gist.answer": "Ben pays.", "document": "a.txt"}
     long = TableShape(False, ("custom_id", "facts.topic"))
     assert written(lines[:1], table=long) == b"custom_id,facts.topic\r\na.txt-0,rent\r\n"
-    with pytest.raises(UsageError) as refused:
-        written(lines, table=TableShape(True, ("facts.topik",)))
-    assert (refused.value.message, refused.value.hint) == (
-        "the table has no column 'facts.topik'", "did you mean facts.topic?",
-    )  # fmt: skip
+    meanings = {
+        "facts.topik": "did you mean 'facts.topic'?",
+        "Topic": "did you mean 'facts.topic'?",
+        "why": "it is a column of the table with a row per answer: --long, or `shape: long`;",
+        "zzz": "",
+    }
+    for name, meaning in meanings.items():
+        with pytest.raises(UsageError) as refused:
+            written(lines, table=TableShape(True, (name,)))
+        assert refused.value.message == f"the table has no column {name!r}"
+        assert str(refused.value.hint).startswith(f"{meaning} its columns: document, facts.topic, ".strip())
+        assert "gist.answer, error, other_answers" in str(refused.value.hint)
 
 
 def test_jsonl_and_parquet_of_documents_keep_what_is_nested() -> None:

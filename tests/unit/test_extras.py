@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,9 @@ from orchestrator.documents.readers import Readers
 from orchestrator.documents.types import UnreadableDocument
 from orchestrator.pipeline.finish import outputs
 from orchestrator.settings.job_spec import DocumentSource, Output
+from tests.support.process import ROOT
 
-INSTALL = "pip install 'orch-batch[parquet]'"
+INSTALL = "pip install 'orch-batch[parquet]'; in a checkout: pip install '.[parquet]'"
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +35,7 @@ def read(folder: Path, **settings: str) -> list[object]:
 def test_a_table_that_nothing_here_reads_stops_the_run(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"PAR1")
     (tmp_path / "a.txt").write_text("text", encoding="utf-8")
-    with pytest.raises(UsageError, match=f"{name}: Parquet needs pyarrow") as refused:
+    with pytest.raises(UsageError, match=f"{name}: Parquet needs the extra `parquet`") as refused:
         read(tmp_path, text_column="body")
     assert refused.value.hint == INSTALL
 
@@ -46,10 +49,21 @@ def test_a_table_that_is_not_to_be_read_needs_nothing(tmp_path: Path) -> None:
 
 def test_an_output_that_nothing_here_writes_is_refused_at_once(tmp_path: Path) -> None:
     wanted = Output.model_validate({"path": "out.parquet", "format": "parquet"})
-    with pytest.raises(UsageError, match="output: Parquet needs pyarrow") as refused:
+    with pytest.raises(UsageError, match="output: Parquet needs the extra `parquet`") as refused:
         outputs.check(wanted)
     assert refused.value.hint == INSTALL
     outputs.check(Output.model_validate({"path": "out.csv", "format": "csv"}))
-    with pytest.raises(UsageError, match="Parquet needs pyarrow"):
+    with pytest.raises(UsageError, match="Parquet needs the extra `parquet`"):
         outputs.write(tmp_path / "out.parquet", "parquet", None, [])  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_hint_names_an_extra_there_is_and_has_one_form() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+    sources = {path.relative_to(ROOT): path.read_text() for path in (ROOT / "orchestrator").rglob("*.py")}
+    written_out = {str(path) for path, text in sources.items() if "orch-batch[" in text}
+    assert written_out == {"orchestrator/core/extras.py"}, "the others call install_line"
+    named = set()
+    for text in sources.values():
+        named |= set(re.findall(r"install_line\(['\"](\w+)['\"]\)|needs the extra `(\w+)`", text))
+    assert {name for pair in named for name in pair if name} <= extras

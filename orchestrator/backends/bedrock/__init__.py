@@ -10,6 +10,7 @@ from orchestrator.backends.bedrock.settings import BedrockBackend
 from orchestrator.backends.package import BackendAccess, BackendPackage
 from orchestrator.backends.profiles import CHAT_ONLY, GB, BatchLimits, Profile, with_limits
 from orchestrator.core.errors import UsageError
+from orchestrator.core.extras import install_line
 
 if TYPE_CHECKING:
     from orchestrator.backends import Backend
@@ -39,9 +40,8 @@ class BedrockPackage(BackendPackage[BedrockBackend]):
         try:
             import boto3  # noqa: F401
         except ImportError:
-            raise UsageError(
-                f"backend {access.name} needs the extra `bedrock`", hint="pip install 'orch-batch[bedrock]'"
-            ) from None
+            hint = install_line("bedrock")
+            raise UsageError(f"backend {access.name} needs the extra `bedrock`", hint=hint) from None
 
         from orchestrator.backends.bedrock.api import BedrockAPI
         from orchestrator.backends.bedrock.batches import BedrockBatches

@@ -8,6 +8,7 @@ from orchestrator.backends.package import BackendAccess
 from orchestrator.backends.vertex.api import VertexAPI
 from orchestrator.backends.vertex.settings import VertexBackend
 from orchestrator.core.errors import UsageError
+from orchestrator.core.extras import install_line
 
 _STORAGE = "https://storage.googleapis.com"
 _MULTI_REGIONS = ("us", "eu")
@@ -28,9 +29,8 @@ def api_of(settings: VertexBackend, access: BackendAccess) -> VertexAPI:
     try:
         from orchestrator.backends.vertex.credentials import AccessTokens
     except ImportError:
-        raise UsageError(
-            f"backend {access.name} needs the extra `vertex`", hint="pip install 'orch-batch[vertex]'"
-        ) from None
+        hint = install_line("vertex")
+        raise UsageError(f"backend {access.name} needs the extra `vertex`", hint=hint) from None
     tokens = AccessTokens(settings.key_file, storage)
     vertex.auth = storage.auth = tokens
     return VertexAPI(vertex, storage, "", parent, place, silent, tokens.forget)

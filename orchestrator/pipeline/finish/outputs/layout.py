@@ -6,7 +6,6 @@ with a schema gets a column per field, `TASK.FIELD`.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from orchestrator.core.errors import UsageError
+from orchestrator.core.near_names import meant
 from orchestrator.pipeline.finish.outputs.kinds import (
     Kind,
     Plain,
@@ -115,6 +115,8 @@ PROVENANCE: tuple[tuple[str, Plain], ...] = (
 )  # fmt: skip
 ON_REQUEST: tuple[tuple[str, Plain], ...] = (("cost_estimated", Plain.BOOLEAN),)
 """Columns that a table, long or wide, has only if its columns are chosen by name."""
+MOST_NAMED = 60
+"""Most columns that an error names."""
 
 
 class OutputColumn(msgspec.Struct, frozen=True):
@@ -281,6 +283,17 @@ def _cut(name: str, most: int | None) -> str:
     return name if most is None else name.encode()[:most].decode(errors="ignore")
 
 
+def _columns_there(name: str, names: Sequence[str]) -> str:
+    """Return the cure for an unknown column: the name that is meant, and the columns of the table."""
+    of_a_row = {column for column, _ in (*IDENTITY, *PROVENANCE, *ON_REQUEST)}
+    ending = next((one for one in names if one.casefold().endswith(f".{name}".casefold())), None)
+    near = f"did you mean {ending!r}?" if ending is not None else meant(name, names)
+    if near is None and name in of_a_row:
+        near = "it is a column of the table with a row per answer: --long, or `shape: long`;"
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{near or ''} its columns: {', '.join(names[:MOST_NAMED])}{more}".strip()
+
+
 class ChosenColumns:
     """Another layout's columns, some of them, in an order of one's own."""
 
@@ -290,9 +303,7 @@ class ChosenColumns:
         places = {column.name: place for place, column in enumerate(layout.columns)}
         for name in names:
             if name not in places:
-                near = difflib.get_close_matches(name, places, 1)
-                hint = f"did you mean {near[0]}?" if near else f"its columns: {', '.join(places)}"
-                raise UsageError(f"the table has no column {name!r}", hint=hint)
+                raise UsageError(f"the table has no column {name!r}", hint=_columns_there(name, list(places)))
         self._places = [places[name] for name in dict.fromkeys(names)]
         self.columns = tuple(layout.columns[place] for place in self._places)
 
