@@ -111,7 +111,8 @@ provider-sdks: $(PROVIDER_SDKS)/installed
 
 $(PROVIDER_SDKS)/installed:
 	test -x $(PROVIDER_SDKS)/bin/python || $(PYTHON) -m venv $(PROVIDER_SDKS)
-	$(PROVIDER_SDKS)/bin/python -m pip install --quiet --disable-pip-version-check 'mistralai==3.7.0' 'google-genai==3.6.1'
+	$(PROVIDER_SDKS)/bin/python -m pip install --quiet --disable-pip-version-check 'mistralai==3.7.0' 'google-genai==3.6.1' \
+		'together==3.1.1'
 	touch $@
 
 demo: install

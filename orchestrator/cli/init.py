@@ -32,7 +32,7 @@ idle = true                            # its hours cost nothing; or: cost_per_ho
 
 # A hosted Batch API at half price (docs/reference/backends/README.md). The environment variable holds the key.
 #[backends.openai]
-#kind = "openai"                    # "azure", "anthropic", "gemini", "vertex", "mistral", "bedrock"; else a base_url
+#kind = "openai"                    # "azure", "anthropic", "gemini", "vertex", "mistral", …; else a base_url
 #api_key_env = "OPENAI_API_KEY"
 
 # A limit on the total cost of a month's jobs (`orch help budgets`).

@@ -24,6 +24,8 @@ from orchestrator.backends.openai.profiles import PROFILES
 from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.backends.own_api import over_unix_socket
 from orchestrator.backends.package import BackendAccess
+from orchestrator.backends.together import PACKAGE as TOGETHER
+from orchestrator.backends.together.settings import TogetherBackend
 from orchestrator.backends.vertex import PACKAGE as VERTEX
 from orchestrator.core.clock import now
 from orchestrator.server.host import ServerThread
@@ -58,6 +60,11 @@ def _anthropic(emulator: Emulator, key: str) -> Backend:
 def _mistral(emulator: Emulator, key: str) -> Backend:
     settings = MistralBackend(kind="mistral", base_url=emulator.url_of("mistral"), api_key_env="K")
     return MISTRAL.open(settings, BackendAccess("it", key))
+
+
+def _together(emulator: Emulator, key: str) -> Backend:
+    settings = TogetherBackend(kind="together", base_url=emulator.url_of("together"), api_key_env="K")
+    return TOGETHER.open(settings, BackendAccess("it", key))
 
 
 def _gemini(emulator: Emulator, key: str) -> Backend:
@@ -131,6 +138,7 @@ OPENED: dict[str, tuple[Opening, str]] = {
     "groq": (_openai("groq"), "gpt-4.1-mini"),
     "anthropic": (_anthropic, "claude-sonnet-5-5"),
     "mistral": (_mistral, "mistral-small-latest"),
+    "together": (_together, "gpt-4.1-mini"),
     "gemini": (_gemini, "gemini-3.8-flash"),
     "bedrock": (_bedrock, NOVA),
     "vertex": (_vertex, "gemini-3.8-flash"),

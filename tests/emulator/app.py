@@ -18,7 +18,15 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from tests.emulator import anthropic_api, bedrock_api, gemini_api, mistral_api, openai_batches, vertex_api
+from tests.emulator import (
+    anthropic_api,
+    bedrock_api,
+    gemini_api,
+    mistral_api,
+    openai_batches,
+    together_api,
+    vertex_api,
+)
 from tests.emulator.answers import decode_body
 from tests.emulator.aws_wire import account_of, aws_error, check_signature
 from tests.emulator.call import Call, Reply
@@ -51,6 +59,7 @@ PREFIXES = {
     "/gemini/upload/v1beta": "gemini",
     "/bedrock": "bedrock",
     "/vertex": "vertex",
+    "/together/v1": "together",
     **{f"/{flavour}/v1": flavour for flavour in SYNCHRONOUS},
 }
 CONTROL = "/_emulator/"
@@ -136,12 +145,20 @@ _VERTEX = {
     "GET /storage/v1/b/{}": "content",
     "DELETE /storage/v1/b/{}": "delete_file",
 }
+_TOGETHER = {
+    **_OPENAI,
+    "POST /files": "begin_upload",
+    "PUT /uploads/{}": "put",
+    "POST /files/upload": "upload",
+    "POST /files/{}/preprocess": "preprocess",
+}
 _OTHERS = {
     "anthropic": _ANTHROPIC,
     "mistral": _MISTRAL,
     "gemini": _GEMINI,
     "bedrock": _BEDROCK,
     "vertex": _VERTEX,
+    "together": _TOGETHER,
 }
 ROUTES = {
     # An ARN, a key and a resource's name have slashes, and the path is read decoded.
@@ -152,7 +169,15 @@ ROUTES = {
     for flavour in PREFIXES.values()
     for routes in (_OTHERS.get(flavour, _OPENAI),)
 }
-_LARGE = (("anthropic", "create"), ("gemini", "upload"), ("bedrock", "upload"), ("vertex", "upload"))
+_UNNAMED = _OTHERS.keys() - {"anthropic"}
+"""Providers that name no owner of a key."""
+_LARGE = (
+    ("anthropic", "create"),
+    ("gemini", "upload"),
+    ("bedrock", "upload"),
+    ("vertex", "upload"),
+    ("together", "put"),
+)
 """Calls whose body goes to the disk."""
 Break = Literal["cut", "hang", "reset"]
 BEFORE: dict[str, Break] = {"cut_before": "cut", "hang_before": "hang", "reset_before": "reset"}
@@ -166,6 +191,7 @@ VERBS = {
     "gemini": gemini_api.VERBS,
     "bedrock": bedrock_api.VERBS,
     "vertex": vertex_api.VERBS,
+    "together": together_api.VERBS,
 }
 
 
@@ -208,7 +234,7 @@ class App:
         try:
             await self._read(call, request)
             call.account = self._account(call, request)
-            if self.world.settings.tells_owner and flavour not in ("mistral", "gemini", "bedrock", "vertex"):
+            if self.world.settings.tells_owner and flavour not in _UNNAMED:
                 owner = "anthropic-organization-id" if flavour == "anthropic" else "openai-organization"
                 headers[owner] = call.account
             reply = await self._answer(call, wire)
@@ -245,7 +271,7 @@ class App:
             return str(self.world.begun[call.query["upload_id"]]["account"])
         if call.flavour == "gemini":
             key = request.headers.get("x-goog-api-key", "")
-        if (call.flavour, call.verb) == ("vertex", "token"):
+        if (call.flavour, call.verb) in (("vertex", "token"), ("together", "put")):
             return ""
         known = self.world.settings.accounts
         if not key or (known and key not in known):
@@ -263,7 +289,7 @@ class App:
             call.fields = {name: request.headers.get(header, "") for name, header in names.items()}
         if call.flavour == "bedrock":
             call.fields = {"owner": request.headers.get("x-amz-expected-bucket-owner", "")}
-        if call.verb == "upload" and call.flavour not in ("gemini", "bedrock", "vertex"):
+        if request.headers.get("content-type", "").startswith("multipart/form-data"):
             await self._read_form(call, request)
         elif (call.flavour, call.verb) in _LARGE:
             call.path = self.world.new_path()

@@ -108,6 +108,12 @@ def mistral_error(status: int, problem: Problem) -> Json:
     return {"object": "error", "message": problem.message, "type": kind, "param": None, "code": code}
 
 
+def failed_row(custom_id: Any, status: int, problem: Problem) -> Json:
+    """A line of Together's error file: a row's id, and why it failed (docs.together.ai, manage batch jobs)."""
+    code = problem.code or ANTHROPIC_TYPES.get(status, problem.type)
+    return {"custom_id": custom_id, "error": {"message": problem.message, "code": code}}
+
+
 _MISTRAL_OBJECTS = ("insufficient_quota", "service_tier_capacity_exceeded")
 
 

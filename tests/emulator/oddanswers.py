@@ -149,10 +149,15 @@ def spoken(name: str, verb: str, body: Any) -> Any:
         return _LIST[name](body) if isinstance(body, dict) and "data" in body else body
     change = _BATCH.get(name) or _UPLOAD.get(name)
     if change is not None:
-        for told in _listed(body) if verb in LISTS else [body]:
+        for told in _listed(body) if verb in LISTS else [_batch(body)]:
             if isinstance(told, dict):
                 change(told)
     return body
+
+
+def _batch(body: Any) -> Any:
+    """Together's create has the batch beside a warning."""
+    return body.get("job", body) if isinstance(body, dict) else body
 
 
 def _listed(body: Any) -> list[Any]:

@@ -12,7 +12,7 @@ import msgspec
 
 from tests.emulator.answers import MESSAGES, answer, decode_body, read
 from tests.emulator.batch import Batch
-from tests.emulator.errors import Json, anthropic_error, mistral_error, problem_of
+from tests.emulator.errors import Json, anthropic_error, failed_row, mistral_error, problem_of
 from tests.emulator.oddlines import odd_line
 from tests.emulator.rowfaults import Effect
 from tests.emulator.settings import Settings
@@ -129,6 +129,8 @@ def _openai_row(batch: Batch, line: Line, effect: Effect, settings: Settings) ->
         problem = effect.problem or problem_of(effect.status, effect.code)
         problem = replace(problem, message=effect.message or problem.message)
         body = {"error": problem.json()}
+        if batch.flavour == "together":
+            return failed_row(line.custom_id, effect.status, problem)
         if batch.flavour == "mistral":
             body = json.dumps(mistral_error(effect.status, problem))
     if batch.flavour == "mistral":

@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 from zlib import crc32
 
-from tests.emulator import bedrock_lines, gemini_lines, mistral_lines, vertex_lines
+from tests.emulator import bedrock_lines, gemini_lines, mistral_lines, together_lines, vertex_lines
 from tests.emulator.answers import Asked
 from tests.emulator.anthropic_cache import PromptCache
 from tests.emulator.batch import Batch, Plan, plan
@@ -28,6 +28,8 @@ from tests.emulator.settings import Settings
 from tests.emulator.validation import Checked, LineError, check, first_model
 
 HOUR = 3600.0
+PURPOSES = ("batch", "batch-api")
+"""Purposes of input files."""
 QUEUE_LOOK_SECONDS = 60.0
 
 
@@ -236,7 +238,7 @@ class World:
             return batch.fail(batch.plan.errors, at)
         is_usable = file is not None and (file.told_at != "validation" or at >= file.usable_at)
         if (
-            file is None or file.path is None or file.purpose != "batch" or not _may_read(batch, file, at)
+            file is None or file.path is None or file.purpose not in PURPOSES or not _may_read(batch, file, at)
             or not is_usable
         ):  # fmt: skip
             message = (
@@ -254,6 +256,8 @@ class World:
             checked = bedrock_lines.check(file.path, model, least, is_truthful=settings.truthful)
         elif batch.flavour == "vertex":
             checked = vertex_lines.check(file.path, batch.model or "")
+        elif batch.flavour == "together":
+            checked = together_lines.check(file.path, batch.endpoint, settings.models)
         else:
             checked = check(file.path, batch.flavour, batch.endpoint, settings.models, is_truthful=settings.truthful)
         if checked.errors:

@@ -21,6 +21,7 @@ from tests.support.schedules import (
     MARKS,
     MISTRALS,
     PLAIN,
+    TOGETHERS,
     VERTEXES,
     Blow,
     Kills,
@@ -59,7 +60,9 @@ def test_under_a_random_schedule_the_bill_is_the_ledger(there: Providers, chunk:
 @pytest.mark.parametrize("draw", [drawn, odd])
 @pytest.mark.parametrize("chunk", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, CHUNKS))])
 @pytest.mark.parametrize(
-    "orders", [MISTRALS, GEMINIS, BEDROCKS, VERTEXES], ids=["mistral", "gemini", "bedrock", "vertex"]
+    "orders",
+    [MISTRALS, GEMINIS, BEDROCKS, VERTEXES, TOGETHERS],
+    ids=["mistral", "gemini", "bedrock", "vertex", "together"],
 )
 def test_under_a_random_schedule_the_bill_of_other_protocols_is_the_ledger(
     orders: Orders, draw: Callable[..., Schedule], there: Providers, chunk: int
@@ -95,6 +98,7 @@ BOTH_ANSWERS_LOST = Blow({"do": "cut_after", "match": {"verb": "create"}, "times
         ("gemini", "cloud"),
         ("bedrock", "cloud"),
         ("vertex", "cloud"),
+        ("together", "cloud"),
     ],
     ids=lambda order: "-".join(order),
 )

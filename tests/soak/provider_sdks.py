@@ -10,6 +10,8 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 
@@ -158,7 +160,47 @@ def vertex(url: str) -> dict[str, Any]:
     }
 
 
-SDKS = {"mistral": mistral, "gemini": gemini, "vertex": vertex}
+def together(url: str) -> dict[str, Any]:
+    """Upload, create, list, wait for, read, cancel and delete batches with `together`."""
+    from together import APIStatusError, Together
+
+    model, messages = "m", [{"role": "user", "content": "What is the best French cheese?"}]
+    body = {"model": model, "max_tokens": 20, "messages": messages}
+    lines = [json.dumps({"custom_id": f"row {number}", "body": body}) for number in range(3)]
+    with TemporaryDirectory() as folder, Together(api_key="sdk", base_url=url.removesuffix("/v1")) as client:
+        path = Path(folder) / "in.jsonl"
+        path.write_text("\n".join(lines), encoding="utf-8")
+        uploaded = client.files.upload(path, purpose="batch-api", check=False)
+        again = client.files.upload(path, purpose="batch-api", check=False)
+        made = client.batches.create(endpoint="/v1/chat/completions", input_file_id=uploaded.id)
+        batch = made.job
+        listed = client.batches.list()
+        statuses = [batch.status]
+        while batch.status in ("VALIDATING", "IN_PROGRESS"):
+            time.sleep(0.1)
+            batch = client.batches.retrieve(batch.id)
+            statuses += [batch.status] if batch.status != statuses[-1] else []
+        output = client.files.content(batch.output_file_id).read()
+        try:
+            client.batches.cancel(batch.id)
+            refused = 0
+        except APIStatusError as error:
+            refused = error.status_code
+        asked = client.chat.completions.create(model=model, messages=messages, max_tokens=20)
+        return {
+            "listed": [one.id for one in listed] == [batch.id],
+            "is_one_file": again.id == uploaded.id == batch.input_file_id,
+            "statuses": statuses,
+            "progress": batch.progress,
+            "ids": sorted(json.loads(line)["custom_id"] for line in output.splitlines()),
+            "text": asked.choices[0].message.content,
+            "files": sorted(one.purpose for one in client.files.list().data),
+            "refused": refused,
+            "deleted": client.files.delete(uploaded.id).deleted,
+        }
+
+
+SDKS = {"mistral": mistral, "gemini": gemini, "vertex": vertex, "together": together}
 
 if __name__ == "__main__":
     json.dump(SDKS[sys.argv[1]](sys.argv[2]), sys.stdout)

@@ -77,3 +77,19 @@ def test_geminis_sdk_runs_unmodified_before_vertex(tmp_path: Path) -> None:
         "refused": 400,
         "left": [],
     }
+
+
+@pytest.mark.soak
+def test_togethers_sdk_runs_unmodified(tmp_path: Path) -> None:
+    seen = seen_by("together", tmp_path)
+    assert seen.pop("text").startswith("answer ")
+    assert seen.pop("statuses")[-1] == "COMPLETED"
+    assert seen == {
+        "listed": True,
+        "is_one_file": True,
+        "progress": 100.0,
+        "ids": ["row 0", "row 1", "row 2"],
+        "files": ["batch-api", "batch-generated"],
+        "refused": 400,
+        "deleted": True,
+    }

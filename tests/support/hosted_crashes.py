@@ -23,11 +23,11 @@ import pytest
 from orchestrator.backends.anthropic.batches import AnthropicBatches
 from orchestrator.backends.anthropic.settings import AnthropicBackend as AnthropicSettings
 from orchestrator.backends.bedrock.settings import BedrockBackend
+from orchestrator.backends.body_lines import digest_of
 from orchestrator.backends.gemini.api import GeminiAPI
 from orchestrator.backends.gemini.requests import translate as for_google
 from orchestrator.backends.gemini.settings import GeminiBackend
 from orchestrator.backends.mistral.api import MistralAPI
-from orchestrator.backends.mistral.jobs import digest_of
 from orchestrator.backends.mistral.settings import MistralBackend
 from orchestrator.backends.open import limits_of, profile_for
 from orchestrator.backends.openai.batches import OpenAIBatches
@@ -35,6 +35,7 @@ from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.backends.openai.settings import OpenAIBackend
 from orchestrator.backends.openai.translated import TranslatedBatches
 from orchestrator.backends.package import BackendAccess, package_of
+from orchestrator.backends.together.settings import TogetherBackend
 from orchestrator.backends.vertex.settings import VertexBackend
 from orchestrator.core.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
 from orchestrator.core.model import CancelCode, Job
@@ -167,6 +168,8 @@ class Providers:
                 told = {**common, "limits": {**limits, "min_rows": 1}}
                 del told["api_key_env"]
                 return bedrock_settings(self.emulator.url_of("bedrock"), KEY, **told)
+            case "together":
+                return TogetherBackend(kind=name, base_url=self.emulator.url_of(name), **common)
             case "vertex":
                 return vertex_settings(self.emulator.url_of("vertex"), KEY, **common)
             case "azure":
@@ -181,12 +184,12 @@ class Providers:
             return OpenAIBatches(name, self.mistral, profile_for(settings), digest=digest_of)
         if isinstance(settings, GeminiBackend):
             return TranslatedBatches(name, self.gemini, profile_for(settings), for_google)
-        if isinstance(settings, BedrockBackend | VertexBackend):
+        if isinstance(settings, BedrockBackend | TogetherBackend | VertexBackend):
             return self.opened_anew(name, settings)
         assert isinstance(settings, OpenAIBackend)
         return OpenAIBatches(name, SdkAPI(getattr(self, name)), profile_for(settings))
 
-    def opened_anew(self, name: str, settings: BedrockBackend | VertexBackend) -> Any:
+    def opened_anew(self, name: str, settings: BedrockBackend | TogetherBackend | VertexBackend) -> Any:
         """Opened for each home: what it remembers of credentials outlives no kill."""
         key = "" if settings.api_key_env is None else KEY
         found = package_of(settings).open(settings, BackendAccess(name, key))

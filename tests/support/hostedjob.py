@@ -72,6 +72,8 @@ def settings_of(at: Emulator, name: str, **more: Any) -> Json:
             told |= {"kind": "anthropic", "base_url": at.url_anthropic}
         case "mistral":
             told |= {"kind": "mistral", "base_url": at.url_of("mistral")}
+        case "together":
+            told |= {"kind": name, "base_url": at.url_of(name)}
         case "gemini":
             told |= {"kind": "gemini", "base_url": at.url_of("gemini")}
         case "bedrock":

@@ -31,8 +31,8 @@ class MistralPackage(BackendPackage[MistralBackend]):
 
     def open(self, settings: MistralBackend, access: BackendAccess) -> Backend:
         from orchestrator.backends import calls
+        from orchestrator.backends.body_lines import digest_of
         from orchestrator.backends.mistral.api import MistralAPI
-        from orchestrator.backends.mistral.jobs import digest_of
         from orchestrator.backends.openai.batches import OpenAIBatches
 
         silent = settings.request_timeout

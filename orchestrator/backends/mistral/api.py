@@ -9,8 +9,9 @@ from typing import Any, BinaryIO
 from msgspec.structs import replace
 
 from orchestrator.backends import BatchOrder, metadata_of
+from orchestrator.backends.body_lines import body_lines
 from orchestrator.backends.files import translated
-from orchestrator.backends.mistral.jobs import batch_of, job_lines, list_of
+from orchestrator.backends.mistral.jobs import batch_of, list_of
 from orchestrator.backends.openai.api import ApiAnswer
 from orchestrator.backends.openai.http_api import HttpAPI, converted, path_of
 from orchestrator.core.error_body import openai_error
@@ -30,7 +31,7 @@ class MistralAPI(HttpAPI):
         return self._page("files", limit, after, lambda found: found, purpose="batch", sample_type=_INPUTS)
 
     def upload(self, name: str, content: BinaryIO, kept: int | None) -> ApiAnswer:
-        with translated(content, job_lines(content)) as file:
+        with translated(content, body_lines(content)) as file:
             return super().upload(name, file, None)
 
     def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:

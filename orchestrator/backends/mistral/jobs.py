@@ -1,32 +1,18 @@
-"""Mistral's batch jobs, lines and refusals in OpenAI's shape. Pure.
+"""Mistral's batch jobs in OpenAI's shape. Pure.
 
 Sources: mistralai 3.7.0 (client/jobs.py, client/files.py, extra/batch/client.py), a recorded batch, Mistral's guide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from hashlib import blake2b
 from typing import Any
 
-import msgspec
-
-from orchestrator.backends import lenient, line_digest
-from orchestrator.backends.files import request_lines
-from orchestrator.core import batch_api
+from orchestrator.backends import lenient
 
 # `completed_requests` counts failed rows too.
 _COUNTS = {"total": "total_requests", "completed": "succeeded_requests", "failed": "failed_requests"}
 _FILES = {"output_file_id": "output_file", "error_file_id": "error_file"}
 _ALIKE = ("id", "status", "created_at", "completed_at", "metadata", "model", "endpoint")
-
-
-class _Line(msgspec.Struct, frozen=True):
-    custom_id: msgspec.Raw
-    body: msgspec.Raw
-
-
-_decode_line = msgspec.json.Decoder(_Line).decode
 
 
 def batch_of(job: object) -> object:
@@ -52,18 +38,3 @@ def list_of(jobs: object) -> object:
         return {"data": [batch_of(one) for one in lenient.entries(jobs, is_first=False)]}
     except ValueError:
         return jobs
-
-
-def job_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield our lines without method and address, which stand on the job. Raises InputError."""
-    for found in request_lines(lines, _decode_line):
-        yield b'{"custom_id":%b,"body":%b}\n' % (bytes(found.custom_id), bytes(found.body))
-
-
-def digest_of(line: bytes) -> bytes:
-    """Return the digest of a line, the same with and without method and address."""
-    try:
-        found = _decode_line(line)
-    except batch_api.JSON_ERRORS:
-        return line_digest(line)
-    return blake2b(bytes(found.custom_id) + b"\0" + bytes(found.body), digest_size=8).digest()

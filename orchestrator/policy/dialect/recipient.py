@@ -26,6 +26,8 @@ _HOSTS = {
     "api.moonshot.ai": "moonshot",
     "api.moonshot.cn": "moonshot",
     "openrouter.ai": "openrouter",
+    "api.together.ai": "together",
+    "api.together.xyz": "together",
 }
 # Names in the price table of providers that have another name here.
 _PRICED_AS = {"xai": "x-ai", "moonshot": "moonshotai"}

@@ -1,0 +1,39 @@
+"""Request lines with an id and a body, for providers whose batches name method and address elsewhere. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
+
+import msgspec
+
+from orchestrator.backends import line_digest
+from orchestrator.backends.files import request_lines
+from orchestrator.core import batch_api
+
+IdOf = Callable[[msgspec.Raw], bytes]
+"""Returns a row's id as it is sent, as JSON, from our own."""
+
+
+class _Line(msgspec.Struct, frozen=True):
+    custom_id: msgspec.Raw
+    body: msgspec.Raw
+
+
+decode_line = msgspec.json.Decoder(_Line).decode
+
+
+def body_lines(lines: Iterable[bytes], id_of: IdOf = bytes, blanks: bytes = b"") -> Iterator[bytes]:
+    """Yield our lines without method and address; the first one has these `blanks`. Raises InputError."""
+    for found in request_lines(lines, decode_line):
+        yield b'{"custom_id":%b,%b"body":%b}\n' % (id_of(found.custom_id), blanks, bytes(found.body))
+        blanks = b""
+
+
+def digest_of(line: bytes, id_of: IdOf = bytes) -> bytes:
+    """Return the digest of a line, the same with and without method and address."""
+    try:
+        found = decode_line(line)
+    except batch_api.JSON_ERRORS:
+        return line_digest(line)
+    return blake2b(id_of(found.custom_id) + b"\0" + bytes(found.body), digest_size=8).digest()

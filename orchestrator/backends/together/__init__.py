@@ -1,0 +1,47 @@
+"""Together's Batch API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from orchestrator.backends.package import BackendAccess, BackendPackage
+from orchestrator.backends.profiles import CHAT_ONLY, MB, BatchLimits, Profile
+from orchestrator.backends.together.settings import TogetherBackend
+
+if TYPE_CHECKING:
+    from orchestrator.backends import Backend
+
+# docs.together.ai, 2026-11: 24 hours are a goal that cannot be changed; audio endpoints aside, batches are chats. Of
+# all its models, few have a discount.
+PROFILE = Profile(
+    "together",
+    limits=BatchLimits(max_bytes=100 * MB, enqueued_tokens={"": 30_000_000_000}),
+    provider="together",
+    discount=None,
+    overruns=True,
+    endpoints=CHAT_ONLY,
+)
+
+
+class TogetherPackage(BackendPackage[TogetherBackend]):
+    """Together's Batch API, which is nearly OpenAI's."""
+
+    kinds = {"together": TogetherBackend}  # noqa: RUF012
+
+    def profile(self, settings: TogetherBackend) -> Profile:
+        return replace(PROFILE, discount=settings.discount)
+
+    def open(self, settings: TogetherBackend, access: BackendAccess) -> Backend:
+        from orchestrator.backends import calls
+        from orchestrator.backends.together.api import TogetherAPI, TogetherBatches
+        from orchestrator.backends.together.lines import digest_of
+
+        silent = settings.request_timeout
+        client = calls.open_client(settings.base_url, {"Authorization": f"Bearer {access.key}"}, silent)
+        api = TogetherAPI(client, access.key, silent)
+        return TogetherBatches(access.name, api, self.profile(settings), digest=digest_of)
+
+
+PACKAGE = TogetherPackage()

@@ -1,0 +1,49 @@
+"""Lines of Together's input and result files. Pure.
+
+Sources: together 3.1.1 (lib/resources/files.py), docs.together.ai (batch tutorial: an id has 64 characters at most).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+
+import msgspec
+
+from orchestrator.backends import body_lines
+from orchestrator.backends.files import request_lines
+
+LONGEST_ID = 64
+_SHORT_ID = re.compile(rb'("custom_id"\s*:\s*)("[0-9a-f]{48}")')
+
+
+def sent_lines(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
+    """Yield lines as Together takes them, in a file of this name. Raises InputError.
+
+    Together gives files with the same bytes one id, and a batch has no metadata: its file says whose it is. So blanks
+    between the tokens of the first line carry the file's name, and no two shards share a file.
+    """
+    number = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
+    blanks = f"{number:064b}".replace("0", " ").replace("1", "\t").encode()
+    return body_lines.body_lines(lines, _short, blanks)
+
+
+def digest_of(line: bytes) -> bytes:
+    """Return the digest of a line, the same as we write it and as Together keeps it."""
+    return body_lines.digest_of(line, _short)
+
+
+def with_own_ids(results: Iterable[bytes], source: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield result lines with our own ids where these were too long; `source` are our input lines."""
+    ids = (bytes(line.custom_id) for line in request_lines(source, body_lines.decode_line))
+    own = {short: long for long in ids if (short := _short(msgspec.Raw(long))) != long}
+    for line in results:
+        yield _SHORT_ID.sub(lambda found: found[1] + own.get(found[2], found[2]), line) if own else line
+
+
+def _short(custom_id: msgspec.Raw) -> bytes:
+    """Return an id as it is sent: a digest if it is too long."""
+    if len(bytes(custom_id)) <= LONGEST_ID or len(msgspec.json.decode(custom_id, type=str)) <= LONGEST_ID:
+        return bytes(custom_id)
+    return b'"%b"' % blake2b(bytes(custom_id), digest_size=24).hexdigest().encode()
