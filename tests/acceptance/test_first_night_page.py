@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,10 +29,8 @@ def clock(tmp_path: Path) -> ClockFile:
 
 @pytest.fixture
 def shell(tmp_path: Path, clock: ClockFile) -> Iterator[Shell]:
-    shell = Shell(tmp_path, clock.path)
-    yield shell
-    os.killpg(shell.process.pid, signal.SIGKILL)
-    shell.process.communicate()
+    with Shell(tmp_path, clock.path) as shell:
+        yield shell
 
 
 @pytest.mark.slow

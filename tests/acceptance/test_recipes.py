@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import socket
 from collections.abc import Iterator
-from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +11,7 @@ import pytest
 
 from tests.support.postgres import PostgresServer
 from tests.support.process import ROOT, Upstream
+from tests.support.raycluster import free_port
 from tests.support.shell import Shell
 
 FOLDER = ROOT / "docs/how-to/recipes"
@@ -38,17 +35,8 @@ SCHEDULED = {"airflow"}
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    shell = Shell(tmp_path)
-    yield shell
-    os.killpg(shell.process.pid, signal.SIGKILL)
-    shell.process.communicate()
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    with Shell(tmp_path) as shell:
+        yield shell
 
 
 def blocks(page: str) -> list[tuple[str, str]]:

@@ -38,10 +38,10 @@ OPTIONS = ("fsync=off", "full_page_writes=off", "shared_buffers=32MB", "max_conn
 
 
 class PostgresServer:
-    """A running server, reached through the Unix socket in `folder`."""
+    """A running server, reached through the Unix socket in `folder`; `binaries` has its version's own programs."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, binaries: Path) -> None:
+        self.folder, self.binaries = folder, binaries
         self._admin = self._connect()
 
     def _connect(self) -> psycopg.Connection:
@@ -106,7 +106,7 @@ def start_server(
     """Start a server on the cluster in `folder/data`; end it, and remove the folder."""
     keeper = _start(folder, binaries, user, options)
     try:
-        server = PostgresServer(folder)
+        server = PostgresServer(folder, binaries)
         try:
             yield server
         finally:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from tests.support.process import PATIENCE, wait_until
 
@@ -13,11 +16,11 @@ FAILED = "A COMMAND OF THE PAGE FAILED"
 
 
 class Shell:
-    """A shell in `folder`; `orch` is the one that was installed beside this Python."""
+    """A shell in `folder`; `orch` is the one that was installed beside this Python. `more` are its own variables."""
 
-    def __init__(self, folder: Path, clock: Path | None = None) -> None:
+    def __init__(self, folder: Path, clock: Path | None = None, **more: str) -> None:
         env = {name: value for name, value in os.environ.items() if not name.startswith("ORCH_")}
-        env |= {"PATH": f"{Path(sys.executable).parent}:{env['PATH']}"}
+        env |= {"PATH": f"{Path(sys.executable).parent}:{env['PATH']}", **more}
         if clock is not None:
             env |= {"ORCH_CLOCK": str(clock)}
         self._said = folder / "said.txt"
@@ -33,6 +36,15 @@ class Shell:
                 start_new_session=True,
             )
         self._put(f"trap 'echo {FAILED}' ERR\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
 
     def type(self, commands: str) -> str:
         """Run commands of which none may fail; what they say."""

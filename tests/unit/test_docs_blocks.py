@@ -24,9 +24,9 @@ BLOCKS = [
     for page in PAGES
     for number, (language, code) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))
 ]
-PARTS = {"docs/how-to/bench.md:0", "docs/reference/dialects.md:0", "docs/reference/documents.md:2"}
+PARTS = {"docs/how-to/bench.md:1", "docs/reference/dialects.md:0", "docs/reference/documents.md:2"}
 """TOML that stands below a table of orch.toml, or is a plug-in's own."""
-LANGUAGES = {"json", "python", "sh", "sql", "toml", "yaml"}
+LANGUAGES = {"console", "json", "python", "sh", "sql", "toml", "yaml"}
 
 
 def of_language(language: str) -> pytest.MarkDecorator:
