@@ -27,6 +27,8 @@ from orchestrator.backends.package import BackendAccess
 from orchestrator.backends.together import PACKAGE as TOGETHER
 from orchestrator.backends.together.settings import TogetherBackend
 from orchestrator.backends.vertex import PACKAGE as VERTEX
+from orchestrator.backends.xai import PACKAGE as XAI
+from orchestrator.backends.xai.settings import XaiBackend
 from orchestrator.core.clock import now
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings
@@ -70,6 +72,11 @@ def _together(emulator: Emulator, key: str) -> Backend:
 def _gemini(emulator: Emulator, key: str) -> Backend:
     settings = GeminiBackend(kind="gemini", base_url=emulator.url_of("gemini"), api_key_env="K")
     return GEMINI.open(settings, BackendAccess("it", key))
+
+
+def _xai(emulator: Emulator, key: str) -> Backend:
+    settings = XaiBackend(kind="xai", base_url=emulator.url_of("xai"), api_key_env="K")
+    return XAI.open(settings, BackendAccess("it", key))
 
 
 def _bedrock(emulator: Emulator, key: str) -> Backend:
@@ -127,7 +134,7 @@ class OwnDesk:
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
     with Emulator(tmp_path_factory.mktemp("provider")) as running:
         running.settings(
-            models=["gpt-4.1-mini", "claude-sonnet-5-5", "mistral-small-latest", "gemini-3.8-flash", NOVA]
+            models=["gpt-4.1-mini", "claude-sonnet-5-5", "mistral-small-latest", "gemini-3.8-flash", NOVA, "grok-4.3"]
         )
         running.settings(min_rows=1)
         yield running
@@ -142,6 +149,7 @@ OPENED: dict[str, tuple[Opening, str]] = {
     "gemini": (_gemini, "gemini-3.8-flash"),
     "bedrock": (_bedrock, NOVA),
     "vertex": (_vertex, "gemini-3.8-flash"),
+    "xai": (_xai, "grok-4.3"),
 }
 
 

@@ -26,6 +26,7 @@ from tests.emulator import (
     openai_batches,
     together_api,
     vertex_api,
+    xai_api,
 )
 from tests.emulator.answers import decode_body
 from tests.emulator.aws_wire import account_of, aws_error, check_signature
@@ -41,6 +42,7 @@ from tests.emulator.errors import (
     mistral_error,
     problem_of,
     refuse,
+    xai_error,
 )
 from tests.emulator.google_wire import vertex_error
 from tests.emulator.oddanswers import spoken
@@ -98,6 +100,11 @@ _MISTRAL = {
     "GET /batch/jobs/{}": "retrieve",
     "POST /batch/jobs/{}/cancel": "cancel",
     "DELETE /batch/jobs/{}": "delete",
+}
+_XAI = {
+    **{route: verb for route, verb in _OPENAI.items() if "/cancel" not in route and "/embeddings" not in route},
+    "POST /batches/{}:cancel": "cancel",
+    "GET /batches/{}/results": "results",
 }
 _GEMINI = {
     "POST /files": "upload",
@@ -159,6 +166,7 @@ _OTHERS = {
     "bedrock": _BEDROCK,
     "vertex": _VERTEX,
     "together": _TOGETHER,
+    "xai": _XAI,
 }
 ROUTES = {
     # An ARN, a key and a resource's name have slashes, and the path is read decoded.
@@ -192,6 +200,7 @@ VERBS = {
     "bedrock": bedrock_api.VERBS,
     "vertex": vertex_api.VERBS,
     "together": together_api.VERBS,
+    "xai": xai_api.VERBS,
 }
 
 
@@ -334,7 +343,7 @@ class App:
             call.query = {
                 name: value
                 for name, value in call.query.items()
-                if not name.startswith("after") and name not in ("page", "pageToken")
+                if not name.startswith("after") and name not in ("page", "pageToken", "pagination_token")
             }
         try:
             return verb(self.world, call)
@@ -440,6 +449,8 @@ def _refused(refusal: Refusal, flavour: str, request_id: str, headers: dict[str,
         body = anthropic_error(refusal.status, refusal.problem.message, request_id)
     elif flavour == "mistral":
         body = mistral_error(refusal.status, refusal.problem)
+    elif flavour == "xai":
+        refusal.status, body = xai_error(refusal.status, refusal.problem)
     elif flavour == "vertex":
         body = vertex_error(refusal.status, refusal.problem)
     elif flavour == "gemini":

@@ -219,7 +219,7 @@ class Batch:
     @property
     def tells_unrun(self) -> bool:
         """Whether rows that did not run have a line; nothing says that the others have one."""
-        return self.flavour not in ("mistral", "gemini", "bedrock", "vertex", "together")
+        return self.flavour not in ("mistral", "gemini", "bedrock", "vertex", "together", "xai")
 
     @property
     def ended_at(self) -> float:

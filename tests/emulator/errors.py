@@ -117,6 +117,21 @@ def failed_row(custom_id: Any, status: int, problem: Problem) -> Json:
 _MISTRAL_OBJECTS = ("insufficient_quota", "service_tier_capacity_exceeded")
 
 
+_XAI_CODES = {
+    400: "Client specified an invalid argument",
+    403: "The caller does not have permission to execute the specified operation",
+    404: "Some requested entity was not found",
+    429: "Some resource has been exhausted",
+    503: "The service is currently unavailable",
+}
+
+
+def xai_error(status: int, problem: Problem) -> tuple[int, Json]:
+    """Two texts, of which the code is a sentence; a key that is not accepted comes with status 400."""
+    status = 400 if status == 401 else status
+    return status, {"code": _XAI_CODES.get(status, "Internal error"), "error": problem.message}
+
+
 _RPC = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",

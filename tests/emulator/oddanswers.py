@@ -33,14 +33,14 @@ _BATCH: dict[str, Callable[[Json], object]] = {
     "status_object": lambda told: _status(told, lambda word: {"state": word}),
     "no_status": lambda told: told.pop(_status_key(told), None),
     "earlier_status": lambda told: told.update(_before(told)),
-    "no_id": lambda told: told.pop("id", None),
-    "number_id": lambda told: told.update(id=4711),
-    "other_id": lambda told: told.update(id=f"{told.get('id')}x"),
+    "no_id": lambda told: told.pop(_id_key(told), None),
+    "number_id": lambda told: told.update({_id_key(told): 4711}),
+    "other_id": lambda told: told.update({_id_key(told): f"{told.get(_id_key(told))}x"}),
     "odd_times": lambda told: _times(told, "the day before yesterday"),
     "huge_times": lambda told: _times(told, 10**30),
     "no_times": lambda told: _times(told, None),
-    "no_metadata": lambda told: told.pop("metadata", None),
-    "odd_metadata": lambda told: told.update(metadata=["orch"]),
+    "no_metadata": lambda told: told.pop(_metadata_key(told), None),
+    "odd_metadata": lambda told: told.update({_metadata_key(told): ["orch"]}),
     "errors_as_list": lambda told: _errors(told, lambda found: found),
     "errors_as_texts": lambda told: _errors(told, lambda found: [one["message"] for one in found]),
     "errors_as_text": lambda told: _errors(told, lambda found: found[0]["message"]),
@@ -56,6 +56,8 @@ def _count(told: Json, change: Callable[[int], object]) -> None:
     if isinstance(counts, dict):
         told["request_counts"] = {name: change(_number(value)) for name, value in counts.items()}
     told.update({name: change(_number(told[name])) for name in _flat_counts(told)})
+    if isinstance(told.get("state"), dict):
+        told["state"] = {name: change(_number(value)) for name, value in told["state"].items()}
 
 
 def _flat_counts(told: Json) -> list[str]:
@@ -65,19 +67,28 @@ def _flat_counts(told: Json) -> list[str]:
 
 def _other_counts(told: Json, value: object) -> None:
     """Without counts where the value is None, else with this one in their place."""
-    if "request_counts" in told:
-        told.update(request_counts=value)
+    told.update({name: value for name in ("request_counts", "state") if name in told})
     for name in _flat_counts(told):
         told[name] = value
         if value is None:
             del told[name]
     if value is None:
         told.pop("request_counts", None)
+        told.pop("state", None)
 
 
 def _number(value: object) -> int:
     """A count, which another fault may have changed already."""
     return int(value) if isinstance(value, int | float) else 0
+
+
+def _id_key(told: Json) -> str:
+    return "batch_id" if "batch_id" in told else "id"
+
+
+def _metadata_key(told: Json) -> str:
+    """xAI's batches have a name instead."""
+    return "name" if "batch_id" in told else "metadata"
 
 
 def _status_key(told: Json) -> str:
@@ -101,6 +112,10 @@ def _before(told: Json) -> Json:
         "error_file",
         "completed_at",
     )
+    if "state" in told:
+        total = _number(told["state"].get("num_requests"))
+        state = dict.fromkeys(told["state"], 0) | {"num_requests": total, "num_pending": total}
+        return {"state": state, "cancel_time": None, "cancel_by_xai_message": None}
     if "input_files" in told:
         return {"status": "RUNNING", **{name: None for name in names if name in told}}
     files = {name: None for name in names[:4] if name in told}
@@ -108,7 +123,7 @@ def _before(told: Json) -> Json:
 
 
 def _times(told: Json, value: object) -> None:
-    told.update({name: value for name in told if name.endswith("_at") and told[name] is not None})
+    told.update({name: value for name in told if name.endswith(("_at", "_time")) and told[name] is not None})
 
 
 def _errors(told: Json, change: Callable[[list[Json]], object]) -> None:
@@ -146,6 +161,11 @@ VERBS_OF: dict[str, tuple[str, ...]] = (
 def spoken(name: str, verb: str, body: Any) -> Any:
     """The answer as it is told under this fault."""
     if name in _LIST:
+        if isinstance(body, dict) and "batches" in body:
+            more = {key: value for key, value in body.items() if key != "batches"}
+            changed = _LIST[name]({**more, "data": body["batches"]})
+            is_list = isinstance(changed, dict) and "data" in changed
+            return {**changed, "batches": changed.pop("data")} if is_list else changed
         return _LIST[name](body) if isinstance(body, dict) and "data" in body else body
     change = _BATCH.get(name) or _UPLOAD.get(name)
     if change is not None:
@@ -162,5 +182,5 @@ def _batch(body: Any) -> Any:
 
 def _listed(body: Any) -> list[Any]:
     """The entries of a list that another fault may have given its shape already."""
-    found = body if isinstance(body, list) else body.get("data") or body.get("items") or []
+    found = body if isinstance(body, list) else body.get("data") or body.get("batches") or body.get("items") or []
     return list(found)

@@ -35,7 +35,7 @@ def upload(world: World, call: Call) -> Reply:
     if older:
         return Reply(told(world, older[-1]))
     now = world.now()
-    lifetime = expires_after(_nested(call.fields, "expires_after"), call.flavour)
+    lifetime = expires_after(nested(call.fields, "expires_after"), call.flavour)
     if lifetime is None:
         lifetime = 30.0 * DAY if purpose == "batch" and call.flavour == "openai" else inf
     stored = StoredFile(
@@ -66,7 +66,7 @@ def _check_batch_file(call: Call, path: Path, size: int) -> None:
         raise refuse(400, "Invalid file format for Batch API. Must be .jsonl")
 
 
-def _nested(fields: Mapping[str, str], name: str) -> Json | None:
+def nested(fields: Mapping[str, str], name: str) -> Json | None:
     """Of `name[key]` and `name.key`, as clients spell the parts of an object in a form."""
     found: Json = {}
     for key, value in fields.items():

@@ -13,7 +13,7 @@ from math import inf
 from pathlib import Path
 from zlib import crc32
 
-from tests.emulator import bedrock_lines, gemini_lines, mistral_lines, together_lines, vertex_lines
+from tests.emulator import bedrock_lines, gemini_lines, mistral_lines, together_lines, vertex_lines, xai_lines
 from tests.emulator.answers import Asked
 from tests.emulator.anthropic_cache import PromptCache
 from tests.emulator.batch import Batch, Plan, plan
@@ -112,7 +112,7 @@ class World:
         """Put its next change into the line, and its result files into the list as soon as it has ended."""
         if batch.due() < inf:
             heapq.heappush(self._heap, (batch.due(), batch.number, batch.id))
-        if batch.is_final and batch.flavour != "anthropic":
+        if batch.is_final and batch.flavour not in ("anthropic", "xai"):
             for kind in ("output", "error"):
                 if batch.has_file(kind):
                     self._add_result(batch, kind)
@@ -249,6 +249,8 @@ class World:
         if batch.flavour == "mistral":
             model = batch.model or ""
             checked = mistral_lines.check(file.path, batch.endpoint, model, is_truthful=settings.truthful)
+        elif batch.flavour == "xai":
+            checked = xai_lines.check(file.path, batch.endpoint, settings.models, is_truthful=settings.truthful)
         elif batch.flavour == "gemini":
             checked = gemini_lines.check(file.path, batch.model or "")
         elif batch.flavour == "bedrock":

@@ -23,6 +23,7 @@ from tests.support.schedules import (
     PLAIN,
     TOGETHERS,
     VERTEXES,
+    XAIS,
     Blow,
     Kills,
     Orders,
@@ -61,8 +62,8 @@ def test_under_a_random_schedule_the_bill_is_the_ledger(there: Providers, chunk:
 @pytest.mark.parametrize("chunk", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, CHUNKS))])
 @pytest.mark.parametrize(
     "orders",
-    [MISTRALS, GEMINIS, BEDROCKS, VERTEXES, TOGETHERS],
-    ids=["mistral", "gemini", "bedrock", "vertex", "together"],
+    [MISTRALS, GEMINIS, BEDROCKS, VERTEXES, TOGETHERS, XAIS],
+    ids=["mistral", "gemini", "bedrock", "vertex", "together", "xai"],
 )
 def test_under_a_random_schedule_the_bill_of_other_protocols_is_the_ledger(
     orders: Orders, draw: Callable[..., Schedule], there: Providers, chunk: int
@@ -99,6 +100,7 @@ BOTH_ANSWERS_LOST = Blow({"do": "cut_after", "match": {"verb": "create"}, "times
         ("bedrock", "cloud"),
         ("vertex", "cloud"),
         ("together", "cloud"),
+        ("xai", "cloud"),
     ],
     ids=lambda order: "-".join(order),
 )

@@ -28,9 +28,10 @@ from tests.support.hosted_kills import (
     mistral_schedule,
     odd_hosted_schedule,
     sync_schedule,
+    xai_schedule,
 )
 from tests.support.postgres import PostgresServer
-from tests.support.schedules import MISTRALS, VOCABULARY, Kills, Schedule, drawn, odd, plain
+from tests.support.schedules import MISTRALS, VOCABULARY, XAIS, Kills, Orders, Schedule, drawn, odd, plain
 
 SCHEDULES = int(os.environ.get("ORCH_SOAK_SCHEDULES", "800"))
 KILLS = int(os.environ.get("ORCH_SOAK_HOSTED_KILLS", "100"))
@@ -40,6 +41,7 @@ DRAWN = {
     "batch": hosted_schedule,
     "odd batch": odd_hosted_schedule,
     "mistral": mistral_schedule,
+    "xai": xai_schedule,
     "flex": sync_schedule,
 }
 ON_POSTGRES = 10
@@ -85,8 +87,11 @@ def test_schedules_of_odd_answers(there: Providers, postgres: PostgresServer) ->
 
 @pytest.mark.soak
 @pytest.mark.parametrize("draw", [drawn, odd])
-def test_schedules_at_mistral(draw: Callable[..., Schedule], there: Providers, postgres: PostgresServer) -> None:
-    storm(there, postgres, lambda seed: draw(seed, MISTRALS))
+@pytest.mark.parametrize("orders", [MISTRALS, XAIS], ids=["mistral", "xai"])
+def test_schedules_at_others(
+    orders: Orders, draw: Callable[..., Schedule], there: Providers, postgres: PostgresServer
+) -> None:
+    storm(there, postgres, lambda seed: draw(seed, orders))
 
 
 def storm(there: Providers, postgres: PostgresServer, draw: Callable[[int], Schedule]) -> None:
@@ -106,7 +111,9 @@ def storm(there: Providers, postgres: PostgresServer, draw: Callable[[int], Sche
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    "order", [("cloud", "azure"), ("azure", "cloud"), ("claude", "cloud"), ("mistral", "cloud")], ids="-".join
+    "order",
+    [("cloud", "azure"), ("azure", "cloud"), ("claude", "cloud"), ("mistral", "cloud"), ("xai", "cloud")],
+    ids="-".join,
 )
 def test_killed_once_at_every_point(there: Providers, order: tuple[str, ...]) -> None:
     sums = Sums()
@@ -120,7 +127,7 @@ def test_killed_once_at_every_point(there: Providers, order: tuple[str, ...]) ->
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 @pytest.mark.parametrize(
     ("route", "rows", "most_calls"),
-    [("batch", 200, 25), ("odd batch", 200, 25), ("mistral", 200, 25), ("flex", 2000, 500)],
+    [("batch", 200, 25), ("odd batch", 200, 25), ("mistral", 200, 25), ("xai", 200, 25), ("flex", 2000, 500)],
 )
 def test_hundreds_of_kills(
     route: str, rows: int, most_calls: int, kind: str, postgres: PostgresServer, tmp_path: Path

@@ -37,6 +37,8 @@ from orchestrator.backends.openai.translated import TranslatedBatches
 from orchestrator.backends.package import BackendAccess, package_of
 from orchestrator.backends.together.settings import TogetherBackend
 from orchestrator.backends.vertex.settings import VertexBackend
+from orchestrator.backends.xai.api import XaiAPI
+from orchestrator.backends.xai.settings import XaiBackend
 from orchestrator.core.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
 from orchestrator.core.model import CancelCode, Job
 from orchestrator.pipeline.backend_handles import BackendHandle
@@ -57,7 +59,7 @@ from tests.support.aws import aws_environment, bedrock_settings
 from tests.support.billing import RATES, Books, mistakes
 from tests.support.databases import new_sqlite
 from tests.support.google import vertex_settings
-from tests.support.plain_http import for_anthropic, for_gemini, for_mistral, for_openai
+from tests.support.plain_http import for_anthropic, for_gemini, for_openai, with_bearer
 from tests.support.schedules import MODEL, Schedule, write
 
 KEY = "sk-test-0123456789"
@@ -152,6 +154,7 @@ class Providers:
     claude: anthropic.Anthropic
     mistral: MistralAPI
     gemini: GeminiAPI
+    xai: XaiAPI
     opened: ExitStack
 
     def settings(self, name: str, most_rows: int, more: dict[str, Any]) -> Backend:
@@ -162,6 +165,8 @@ class Providers:
                 return AnthropicSettings(kind="anthropic", base_url=self.emulator.url_anthropic, **common)
             case "mistral":
                 return MistralBackend(kind="mistral", base_url=self.emulator.url_of("mistral"), **common)
+            case "xai":
+                return XaiBackend(kind="xai", base_url=self.emulator.url_of("xai"), **common)
             case "gemini":
                 return GeminiBackend(kind="gemini", base_url=self.emulator.url_of("gemini"), **common)
             case "bedrock":
@@ -182,6 +187,8 @@ class Providers:
             return AnthropicBatches(name, self.claude, settings.max_tokens)
         if isinstance(settings, MistralBackend):
             return OpenAIBatches(name, self.mistral, profile_for(settings), digest=digest_of)
+        if isinstance(settings, XaiBackend):
+            return OpenAIBatches(name, self.xai, profile_for(settings))
         if isinstance(settings, GeminiBackend):
             return TranslatedBatches(name, self.gemini, profile_for(settings), for_google)
         if isinstance(settings, BedrockBackend | TogetherBackend | VertexBackend):
@@ -210,14 +217,16 @@ def providers(folder: Path) -> Iterator[Providers]:
         anthropic.Anthropic(
             api_key=KEY, base_url=emulator.url_anthropic, max_retries=0, timeout=30, http_client=for_anthropic()
         ) as claude,
-        for_mistral(emulator.url_of("mistral"), KEY) as mistral,
+        with_bearer(emulator.url_of("mistral"), KEY) as mistral,
         for_gemini(emulator.url_of("gemini"), KEY) as gemini,
+        with_bearer(emulator.url_of("xai"), KEY) as xai,
         ExitStack() as opened,
         pytest.MonkeyPatch.context() as environment,
     ):
         for name, value in aws_environment(KEY, folder).items():
             environment.setenv(name, value)
-        yield Providers(emulator, cloud, azure, claude, MistralAPI(mistral, KEY), GeminiAPI(gemini, KEY), opened)
+        plain = (MistralAPI(mistral, KEY), GeminiAPI(gemini, KEY), XaiAPI(xai, KEY))
+        yield Providers(emulator, cloud, azure, claude, *plain, opened)
 
 
 @dataclass(slots=True)

@@ -74,6 +74,8 @@ def settings_of(at: Emulator, name: str, **more: Any) -> Json:
             told |= {"kind": "mistral", "base_url": at.url_of("mistral")}
         case "together":
             told |= {"kind": name, "base_url": at.url_of(name)}
+        case "xai":
+            told |= {"kind": "xai", "base_url": at.url_of("xai")}
         case "gemini":
             told |= {"kind": "gemini", "base_url": at.url_of("gemini")}
         case "bedrock":

@@ -19,7 +19,7 @@ def for_openai() -> httpx2.Client:
     return openai.DefaultHttpxClient(verify=NO_TLS)
 
 
-def for_mistral(url: str, key: str) -> httpx2.Client:
+def with_bearer(url: str, key: str) -> httpx2.Client:
     """As the package of the backend makes it, without its limits of time."""
     return httpx2.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, verify=NO_TLS, timeout=30.0)
 

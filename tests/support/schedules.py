@@ -155,7 +155,7 @@ def _of_batch(dice: random.Random, flavour: str, *, cancels: bool) -> Blow:
         Blow({"do": "shuffled"}),
         Blow({"do": "rows", "row": "status:500", "share": dice.choice([0.3, 1.0])}, attempts=1),
     ]
-    if flavour not in ("anthropic", "mistral", "gemini", "bedrock", "vertex", "together"):
+    if flavour not in ("anthropic", "mistral", "gemini", "bedrock", "vertex", "together", "xai"):
         # The others name no line of a batch that failed, and count no enqueued tokens here.
         kinds += [
             Blow({"do": "token_limit_exceeded", "limit": dice.choice([60, 400, 900_000])}),
@@ -171,7 +171,7 @@ def _of_batch(dice: random.Random, flavour: str, *, cancels: bool) -> Blow:
             Blow({"do": "zero_byte_error_file"}),
             Blow({"do": "cut_tail"}, attempts=1, lost=1),
         ]
-    if flavour in ("gemini", "bedrock", "vertex"):
+    if flavour in ("gemini", "bedrock", "vertex", "xai"):
         kinds = [one for one in kinds if one.fault["do"] != "zero_byte_error_file"]
     if cancels:
         kinds += [
@@ -253,14 +253,16 @@ UPLOADED_ODDLY: tuple[Json, ...] = (
 def _oddly(dice: random.Random, flavour: str, most_lasting: float) -> Blow:
     """Something that contradicts what was said before, or has another shape: no row may be billed again for it."""
     is_claude = flavour == "anthropic"
-    content = "results" if is_claude else "content"
+    content = "results" if flavour in ("anthropic", "xai") else "content"
     lasts = min(most_lasting, dice.choice([200.0, 1200.0, 3600.0]))
     of_batches = [one for one in BATCHED_ODDLY if one["do"] not in LATE or one["seconds"] <= most_lasting]
     polls = ["retrieve"] if is_claude else ["retrieve", "list"]
     verb = dice.choice(ANTHROPIC_VERBS if is_claude else OPENAI_VERBS)
     nth = {"nth": dice.randint(1, 3)}
+    # Counts are xAI's word for a status: wrong ones for ever are a batch that never ends.
+    counted: Json = {"lasts": lasts} if flavour == "xai" else {}
     chosen: list[tuple[Json, Json]] = [
-        ({"do": dice.choice(COUNTED_ODDLY), "times": None}, {"verb": "retrieve"}),
+        ({"do": dice.choice(COUNTED_ODDLY), "times": None, **counted}, {"verb": "retrieve"}),
         ({"do": dice.choice(TOLD_ODDLY), "times": None, "lasts": lasts}, {"verb": dice.choice(polls)}),
         ({"do": dice.choice(LISTED_ODDLY), "times": dice.randint(1, 3)}, {"verb": "list"}),
         ({**dice.choice(READ_ODDLY), "times": None, "lasts": lasts}, {"verb": content}),
@@ -343,6 +345,7 @@ BEDROCKS: Orders = (("bedrock", "cloud"), ("cloud", "bedrock"), ("bedrock", "cla
 GEMINIS: Orders = (("gemini", "cloud"), ("cloud", "gemini"), ("gemini", "mistral"))
 VERTEXES: Orders = (("vertex", "cloud"), ("cloud", "vertex"), ("vertex", "claude"))
 TOGETHERS: Orders = (("together", "cloud"), ("cloud", "together"), ("together", "claude"))
+XAIS: Orders = (("xai", "cloud"), ("cloud", "xai"), ("xai", "claude"))
 MISTRALS: Orders = (("mistral", "cloud"), ("cloud", "mistral"), ("mistral", "claude"))
 
 
@@ -363,9 +366,11 @@ def drawn(seed: int, orders: Orders | None = None) -> Schedule:
     for _ in range(dice.choice([0, 1, 1, 2, 3, 5])):
         flavour = FLAVOURS[order[0] if dice.random() < 0.8 else order[1]]
         blows.append(_of_call(dice, flavour) if dice.random() < 0.6 else _of_batch(dice, flavour, cancels=cancels))
-    # Azure lets a batch run on for ever behind its window.
+    # Azure lets a batch run on for ever behind its window, xAI for a month.
     blows = [
-        blow for blow in blows if not (blow.fault["match"]["flavour"] == "azure" and blow.fault["do"] in _ENDLESS)
+        blow
+        for blow in blows
+        if not (blow.fault["match"]["flavour"] in ("azure", "xai") and blow.fault["do"] in _ENDLESS)
     ]
     if dice.random() < 0.25:
         blows += _orphans(dice, FLAVOURS[order[0]])
@@ -380,7 +385,7 @@ def drawn(seed: int, orders: Orders | None = None) -> Schedule:
 
 _ENDLESS = ("expires", "stuck_in_progress")
 FLAVOURS = {"cloud": "openai", "azure": "azure", "claude": "anthropic", "mistral": "mistral", "gemini": "gemini",
-            "bedrock": "bedrock", "vertex": "vertex", "together": "together"}  # fmt: skip
+            "bedrock": "bedrock", "vertex": "vertex", "together": "together", "xai": "xai"}  # fmt: skip
 
 
 def _rows(dice: random.Random, number: int, marks: tuple[Mark, ...]) -> Iterator[Given]:

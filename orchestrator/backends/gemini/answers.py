@@ -6,11 +6,12 @@ Sources: google-genai 3.6.1 (types.py, batches.py), recorded answers and batches
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.backends import HOME_KEY, SHARD_KEY, BatchOrder, lenient
+from orchestrator.backends import lenient
+from orchestrator.backends.batch_names import metadata_in
+from orchestrator.backends.rpc import row_status
 from orchestrator.core.error_body import openai_error, read_error_value
 from orchestrator.core.finish_reasons import is_error
 
@@ -22,19 +23,8 @@ _CALLS = frozenset(
     {"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MISSING_THOUGHT_SIGNATURE"}
 )
 _ENDS = {"STOP": "stop", "MAX_TOKENS": "length"}
-_HTTP = {1: 499, 2: 500, 3: 400, 4: 504, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 11: 400, 12: 501, 13: 500,
-         14: 503, 15: 500, 16: 401}  # fmt: skip
-"""google.rpc.Code as HTTP statuses."""
-_LEAST_HTTP = 400
-UNKNOWN_STATUS = 502
-_NAME = re.compile(rf"{SHARD_KEY}=(\S+)(?: {HOME_KEY}=(\S+))?")
 _COUNTS = {"total": "requestCount", "completed": "successfulRequestCount", "failed": "failedRequestCount"}
 Json = dict[str, Any]
-
-
-def display_name(order: BatchOrder) -> str:
-    """Return the name by which a batch is found again: Gemini's batches have no metadata."""
-    return f"{SHARD_KEY}={order.shard}" + (f" {HOME_KEY}={order.home}" if order.home else "")
 
 
 def _plain_id(name: object) -> str | None:
@@ -66,8 +56,8 @@ def batch_of(operation: object) -> object:
         batch["id"] = found
     if word:
         batch["status"] = word.removeprefix("batch_state_").removeprefix("job_state_")
-    if (named := _NAME.search(lenient.text(facts.get("displayName")))) is not None:
-        batch["metadata"] = {SHARD_KEY: named[1], HOME_KEY: named[2]}
+    if (named := metadata_in(facts.get("displayName"))) is not None:
+        batch["metadata"] = named
     if told.get("error"):
         batch["errors"] = [error_of({"error": told["error"]})]
     return batch
@@ -229,18 +219,10 @@ def result_row(key: object, answer: object, error: object) -> Json:
         row["response"] = {"status_code": 200, "request_id": answer.get("responseId"), "body": completion(answer)}
     elif error is not None:
         row["response"] = {
-            "status_code": _row_status(error),
+            "status_code": row_status(error),
             "request_id": None,
             "body": {"error": error_of({"error": error})},
         }
     else:
         row["error"] = {"code": "unknown_result", "message": "The backend returned a result of an unknown kind."}
     return row
-
-
-def _row_status(error: Any) -> int:
-    told = lenient.mapping(error)
-    code = lenient.count(told.get("code")) or 0
-    if code >= _LEAST_HTTP:
-        return code
-    return _HTTP.get(code) or read_error_value({"error": error}).status or UNKNOWN_STATUS

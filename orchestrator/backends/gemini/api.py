@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from orchestrator.backends import BatchOrder, lenient
+from orchestrator.backends.batch_names import display_name
 from orchestrator.backends.files import translated
 from orchestrator.backends.gemini import answers
 from orchestrator.backends.gemini.requests import translate
@@ -76,7 +77,7 @@ class GeminiAPI(HttpAPI):
 
     def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
         file_name = f"files/{order.input_file_id}"
-        batch = {"displayName": answers.display_name(order), "inputConfig": {"fileName": file_name}}
+        batch = {"displayName": display_name(order), "inputConfig": {"fileName": file_name}}
         path = f"models/{quote(order.model.removeprefix('models/'), safe='')}:batchGenerateContent"
         return converted(self._post(path, {"batch": batch}), answers.batch_of)
 

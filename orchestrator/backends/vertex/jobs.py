@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.backends import BatchOrder, lenient
+from orchestrator.backends.batch_names import display_name
 from orchestrator.backends.buckets import BucketPrefix
-from orchestrator.backends.gemini.answers import display_name
 
 # Rows without an answer go on from a partial success: no attempt is counted. A paused job can be resumed.
 STATES = {"partially_succeeded": "expired", "paused": "in_progress", "updating": "in_progress"}

@@ -1,0 +1,46 @@
+"""xAI's Batch API."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from orchestrator.backends.package import BackendAccess, BackendPackage
+from orchestrator.backends.profiles import CHAT_ONLY, DAY, MB, BatchLimits, Profile
+from orchestrator.backends.xai.settings import XaiBackend
+
+if TYPE_CHECKING:
+    from orchestrator.backends import Backend
+
+# xAI's guide: a batch is created per second, and more than 100,000 requests may be throttled. Its reference of files:
+# 50 MB, kept for 30 days at most if asked. A discount is 20 to 50 %, by model; the least is what holds for each.
+PROFILE = Profile(
+    "xai",
+    limits=BatchLimits(max_rows=100_000, max_bytes=50 * MB, batches_per_hour=3_600),
+    provider="x-ai",
+    discount=Decimal("0.2"),
+    overruns=True,
+    expires_after=30 * DAY,
+    endpoints=CHAT_ONLY,
+)
+
+
+class XaiPackage(BackendPackage[XaiBackend]):
+    """xAI's Batch API: files and lines as OpenAI's, results by pages, a state in counts."""
+
+    kinds = {"xai": XaiBackend}  # noqa: RUF012
+
+    def profile(self, settings: XaiBackend) -> Profile:
+        return PROFILE
+
+    def open(self, settings: XaiBackend, access: BackendAccess) -> Backend:
+        from orchestrator.backends import calls
+        from orchestrator.backends.openai.batches import OpenAIBatches
+        from orchestrator.backends.xai.api import XaiAPI
+
+        silent = settings.request_timeout
+        client = calls.open_client(settings.base_url, {"Authorization": f"Bearer {access.key}"}, silent)
+        return OpenAIBatches(access.name, XaiAPI(client, access.key, silent), PROFILE)
+
+
+PACKAGE = XaiPackage()

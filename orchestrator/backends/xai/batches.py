@@ -1,0 +1,115 @@
+"""xAI's batches, lists and results in OpenAI's shape. Pure.
+
+Sources: xai-sdk 1.21.0 (batch.py, proto/v6/batch_pb2.py), a recorded batch, xAI's guide and reference. Clients that
+were tried against xAI: litellm (llms/xai/batches), vercel/ai#19525, CultivateLabs/raif#525.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from orchestrator.backends import lenient
+from orchestrator.backends.batch_names import metadata_in
+from orchestrator.backends.rpc import CANCELLED, row_status
+from orchestrator.core.error_body import openai_error
+
+RESULTS = "results:"
+"""The id of a batch's results, before the batch's own: they are pages, and no file."""
+_COUNTS = {"total": "num_requests", "completed": "num_success", "failed": "num_error"}
+_DATE = len("2026-08-10")
+_CODE_CANCELLED = {"code": "batch_cancelled", "message": "The batch was cancelled before the request ran."}
+_CODE_UNKNOWN = {"code": "unknown_result", "message": "The backend returned a result of an unknown kind."}
+Json = dict[str, Any]
+
+
+def batch_of(told: object, at: datetime) -> object:
+    """Return a batch at this time as OpenAI's. What is not an object stays as it is."""
+    found = lenient.mapping(told)
+    if not found:
+        return told
+    state = lenient.mapping(found.get("state"))
+    reason = lenient.text(found.get("cancel_by_xai_message"))
+    status = _status(found, state, at) if state or reason or found.get("cancel_time") else None
+    created = _latest(found.get("create_time"))
+    batch: Json = {
+        "request_counts": {ours: state[theirs] for ours, theirs in _COUNTS.items() if theirs in state},
+        "created_at": None if created is None else min(created, at).isoformat(),
+    }
+    if (batch_id := lenient.name(found.get("batch_id"))) is not None:
+        batch["id"] = batch_id
+    if found.get("input_file_id"):
+        batch["input_file_id"] = found["input_file_id"]
+    if (named := metadata_in(found.get("name"))) is not None:
+        batch["metadata"] = named
+    if status is None:
+        return batch
+    batch["status"] = status
+    if status == "failed":
+        batch["errors"] = reason
+    if batch_id is not None and status in ("completed", "cancelled", "expired") and _has_results(state):
+        batch["output_file_id"] = f"{RESULTS}{batch_id}"
+    return batch
+
+
+def _status(found: Mapping[str, Any], state: Mapping[str, Any], at: datetime) -> str:
+    """Return the status that counts and times stand for: xAI has no word for it."""
+    total, pending = (lenient.count(state.get(f"num_{name}")) for name in ("requests", "pending"))
+    if found.get("cancel_by_xai_message"):
+        # Its rows were not taken, or what is left of them was stopped.
+        return "cancelled" if total else "failed"
+    if found.get("cancel_time"):
+        return "cancelling" if pending else "cancelled"
+    if total == 0:
+        return "validating"
+    if pending == 0 and total:
+        return "completed"
+    expires = _latest(found.get("expire_time"))
+    return "expired" if expires is not None and at >= expires else "in_progress"
+
+
+def _has_results(state: Mapping[str, Any]) -> bool:
+    return any(lenient.count(state.get(name)) for name in ("num_success", "num_error"))
+
+
+def _latest(value: object) -> datetime | None:
+    """Return the latest time that a value may stand for: a date is that day's end."""
+    found = lenient.time(value)
+    is_date = isinstance(value, str) and len(value.strip()) == _DATE
+    return found + timedelta(days=1) if found is not None and is_date else found
+
+
+def list_of(told: object, name: str, convert: Callable[[object], object]) -> object:
+    """Return a list as OpenAI's; it is complete without a token of the next page."""
+    try:
+        found = lenient.entries(told, name, is_first=False)
+    except ValueError:
+        return told
+    return {"data": [convert(one) for one in found], "has_more": next_page(told) is not None}
+
+
+def next_page(told: object) -> str | None:
+    """Return the token of the next page; None at the end."""
+    return lenient.name(lenient.mapping(told).get("pagination_token"))
+
+
+def result_line(told: object) -> bytes:
+    """Return a result as OpenAI's line. The body has the endpoint's name, and is as its synchronous answer."""
+    found = lenient.mapping(told)
+    result = lenient.mapping(found.get("batch_result")) or found
+    bodies = lenient.mapping(result.get("response")).values()
+    body = next(iter(bodies), None)
+    error = result.get("error") or found.get("error_message")
+    row: Json = {"id": None, "custom_id": found.get("batch_request_id"), "response": None, "error": None}
+    if body is not None:
+        row["response"] = {"status_code": 200, "request_id": None, "body": body}
+    elif lenient.mapping(error).get("code") == CANCELLED:
+        row["error"] = _CODE_CANCELLED
+    elif error:
+        refused = {"error": openai_error({"error": error})}
+        row["response"] = {"status_code": row_status(error), "request_id": None, "body": refused}
+    else:
+        row["error"] = _CODE_UNKNOWN
+    return json.dumps(row).encode()
