@@ -20,6 +20,11 @@ class _Line(msgspec.Struct, frozen=True):
     body: msgspec.Raw
 
 
+class _Addressed(_Line, frozen=True):
+    url: str
+
+
+_decode_addressed = msgspec.json.Decoder(_Addressed).decode
 decode_line = msgspec.json.Decoder(_Line).decode
 
 
@@ -28,6 +33,13 @@ def body_lines(lines: Iterable[bytes], id_of: IdOf = bytes, blanks: bytes = b"")
     for found in request_lines(lines, decode_line):
         yield b'{"custom_id":%b,%b"body":%b}\n' % (id_of(found.custom_id), blanks, bytes(found.body))
         blanks = b""
+
+
+def addressed_lines(lines: Iterable[bytes], path: str) -> Iterator[bytes]:
+    """Yield our lines with addresses that begin with `path` instead of /v1. Raises InputError."""
+    for found in request_lines(lines, _decode_addressed):
+        url = msgspec.json.encode(path + found.url.removeprefix("/v1"))
+        yield b'{"custom_id":%b,"method":"POST","url":%b,"body":%b}\n' % (found.custom_id, url, found.body)
 
 
 def digest_of(line: bytes, id_of: IdOf = bytes) -> bytes:

@@ -137,6 +137,7 @@ def entries(told: object, *names: str, is_first: bool = True) -> list[Any]:
 
     Only a page that is not the first may be an empty array: on the first page, an empty array could be any answer.
     """
+    told = unwrapped(told)
     if isinstance(told, list) and (told or not is_first):
         return told
     for key in ("data", "items", *names):
@@ -146,6 +147,12 @@ def entries(told: object, *names: str, is_first: bool = True) -> list[Any]:
         if key == "data" and key in mapping(told) and found is None:
             return []
     raise ValueError("the answer is not a list")
+
+
+def unwrapped(told: object) -> object:
+    """Return the object inside SiliconFlow's `{"code": …, "data": {…}}`; anything else as it is."""
+    inner = mapping(told).get("data")
+    return inner if isinstance(inner, dict) else told
 
 
 def unseen(listed: Sequence[Read], key: Callable[[Read], Hashable], seen: set[Hashable]) -> list[Read]:

@@ -13,6 +13,7 @@ from orchestrator.settings.backends import window_seconds
 DAY = 86_400
 MB, GB = 10**6, 10**9
 MIB = 1024 * 1024
+V1 = "/v1"
 CHAT_ONLY = frozenset({"/v1/chat/completions"})
 
 
@@ -53,6 +54,8 @@ class Profile(Struct, frozen=True):
     `lists_models`: rows use the names in its list of models. `asks_directly`: it has synchronous endpoints, and these
     accept what its batches accept. `tells_shards`: its batches carry the ids of our shards. `names_rows`: its results
     have ids of rows, and are read without the input file. `stacks`: cached tokens cost less in a batch than at once.
+    `path` begins the addresses of rows and of a create. `create_fields` go into each create beside the standard ones.
+    `at_once_as_batch`: its synchronous endpoint has the batch price.
     `is_orch` marks our own server: its lists are cheap, and it offers the results of a running batch.
     """
 
@@ -71,6 +74,9 @@ class Profile(Struct, frozen=True):
     tells_shards: bool = True
     names_rows: bool = True
     stacks: bool = True
+    path: str = V1
+    create_fields: tuple[tuple[str, Any], ...] = ()
+    at_once_as_batch: bool = False
     is_orch: bool = False
 
 

@@ -19,9 +19,11 @@ from orchestrator.backends.gemini import PACKAGE as GEMINI
 from orchestrator.backends.gemini.settings import GeminiBackend
 from orchestrator.backends.mistral import PACKAGE as MISTRAL
 from orchestrator.backends.mistral.settings import MistralBackend
+from orchestrator.backends.openai import PACKAGE as OPENAI
 from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.openai.profiles import PROFILES
 from orchestrator.backends.openai.sdk import SdkAPI
+from orchestrator.backends.openai.settings import OpenAIBackend
 from orchestrator.backends.own_api import over_unix_socket
 from orchestrator.backends.package import BackendAccess
 from orchestrator.backends.together import PACKAGE as TOGETHER
@@ -50,6 +52,14 @@ def _openai(profile: str) -> Opening:
         url = emulator.url_azure if profile == "azure" else emulator.url_openai
         client = openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=30.0, http_client=for_openai())
         return OpenAIBatches("it", SdkAPI(client), PROFILES[profile])
+
+    return opened
+
+
+def _compatible(profile: str) -> Opening:
+    def opened(emulator: Emulator, key: str) -> Backend:
+        settings = OpenAIBackend(kind="openai", profile=profile, base_url=emulator.url_of(profile), api_key_env="K")
+        return OPENAI.open(settings, BackendAccess("it", key))
 
     return opened
 
@@ -143,6 +153,8 @@ def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
 OPENED: dict[str, tuple[Opening, str]] = {
     "openai": (_openai("openai"), "gpt-4.1-mini"),
     "groq": (_openai("groq"), "gpt-4.1-mini"),
+    "zhipu": (_compatible("zhipu"), "gpt-4.1-mini"),
+    "siliconflow": (_compatible("siliconflow"), "gpt-4.1-mini"),
     "anthropic": (_anthropic, "claude-sonnet-5-5"),
     "mistral": (_mistral, "mistral-small-latest"),
     "together": (_together, "gpt-4.1-mini"),

@@ -39,6 +39,13 @@ ADDRESSES = {
     "https://api.us.doubleword.ai/v1": "doubleword",
     "https://res.openai.azure.com/openai/v1/": "azure",
     "https://api.tokenfactory.nebius.com/v1/": "nebius",
+    "https://dashscope-intl.aliyuncs.com/compatible-mode/v1": "alibaba",
+    "https://my-space.ap-southeast-1.maas.aliyuncs.com/compatible-mode/v1": "alibaba",
+    "https://batch.dashscope.aliyuncs.com/compatible-mode/v1": "alibaba-batch-chat",
+    "https://open.bigmodel.cn/api/paas/v4": "zhipu",
+    "https://api.moonshot.cn/v1": "moonshot",
+    "https://api.siliconflow.cn/v1": "siliconflow",
+    "https://api.novita.ai/openai/v1": "novita",
     "https://notapi.openai.com.example.org/v1": "other",
     "https://openai.example.org/v1": "other",
     "http://127.0.0.1:8080/v1": "other",
@@ -80,7 +87,7 @@ def test_what_orch_toml_says_goes_before_the_profile() -> None:
 def test_the_price_table_has_the_providers_that_profiles_name() -> None:
     named = {profile.provider for profile in (*PROFILES.values(), ANTHROPIC) if profile.provider is not None}
     assert named <= {provider.id for provider in providers}
-    assert {"openai", "azure", "groq", "doubleword", "anthropic"} == named
+    assert {"openai", "azure", "groq", "doubleword", "anthropic", "zhipuai", "moonshotai", "novita"} == named
 
 
 WINDOWS = {

@@ -62,6 +62,8 @@ PREFIXES = {
     "/bedrock": "bedrock",
     "/vertex": "vertex",
     "/together/v1": "together",
+    "/zhipu/v4": "zhipu",
+    "/siliconflow/v1": "siliconflow",
     **{f"/{flavour}/v1": flavour for flavour in SYNCHRONOUS},
 }
 CONTROL = "/_emulator/"
@@ -193,7 +195,7 @@ AFTER: dict[str, Break] = {"cut_after": "cut", "hang_after": "hang", "reset_afte
 _WITHOUT_BATCHES = {verb: openai_batches.VERBS[verb] for verb in ("models", "model", "chat")}
 VERBS = {
     **dict.fromkeys(SYNCHRONOUS, _WITHOUT_BATCHES),
-    **dict.fromkeys(("openai", "azure", "groq"), openai_batches.VERBS),
+    **dict.fromkeys(("openai", "azure", "groq", "zhipu", "siliconflow"), openai_batches.VERBS),
     "anthropic": anthropic_api.VERBS,
     "mistral": mistral_api.VERBS,
     "gemini": gemini_api.VERBS,

@@ -195,6 +195,7 @@ class Batch:
     ran: int = 0
     dropped: int = 0
     is_deleted: bool = False
+    deletes_input: bool = False
     tallied: tuple[int, Tokens] | None = None
     next_try: float | None = None
 

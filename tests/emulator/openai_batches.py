@@ -27,6 +27,9 @@ def create(world: World, call: Call) -> Reply:
         if told.get(name) is None:
             raise missing(name)
     endpoint = v1(told["endpoint"]) if call.flavour == "azure" else told["endpoint"]
+    if call.flavour == "zhipu":
+        # docs.bigmodel.cn: addresses begin with /v4.
+        endpoint = endpoint.replace("/v4/", "/v1/") if endpoint.startswith("/v4/") else ""
     if endpoint not in ENDPOINTS:
         raise invalid(told["endpoint"], "endpoint", ENDPOINTS)
     if told["completion_window"] != "24h":
@@ -45,6 +48,7 @@ def create(world: World, call: Call) -> Reply:
     for one in made:
         one.number = len(world.batches)
         one.input_file_id, one.metadata = told["input_file_id"], metadata
+        one.deletes_input = call.flavour == "zhipu" and told.get("auto_delete_input_file", True)
         one.output_expires_s = lifetime or one.output_expires_s
         world.add_batch(one)
     return Reply(_told(world, batch))

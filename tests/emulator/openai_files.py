@@ -53,6 +53,12 @@ def upload(world: World, call: Call) -> Reply:
     if late is not None:
         stored.usable_at, stored.told_at = now + late["seconds"], late["told"]
     world.add_file(stored)
+    if call.flavour == "siliconflow":
+        # docs.siliconflow.cn, upload files.
+        file = told(world, stored)
+        names = ("id", "object", "bytes", "filename", "purpose")
+        data = {name: file[name] for name in names} | {"createdAt": int(now)}
+        return Reply({"code": 20000, "message": "Ok", "status": True, "data": data})
     return Reply(told(world, stored))
 
 

@@ -23,6 +23,8 @@ MAX_INPUTS = 50_000
 BOM = b"\xef\xbb\xbf"
 UNSET = msgspec.UNSET
 
+PATHS = {"zhipu": "/v4/"}
+"""How addresses in lines begin, if not with /v1/."""
 AZURE_CODES = {"invalid_url": "url_mismatch", "mismatched_model": "model_mismatch"}
 
 
@@ -70,7 +72,7 @@ class _Check:
         self._flavour = flavour
         self._endpoint = endpoint
         self._models = models
-        self._url: str | None = None if flavour == "azure" else endpoint
+        self._url: str | None = None if flavour == "azure" else endpoint.replace("/v1/", PATHS.get(flavour, "/v1/"))
         self._ids: set[bytes] = set()
         self.inputs = 0
 

@@ -265,6 +265,7 @@ class World:
         if checked.errors:
             return batch.fail(checked.errors, at)
         batch.model = checked.model
+        file.is_deleted |= batch.deletes_input  # zai-sdk 0.2.3: `auto_delete_input_file`, by default
         over = self._over_quota(batch, sum(checked.draft.prompts))
         if over is not None and self.settings.azure_queues and batch.flavour == "azure":
             batch.next_try = at + QUEUE_LOOK_SECONDS

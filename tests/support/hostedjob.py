@@ -86,6 +86,8 @@ def settings_of(at: Emulator, name: str, **more: Any) -> Json:
             told |= {"kind": "azure", "base_url": at.url_azure}
         case "flex":
             told |= {"kind": "sync", "base_url": at.url_openai, "service_tier": "flex", "retry_delay": 0.01}
+        case "zhipu" | "siliconflow":
+            told |= {"kind": "openai", "base_url": at.url_of(name), "profile": name}
         case _:
             told |= {"kind": "openai", "base_url": at.url_openai, "profile": "openai"}
     return told | more

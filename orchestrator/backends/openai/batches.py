@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import httpx2
+from msgspec.structs import replace
 
 from orchestrator.backends import (
     BatchOrder,
@@ -21,17 +22,19 @@ from orchestrator.backends import (
     RemoteBatch,
     RemoteFile,
     Sighting,
+    body_lines,
     calls,
     direct,
     lenient,
     line_digest,
 )
-from orchestrator.backends.files import keep, split_lines, store
+from orchestrator.backends.body_lines import addressed_lines
+from orchestrator.backends.files import keep, split_lines, store, translated
 from orchestrator.backends.openai import read
 from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, BatchAPI
 from orchestrator.backends.openai.profiles import PROFILES
 from orchestrator.backends.openai.read import UNREADABLE, meaning
-from orchestrator.backends.profiles import Profile, window_for
+from orchestrator.backends.profiles import V1, Profile, window_for
 from orchestrator.backends.result_lines import result_lines
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.clock import now
@@ -103,7 +106,7 @@ class OpenAIBatches:
                 for file in lenient.readable(lenient.entries(self._api.files(PAGE).json()), read.remote_file):
                     if (file.name, file.size) == (name, size):
                         return file.id
-        with self._translated("upload", calls.transfer()), path.open("rb") as content:
+        with self._translated("upload", calls.transfer()), self._spelled(path) as content:
             made = read.remote_file(self._api.upload(name, content, self._profile.expires_after).json())
         if made.name not in ("", name) and made.size not in (None, size):
             # A batch of foreign rows would cost money for nothing.
@@ -111,7 +114,18 @@ class OpenAIBatches:
             raise StrayUpload(message, made.id, made.created_at)
         return made.id
 
+    @contextmanager
+    def _spelled(self, path: Path) -> Iterator[BinaryIO]:
+        """Open an input file with the provider's addresses in its lines."""
+        with path.open("rb") as source:
+            if self._profile.path == V1:
+                yield source
+                return
+            with translated(source, addressed_lines(source, self._profile.path)) as content:
+                yield content
+
     def create(self, order: BatchOrder) -> RemoteBatch:
+        order = replace(order, endpoint=self._profile.path + order.endpoint.removeprefix(V1))
         with self._translated("create a batch", creating=True):
             window = window_for(self._profile, order.window_seconds).text
             answer = self._api.create(order, window, self._profile.expires_after, self._extra)
@@ -393,6 +407,11 @@ class OpenAIBatches:
             message = f"{self._name}: cannot {what}"
             # Not `from error`: the client's own texts may contain the key, and a log shows causes.
             raise meaning(error, message, creating=creating, secret=self._api.api_key) from None
+
+
+def digest_for(profile: Profile) -> Callable[[bytes], bytes]:
+    """Return the digest of lines at a provider, which may have them with other addresses."""
+    return line_digest if profile.path == V1 else body_lines.digest_of
 
 
 def _all_before(page: Sequence[RemoteBatch], earliest: datetime) -> bool:

@@ -1,6 +1,7 @@
 """Profiles of Batch APIs that speak OpenAI's protocol. Data only.
 
-Sources are the providers' own pages, as of 2026-11. orch.toml may override a profile per backend.
+Sources are the providers' own pages, as of 2026-11, and zai-sdk 0.2.3 (api_resource/batch/batches.py) for Zhipu.
+orch.toml may override a profile per backend.
 """
 
 from __future__ import annotations
@@ -46,6 +47,36 @@ PROFILES = {
         # It takes 5,000,000 rows in 10 GB; we hold a batch's ids in memory while collecting it.
         Profile("nebius", limits=BatchLimits(max_rows=200_000, max_bytes=2 * GB)),
         Profile("deepinfra", discount=Decimal("0.2")),
+        # Alibaba's Model Studio: its windows are whole hours up to 336, and whole days are enough. Batch Chat is its
+        # synchronous host, which queues a call for up to an hour and has the same half price.
+        Profile(
+            "alibaba",
+            windows=tuple(f"{24 * days}h" for days in range(1, 15)),
+            limits=BatchLimits(max_bytes=500 * MB),
+            endpoints=CHAT_ONLY | {"/v1/embeddings"},
+        ),
+        Profile("alibaba-batch-chat", endpoints=CHAT_ONLY, at_once_as_batch=True),
+        # The file of a batch is deleted unless it says otherwise: a batch could no longer be recognised by its rows.
+        Profile(
+            "zhipu",
+            limits=BatchLimits(max_bytes=100 * MB),
+            provider="zhipuai",
+            endpoints=CHAT_ONLY | {"/v1/embeddings"},
+            path="/v4",
+            create_fields=(("auto_delete_input_file", False),),
+        ),
+        Profile(
+            "moonshot",
+            windows=("12h", "1d", "3d", "7d"),
+            limits=BatchLimits(max_bytes=100 * MB),
+            provider="moonshotai",
+            discount=None,
+            endpoints=CHAT_ONLY,
+        ),
+        Profile(
+            "siliconflow", limits=BatchLimits(max_rows=5_000, max_bytes=1 * GB), overruns=True, endpoints=CHAT_ONLY
+        ),
+        Profile("novita", windows=("48h",), provider="novita", discount=None, endpoints=CHAT_ONLY),
         # Our own server: any window, and a batch is listed from its creation on.
         Profile(
             "orch",
@@ -67,6 +98,17 @@ _HOSTS = {
     "api.parasail.io": "parasail",
     "tokenfactory.nebius.com": "nebius",
     "api.deepinfra.com": "deepinfra",
+    "batch.dashscope.aliyuncs.com": "alibaba-batch-chat",
+    "dashscope.aliyuncs.com": "alibaba",
+    "dashscope-intl.aliyuncs.com": "alibaba",
+    "dashscope-us.aliyuncs.com": "alibaba",
+    "maas.aliyuncs.com": "alibaba",
+    "open.bigmodel.cn": "zhipu",
+    "api.moonshot.ai": "moonshot",
+    "api.moonshot.cn": "moonshot",
+    "api.siliconflow.cn": "siliconflow",
+    "api.siliconflow.com": "siliconflow",
+    "api.novita.ai": "novita",
     "openai.azure.com": "azure",
     "services.ai.azure.com": "azure",
 }

@@ -85,7 +85,7 @@ def remote_batch(told: object, asked: str | None = None) -> RemoteBatch:
 
     Raises ValueError if it is not a batch, or not the requested one.
     """
-    told = lenient.mapping(told)
+    told = lenient.mapping(lenient.unwrapped(told))
     found = lenient.batch_id(told, asked, mark="status")
     counts, usage = lenient.mapping(told.get("request_counts")), lenient.mapping(told.get("usage"))
     completed, failed = (lenient.count(counts.get(name)) for name in ("completed", "failed"))
@@ -140,7 +140,7 @@ def _problems(told: object, depth: int = 0) -> Iterator[LineProblem]:
 
 def remote_file(told: object) -> RemoteFile:
     """Read a file. Raises ValueError if it is not a file."""
-    found = lenient.mapping(told)
+    found = lenient.mapping(lenient.unwrapped(told))
     file_id = lenient.name(found.get("id"))
     if file_id is None:
         raise ValueError("the answer is not a file")

@@ -150,7 +150,8 @@ def prices_of(backend: Backend, settings: Config, now: Callable[[], datetime]) -
             return ByTime(max(prices.values()), backend.is_free, prices=prices)
         case SyncBackend():
             profile = profile_of(backend.kind, backend.base_url)
-            tier = pricing.TIERS[backend.service_tier or "default"]
+            at_once = Tier.BATCH if profile.at_once_as_batch else pricing.TIERS["default"]
+            tier = pricing.TIERS[backend.service_tier] if backend.service_tier else at_once
             provider = backend.provider or profile.provider or priced_as(backend.base_url)
             return ByToken(provider, tier, profile.discount, overrides, now)
         case HostedBackend():
