@@ -30,11 +30,10 @@ from orchestrator.pipeline.backend_handles import Prices
 from orchestrator.pipeline.build.intake import Options, draft
 from orchestrator.pipeline.dialects import recipient_of
 from orchestrator.pipeline.plan.prices import prices_of
-from orchestrator.pipeline.plan.routes import asked_models, objections
+from orchestrator.pipeline.plan.routes import asked_models, named_models, objections
 from orchestrator.pipeline.selection import Scope
 from orchestrator.policy.dialect import describe
 from orchestrator.policy.endpoints import CHAT, EMBEDDINGS
-from orchestrator.policy.model_names import resolve_model
 from orchestrator.settings import config as settings
 from orchestrator.settings import job_spec
 from orchestrator.settings.backends import (
@@ -46,7 +45,6 @@ from orchestrator.settings.backends import (
     SyncBackend,
 )
 from orchestrator.settings.home import Home
-from orchestrator.settings.model_lists import expand
 from orchestrator.settings.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -207,12 +205,11 @@ def _examine_telemetry(telemetry: Telemetry, home: Path) -> Iterator[Found]:
 
 def _models(config: settings.Config, backend: str, jobs: Sequence[Job]) -> list[str]:
     """Return the models at a backend that an alias of orch.toml or a job that may go there names."""
-    models = expand(config.models, config.backends)
-    found = {resolve_model(alias, backend, models) for alias in models}
+    found = set(named_models(config, backend))
     for job in jobs:
         if backend not in objections(config, job):
             found.update(asked_models(config, job, backend))
-    return sorted(model for model in found if model is not None)
+    return sorted(found)
 
 
 def _examine_jobs(config: settings.Config, jobs: list[Job]) -> Iterator[Found]:

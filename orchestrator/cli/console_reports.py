@@ -12,7 +12,7 @@ from orchestrator.policy.diff import Difference
 from orchestrator.reports.cost import CostReport
 from orchestrator.reports.layout import Cell, Column, Line, StyledText, sentence, table
 from orchestrator.reports.night import NightReport
-from orchestrator.reports.night_pages import Block, blocks, change_cells, headline, job_title, title_of
+from orchestrator.reports.night_pages import Block, blocks, change_cells, headline, job_title, note_of, title_of
 from orchestrator.reports.words import (
     CALIBRATION_COLUMNS,
     COST_RANKS,
@@ -95,7 +95,7 @@ def night_lines(report: NightReport, width: int | None) -> list[Line]:
         for job, need in report.needs:
             lines += _item(f"{job}: {need}", width)
     for job_report in report.jobs:
-        lines += [(), *sentence(job_title(job_report), width, "bold")]
+        lines += [(), *sentence(job_title(job_report) + note_of(report, job_report), width, "bold")]
         for block in blocks(job_report):
             lines += [(), *sentence(block.title, width, "underline"), *_block(block, width)]
     return [*lines, (), *sentence(f"made {moment_words(report.made_at)}", width, "dim")]

@@ -6,9 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.shards import Shard
-from orchestrator.settings.backends import LocalBackend, SyncBackend
+from orchestrator.core.shards import AT_BACKEND, Shard
+from orchestrator.pipeline.dialects import recipient_of
+from orchestrator.pipeline.plan.routes import named_models
+from orchestrator.policy.dialect import describe
+from orchestrator.settings.backends import Backend, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.settings.config import Config
+from orchestrator.settings.home import Home
 
 if TYPE_CHECKING:
     from orchestrator.policy.quota import LearnedLimit
@@ -26,18 +30,24 @@ Health = Callable[[str], Mapping[str, Any] | None]
 
 
 def backends_report(store: Store, settings: Config, health: Health, now: datetime) -> list[dict[str, Any]]:
-    """Describe each backend, in the order of orch.toml, in the stable form of docs/reference/json.md."""
+    """Describe each backend, in the order of orch.toml, in the stable form of docs/reference/json.md.
+
+    Backends that are no longer there follow, if batches of this home's open jobs are at them.
+    """
     learned, fields = store.limits.all(), store.refused_fields.all(now)
     found = []
-    for name, backend in settings.backends.items():
+    for name in [*settings.backends, *_removed(store, settings)]:
+        backend = settings.backends.get(name)
         own = isinstance(backend, LocalBackend | SyncBackend)
-        told = health(name) if own else None
+        condition = _REMOVED if backend is None else _condition(own, health(name) if own else None)
         found.append(
             {
                 "backend": name,
-                "kind": backend.kind,
-                "location": backend.location,
-                **_condition(own, told),
+                "kind": None if backend is None else backend.kind,
+                "location": None if backend is None else backend.location,
+                **condition,
+                "preflight": backend.preflight if isinstance(backend, HostedBackend) else None,
+                "requests": [] if backend is None else _spellings(settings, name, backend),
                 **_waiting(store.shards.at_backend(name)),
                 **_pace(store.shards.sent_to(name), now),
                 "turnaround": _turnaround([ended for _, ended in store.shards.durations(name, NEWEST)]),
@@ -46,6 +56,26 @@ def backends_report(store: Store, settings: Config, health: Health, now: datetim
             }
         )
     return found
+
+
+_REMOVED: Mapping[str, Any] = {
+    "state": "removed",
+    "problem": "it is no longer in orch.toml, and batches are there: put it back, so that orch collects them",
+    "upstreams": [],
+}
+
+
+def _removed(store: Store, settings: Config) -> list[str]:
+    """Return the backends that orch.toml lacks and that have batches of this home's open jobs."""
+    open_jobs = store.jobs.unfinished(Home(settings.home).identity())
+    shards = [shard for job in open_jobs for shard in store.shards.of_job(job.id) if shard.state in AT_BACKEND]
+    return sorted({shard.backend for shard in shards} - settings.backends.keys())
+
+
+def _spellings(settings: Config, name: str, backend: Backend) -> list[dict[str, str]]:
+    """Return what the models of orch.toml want spelled differently from tasks, as `orch doctor` does."""
+    found = {model: describe(recipient_of(backend), model) for model in named_models(settings, name)}
+    return [{"model": model, "told": told} for model, told in found.items() if told is not None]
 
 
 def _condition(own: bool, told: Mapping[str, Any] | None) -> dict[str, Any]:

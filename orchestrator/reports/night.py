@@ -292,6 +292,11 @@ class NightReport(Struct, frozen=True):
         return last_runs(self.jobs, lambda job: job.facts.job)
 
     @property
+    def counted(self) -> list[JobReport]:
+        """The jobs whose rows the report's sums have; the other jobs ask some of the same rows."""
+        return counted_runs(self.jobs, lambda job: job.facts.job)
+
+    @property
     def needs(self) -> list[tuple[str, Need]]:
         """Needs of the last runs, each with its job's id; jobs that failed as a whole come first."""
         worst_first = sorted(self.last_runs, key=lambda job: job.facts.job.error is None)
@@ -299,14 +304,14 @@ class NightReport(Struct, frozen=True):
 
     @property
     def counts(self) -> Counts:
-        """The rows of the last runs: a run that is repeated asks the same rows."""
-        each = [astuple(job.facts.counts) for job in self.last_runs]
+        """The rows of the counted runs: a run that is repeated asks the same rows."""
+        each = [astuple(job.facts.counts) for job in self.counted]
         return Counts(*map(sum, zip(*each, strict=True))) if each else Counts()
 
     @property
     def finished_in_batches(self) -> tuple[int, int]:
-        """Pending rows of the last runs that running batches have finished, and those of them that failed."""
-        last = [job.facts for job in self.last_runs]
+        """Pending rows of the counted runs that running batches have finished, and those of them that failed."""
+        last = [job.facts for job in self.counted]
         return sum(facts.finished_in_batches for facts in last), sum(facts.failed_in_batches for facts in last)
 
     @property
@@ -321,6 +326,7 @@ class NightReport(Struct, frozen=True):
 
     def to_json(self) -> dict[str, Any]:
         """Return the stable form, documented in docs/reference/json.md."""
+        counted = self.counted
         return {
             "night": None if self.night is None else self.night.isoformat(),
             "made_at": _iso(self.made_at),
@@ -330,7 +336,7 @@ class NightReport(Struct, frozen=True):
             "answered": self.counts.succeeded,
             "finished_in_batches": self.finished_in_batches[0],
             "needs": [{"job": job, **need.to_json()} for job, need in self.needs],
-            "jobs": [job.to_json() for job in self.jobs],
+            "jobs": [{**job.to_json(), "counted": job in counted} for job in self.jobs],
         }
 
 
@@ -345,10 +351,23 @@ def night_of(at: datetime, zone: tzinfo | None = None) -> date:
 
 
 def last_runs(runs: Sequence[R], job_of: Callable[[R], Job]) -> list[R]:
-    """Return the newest run of each job file, and every run that was limited to some documents, in their order."""
-    oldest_first = sorted(map(job_of, runs), key=lambda job: (job.created_at, job.id))
-    last = {job.id if job.is_limited else job.series: job.id for job in oldest_first}.values()
+    """Return the runs that no later run replaced, in their order.
+
+    A run of a whole job file replaces all earlier runs of the file, a limited run the earlier ones with its limits.
+    """
+    kept: dict[tuple[str, str | None], str] = {}
+    for job in sorted(map(job_of, runs), key=lambda job: (job.created_at, job.id), reverse=True):
+        if (job.series, None) not in kept:
+            kept.setdefault((job.series, job.limited_to), job.id)
+    last = set(kept.values())
     return [run for run in runs if job_of(run).id in last]
+
+
+def counted_runs(runs: Sequence[R], job_of: Callable[[R], Job]) -> list[R]:
+    """Return the last runs whose rows no other one includes: limited runs only without a run of the whole file."""
+    last = last_runs(runs, job_of)
+    whole = {job_of(run).series for run in last if not job_of(run).is_limited}
+    return [run for run in last if not job_of(run).is_limited or job_of(run).series not in whole]
 
 
 def job_report(facts: NightFacts, now: datetime) -> JobReport:

@@ -78,7 +78,14 @@ def headline(report: NightReport) -> str:
     answered = [answered_words(report.counts), *marked_words(report.counts).values()]
     answered += so_far_words(*report.finished_in_batches)
     paid = [f"{money(report.cost)} paid", *running_words(report.running)]
-    return "; ".join([*answered, jobs, *paid, see_to, *known_words(report)])
+    return "; ".join([*answered, jobs, *_left_out(report), *paid, see_to, *known_words(report)])
+
+
+def _left_out(report: NightReport) -> list[str]:
+    """Say how many jobs the rows leave out: one phrase, or an empty list."""
+    if not (number := len(report.jobs) - len(report.counted)):
+        return []
+    return [f"rows without {number_of(number, 'job')} whose rows another run has as well"]
 
 
 def known_words(report: NightReport) -> list[str]:
@@ -121,6 +128,11 @@ def job_title(job: JobReport) -> str:
     facts = job.facts
     limits = "" if facts.job.limited_to is None else f", limited to {facts.job.limited_to}"
     return f"{facts.job.name} ({facts.job.id}), {day_words(_night(job))}: {facts.state}{limits}"
+
+
+def note_of(report: NightReport, job: JobReport) -> str:
+    """Return what follows a job's heading: whether the headline leaves out its rows."""
+    return "" if job in report.counted else ", rows not in the headline: another run has them as well"
 
 
 def blocks(job: JobReport) -> list[Block]:
@@ -261,7 +273,7 @@ def markdown(report: NightReport) -> str:
         lines += [f"- **{_md(job)}**: {_md(str(need))}" for job, need in report.needs]
         lines.append("")
     for job in report.jobs:
-        lines += [f"## {_md(job_title(job))}", ""]
+        lines += [f"## {_md(job_title(job) + note_of(report, job))}", ""]
         for block in blocks(job):
             lines += [f"### {block.title}", "", *_block(block)]
     lines.append(f"made {moment_words(report.made_at)}")
@@ -313,7 +325,7 @@ def sections(report: NightReport, notes: Mapping[str, str] = MappingProxyType({}
     return [
         JobSection(
             job.facts.job.id,
-            job_title(job),
+            job_title(job) + note_of(report, job),
             [replace(block, plot=_plot(block, job)) for block in blocks(job)],
             notes.get(job.facts.job.id, ""),
         )

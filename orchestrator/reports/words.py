@@ -64,8 +64,10 @@ def cost_headline(report: CostReport) -> str:
     """Sum a cost report up in a sentence, for a reader who reads no table."""
     total = report.total
     about, each = "≈" if total.estimated else "", total.per_document
-    words = [f"{number_of(total.documents, 'document')} for {about}{money(total.cost)}"]
-    words += [] if each is None else [f"{money(each)} each"]
+    by_row = total.documents == total.rows  # a row each, or rows of a batch file
+    of = "" if by_row else f" of {number_of(total.documents, 'document')}"
+    words = [f"{number_of(total.rows, 'row')}{of} for {about}{money(total.cost)}"]
+    words += [] if each is None else [f"{money(each)} {'each' if by_row else 'a document'}"]
     if total.listed.cost and total.cost != total.listed.cost:
         times = total.cost / total.listed.cost
         share = f"{abs(times - 1):.0%} {'less' if times < 1 else 'more'} than at list price"
@@ -108,6 +110,7 @@ def cost_notes(report: CostReport) -> list[str]:
     batch = estimated_words(total.batch.cost, is_estimate=total.batch.estimated)
     told = [
         f"list: the same tokens at the list price of the model that answered, at once and in no batch{stands_in}",
+        "list prices follow orch.toml as it is now, where it sets a model's price; what was paid stays as booked",
         f"at {report.compare} they cost {money(total.realtime.cost)} at once, {batch} in a batch{guessed}",
     ]
     if total.estimate is not None:

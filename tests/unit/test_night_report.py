@@ -223,7 +223,7 @@ def test_a_run_that_was_repeated_counts_once_and_asks_for_nobody() -> None:
         for of in (first, again, other, part)
     ]
     report = NightReport(NOW.date(), later(8), parts)
-    assert report.counts == Counts(succeeded=30, failed=9)
+    assert report.counts == Counts(succeeded=20, failed=6), "the limited run asks rows of a-2"
     assert [name for name, _ in report.needs] == ["a-2", "b-1", "a-3"]
     assert [told["job"] for told in report.to_json()["jobs"]] == ["a-1", "a-2", "b-1", "a-3"]
 
@@ -309,3 +309,34 @@ def test_the_json_can_be_told() -> None:
     assert of["deadline"] == {"at": "2026-11-22T02:00:00+00:00", "met": True, "spare_seconds": 3600.0}
     assert of["foreseen"] == {"cost_p50_usd": "1.0", "cost_p95_usd": "3.0"}
     assert of["answers"]["changed"]["first"][0]["fields"] == [{"field": "party", "before": 1}]
+
+
+WHOLE: dict[str, Any] = {}
+FIVE, ONE = {"limit": 5}, {"only": ["a.pdf"]}
+RUNS = {
+    "one": ([WHOLE], [0]),
+    "again": ([WHOLE, WHOLE], [1]),
+    "tried first": ([FIVE, WHOLE], [1]),
+    "some again": ([WHOLE, ONE], [0]),
+    "only some": ([FIVE, ONE], [0, 1]),
+    "the same ones again": ([FIVE, FIVE, ONE], [1, 2]),
+    "all of it": ([FIVE, WHOLE, ONE, WHOLE, FIVE], [3]),
+}
+
+
+@pytest.mark.parametrize(("options", "counted"), RUNS.values(), ids=RUNS)
+def test_a_night_counts_each_row_once_and_says_what_it_leaves_out(
+    options: list[dict[str, Any]], counted: list[int]
+) -> None:
+    jobs = [
+        replace(DONE, id=JobId(f"contracts-{n}"), options=one, created_at=later(n)) for n, one in enumerate(options)
+    ]
+    report = NightReport(date(2026, 11, 21), later(9), [job_report(facts(job=one), later(9)) for one in jobs])
+    told = report.to_json()
+    assert [n for n, one in enumerate(told["jobs"]) if one["counted"]] == counted
+    assert told["asked"] == 4 * len(counted)
+    left_out = len(jobs) - len(counted)
+    jobs_left_out = f"rows without {left_out} job{'s' if left_out > 1 else ''} whose rows another run has as well"
+    assert (jobs_left_out in headline(report)) is (left_out > 0)
+    headings = [line for line in markdown(report).splitlines() if line.startswith("## contracts")]
+    assert ["rows not in the headline" not in line for line in headings] == [n in counted for n in range(len(jobs))]

@@ -145,6 +145,13 @@ def asked_tasks(job: Job) -> list[Task]:
     return [task for task in tasks_of(job) if not only or task.id in only]
 
 
+def named_models(config: Config, backend: str) -> list[str]:
+    """Return a backend's names of the models that orch.toml has aliases for."""
+    models = expand(config.models, config.backends)
+    found = {resolve_model(alias, backend, models) for alias in models}
+    return sorted(model for model in found if model is not None)
+
+
 def asked_models(config: Config, job: Job, backend: str) -> list[str]:
     """Return a backend's names of the models that a job's tasks ask; empty for a batch file."""
     aliases = {alias for task in asked_tasks(job) for alias in task.aliases.values()}

@@ -20,7 +20,7 @@ from orchestrator.reports import status
 from orchestrator.reports.backends import backends_report
 from orchestrator.reports.cost_reader import GROUPS, cost_of
 from orchestrator.reports.listings import held_json, night_json, schedule_json, standing_json
-from orchestrator.reports.night import NightReport, last_runs, night_of
+from orchestrator.reports.night import NightReport, counted_runs, night_of
 from orchestrator.reports.night_pages import headline, sections
 from orchestrator.reports.night_reader import compare, job_report, jobs_of
 from orchestrator.reports.pages import cost_page, cost_plot
@@ -107,7 +107,7 @@ def schedules(reader: HomeReader, address: PageAddress) -> View:
 
 def _cell(day: date, lines: Sequence[status.JobLine], at: datetime, *, is_lost: bool) -> dict[str, Any]:
     tonight = night_of(at)
-    final = last_runs(lines, lambda line: line.job)
+    final = counted_runs(lines, lambda line: line.job)
     rows, answered = sum(line.counts.total for line in final), sum(line.answered_so_far for line in final)
     bad = any(line.job.error is not None or line.counts.expired or line.is_late(at) for line in final)
     going = any(not line.state.is_final for line in final)

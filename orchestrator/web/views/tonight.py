@@ -14,7 +14,7 @@ from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.policy import due_nights
 from orchestrator.policy.budgets import BudgetMark
 from orchestrator.reports import status
-from orchestrator.reports.night import NightReport, last_runs, night_of
+from orchestrator.reports.night import NightReport, counted_runs, night_of
 from orchestrator.web.figures import CommandJson
 from orchestrator.web.glances import Glances
 from orchestrator.web.outlook_cache import Outlooks
@@ -65,7 +65,7 @@ class Tonight:
                 "sums": _sums(lines),
                 "foreseen": _foreseen(reports),
                 "coming": sorted(
-                    (due.at, one.name, one.tz)
+                    (due.at, one.name, due_nights.local(one, due.at), one.tz)
                     for one in schedules
                     if one.paused_at is None and (due := due_nights.next_due(one, at)) is not None
                 )[:3],
@@ -88,8 +88,9 @@ def _jobs(reader: HomeReader, at: datetime) -> list[Job]:
 
 
 def _sums(lines: Sequence[status.JobLine]) -> dict[str, Any]:
-    final = last_runs(lines, lambda line: line.job)
+    final = counted_runs(lines, lambda line: line.job)
     return {
+        "left_out": len(lines) - len(final),
         "total": sum(line.counts.total for line in final),
         "done": sum(line.done for line in final),
         "failed": sum(line.failed_so_far for line in final),

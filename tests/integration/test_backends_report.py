@@ -1,0 +1,23 @@
+"""`report backends` and its page: what is asked first, how requests are spelled, and backends that orch.toml lost."""
+
+from __future__ import annotations
+
+from orchestrator.core.clock import now
+from orchestrator.reports.backends import backends_report
+from tests.support.hostedjob import Desk, plain
+
+
+def test_a_backend_that_left_orch_toml_is_told_as_long_as_it_has_batches(desk: Desk) -> None:
+    desk.backends({"openai": {"preflight": True}, "azure": {}})
+    job = desk.submit(plain(4), deadline="20h")
+    desk.settle(job)
+    [shard] = desk.store.shards.of_job(job.id)
+    left = "azure" if shard.backend == "openai" else "openai"
+    found = {one["backend"]: one for one in backends_report(desk.store, desk.config, lambda name: None, now())}
+    assert {name: one["preflight"] for name, one in found.items()} == {"openai": True, "azure": False}
+    desk.backend(left)
+    one, removed = backends_report(desk.store, desk.config, lambda name: None, now())
+    assert (one["backend"], one["state"]) == (left, "hosted")
+    assert (removed["backend"], removed["kind"], removed["state"]) == (shard.backend, None, "removed")
+    assert "put it back" in removed["problem"]
+    assert (removed["batches"], removed["rows"]) == (1, 4)
