@@ -23,6 +23,12 @@ def spent_words(spent: Decimal, running: Decimal) -> str:
     return f"{money(spent)} spent ({money(spent - running)} paid, {money(running)} in running batches)"
 
 
+def plain(dollars: Decimal) -> Decimal:
+    """Return an amount as people write it: `0` instead of `0E-12`, and no zeros at its end."""
+    found = dollars.normalize()
+    return found if int(found.as_tuple().exponent) <= 0 else found.quantize(Decimal(1))
+
+
 def up_to(most: Decimal) -> str:
     """Format an upper limit of a cost; it is rounded up."""
     return money(most.quantize(Decimal("0.01" if most >= 1 else "0.0001"), ROUND_CEILING))

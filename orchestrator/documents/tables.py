@@ -12,6 +12,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from orchestrator.core.errors import InputError
+from orchestrator.core.near_names import meant
 from orchestrator.documents.content import Content
 from orchestrator.documents.encoding import clean
 from orchestrator.documents.kinds import JSON, SHEETS
@@ -196,7 +197,9 @@ def _check_columns(table: Table, file: TableFile) -> None:
     for name in filter(None, file.named_columns.values()):
         if name not in table.columns:
             there = ", ".join(column[:MOST_SHOWN] for column in table.columns[:MOST_NAMED] if column)
-            raise bad_row(f"The table has no column {name!r}, only: {there}; correct the job file or the table.")
+            near = meant(name, filter(None, table.columns))
+            cure = f"{near} Correct" if near else "correct"
+            raise bad_row(f"The table has no column {name!r}, only: {there}; {cure} the job file or the table.")
         if table.columns.count(name) > 1:
             raise bad_row(f"The table has several columns named {name!r}; give them different names.")
 

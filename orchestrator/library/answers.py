@@ -15,7 +15,7 @@ from pydantic.errors import PydanticUserError
 
 from orchestrator.core.errors import RowError, StorageError, UsageError
 from orchestrator.core.model import Job
-from orchestrator.core.money import money
+from orchestrator.core.money import money, plain
 from orchestrator.library.context import Context
 from orchestrator.library.frames import CellType, NewColumn, as_json
 from orchestrator.library.html_tables import html_table
@@ -183,7 +183,14 @@ def answer_rows(lines: Iterable[bytes], type_: AnswerType[T]) -> Iterator[Answer
             error = RowError(message or f"this row is {row.status}", code=code)
         origin = row.provenance
         yield AnswerRow(
-            row.document, answer, error, origin.cost_usd, origin.backend, origin.model, row.custom_id, row.status
+            row.document,
+            answer,
+            error,
+            plain(origin.cost_usd),
+            origin.backend,
+            origin.model,
+            row.custom_id,
+            row.status,
         )
 
 
@@ -230,7 +237,7 @@ class Answers(Sequence[AnswerRow[T]]):
     @property
     def cost(self) -> Decimal:
         """Sum of the rows' cost in dollars."""
-        return sum((row.cost for row in self._rows), Decimal(0))
+        return plain(sum((row.cost for row in self._rows), Decimal(0)))
 
     @property
     def failed(self) -> list[AnswerRow[T]]:

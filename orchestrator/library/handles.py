@@ -10,10 +10,12 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
+from msgspec.structs import replace
+
 from orchestrator.core.clock import now
 from orchestrator.core.errors import JobFailed, UsageError
 from orchestrator.core.model import Job, JobId
-from orchestrator.core.money import money
+from orchestrator.core.money import money, plain
 from orchestrator.daemon import manual_actions
 from orchestrator.library.answers import AnswerRow, Answers, AnswerType, answer_rows, finished_lines
 from orchestrator.library.context import Context, logging_to, ready, say_exposure
@@ -86,13 +88,21 @@ class JobHandle(Generic[T]):
     def progress(self) -> JobLine:
         """State, counts, cost and time left, as of now."""
         with ready() as context:
-            return context.detail(self.id).line
+            line = context.detail(self.id).line
+        return replace(line, cost=plain(line.cost), running=plain(line.running))
+
+    @property
+    def reused(self) -> int:
+        """Rows that an earlier run or another job had answered, so that they were not asked."""
+        with ready() as context:
+            return context.detail(self.id).carried
 
     @property
     def outlook(self) -> Outlook | None:
         """Probability of being done by the deadline, and the expected cost; None once the job is over."""
         with ready() as context:
-            return context.outlook(context.store.jobs.get(self.id))
+            found = context.outlook(context.store.jobs.get(self.id))
+        return None if found is None else replace(found, expected=plain(found.expected))
 
     @property
     def is_done(self) -> bool:

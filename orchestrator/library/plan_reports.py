@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from orchestrator.core.money import money
+from orchestrator.core.money import money, plain
 from orchestrator.library.html_tables import html_table
 from orchestrator.pipeline.build.build_report import BuildReport
 from orchestrator.pipeline.build.intake import Intake
@@ -50,12 +50,12 @@ class PlanReport(Struct, frozen=True):
     @property
     def cost(self) -> Decimal:
         """Expected cost in dollars."""
-        return self.plan.expected
+        return plain(self.plan.expected)
 
     @property
     def at_most(self) -> Decimal:
         """Highest cost in dollars."""
-        return self.plan.at_most
+        return plain(self.plan.at_most)
 
     @property
     def chance(self) -> float | None:

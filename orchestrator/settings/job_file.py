@@ -65,6 +65,15 @@ def _check_sources(spec: JobSpec, path: Path, lines: Lines) -> None:
                     hint=f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}",
                 )
     for index, source in enumerate(spec.documents):
+        if source.name is not None and source.name in (other.called for other in spec.documents[:index]):
+            place = ("documents", index, "name")
+            raise InputError(
+                f"two sources have the name {source.name!r}",
+                file=path,
+                line=line_of(place, lines),
+                field=spell(place),
+                hint="rename one of them: tasks choose their documents by these names",
+            )
         if not spec.tasks_of(source):
             place = ("documents", index)
             raise InputError(

@@ -152,6 +152,8 @@ def test_submit_starts_a_daemon_that_does_the_work_and_any_process_opens_the_job
     assert job.is_done
     assert job.outlook is None
     assert job.progress.counts.succeeded == 3
+    assert [str(job.progress.cost), str(answers.cost), str(answers[0].cost)] == ["0", "0", "0"]
+    assert job.reused == 0, "a twin is a row of the same run"
     assert "completed" in repr(job)
     assert 'value="4"' in job._repr_html_()
     untyped = next(orch.open_job("facts").rows())
@@ -166,6 +168,8 @@ def test_a_job_that_is_only_queued_says_so_and_is_continued_by_the_command_line(
 
     assert job.runner == "queued: `orch up`, or wait(), runs it"
     assert upstream.requests() == []
+    assert job.outlook is not None
+    assert [str(job.outlook.expected), str(job.progress.cost)] == ["0", "0"]
     with pytest.raises(orch.UsageError, match="not finished"):
         list(job.rows())
     assert [row.error.code for row in job.rows(partial=True) if row.error] == ["bad_row"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,23 @@ def test_the_column_of_ids_is_checked_too(folder: Path, capsys: pytest.CaptureFi
     file = asked(folder, "  - path: in/rows.csv\n    text_column: Text\n    id_column: number\n")
     assert run(["plan", str(file)]) == 2
     assert f"{file}:5: documents[0].id_column: in/rows.csv has no column 'number'" in capsys.readouterr().err
+
+
+def test_a_table_in_an_archive_names_the_field_and_the_column_that_is_meant(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with zipfile.ZipFile(folder / "in/rows.zip", "w") as archive:
+        archive.writestr("rows.csv", CSV)
+    file = asked(folder, "  - path: in/rows.zip\n    text_column: text\n")
+    assert run(["validate", str(file)]) == 2
+    told = capsys.readouterr().err
+    assert f"{file}:4: documents[0].text_column: none of 1 document can be used" in told
+    assert "The table has no column 'text', only: Name, Text; did you mean 'Text'? Correct the job file" in told
+    file = asked(folder, "  - path: in/rows.zip\n    text_column: Text\n    id_column: number\n")
+    assert run(["validate", str(file)]) == 2
+    told = capsys.readouterr().err
+    assert f"{file}:3: documents[0]: none of 1 document can be used" in told
+    assert "The table has no column 'number', only: Name, Text; did you mean 'Name'? Correct" in told
 
 
 def test_a_column_that_is_there_twice(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,13 @@
-"""Counts in words: one is no plural."""
+"""Counts and amounts in words: one is no plural, and nothing is `0E-12`."""
 
 from __future__ import annotations
+
+from decimal import Decimal
 
 import pytest
 
 from orchestrator.core.counts import number_of, number_that
+from orchestrator.core.money import plain
 
 
 @pytest.mark.parametrize(
@@ -20,3 +23,11 @@ from orchestrator.core.counts import number_of, number_that
 def test_nouns_and_verbs_agree_with_their_number(number: int, noun: str, verb: str, words: str) -> None:
     assert number_that(number, noun, verb) == words
     assert words.startswith(number_of(number, noun))
+
+
+@pytest.mark.parametrize(
+    ("dollars", "text"),
+    [("0E-12", "0"), ("0.000370000000", "0.00037"), ("120.00", "120"), ("1E+2", "100"), ("-0.50", "-0.5")],
+)
+def test_an_amount_is_plain(dollars: str, text: str) -> None:
+    assert str(plain(Decimal(dollars))) == text

@@ -230,11 +230,20 @@ def _deadline(text: str | None, now: datetime) -> datetime | None:
 
 def check_deadline(job: Job) -> None:
     """Raise RefusedError if a new job's deadline has passed; an unfinished job is resumed and finished late."""
-    if job.deadline_at is not None and job.deadline_at <= job.created_at:
-        raise RefusedError(
-            f"the deadline {job.deadline_at:%Y-%m-%d %H:%M} UTC has already passed",
-            hint="give a later one, in the job file or with --deadline (8h, 06:00)",
-        )
+    if job.deadline_at is None or job.deadline_at > job.created_at:
+        return
+    spec, where = spec_of(job), "--deadline"
+    if spec is not None and spec.deadline and _deadline(spec.deadline, job.created_at) == job.deadline_at:
+        where = _place_of(Path(job.source), "deadline")
+    raise RefusedError(
+        f"{where}: the deadline {job.deadline_at:%Y-%m-%d %H:%M} UTC has already passed",
+        hint="give a later one, in the job file or with --deadline (8h, 06:00)",
+    )
+
+
+def _place_of(file: Path, field: str) -> str:
+    """Return where a job file has a field: file, line and name."""
+    return InputError("", file=file, line=line_of((field,), lines_of(file)), field=field).where
 
 
 def submit(
@@ -300,8 +309,7 @@ def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> 
     except OutputError as error:
         if unattended and error.code.may_pass:
             return
-        file, field = Path(job.source), "output"
-        told = InputError("", file=file, line=line_of((field,), lines_of(file)), field=field).where
+        told = _place_of(Path(job.source), "output")
         raise OutputError(error.code, f"{told}: {error.message.removeprefix('output: ')}", hint=error.hint) from error
 
 

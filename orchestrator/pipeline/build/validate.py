@@ -16,6 +16,7 @@ from orchestrator.core.errors import InputError, OrchError
 from orchestrator.core.model import Job, JobKind
 from orchestrator.documents.files import FIELDS
 from orchestrator.documents.ignored import Ignored, NotRead
+from orchestrator.documents.types import DocumentProblem
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.build.intake import (
     Options,
@@ -88,7 +89,8 @@ class ValidatedFile(Struct, frozen=True):
 class _Read(Struct):
     """Result of reading all documents; `expected` is their number, if known beforehand.
 
-    `known` has the documents with known answers that were found; `names` has some documents' names.
+    `known` has the documents with known answers that were found; `names` has some documents' names. `sources` has the
+    codes of each source's documents; a document that was read has the code "".
     """
 
     documents: int = 0
@@ -99,6 +101,7 @@ class _Read(Struct):
     failed: dict[str, ValidationProblem] = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
     names: list[str] = field(default_factory=list)
+    sources: dict[int, set[str]] = field(default_factory=dict)
     ignored: Ignored = field(default_factory=Ignored)
 
     def failure(self, document: str, task: str, code: str, message: str) -> None:
@@ -199,8 +202,10 @@ def _chosen(
             with located(path, index):
                 for part in chunks(chosen, CHUNK):
                     for found, texts in zip(part, readers.read(one.order for one in part), strict=True):
-                        taken = (document for document in texts if selection.takes(document.key, found.key))
-                        yield from ((tasks, document) for document in taken)
+                        for document in texts:
+                            if selection.takes(document.key, found.key):
+                                read.sources.setdefault(index, set()).add(getattr(document, "code", ""))
+                                yield tasks, document
     selection.check()
 
 
@@ -209,7 +214,16 @@ def _unaskable(path: Path, spec: JobSpec, read: _Read) -> Iterator[InputError]:
     never = [task.id for task in spec.tasks if task.id in read.failed and task.id not in read.asked]
     if never and all(read.failed[task].code != BAD_TEMPLATE for task in never):
         why = [*read.problems.values()][:MOST_NAMED]
-        yield _mistake(path, ("documents",), f"none of {number_of(read.documents, 'document')} can be used", why)
+        place: tuple[str | int, ...] = ("documents",)
+        # No row of a source's tables has a text, those in archives too: one of its columns is not there.
+        if (
+            index := next((n for n, codes in read.sources.items() if codes == {DocumentProblem.BAD_ROW}), None)
+        ) is not None:
+            columns = [
+                name for name in ("text_column", "id_column") if getattr(spec.documents[index], name) is not None
+            ]
+            place = ("documents", index, *(columns if len(columns) == 1 else ()))
+        yield _mistake(path, place, f"none of {number_of(read.documents, 'document')} can be used", why)
         return
     for index, task in enumerate(spec.tasks):
         if task.id in never:
