@@ -213,12 +213,18 @@ def test_a_page_of_nothing_says_so() -> None:
 
 
 def test_a_cost_page_sums_up_in_a_sentence() -> None:
-    assert cost_headline(report("a")) == "2 documents for $0.5000, $0.2500 each, 75% less than at list price"
+    assert (
+        cost_headline(report("a"))
+        == "4 rows of 2 documents for $0.5000, $0.2500 a document, 75% less than at list price"
+    )
     dear = line("total", "9", wasted=Decimal("0.09"))
     told = cost_headline(replace(report("a"), total=dear))
-    assert told == "2 documents for $9.00, $4.50 each, 4 times the list price, 1.0% of it wasted"
+    assert told == "4 rows of 2 documents for $9.00, $4.50 a document, 4 times the list price, 1.0% of it wasted"
     assert cost_headline(replace(report("a"), total=line("total", "3"))).endswith("50% more than at list price")
-    assert cost_headline(replace(report("a"), total=line("total", "2"))) == "2 documents for $2.00, $1.00 each"
+    assert (
+        cost_headline(replace(report("a"), total=line("total", "2")))
+        == "4 rows of 2 documents for $2.00, $1.00 a document"
+    )
     assert "above list price" in cost_page(replace(report("a"), total=dear), NOW, None)
 
 
