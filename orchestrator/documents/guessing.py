@@ -7,6 +7,7 @@ the candidates.
 from __future__ import annotations
 
 import codecs
+import re
 from contextlib import suppress
 from operator import ne
 
@@ -17,7 +18,9 @@ SAMPLE_BYTES = 32 * 1024
 MIN_ODD, MIN_ODD_WIDE = 24, 100
 """Fewest non-ASCII bytes of a text for its letters to be conclusive; more for two-byte encodings, which make rare
 characters of anything."""
-_WIDE = frozenset("big5 big5hkscs cp949 euc-kr gb18030 johab cp932 euc_jp euc-jp".split())
+_WIDE = frozenset(
+    "big5 big5hkscs cp949 euc-kr gb18030 johab cp932 euc_jp euc-jp euc_jis_2004 euc_jisx0213 shift_jis_2004".split()
+)
 MIN_LIKELY = 0.2
 MIN_LEAD = 1.15
 MANY_ODD, FAR_LEAD = 100, 1.5
@@ -27,6 +30,9 @@ MIN_WITNESS = 0.1
 MOST_ODD = 10
 """More than one odd place in this many non-ASCII bytes means another encoding, whatever the letters say."""
 _PIECE = 1 << 20
+_TAG = re.compile(rb"<[!-;=?-~\s]*+>")
+"""Markup, whose letters are those of no language."""
+_CONTROL = re.compile("[\x80-\x9f]")
 _CLOSE = 0.5
 """Encodings at least this likely, relative to the best, are compared by their oddities."""
 # Character sets that a larger set includes: they differ in a few signs, and programs write the larger set under the
@@ -37,6 +43,14 @@ _LARGER = {
     "cp1125": "cp866", "cp858": "cp850", "shift_jis_2004": "cp932", "shift_jisx0213": "cp932",
     "euc_jis_2004": "euc_jp", "euc_jisx0213": "euc_jp", "johab": "johab",
 }  # fmt: skip
+_PAIR = re.compile(rb"[\xa1-\xfe]{2}")
+_EUC_TW = frozenset(
+    bytes.fromhex(pair)
+    for pair in "c4a1 c4a7 c4a9 c4e2 c4e6 c5af c5e8 c7e3 c8b4 cabc cccf cdd0 cefb d1d2 d2b3 d4b6 ddd5".split()
+)
+"""的, 是, 在 and other frequent characters in EUC-TW, which Python does not know."""
+_FREQUENT = 30
+"""One frequent character in so many shows EUC-TW: its texts have one in 26 or more, those of others one in 84."""
 _RARE = frozenset(
     "iso8859-3 iso8859-4 iso8859-10 iso8859-14 iso8859-16 kz1048 ptcp154 cp720 cp775 cp864 cp869 macturkish koi8-t "
     "cp1006".split()
@@ -59,17 +73,30 @@ def guess(data: bytes, at: int) -> str:
             f"The text is UTF-8 with damaged bytes (the first is byte {at}); fix the file or set `encoding`.",
         )
     sample = _telling(data, at)
-    found = readings(sample)
-    likely = _likely(sample)
+    found = _without_controls(readings(sample))
+    likely = _likely(_TAG.sub(b" ", sample))
     name = _clearly_best(found, likely, sample) or _by_letters(sample, likely)
-    if name is not None and _decodes(data, name):
+    is_foreign = name in _WIDE and _is_euc_tw(sample)
+    if name is not None and not is_foreign and _decodes(data, name):
         return name
-    names = _distinct([one.encoding for one in found] or [one for one, _ in likely][:_FEW_LIKELY])
+    names = (
+        [] if is_foreign else _distinct([one.encoding for one in found] or [one for one, _ in likely][:_FEW_LIKELY])
+    )
     reason = f"it may be {', '.join(names[:3])}" if names else "it fits no known encoding"
     raise ExtractionError(
         DocumentProblem.ENCODING,
         f"The text is not UTF-8 (byte {at}), and {reason}; set `encoding` for this source, or convert the file.",
     )
+
+
+def _is_euc_tw(sample: bytes) -> bool:
+    pairs = _PAIR.findall(sample)
+    return sum(pair in _EUC_TW for pair in pairs) * _FREQUENT > len(pairs)
+
+
+def _without_controls(found: list[Reading]) -> list[Reading]:
+    """Return the readings without control characters, if there are any: the others mean signs by them."""
+    return [one for one in found if _CONTROL.search(one.text) is None] or found
 
 
 def _distinct(names: list[str]) -> list[str]:

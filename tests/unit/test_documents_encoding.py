@@ -202,6 +202,35 @@ ODD = (
 )
 
 
+ROMANIAN = (
+    "Rata şomajului din România este de 12‰ în judeţ şi de 9‰ pe an, pentru că firmele nu au cerut şi alte locuri.\n"
+    + 2
+    * "Aceasta este o veste bună pentru cei care caută în oraş sau la ţară, pe care o dau şi ziarele din capitală.\n"
+)
+NEWS = ("חדשות היום", "ראש הממשלה נפגש", "מחירי הדירות עלו", "משחק הכדורגל נדחה")
+HEBREW_FEED = "".join(
+    f"<item><link>http://news.example.org/read.asp?id={number}</link>{'<a href=x>link</a>' * 10}{title}</item>\n"
+    for number, title in enumerate(NEWS * 3)
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("cp1250", ROMANIAN), ("cp1255", HEBREW_FEED)], ids=["a sign or a control", "markup"]
+)
+def test_controls_and_markup_do_not_hide_an_encoding(name: str, text: str) -> None:
+    assert decode(text.encode(name)) == text
+
+
+def test_an_encoding_that_python_does_not_know_is_not_read_as_another() -> None:
+    """EUC-TW: 臺灣是一個美麗的島，我們在這裡和家人一起生活…"""
+    data = bytes.fromhex(
+        "ead7fda4d1d2c4a1d4b6d3a1f9decefbd5b5a1a2cabcd4afc7e3ddd5e6d3cccfd5a5c4a9c4a1d8c4c6edd2a4a1a2c4a9d4afeba9ddd5"
+        "d1d2deb2c7efcefbc7e2c5c9a1a2c4e2e7b4c4bec8b4c4e2c5b7d9c2f7eed3d1e6d8caeea1a40a"
+    )
+    for times in (1, 4, 40):
+        assert isinstance(read_or_told(data * times), ExtractionError)
+
+
 @pytest.mark.parametrize(("name", "text"), ODD)
 def test_one_odd_word_is_no_reason_to_refuse_a_text(name: str, text: str) -> None:
     assert decode(text.encode(name)) == text
