@@ -32,6 +32,8 @@ MOST_ODD = 10
 _PIECE = 1 << 20
 _TAG = re.compile(rb"<[!-;=?-~\s]*+>")
 """Markup, whose letters are those of no language."""
+_SINGLE = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
+_NO_MARKS = re.compile("[^\x00-\x7f\u2190-\u303f]")
 _CONTROL = re.compile("[\x80-\x9f]")
 _CLOSE = 0.5
 """Encodings at least this likely, relative to the best, are compared by their oddities."""
@@ -125,6 +127,12 @@ def _clearly_best(found: list[Reading], likely: list[tuple[str, float]], sample:
     A reading with oddities, or in a two-byte encoding, must agree with the likelihood of the letters.
     """
     best, *others = sorted(found, key=lambda one: one.oddities) or (None,)
+    if (
+        best is not None
+        and len(sample) - len(best.text.encode("ascii", "ignore")) < MIN_ODD
+        and _may_be_marks(sample)
+    ):
+        return None
     if best is None or (others and others[0].oddities <= 2 * best.oddities + (1 if best.oddities else 0)):
         return None
     if best.oddities or best.encoding in _WIDE:
@@ -132,6 +140,12 @@ def _clearly_best(found: list[Reading], likely: list[tuple[str, float]], sample:
         if witness is not None and _decodes(sample, witness) != best.text:
             return None
     return best.encoding
+
+
+def _may_be_marks(sample: bytes) -> bool:
+    """True if the bytes that are not ASCII can all be Japanese marks such as ■, which other texts have as well."""
+    text = None if _SINGLE.search(sample) else _decodes(sample, "cp932")
+    return text is not None and _NO_MARKS.search(text) is None
 
 
 def _likely(sample: bytes) -> list[tuple[str, float]]:
@@ -164,10 +178,13 @@ def _by_letters(sample: bytes, likely: list[tuple[str, float]]) -> str | None:
     if not texts:
         return None
     (name, best), *rivals = texts.values()
-    if oddities(next(iter(texts))) * MOST_ODD > odd_bytes:
+    odd, *others = map(oddities, texts)
+    if odd * MOST_ODD > odd_bytes:
         return None
     lead = best / max((confidence for _, confidence in rivals), default=best * _CLOSE)
-    if (best >= MIN_LIKELY and lead >= MIN_LEAD) or (odd_bytes >= MANY_ODD and lead >= FAR_LEAD):
+    if (best >= MIN_LIKELY and lead >= MIN_LEAD and odd <= min(others, default=odd)) or (
+        odd_bytes >= MANY_ODD and lead >= FAR_LEAD
+    ):
         return name
     if best < MIN_LIKELY and odd_bytes < MANY_ODD:
         return None

@@ -246,6 +246,11 @@ MISTAKEN = (
     ("euc_jp", "パーやしっ！ やし、やし、ガニぃ。お、ガニぃ。おぉ、ガニぃ。やすぃガニぃ。"),
     ("cp1253", "ΝΑΥΤΕΜΠΟΡΙΚΗ) Μεταγραφές - επεκτάσεις http://www.example.org/news/rssredir.asp?id=1137193"),
     ("koi8-r", "ать... Я знаю мир -- он стар и полон дряни,&lt;br /&gt;Я з"),
+    ("mac_cyrillic", 'икулы в лагере "Планета мечты. Весна."</title>\n<description>'),
+    (
+        "cp932",
+        "The car for most of the occasions is on view.\n■http://image.example.org/golf.mov ■Car to be or not\n",
+    ),
     ("cp1250", "ja odgovorijo, so v svojem delu zagotovo našli pomen, so bolj polni energije in delo pa razumejo"),
 )
 
