@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import tarfile
 import zipfile
 import zlib
@@ -17,6 +18,8 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.unpacking import UnpackLimit
 
 _LOCKED = 1  # the flag of an entry that needs a password
+_MODE = 16
+"""The bits of an entry's attributes below those of Unix."""
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError, tarfile.TarError)
 
 
@@ -38,7 +41,7 @@ class Member(NamedTuple):
 
 
 def zip_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
-    """Yield the files in a ZIP archive, in its order. Raises OSError, ExtractionError."""
+    """Yield the files in a ZIP archive, in its order; links have `passed` set. Raises OSError, ExtractionError."""
     with content.opened() as handle:
         try:
             archive = zipfile.ZipFile(handle)
@@ -48,7 +51,8 @@ def zip_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
             for entry in archive.infolist():
                 if not entry.is_dir():
                     name = entry.filename.replace("\\", "/").lstrip("/")
-                    yield Member(name, partial(_zipped, archive, entry, content.limit, unpacking))
+                    passed = IgnoredReason.LINK if stat.S_ISLNK(entry.external_attr >> _MODE) else None
+                    yield Member(name, partial(_zipped, archive, entry, content.limit, unpacking), passed=passed)
 
 
 def _zipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int, unpacking: UnpackLimit) -> bytes:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from xml.parsers.expat import ExpatError
 
 from orchestrator.documents.encoding import clean
-from orchestrator.documents.office import TextLimit, damaged
+from orchestrator.documents.office import Losses, TextLimit, damaged
 from orchestrator.documents.office_package import parse
+from orchestrator.documents.scripts import lowered, raised
 
 _LINES = frozenset("p v subtitle text-author date".split())
+_SCRIPTS = {"sup": raised, "sub": lowered}
 _SKIPPED = frozenset("description binary stylesheet".split())
 
 
@@ -22,7 +24,8 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
         raise damaged("FictionBook") from error
     if not book.begun:
         raise damaged("FictionBook")
-    return clean("\n".join(book.lines)).strip(), {"title": " ".join("".join(book.title).split())}
+    fields: dict[str, object] = {"title": " ".join("".join(book.title).split()), **book.losses.notes()}
+    return clean("\n".join(book.lines)).strip(), fields
 
 
 class _Book:
@@ -33,6 +36,8 @@ class _Book:
         self._open: list[str] = []
         self._pieces: list[str] = []
         self._cells: list[str] = []
+        self._scripts: list[int] = []  # where open superscripts and subscripts begin
+        self.losses = Losses()
         self._depth = 0  # of sections
         self._skipped = 0
         self.begun = False
@@ -51,7 +56,11 @@ class _Book:
         elif name == "section":
             self._depth += 1
         elif name in _LINES or name in ("td", "th"):
-            self._pieces = []
+            self._pieces, self._scripts = [], []
+        elif name in _SCRIPTS:
+            self._scripts.append(len(self._pieces))
+        elif name == "image":
+            self.losses["picture"] += 1
 
     def end(self, tag: str) -> None:
         """Handle the end of an element."""
@@ -59,20 +68,20 @@ class _Book:
         if self._skipped:
             self._skipped -= 1
             return
-        text = " ".join("".join(self._pieces).split())
         if name in _LINES:
-            self._line(text, "title" in self._open)
+            self._line(self._taken(), "title" in self._open)
         elif name in ("td", "th"):
-            self._cells.append(text)
+            self._cells.append(self._taken())
         elif name == "tr":
             self._line(" | ".join(self._cells), is_title=False)
             self._cells = []
         elif name == "section":
             self._depth -= 1
+        elif name in _SCRIPTS and self._scripts:
+            begin = self._scripts.pop()
+            self._pieces[begin:] = [_SCRIPTS[name]("".join(self._pieces[begin:]))]
         elif name == "empty-line":
             self.lines.append("")
-        if name in _LINES or name in ("td", "th"):
-            self._pieces = []
 
     def characters(self, text: str) -> None:
         """Handle text, in any number of pieces."""
@@ -81,6 +90,12 @@ class _Book:
         elif not self._skipped:
             self._limit.text(text)
             self._pieces.append(text)
+
+    def _taken(self) -> str:
+        """Return the text so far, and begin another."""
+        text = " ".join("".join(self._pieces).split())
+        self._pieces = []
+        return text
 
     def _line(self, text: str, is_title: bool) -> None:
         if text:

@@ -17,7 +17,7 @@ READERS: Mapping[str, int] = {
     "docx": 6,
     "eml": 6,
     "epub": 4,
-    "fb2": 3,
+    "fb2": 4,
     "folded": 3,
     "html": 5,
     "ipynb": 3,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import stat
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -194,6 +196,17 @@ def test_an_archive_gives_what_is_in_it(tmp_path: Path, name: str) -> None:
         f"{name}#../up.txt": "gamma",
     }
     assert ignored.to_json() == {**Ignored().to_json(), "total": 1, "kinds": {".heic": 1}}
+
+
+def test_a_link_in_a_zip_archive_is_no_document(tmp_path: Path) -> None:
+    link = zipfile.ZipInfo("b.txt")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    out, ignored = io.BytesIO(), Ignored()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("a.txt", "alpha")
+        archive.writestr(link, "a.txt")
+    assert told(found_in(tmp_path, {"p.zip": out.getvalue()}, ignored)) == {"p.zip#a.txt": "alpha"}
+    assert ignored.to_json()["links"] == 1
 
 
 def test_a_sample_of_an_archive_is_what_it_would_be_of_a_folder(tmp_path: Path) -> None:

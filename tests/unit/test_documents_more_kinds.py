@@ -64,6 +64,15 @@ def test_the_same_formats_under_other_names(tmp_path: Path, key: str) -> None:
     assert told(found_in(tmp_path, {key.partition("#")[0]: data})) == {key: text}
 
 
+def test_raised_digits_and_pictures_of_a_book(tmp_path: Path) -> None:
+    data = BOOK.decode("cp1251").replace(
+        "<v>стих</v>", "<v>1,200<sup>3</sup> CO<sub>2</sub> 4<sup>th</sup></v><image/>"
+    )
+    [found] = found_in(tmp_path, {"a.fb2": data.encode("cp1251")}).values()
+    assert isinstance(found, Document)
+    assert ("1,200³ CO₂ 4th" in found.text.splitlines(), found.notes) == (True, "1 picture")
+
+
 def test_titles_are_fields(tmp_path: Path) -> None:
     found = found_in(tmp_path, {"a.fb2": BOOK, "a.mhtml": PAGE})
     assert [one.fields["title"] for one in found.values() if isinstance(one, Document)] == ["Вий", "Prices"]
