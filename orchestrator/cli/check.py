@@ -21,6 +21,7 @@ from orchestrator.core.errors import InputError, OrchError, UsageError
 from orchestrator.core.extras import require_otel
 from orchestrator.core.model import Job, JobKind, scope_words
 from orchestrator.core.money import per_hour
+from orchestrator.core.near_names import meant
 from orchestrator.core.permissions import readable_by_others
 from orchestrator.core.sanitize import one_line
 from orchestrator.daemon.settings_in_force import differences
@@ -162,6 +163,7 @@ def _examine() -> Iterator[Found]:
         cure = "add [backends.local] for a server of yours, or a provider's, to orch.toml; `orch init` writes one"
         yield "backends", False, f"none configured; {cure}", 2
         return
+    yield from _examine_models(config)
     jobs: list[Job] = []
     yield from _examine_jobs(config, jobs)
     asked = {name: _models(config, name, jobs) for name in config.backends}
@@ -210,6 +212,17 @@ def _models(config: settings.Config, backend: str, jobs: Sequence[Job]) -> list[
         if backend not in objections(config, job):
             found.update(asked_models(config, job, backend))
     return sorted(found)
+
+
+def _examine_models(config: settings.Config) -> Iterator[Found]:
+    """Report names of [models] for backends that orch.toml does not have: nobody would ever ask them."""
+    for alias, ladder in config.models.items():
+        rungs = [ladder] if isinstance(ladder, str | dict) else ladder
+        for name in sorted(
+            {name for rung in rungs if isinstance(rung, dict) for name in rung} - config.backends.keys()
+        ):
+            near = meant(name, config.backends) or f"known: {', '.join(config.backends)}"
+            yield f"models.{alias}", False, f"orch.toml has no backend {name!r}; {near}", 2
 
 
 def _examine_jobs(config: settings.Config, jobs: list[Job]) -> Iterator[Found]:

@@ -29,6 +29,17 @@ ANNOTATIONS = frozenset(
     )
 )  # fmt: skip
 """Keywords that say something and check nothing."""
+_OTHER_WORDS: Mapping[str, str] = {
+    "min": "minimum", "max": "maximum", "min_length": "minLength", "max_length": "maxLength", "min_items": "minItems",
+    "max_items": "maxItems", "regex": "pattern", "choices": "enum", "values": "enum", "options": "enum",
+    "fields": "properties", "ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum",
+}  # fmt: skip
+"""Keywords by their names in other tools. Elsewhere, such a key is a mistake as well: nothing checks it."""
+FORMATS = (
+    "date", "date-time", "time", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6", "uri",
+    "uri-reference", "iri", "iri-reference", "uuid", "regex", "json-pointer", "relative-json-pointer", "uri-template",
+)  # fmt: skip
+"""Formats of JSON Schema 2020-12 (validation, section 7.3). Others may be an application's own."""
 FOREIGN = frozenset(("example", "xml", "externalDocs", "discriminator", "optional"))
 """Keywords of other vocabularies, which providers and editors know."""
 _MORE_PROPERTIES = frozenset(("patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if"))
@@ -40,8 +51,13 @@ def misspelt(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key in schema:
         if key in CHECKING or key in ANNOTATIONS or key in FOREIGN or key.startswith(("$", "x-")):
             continue
-        if near := get_close_matches(key, CHECKING, 1, 0.8):
+        if near := [_OTHER_WORDS[key]] if key in _OTHER_WORDS else get_close_matches(key, CHECKING, 1, 0.8):
             yield key, f"is no keyword of JSON Schema, and checks nothing; did you mean {near[0]!r}?"
+    named = schema.get("format")
+    if isinstance(named, str) and named not in FORMATS and (near := get_close_matches(named, FORMATS, 1, 0.8)):
+        yield "format", f"{named!r} is no format of JSON Schema; did you mean {near[0]!r}?"
+    if schema.get("enum") == []:
+        yield "enum", "has no values, so no answer fits; list those that are allowed"
 
 
 def impossible(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

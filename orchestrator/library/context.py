@@ -99,6 +99,8 @@ class Context(CommandSettings):
         """Return everything about a job now. Raises UsageError if it does not exist."""
         found = status.detail(self.store, self.store.jobs.get(job_id), now(), self.running_cost, problem)
         found = replace(found, model_names=self._model_names(found))
+        if found.line.state.is_final:
+            return found
         running = [shard for shard in found.shards if shard.state is ShardState.SUBMITTED]
         if found.problem is None and not running:
             return replace(found, problem=self._obstacle(found))

@@ -73,6 +73,7 @@ def schedule_json(store: Store, one: Schedule, now: datetime) -> dict[str, Any]:
         "created_at": _iso(one.created_at),
         "paused_at": _iso(one.paused_at),
         "next_at": None if following is None else _iso(following.at),
+        "next_local": None if following is None else due_nights.local(one, following.at),
         "last": None if last is None else night_json(last),
     }
 

@@ -36,7 +36,7 @@ from orchestrator.settings.backends import (
 from orchestrator.settings.corrections import EMAIL
 from orchestrator.settings.discovery import Place, locate
 from orchestrator.settings.source_lines import load_toml, read_text, validated
-from orchestrator.settings.strict import Ladder, Strict, VariableName
+from orchestrator.settings.strict import Ladder, PlainPath, Strict, VariableName
 from orchestrator.settings.telemetry import Telemetry
 
 
@@ -187,7 +187,7 @@ class Reports(Strict):
     webhook_env: VariableName | None = None
     email_to: tuple[Annotated[str, Field(pattern=EMAIL)], ...] = ()
     smtp: Smtp | None = None
-    folder: str | None = Field(None, min_length=1, description="a relative one is beside orch.toml")
+    folder: PlainPath | None = Field(None, min_length=1, description="a relative one is beside orch.toml")
     channels: dict[str, dict[str, Any]] = Field({}, description="those of plug-ins, by name, with their options")
     tz: str | None = Field(None, description="zone of the days of budgets and cost; default: this machine's")
 
@@ -275,7 +275,7 @@ class ReadingSettings(Strict):
 class ConfigFile(Strict):
     """All of orch.toml."""
 
-    home: str | None = None
+    home: PlainPath | None = None
     database_url: str | None = None
     backends: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")], AnyBackend] = Field(default_factory=dict)
     models: dict[Annotated[str, Field(pattern=r"^[^@]+$")], Ladder] = Field(default_factory=dict)

@@ -28,6 +28,7 @@ _SCALES = {"k": 1_000, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 _SMART = re.compile("[“”„‘’«»]")
 _PATTERNS: Mapping[str, str] = {
     NAME: "letters, digits, - and _ alone, such as notice-period",
+    r"^[A-Za-z0-9_-]{1,40}$": "letters, digits, - and _ alone, such as my-gpu",
     r"^[^=]+=.*$": "write KEY=VALUE, such as team=legal",
     r"^[^:\s]+:[^\s]+$": "write PROVIDER:MODEL, such as openai:gpt-5-nano",
     EMAIL: "write an address, such as team@example.org",
@@ -47,8 +48,8 @@ OTHER_WORDS: Mapping[str, str] = {
     "timeout": "request_timeout", "api_key": "api_key_env", "token": "api_key_env", "key": "api_key_env",
     "column": "text_column", "text_field": "text_column", "text": "text_column", "content_column": "text_column",
     "text_columns": "text_column", "key_column": "id_column", "messages": "prompt", "json": "schema",
-    "limit": "amount", "in": "input", "out": "output", "email": "email_to", "slack": "webhook_env",
-    "zone": "tz", "timezone": "tz", "time_zone": "tz",
+    "limit": "amount", "processes": "workers", "in": "input", "out": "output", "email": "email_to",
+    "slack": "webhook_env", "zone": "tz", "timezone": "tz", "time_zone": "tz",
 }  # fmt: skip
 """Our names of fields, by their names in other tools."""
 MISSING: Mapping[str, str] = {
@@ -56,6 +57,10 @@ MISSING: Mapping[str, str] = {
     "prompt": "the question that is asked about every document",
     "documents": "the folder or file to read:  documents: {path: FOLDER}",
     "tasks": "the questions:  tasks: [{id: NAME, model: ALIAS, prompt: …}]",
+    "name": "what the job is called:  name: letters",
+    "base_url": 'the address of the API:  base_url = "https://HOST/v1"',
+    "from": 'the address that sends:  from = "orch@example.org"',
+    "input": "dollars for a million tokens:  input = 2.50",
 }
 """Purposes of required fields."""
 ELSEWHERE: Mapping[str, str] = {
@@ -75,12 +80,37 @@ ELSEWHERE: Mapping[str, str] = {
     "reasoning_effort": "fields of a provider's API belong into `extra`:  extra: {reasoning_effort: low}",
     "reasoning": "fields of a provider's API belong into `extra`:  extra: {reasoning_effort: low}",
     "priority": "give the job a `deadline`: the job that is due soonest goes first",
+    "limit": "`orch run FILE --limit N` asks the first N documents; `sample: N` of a source draws some",
+    "only": "`orch run FILE --only DOC` asks one document",
+    **dict.fromkeys(
+        ("concurrency", "max_concurrency", "max_workers", "workers", "threads", "parallel", "batch_size"),
+        "leave it out: orch finds concurrency and sizes of batches; bounds are set at a backend in orch.toml",
+    ),
+    "timezone": "`orch schedule add FILE --tz ZONE`; a deadline may have one: 2026-12-01T06:00+01:00",
+    "tz": "`orch schedule add FILE --tz ZONE`; a deadline may have one: 2026-12-01T06:00+01:00",
+    **dict.fromkeys(
+        ("email", "notify", "webhook", "slack", "alerts"), "[reports] and [alerts] of orch.toml say who is told what"
+    ),
+    "format": "the file's ending says it:  output: {path: FILE.csv}",
+    "timeout": "`request_timeout` of a backend in orch.toml; `deadline` says when the job is due",
+    "examples": "write examples into `prompt` or `system`",
+    "role": "write `system: …` beside `prompt: …`; a task has no other messages",
 }
 """Cures for fields that a job file does not have anywhere."""
 NOT_HERE: Mapping[str, str] = {
     "model": "models are named in the job file:  models: {ALIAS: {BACKEND: MODEL}}",
     "models": "models are named in the job file:  models: {ALIAS: {BACKEND: MODEL}}",
     "logging": "`orch up` logs to stderr, and to engine.log in its home",
+    "web": "`orch up --web HOST:PORT` serves the pages",
+    "server": "`orch serve HOST:PORT` is the Batch API alone; a local backend needs no port",
+    "serve": "`orch serve HOST:PORT` is the Batch API alone; a local backend needs no port",
+    "include": "orch.toml is one file: write its tables here",
+    "orch": "write its keys at the top of the file, without a table",
+    "hours": 'hours are for engines that orch starts:  kind = "engines"',
+    "input_per_1k": "write dollars for a million tokens:  input = 2.50",
+    "output_per_1k": "write dollars for a million tokens:  output = 10.00",
+    "email_to": "it belongs into [reports]",
+    "email": 'mail is set in [reports]:  email_to = ["team@example.org"]',
 }
 """Cures for fields that orch.toml does not have there."""
 
@@ -103,6 +133,12 @@ _SHAPES: Mapping[str, str] = {
     "models": "write  models: {ALIAS: MODEL}",
     "long": "write  long: {reduce: Make one answer of these.}",
 }
+_TABLES: Mapping[str, str] = {
+    "batch": "write  batch = {input = 1.25, output = 5.00}",
+    "backends": "name each by its table:  [backends.NAME]",
+    "gpus": 'it belongs above the tables of its models, into [backends.NAME]:  gpus = "0-3"',
+}
+"""Forms of tables that a single value cannot stand for."""
 """Forms of mappings that a single value cannot stand for."""
 
 
@@ -172,6 +208,8 @@ def of_shape(name: str, value: Any, wanted: str, bare: str | None, *, is_toml: b
         return cure
     if is_toml and isinstance(value, list) and any(isinstance(one, dict) for one in value):
         return f"write  [{name}.NAME], in single brackets"
+    if is_toml and (cure := _TABLES.get(name.rpartition(".")[2])) is not None:
+        return cure
     if is_toml and bare is None:
         return f"name the table:  [{name.rpartition('.')[0]}.NAME]" if "." in name else None
     if name.startswith("tasks["):

@@ -27,7 +27,7 @@ def load(path: Path) -> JobSpec:
 
     data, lines = load_yaml(path)
     if not isinstance(data, dict):
-        raise InputError("is empty or not a mapping; a job file begins with `name:`", file=path)
+        raise InputError("is empty or not a mapping; a job file begins with `name:`", file=path, line=1)
     spec = validated(JobSpec, data, lines, path)
     _check_schemas(spec, path, lines)
     for index, task in enumerate(spec.tasks):

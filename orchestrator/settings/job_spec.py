@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from orchestrator.settings.deadlines import deadline_at
-from orchestrator.settings.strict import Ladder, VariableName
+from orchestrator.settings.strict import Ladder, PlainPath, VariableName
 from orchestrator.settings.task_spec import JobFilePart, Name, Task
 
 MAX_BUDGET = 9_000_000
@@ -152,7 +152,7 @@ class Output(JobFilePart):
 
     BARE: ClassVar[str] = "path"
 
-    path: str | None = Field(
+    path: PlainPath | None = Field(
         None, min_length=1, description="file, relative to the job file's folder, or an address such as s3://…"
     )
     format: OutputFormat = Field("jsonl", description="default: what the ending of `path` stands for, else jsonl")
@@ -180,6 +180,8 @@ class Output(JobFilePart):
         # The name of a folder of nights has no ending.
         if not isinstance(path, str) or given.get("format") is not None or given.get("partition") is not None:
             return given
+        if path.endswith(("/", "\\")):
+            raise ValueError(f"{path!r} is a folder: name a file in it, such as {path}answers.csv")
         if has_unknown_ending(path):
             raise ValueError(f"the ending of {path!r} stands for no format: {ENDINGS_HINT}")
         return {**given, "format": format_of(path) or "jsonl"}

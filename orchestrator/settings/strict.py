@@ -21,6 +21,7 @@ from pydantic import (
 
 from orchestrator.settings.model_lists import MOST as MOST_RUNGS
 
+_IN_PATH = re.compile(r"(?:^|[/\\])\$\{?[A-Za-z_]")
 _REFERENCE = re.compile(r"\$\{?([A-Z][A-Z_]{,60})\}?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{,99}")
 _NUMBERS = {int, float, Decimal}
@@ -67,6 +68,25 @@ VariableName = Annotated[str, AfterValidator(_named)]
 """The name of an environment variable that holds a secret."""
 
 
+def _plain_path(text: str) -> str:
+    if _IN_PATH.search(text):
+        raise ValueError("variables are not filled in: write the path itself; ~ is your home folder")
+    return text
+
+
+PlainPath = Annotated[str, AfterValidator(_plain_path)]
+"""A path or address that is taken as it is written: it holds no $VARIABLE."""
+
+
+def _said(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is empty: write the name that the backend calls the model")
+    return text
+
+
+_MODEL_NAME = Annotated[str, AfterValidator(_said)]
+
+
 def _form(value: Any) -> str | None:
     match value:
         case str():
@@ -78,7 +98,7 @@ def _form(value: Any) -> str | None:
     return None
 
 
-_NAMES = Annotated[str, Tag("(name)")] | Annotated[dict[str, str], Tag("(names)")]
+_NAMES = Annotated[_MODEL_NAME, Tag("(name)")] | Annotated[dict[str, _MODEL_NAME], Tag("(names)")]
 _NO_MODEL = "must be a model's name or a mapping of backends to names"
 _List = Annotated[
     tuple[Annotated[_NAMES, Discriminator(_form, custom_error_type="no_model", custom_error_message=_NO_MODEL)], ...],

@@ -156,7 +156,7 @@ def changed(old: str, new: str) -> str:
 JOB_FILES: dict[str, tuple[str, int, list[str]]] = {
     "broken-yaml": (changed("{path: documents}", "{path: documents"), 2, ["FILE:3: is not valid YAML: expected ','"]),
     "tab": (changed("  - id", "\t- id"), 2, ["FILE:4: is not valid YAML", "'\\t'"]),
-    "empty": ("", 2, ["FILE: is empty or not a mapping; a job file begins with `name:`"]),
+    "empty": ("", 2, ["FILE:1: is empty or not a mapping; a job file begins with `name:`"]),
     "key-twice": (JOB + "name: other\n", 2, ["FILE:8: name: the key 'name' is given twice (first in line 1)"]),
     "fields-missing": ("name: x\n", 2, ["FILE:1: documents: is required", "FILE:1: tasks: is required"]),
     "unknown-field": (

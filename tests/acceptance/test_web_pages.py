@@ -60,6 +60,8 @@ UNREADABLE = r"""(async () => {
     const hides = how.overflowX === "hidden" && how.textOverflow !== "ellipsis";
     if (hides && one.clientWidth && one.scrollWidth > one.clientWidth + 1)
       found.push(`cut off: ${one.outerHTML.slice(0, 80)}`);
+    if (one.matches("dd, .fact") && one.scrollWidth > one.clientWidth + 1)
+      found.push(`leaves its box: ${one.outerHTML.slice(0, 80)}`);
     if (one.matches("button, .button") && one.offsetHeight > 40) broken(one.textContent, one);
   }
   return found;

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.errors import InputError, UsageError
+from orchestrator.core.errors import InputError
 from orchestrator.core.model import Job, RequestState
 from orchestrator.policy.requests import custom_id
 from tests.support.hostedjob import RATES, Desk, cost_of, script, table
@@ -165,7 +165,7 @@ def test_the_parts_answers_may_go_to_another_model(desk: Desk) -> None:
     with pytest.raises(InputError, match="the model alias 'weak' is not declared") as refused:
         desk.submit(job_file(desk, {**LONG, "reduce_model": "weak"}))
     assert refused.value.field == "tasks[0].long.reduce_model"
-    with pytest.raises(UsageError, match="strong has names for elsewhere"):
+    with pytest.raises(InputError, match=r"models\.strong: has names for elsewhere"):
         desk.submit(job_file(desk, {**LONG, "reduce_model": "strong"}, models={"strong": {"elsewhere": "big"}}))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.errors import RefusedError, UsageError
+from orchestrator.core.errors import InputError, RefusedError
 from tests.support.hostedjob import HOUR, RATES, Desk, cost_of, table
 
 PRICES = "".join(
@@ -87,7 +87,7 @@ def test_a_budget_is_shared_by_all_of_them(desk: Desk) -> None:
 
 def test_a_model_that_no_backend_has_refuses_the_job(desk: Desk) -> None:
     backends(desk)
-    with pytest.raises(UsageError, match="of-nobody has names for nobody, and orch") as told:
+    with pytest.raises(InputError, match=r"models\.of-nobody: has names for nobody, and orch") as told:
         desk.submit(job_file(desk, {**AT_EACH, "of-nobody": {"nobody": "m"}}))
     assert "write  of-nobody: {openai: NAME}" in str(told.value.hint)
     with pytest.raises(RefusedError, match="the job allows openai"):

@@ -101,7 +101,8 @@ def test_add_shows_what_it_made(desk: Desk) -> None:
         "name": "letters", "file": str(desk.file), "state": "active", "cron": "0 22 * * *", "after": None,
         "tz": "Europe/Berlin", "deadline": "06:00", "budget_usd": "12.5", "misfire": "skip", "grace_seconds": 21600,
         "overlap": "wait", "home": Home(desk.home).identity(), "config": str(desk.home / "orch.toml"),
-        "created_at": EVENING, "paused_at": None, "next_at": "2026-11-20T21:00:00+00:00", "last": None,
+        "created_at": EVENING, "paused_at": None, "next_at": "2026-11-20T21:00:00+00:00",
+        "next_local": "Fri 2026-11-20 22:00", "last": None,
     }  # fmt: skip
 
 

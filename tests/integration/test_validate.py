@@ -102,7 +102,7 @@ def gold_of_no_field(folder: Folder) -> str:
 
 def alias_of_no_backend(folder: Folder) -> str:
     folder.spec["models"] = {"small": {"gpu": "some-model"}}
-    return "models: small has names for gpu, and orch.toml has no such backend"
+    return "models.small: has names for gpu, and orch.toml has no such backend"
 
 
 def rung_of_no_backend(folder: Folder) -> str:

@@ -286,7 +286,8 @@ BAD = {
     ),
     "a backend with a space": (
         LOCAL.replace("gpu", '"a b"'),
-        ":1: backends.a b: String should match pattern '^[A-Za-z0-9_-]{1,40}$'",
+        ":1: backends.a b: String should match pattern '^[A-Za-z0-9_-]{1,40}$'\n"
+        "  hint: letters, digits, - and _ alone, such as my-gpu",
     ),
     "compare without a provider": (
         '[report]\ncompare = "gpt-5-nano"\n',

@@ -98,8 +98,8 @@ tags: {team: no}
 
 UNKNOWN = "unknown field"
 BAD = {
-    "empty": ("", ": is empty or not a mapping; a job file begins with `name:`"),
-    "a list": ("- a\n", ": is empty or not a mapping; a job file begins with `name:`"),
+    "empty": ("", ":1: is empty or not a mapping; a job file begins with `name:`"),
+    "a list": ("- a\n", ":1: is empty or not a mapping; a job file begins with `name:`"),
     "nothing but a name": (
         "name: x\n",
         ":1: documents: is required\n  hint: the folder or file to read:  documents: {path: FOLDER}",

@@ -291,7 +291,13 @@ def open_predecessor(store: Store, job: Job, options: Options) -> Job | None:
     before = options.after or (spec.after if spec and options.at_once is None else None)
     if before is None:
         return None
-    first, stands = predecessors.require(store, job.home, before)
+    try:
+        first, stands = predecessors.require(store, job.home, before)
+    except UsageError as error:
+        if options.after is not None:
+            raise
+        place = ("after",)
+        raise _wrong(Path(job.source), place, error.message, error.hint) from None
     return first if stands is predecessors.Predecessor.OPEN else None
 
 

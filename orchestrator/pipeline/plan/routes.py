@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import assert_never
 
 from orchestrator.backends.open import profile_for
 from orchestrator.core.clock import now
-from orchestrator.core.errors import RefusedError, RequestRefused, UsageError
+from orchestrator.core.errors import InputError, OrchError, RefusedError, RequestRefused, UsageError
 from orchestrator.core.model import Job
 from orchestrator.core.money import per_hour
 from orchestrator.core.shards import Shard
@@ -27,7 +29,9 @@ from orchestrator.settings.backends import (
     SyncBackend,
 )
 from orchestrator.settings.config import Config
+from orchestrator.settings.job_file import lines_of
 from orchestrator.settings.model_lists import Names, RungStanding, above, expand, standing
+from orchestrator.settings.source_lines import line_of, spell
 from orchestrator.settings.stored_spec import spec_of, tasks_of
 from orchestrator.settings.task_spec import Task
 from orchestrator.store import Store
@@ -80,11 +84,24 @@ def _check_rungs(config: Config, job: Job) -> None:
         for number, rung in enumerate(() if isinstance(ladder, (str, dict)) else ladder, 1):
             if isinstance(rung, dict) and not rung.keys() & config.backends.keys():
                 known = ", ".join(config.backends) or "none"
-                raise UsageError(
-                    f"models.{alias}: model {number} of the list is for {', '.join(rung) or 'no backend'}, "
+                raise _wrong_model(
+                    job,
+                    alias,
+                    f"model {number} of the list is for {', '.join(rung) or 'no backend'}, "
                     f"and {config.path or 'orch.toml'} has no such backend",
-                    hint=f"known: {known}; name one of them, or take the model out of the list",
+                    f"known: {known}; name one of them, or take the model out of the list",
                 )
+
+
+def _wrong_model(job: Job, alias: str, message: str, hint: str) -> OrchError:
+    """Return an error about an alias: of the job file with its line, or of orch.toml."""
+    spec, file = spec_of(job), Path(job.source)
+    if spec is None or alias not in spec.models:
+        return UsageError(f"models.{alias}: {message}", hint=hint)
+    place, line = ("models", alias), None
+    with suppress(OrchError, OSError):  # a job outlives its file
+        line = line_of(place, lines_of(file))
+    return InputError(message, file=file, line=line, field=spell(place), hint=hint)
 
 
 def eligibility_of(
@@ -212,9 +229,11 @@ def _check_backends_of_models(config: Config, job: Job) -> None:
         names = models.get(alias)
         if isinstance(names, Mapping) and names and not names.keys() & config.backends.keys():
             known = next(iter(config.backends))
-            raise UsageError(
-                f"models: {alias} has names for {', '.join(sorted(names))}, and orch.toml has no such backend",
-                hint=f"write  {alias}: {{{known}: NAME}}  (backends of orch.toml: {', '.join(config.backends)})",
+            raise _wrong_model(
+                job,
+                alias,
+                f"has names for {', '.join(sorted(names))}, and orch.toml has no such backend",
+                f"write  {alias}: {{{known}: NAME}}  (backends of orch.toml: {', '.join(config.backends)})",
             )
 
 

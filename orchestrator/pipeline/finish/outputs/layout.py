@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
+from difflib import get_close_matches
 from typing import Any, Protocol
 
 import msgspec
 
 from orchestrator.core.errors import UsageError
-from orchestrator.core.near_names import meant
 from orchestrator.pipeline.finish.outputs.kinds import (
     Kind,
     Plain,
@@ -286,8 +286,10 @@ def _cut(name: str, most: int | None) -> str:
 def _columns_there(name: str, names: Sequence[str]) -> str:
     """Return the cure for an unknown column: the name that is meant, and the columns of the table."""
     of_a_row = {column for column, _ in (*IDENTITY, *PROVENANCE, *ON_REQUEST)}
-    ending = next((one for one in names if one.casefold().endswith(f".{name}".casefold())), None)
-    near = f"did you mean {ending!r}?" if ending is not None else meant(name, names)
+    known = {one.rpartition(".")[2].casefold(): one for one in reversed(names)}
+    known |= {one.casefold(): one for one in names}
+    found = get_close_matches(name.casefold(), known, 1)
+    near = f"did you mean {known[found[0]]!r}?" if found else None
     if near is None and name in of_a_row:
         near = "it is a column of the table with a row per answer: --long, or `shape: long`;"
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
