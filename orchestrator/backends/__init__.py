@@ -6,16 +6,17 @@ BackendRefused (with BackendBusy and AccountError) left nothing. After Uncertain
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 from msgspec import Struct
 
-from orchestrator.core.batch_api import BatchStatus
+from orchestrator.core.batch_api import JSON_ERRORS, BatchStatus
 
 if TYPE_CHECKING:
     from orchestrator.policy.preflight import DirectAnswer
@@ -27,6 +28,10 @@ HOME_KEY = "orch_home"
 
 BATCH_GONE = "batch_gone"
 """The problem code of a batch that its backend has lost: its rows go into another batch."""
+
+
+SentLines = Mapping[bytes, Sequence[str]]
+"""Rows of a batch by the digest of their request: their ids there."""
 
 
 class LineProblem(Struct, frozen=True):
@@ -173,11 +178,11 @@ class Backend(Protocol):
     def untold(self, since: datetime) -> list[RemoteBatch]:
         """Return all batches of about that time or later, ours or not. Raises Uncertain if some cannot be read."""
 
-    def digest_of(self, line: bytes) -> bytes:
-        """Return the digest of a line of our input files, as `input_lines` has it."""
+    def sent_line(self, line: bytes) -> tuple[str, bytes]:
+        """Return the id in a line of our input files, and the digest of its request, as `input_lines` has it."""
 
-    def input_lines(self, batch: RemoteBatch) -> frozenset[bytes] | None:
-        """Return the digests of a batch's input lines; None if no file with them is left."""
+    def input_lines(self, batch: RemoteBatch) -> SentLines | None:
+        """Return the rows of a batch by the digest of their request; None if no file with them can be read."""
 
     def listed(self, batch_id: str, since: datetime) -> Sighting:
         """Look for a batch of about that time in the backend's list."""
@@ -219,6 +224,32 @@ class Backend(Protocol):
 def metadata_of(order: BatchOrder) -> Mapping[str, str]:
     """Return the metadata by which a batch is found again."""
     return {SHARD_KEY: order.shard} | ({HOME_KEY: order.home} if order.home else {})
+
+
+class _Line(msgspec.Struct):
+    custom_id: str
+    body: msgspec.Raw
+    url: str = ""
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+def sent_line(line: bytes) -> tuple[str, bytes]:
+    """Return the id in an input line, and the digest of its request, which is the same under any id."""
+    try:
+        found = _decode_line(line)
+    except JSON_ERRORS:
+        return "", line_digest(line)
+    return found.custom_id, line_digest(found.url.encode() + bytes(found.body))
+
+
+def by_request(lines: Iterable[tuple[str, bytes]]) -> SentLines:
+    """Return lines by the digest of their request. A line without an id gets its number."""
+    found: dict[bytes, list[str]] = {}
+    for number, (name, digest) in enumerate(lines, 1):
+        found.setdefault(digest, []).append(name or str(number))
+    return found
 
 
 def line_digest(line: bytes) -> bytes:

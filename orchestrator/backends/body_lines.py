@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from hashlib import blake2b
 
 import msgspec
 
@@ -42,10 +41,10 @@ def addressed_lines(lines: Iterable[bytes], path: str) -> Iterator[bytes]:
         yield b'{"custom_id":%b,"method":"POST","url":%b,"body":%b}\n' % (found.custom_id, url, found.body)
 
 
-def digest_of(line: bytes, id_of: IdOf = bytes) -> bytes:
-    """Return the digest of a line, the same with and without method and address."""
+def sent_line(line: bytes) -> tuple[str, bytes]:
+    """Return the id in a line and the digest of its request, the same with and without method and address."""
     try:
         found = decode_line(line)
+        return msgspec.json.decode(found.custom_id, type=str), line_digest(bytes(found.body))
     except batch_api.JSON_ERRORS:
-        return line_digest(line)
-    return blake2b(id_of(found.custom_id) + b"\0" + bytes(found.body), digest_size=8).digest()
+        return "", line_digest(line)

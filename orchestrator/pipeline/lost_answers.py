@@ -27,6 +27,8 @@ from orchestrator.store.lost_rows import LOST, REPAID
 KINDS = ("output", "error")
 GONE = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 CLOCK_SLACK = timedelta(minutes=5)
+GONE_WORDS = "their answers are gone"
+UNREAD = "their requests cannot be read there, so it is not known if they are this job's"
 
 
 def are_gone(handle: BackendHandle, files: Iterable[str | None]) -> bool:
@@ -71,13 +73,17 @@ def forget_here(home: Home, shard_id: str) -> None:
 
 
 class LostAnswers(Struct, frozen=True):
-    """A batch whose answers are gone, with its own count of tokens. `shard` is the id that it carries."""
+    """A batch whose answers are gone, with its own count of tokens. `shard` is the id that it carries.
+
+    Without `is_gone`, it is not known whose answers they are.
+    """
 
     batch: str
     shard: str
     rows: int
     made_at: datetime | None
     used: Usage
+    is_gone: bool = True
 
     @classmethod
     def of(cls, batch: RemoteBatch, shard: Shard) -> LostAnswers:
@@ -96,7 +102,7 @@ class LostAnswers(Struct, frozen=True):
         """
         price, used = self._price(shard, handle)
         cost = "an unknown sum" if price is None else f"about ${price.cost:.4f}"
-        told = _describe(handle, cost, self.rows, f"batch {self.batch}")
+        told = _describe(handle, cost, self.rows, f"batch {self.batch}", GONE_WORDS if self.is_gone else UNREAD)
         if sends and not is_agreed(job, self.made_at):
             raise _refused(job, told)
         if price is not None:
@@ -134,13 +140,13 @@ def require_agreed(store: Store, job: Job, shard: Shard, model: str, handle: Bac
     return f"{told}; they are sent again, as agreed"
 
 
-def _describe(handle: BackendHandle, cost: str, rows: int, of: str) -> str:
-    return f"{handle.name} was paid {cost} for {number_of(rows, 'row')} of {of}, and their answers are gone"
+def _describe(handle: BackendHandle, cost: str, rows: int, of: str, why: str = GONE_WORDS) -> str:
+    return f"{handle.name} was paid {cost} for {number_of(rows, 'row')} of {of}, and {why}"
 
 
 def _refused(job: Job, told: str) -> RefusedError:
     return RefusedError(
-        f"{told}: they were collected after the state in this home was saved",
+        f"{told}: they were sent or collected after the state in this home was saved",
         hint=f"put a newer backup back, or pay for these rows again: orch retry {job.id} --repay --wait",
     )
 

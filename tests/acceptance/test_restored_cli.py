@@ -16,7 +16,7 @@ from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl
 from tests.support.cli import CONFIG, Orch, kill_group
 from tests.support.databases import database
-from tests.support.hostedjob import DAY, KEY, USUAL, plain, settings_of, write_toml
+from tests.support.hostedjob import DAY, KEY, MODEL, USUAL, plain, settings_of, write_toml
 from tests.support.postgres import PostgresServer, copy_database
 from tests.support.process import wait_until
 from tests.support.restoring import age
@@ -39,9 +39,12 @@ class Restored:
         """Record the job, and copy the home."""
         submitted = self.orch("submit", self.path, "-q", env=self.env)
         assert submitted.returncode == 0, submitted.stderr
+        self.save()
+        return submitted.stdout.strip()
+
+    def save(self) -> None:
         shutil.copytree(self.orch.home, self.copy)
         self._copy_database(self._database, f"{self._database}_monday")
-        return submitted.stdout.strip()
 
     def put_back(self) -> None:
         shutil.rmtree(self.orch.home)
@@ -116,3 +119,35 @@ def test_kills_while_it_looks_for_batches_pay_nothing_twice(home: Restored) -> N
     assert json.loads(ended.stdout)["requests"]["succeeded"] == ROWS
     assert home.batches() == 1
     assert sorted(home.provider.bill(rows=True)["rows"].values()) == [1] * ROWS
+
+
+def test_rows_of_a_forgotten_job_whose_documents_folder_was_renamed_are_paid_once(home: Restored) -> None:
+    """Every row has another id then; its request is the same."""
+    found = settings_of(home.provider, "openai", poll_seconds=0.2)
+    write_toml(home.orch.home / CONFIG, {"openai": found})
+    home.env["OPENAI_KEY"] = KEY
+    assert home.orch("run", home.path, "-q", env=home.env).returncode == 0
+    home.save()
+    folder = Path(home.path).parent
+    (folder / "documents").mkdir()
+    for number in range(ROWS):
+        (folder / f"documents/{number}.txt").write_text(f"Letter {number}.")
+    job = folder / "job.yaml"
+
+    def write(documents: str) -> None:
+        tasks = f"models: {{small: {MODEL}}}\ntasks: [{{id: who, prompt: Who wrote this, model: small}}]\n"
+        job.write_text(f"name: letters\ndocuments: {documents}\n{tasks}")
+
+    write("documents")
+    process = home.orch.start("run", str(job), "-q", env=home.env)
+    wait_until(lambda: home.batches() == 2, 60.0)
+    kill_group(process)
+    process.wait()
+    home.put_back()
+    (folder / "documents").rename(folder / "letters")
+    write("letters")
+    ended = home.orch("run", str(job), "-q", "--json", env=home.env)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["requests"]["succeeded"] == ROWS
+    assert home.batches() == 2
+    assert set(home.provider.bill(rows=True)["asked"].values()) == {1}

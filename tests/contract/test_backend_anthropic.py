@@ -26,6 +26,7 @@ from orchestrator.backends import (
     RemoteBatch,
     Sighting,
     line_digest,
+    sent_line,
 )
 from orchestrator.backends.anthropic import inline
 from orchestrator.backends.anthropic.batches import UNDECIDED, AnthropicBatches
@@ -562,14 +563,28 @@ def test_an_id_that_is_none_of_ours_stays_as_it_is(theirs: str, desk: Desk) -> N
         assert [ids.ours(f"{TAG}-{number}") for number in (2, 1)] == ["r1", "r0"]
 
 
-def test_an_id_of_another_shard_is_known_by_its_lines_digest(desk: Desk) -> None:
+@pytest.mark.parametrize(
+    "digest", [line_digest, lambda line: sent_line(line)[1]], ids=["of the line, as it was once", "of the request"]
+)
+def test_an_id_of_another_shard_is_known_by_its_digest(desk: Desk, digest: Callable[[bytes], bytes]) -> None:
     path = desk.input(["a", "b"])
-    first, second = map(line_digest, path.read_bytes().splitlines())
+    first, second = map(digest, path.read_bytes().splitlines())
     with path.open("rb") as source:
         ids = inline.Ids(source, TAG)
         assert ids.ours(f"{'0' * 16}-7-{second.hex()}") == "r1"
         assert ids.ours(f"{TAG}-2-{first.hex()}") == "r0", "the line counts, not its number"
         assert ids.ours(unknown := f"{TAG}-1-{'0' * 16}") == unknown
+
+
+def test_ids_of_another_shard_with_one_request_are_of_different_rows(desk: Desk) -> None:
+    path = desk.input(["a", "a"])
+    digest = sent_line(path.read_bytes().splitlines()[0])[1].hex()
+    with path.open("rb") as source:
+        ids = inline.Ids(source, TAG)
+        theirs = [f"{'0' * 16}-{number}-{digest}" for number in (7, 8)]
+        assert {ids.ours(one) for one in theirs} == {"r0", "r1"}
+        assert [ids.ours(one) for one in theirs] == [ids.ours(one) for one in theirs]
+        assert ids.ours(third := f"{'0' * 16}-9-{digest}") == third
 
 
 def test_another_process_goes_on_where_one_was_killed(desk: Desk, provider: Emulator) -> None:

@@ -57,8 +57,9 @@ def sent(backend: Backend, path: Path, shard: str = "it-1.001", rows: int = 1) -
 def test_lines_are_recognised_though_they_are_kept_in_another_form(backend: Backend, tmp_path: Path) -> None:
     lines = [plain(0), SPACED % (CHAT, MODEL)]
     batch = sent(backend, written(tmp_path, *lines), rows=2)
-    assert backend.input_lines(batch) == {backend.digest_of(f"{line}\n".encode()) for line in lines}
-    assert backend.digest_of(plain(2).encode()) not in (backend.input_lines(batch) or ())
+    ours = [backend.sent_line(f"{line}\n".encode()) for line in lines]
+    assert backend.input_lines(batch) == {digest: [name] for name, digest in ours}
+    assert backend.sent_line(plain(2).encode())[1] not in (backend.input_lines(batch) or ())
     assert backend.input_ids(batch) == {"r0", "r1"}
     assert [path.name for path in tmp_path.iterdir()] == ["shard.input.jsonl"]
 

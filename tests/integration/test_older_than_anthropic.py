@@ -12,12 +12,14 @@ from orchestrator.core.model import REPAY
 from tests.emulator.client import Emulator
 from tests.support.hostedjob import DAY, HOUR, foreign_batch, plain, row
 from tests.support.restoring import (
+    OTHER_IDS,
     Backups,
     asked,
     backed_up,
     batches_are_adopted,
     each_answer_is_its_rows,
     lists,
+    requests_are_adopted_under_other_ids,
 )
 
 
@@ -46,6 +48,17 @@ def test_rows_of_batches_that_the_store_has_forgotten_are_adopted(
 def test_each_answer_is_that_of_its_row_however_batches_are_made_now(backups: Backups, *, edited: bool) -> None:
     """A forgotten job's file has other lines by now, or its rows go out in other batches."""
     each_answer_is_its_rows(backups, "claude", edited=edited)
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("ids", OTHER_IDS)
+@pytest.mark.parametrize("equal", [False, True], ids=["", "equal requests"])
+@pytest.mark.parametrize("edited", [False, True], ids=["", "edited"])
+def test_requests_of_a_forgotten_job_are_adopted_whatever_their_ids(
+    backups: Backups, ids: str, *, equal: bool, edited: bool
+) -> None:
+    backups.desk.backend("claude", limits={"max_rows": 5})
+    requests_are_adopted_under_other_ids(backups, ids, equal=equal, edited=edited)
 
 
 def test_a_store_that_has_forgotten_nothing_lists_nothing(backups: Backups) -> None:

@@ -9,7 +9,14 @@ import pytest
 
 from tests.emulator.client import Emulator
 from tests.support.hostedjob import HOUR
-from tests.support.restoring import Backups, backed_up, batches_are_adopted, each_answer_is_its_rows
+from tests.support.restoring import (
+    OTHER_IDS,
+    Backups,
+    backed_up,
+    batches_are_adopted,
+    each_answer_is_its_rows,
+    requests_are_adopted_under_other_ids,
+)
 
 
 @pytest.fixture(params=["vertex", "bedrock"])
@@ -43,3 +50,13 @@ def test_each_answer_is_that_of_its_row_however_batches_are_made_now(
 ) -> None:
     """A forgotten job's file has other lines by now, or its rows go out in other batches."""
     each_answer_is_its_rows(backups, kind, edited=edited, min_rows=1)
+
+
+@pytest.mark.parametrize("ids", OTHER_IDS)
+@pytest.mark.parametrize("equal", [False, True], ids=["", "equal requests"])
+@pytest.mark.parametrize("edited", [False, True], ids=["", "edited"])
+def test_requests_of_a_forgotten_job_are_adopted_whatever_their_ids(
+    backups: Backups, kind: str, ids: str, *, equal: bool, edited: bool
+) -> None:
+    backups.desk.backend(kind, limits={"min_rows": 1, "max_rows": 5})
+    requests_are_adopted_under_other_ids(backups, ids, equal=equal, edited=edited)

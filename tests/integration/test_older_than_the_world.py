@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -11,8 +12,15 @@ from orchestrator.core.clock import now
 from orchestrator.core.model import REPAY, CancelCode, Job
 from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl
-from tests.support.hostedjob import HOUR, Desk, cost_of, plain, row, script
-from tests.support.restoring import Backups, backed_up, lists
+from tests.support.hostedjob import HOUR, KEY, MODEL, Desk, cost_of, plain, row, script
+from tests.support.restoring import (
+    OTHER_IDS,
+    Backups,
+    asked,
+    backed_up,
+    lists,
+    requests_are_adopted_under_other_ids,
+)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -93,7 +101,7 @@ def forgotten(backups: Backups, rows: int = 20) -> Path:
     desk.provider.clock.advance(HOUR)
     path = desk.written(jsonl(plain(rows)))
     job = desk.submit(path)
-    desk.until(job, lambda: len(desk.batches()) == 4)
+    desk.until(job, lambda: len(desk.batches()) == 1 + -(-rows // 8))
     return path
 
 
@@ -251,3 +259,121 @@ def test_answers_of_a_later_state_are_not_taken_for_those_of_another_batch(backu
     all_are_answered = set(desk.ends(job).values()) == {"succeeded"}
     assert all_are_answered
     assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
+# --- rows that have other ids by now
+
+
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("ids", OTHER_IDS)
+@pytest.mark.parametrize("equal", [False, True], ids=["", "equal requests"])
+@pytest.mark.parametrize("edited", [False, True], ids=["", "edited"])
+@pytest.mark.parametrize("backend", ["openai", "azure", "mistral"])
+def test_requests_of_a_forgotten_job_are_adopted_whatever_their_ids(
+    backups: Backups, backend: str, ids: str, *, equal: bool, edited: bool
+) -> None:
+    backups.desk.backend(backend, limits={"max_rows": 5})
+    requests_are_adopted_under_other_ids(backups, ids, equal=equal, edited=edited)
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("rows", [8, 5], ids=["all of a batch", "a part of it"])
+def test_another_file_takes_a_forgotten_jobs_batch_only_if_it_has_all_of_its_requests(
+    backups: Backups, rows: int
+) -> None:
+    """The rest belongs to the other job, which would have to pay for it again."""
+    desk, path = backups.desk, forgotten(backups, 8)
+    backups.put_back("monday")
+    other = desk.submit([line | {"custom_id": f"other {line['custom_id']}"} for line in plain(rows)])
+    desk.finish(other)
+    job = desk.submit(path)
+    desk.finish(other, job)
+    assert set(desk.ends(other).values()) == set(desk.ends(job).values()) == {"succeeded"}
+    assert max(asked(desk).values()) == 2
+    assert asked(desk).total() == 1 + 8 + rows
+    assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("change", ["renamed", "edited"])
+def test_a_job_that_was_put_back_before_it_was_built_takes_what_asks_the_same(backups: Backups, change: str) -> None:
+    """Its documents may have changed since: an id may be of another text then, and a text may have another id."""
+    desk = backups.desk
+    folder = desk.folder / "documents"
+    folder.mkdir()
+    for number in range(4):
+        (folder / f"{number}.txt").write_text(f"Letter {number}.")
+    path = desk.folder / "job.yaml"
+    path.write_text(
+        f"name: letters\ndocuments: documents\nmodels: {{small: {MODEL}}}\n"
+        "tasks: [{id: who, prompt: Who wrote this, model: small}]\n"
+    )
+    earlier = desk.submit([row("earlier")])
+    job = desk.submit(path, after=earlier.id)
+    desk.finish(earlier)
+    backups.save("monday")
+    desk.until(job, lambda: len(desk.batches()) == 2)
+    desk.provider.clock.advance(HOUR)
+    backups.put_back("monday")
+    if change == "edited":
+        (folder / "3.txt").write_text("Another letter.")
+    else:
+        (folder / "3.txt").rename(folder / "4.txt")
+    desk.finish(job)
+    assert list(desk.ends(job).values()) == ["succeeded"] * 4
+    assert sorted(asked(desk).values()) == [1] * (6 if change == "edited" else 5)
+    assert len({found["output"] for found in desk.rows(job).values()}) == 4
+    assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("why", ["gemini", "deleted"])
+@pytest.mark.parametrize("later", [0.0, HOUR])
+def test_a_forgotten_jobs_batch_whose_requests_cannot_be_read_is_asked_about(
+    backups: Backups, why: str, later: float
+) -> None:
+    """Google gives no uploaded file back."""
+    desk = backups.desk
+    if why == "gemini":
+        desk.backend("gemini")
+    desk.run([row("earlier")])
+    backups.save("monday")
+    desk.provider.clock.advance(HOUR)
+    path = desk.written(jsonl(plain(6)))
+    first = desk.submit(path)
+    desk.until(first, lambda: len(desk.batches()) == 2)
+    desk.provider.clock.advance(later)
+    backups.put_back("monday")
+    if why == "deleted":
+        for file in desk.files():
+            if file["purpose"] == "batch":
+                delete_file(desk, file["id"])
+    job = desk.submit(path)
+    desk.settle(job)
+    assert "their requests cannot be read" in desk.said[-1]
+    assert len(desk.batches()) == 2
+    desk.store.jobs.allow(job.id, **{REPAY: now().isoformat()})
+    desk.finish(job)
+    assert list(desk.ends(job).values()) == ["succeeded"] * 6
+    assert len(desk.batches()) == 3
+
+
+@pytest.mark.parametrize("later", [0.0, HOUR])
+def test_geminis_batches_that_the_store_has_forgotten_are_adopted(backups: Backups, later: float) -> None:
+    desk = backups.desk
+    desk.backend("gemini", limits={"max_rows": 8})
+    job = desk.submit(plain(20))
+    desk.until(job, lambda: desk.states(job))
+    backups.save("monday")
+    desk.until(job, lambda: len(desk.batches()) == 3)
+    desk.provider.clock.advance(later)
+    backups.put_back("monday")
+    desk.finish(job)
+    assert len(desk.batches()) == 3
+    all_paid_once(desk, job)
+
+
+def delete_file(desk: Desk, file_id: str) -> None:
+    """At the provider, by somebody else."""
+    url, headers = f"{desk.provider.url_openai}/files/{file_id}", {"Authorization": f"Bearer {KEY}"}
+    urlopen(Request(url, method="DELETE", headers=headers), timeout=60).close()

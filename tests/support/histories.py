@@ -22,6 +22,7 @@ from urllib.request import Request, urlopen
 
 from sqlalchemy import make_url
 
+from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobId
 from orchestrator.store import Store
 from tests.emulator.client import Emulator
@@ -41,7 +42,6 @@ FINISHED, USAGE, REFUSED = (0, 1), 2, 3
 """What a run ends with: 1 if rows have no answer, 3 if somebody has to decide. An open job cannot be retried."""
 UNDER_WAY = ("validating", "in_progress", "finalizing")
 ODD_LISTS = ("no_has_more", "unpaged_list", "reversed_list", "doubled_list")
-GONE = "their answers are gone"
 GOES_ON = "`orch cancel` completes it"
 """A cancelled job whose provider does not answer ends later."""
 REPAYS = re.compile(r"orch retry (\S+) --repay")
@@ -425,10 +425,7 @@ class History:
     def _repay(self) -> bool:
         """Agree to pay again for answers that are gone."""
         with Store.open(self.env["ORCH_DATABASE_URL"]) as store:
-            told = [
-                store.jobs.events(job.id)[-1].reason for job in _open(store) if _waits_for_lost_answers(store, job)
-            ]
-        lost = sorted({found[1] for reason in told if (found := REPAYS.search(reason))})
+            lost = sorted({name for job in _open(store) if (name := _asked_about(store, job))})
         for name in lost:
             self.acts.append("repay")
             self.run("retry", name, "--repay", "-q")
@@ -444,7 +441,7 @@ class History:
 
                 def rests(job: Job, s: Store = store, said: dict[JobId, int] = said) -> bool:
                     """What it waits for may have been told before somebody agreed to pay for it."""
-                    return _waits_for_lost_answers(s, job) and len(s.jobs.events(job.id)) > said.get(job.id, 0)
+                    return _asked_about(s, job, said.get(job.id, 0)) is not None
 
                 wait_until(lambda s=store, rests=rests: all(map(rests, _open(s))), LONGEST_RUN)
                 is_over = not _open(store)
@@ -477,9 +474,11 @@ def _open(store: Store) -> list[Job]:
     return [job for job in store.jobs.newest() if job.finished_at is None and job.error is None]
 
 
-def _waits_for_lost_answers(store: Store, job: Job) -> bool:
-    events = store.jobs.events(job.id)
-    return bool(events) and GONE in events[-1].reason and REPAYS.search(events[-1].reason) is not None
+def _asked_about(store: Store, job: Job, since: int = 0) -> str | None:
+    """The job that a question is about, which came behind so many events; another of its batches may go on."""
+    told = [event.reason for event in store.jobs.events(job.id)[since:] if event.kind is EventKind.WAITING]
+    found = REPAYS.search(told[-1]) if told else None
+    return None if found is None else found[1]
 
 
 ACT: dict[str, Callable[[History], None]] = {

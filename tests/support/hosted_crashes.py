@@ -23,7 +23,7 @@ import pytest
 from orchestrator.backends.anthropic.batches import AnthropicBatches
 from orchestrator.backends.anthropic.settings import AnthropicBackend as AnthropicSettings
 from orchestrator.backends.bedrock.settings import BedrockBackend
-from orchestrator.backends.body_lines import digest_of
+from orchestrator.backends.body_lines import sent_line
 from orchestrator.backends.gemini.api import GeminiAPI
 from orchestrator.backends.gemini.requests import translate as for_google
 from orchestrator.backends.gemini.settings import GeminiBackend
@@ -186,7 +186,7 @@ class Providers:
         if isinstance(settings, AnthropicSettings):
             return AnthropicBatches(name, self.claude, settings.max_tokens)
         if isinstance(settings, MistralBackend):
-            return OpenAIBatches(name, self.mistral, profile_for(settings), digest=digest_of)
+            return OpenAIBatches(name, self.mistral, profile_for(settings), sent=sent_line)
         if isinstance(settings, XaiBackend):
             return OpenAIBatches(name, self.xai, profile_for(settings))
         if isinstance(settings, GeminiBackend):

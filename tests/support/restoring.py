@@ -148,3 +148,39 @@ def each_answer_is_its_rows(backups: Backups, kind: str, *, edited: bool, **limi
         digest = read(decode_body(json.dumps(row(name)["body"]).encode()), CHAT).digest.hex()
         assert found["output"] == f"answer {digest}"
     assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
+
+
+OTHER_IDS = {
+    "renamed": lambda name: f"letters/{name}",
+    "turned round": lambda name: f"r{11 - int(name[1:])}",
+}
+"""What the same requests are called once a folder is renamed, or lines are numbered anew."""
+
+
+def requests_are_adopted_under_other_ids(backups: Backups, ids: str, *, equal: bool, edited: bool) -> None:
+    """Put a store back that has forgotten three batches; its file's rows have other ids by now.
+
+    With `equal`, several rows have one request; `edited`: one row is not asked any more, and another one is new.
+    """
+    desk = backups.desk
+    lines = plain(12)
+    for number, line in enumerate(lines if equal else []):
+        line["body"] = row(f"r{number // 3}", temperature=1)["body"]
+    desk.run([row("earlier")])
+    backups.save("monday")
+    path = desk.written(jsonl(lines))
+    first = desk.submit(path)
+    desk.until(first, lambda: len(desk.batches()) == 4)
+    backups.put_back("monday")
+    named = [line | {"custom_id": OTHER_IDS[ids](line["custom_id"])} for line in lines]
+    path.write_bytes(jsonl([*named[1:], row("new")] if edited else named))
+    job = desk.submit(path)
+    desk.finish(job)
+    assert len(desk.batches()) == 4 + edited
+    assert asked(desk).total() == 13 + edited
+    for line in named[1:]:
+        digest = read(decode_body(json.dumps(line["body"]).encode()), CHAT).digest.hex()
+        assert desk.rows(job)[line["custom_id"]]["output"] == f"answer {digest}"
+    assert set(desk.ends(job).values()) == {"succeeded"}
+    assert not desk.inputs(job)
+    assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())

@@ -13,7 +13,7 @@ from orchestrator.backends import BatchOrder
 from orchestrator.backends.bedrock import PACKAGE
 from orchestrator.backends.bedrock.answers import completion, error_of, objects_of, result_line, status_of
 from orchestrator.backends.bedrock.jobs import BucketPrefix, batch_of, creation, name_of, token_of
-from orchestrator.backends.bedrock.requests import custom_id_of, digest_of, record_id, record_lines, translate
+from orchestrator.backends.bedrock.requests import custom_id_of, record_id, record_lines, sent_line, translate
 from orchestrator.backends.open import limits_of, profile_for
 from orchestrator.backends.package import BackendAccess
 from orchestrator.core.errors import InputError, UsageError
@@ -98,12 +98,13 @@ def test_an_id_that_nobody_wrote_stays_as_it_is(record: object) -> None:
     assert custom_id_of(record) == record
 
 
-def test_a_line_has_one_digest_here_and_in_the_bucket() -> None:
+def test_a_line_has_one_id_and_digest_here_and_in_the_bucket() -> None:
     line = json.dumps({"custom_id": "r-1", "method": "POST", "body": {"model": "m", "messages": ASK}}).encode()
     [record] = record_lines([line])
-    assert digest_of(record) == digest_of(line)
-    other = line.replace(b"hello", b"other")
-    assert digest_of(other) != digest_of(line)
+    name, digest = sent_line(line)
+    assert sent_line(record) == (name, digest) == ("r-1", digest)
+    assert sent_line(line.replace(b"hello", b"other"))[1] != digest
+    assert sent_line(line.replace(b"r-1", b"r-2")) == ("r-2", digest)
 
 
 def test_a_job_carries_its_shard_in_its_name_its_tags_and_its_results() -> None:

@@ -21,7 +21,7 @@ from orchestrator.backends.package import BackendAccess
 from orchestrator.backends.vertex import PACKAGE
 from orchestrator.backends.vertex.jobs import batch_of, creation, results_in
 from orchestrator.backends.vertex.requests import SPOKEN, translate
-from orchestrator.backends.vertex.results import digest_of, matched, request_lines
+from orchestrator.backends.vertex.results import matched, request_lines, sent_line
 from orchestrator.core.errors import InputError, UsageError
 from tests.support.google import vertex_settings
 
@@ -182,8 +182,8 @@ def test_a_line_of_ours_and_the_one_that_was_sent_have_one_digest() -> None:
     ours = json.dumps({"custom_id": "r", "body": {"model": "gemini-x", "messages": ASK, "user": "u"}}).encode()
     [theirs] = request_lines([ours])
     assert theirs == b'{"request":{"contents":[{"role":"user","parts":[{"text":"hello"}]}]}}\n'
-    assert digest_of(ours) == digest_of(theirs)
-    assert digest_of(b"no line") == digest_of(b"no line ")
+    assert sent_line(ours) == ("r", sent_line(theirs)[1])
+    assert sent_line(b"no line") == sent_line(b"no line ")
 
 
 # --- jobs

@@ -26,11 +26,13 @@ from orchestrator.backends import (
     Intent,
     RemoteBatch,
     RemoteFile,
+    SentLines,
     Sighting,
+    by_request,
     calls,
     direct,
     lenient,
-    line_digest,
+    sent_line,
 )
 from orchestrator.backends.anthropic import inline
 from orchestrator.backends.anthropic.messages import translate
@@ -44,12 +46,12 @@ from orchestrator.backends.anthropic.read import (
     clock_skew,
     code_of,
     decode_row,
-    digest_of,
     may_be_of,
     meaning,
     read_batch,
     read_result,
     remote_batch,
+    sent_row,
 )
 from orchestrator.backends.anthropic.results import completion
 from orchestrator.backends.files import keep
@@ -213,14 +215,14 @@ class AnthropicBatches:
             raise Uncertain(f"{self._name}: {undecided}")
         return [remote_batch(batch) for batch in found]
 
-    def digest_of(self, line: bytes) -> bytes:
-        return line_digest(line)
+    def sent_line(self, line: bytes) -> tuple[str, bytes]:
+        return sent_line(line)
 
-    def input_lines(self, batch: RemoteBatch) -> frozenset[bytes] | None:
+    def input_lines(self, batch: RemoteBatch) -> SentLines | None:
         """See `Backend`. The ids of its results have the digests."""
         try:
             with self._translated(f"read {batch.id}"), self._results(batch.id) as found:
-                return frozenset(filter(None, map(digest_of, found)))
+                return by_request(filter(None, map(sent_row, found)))
         except BackendRefused as refusal:
             if refusal.status not in GONE:
                 raise

@@ -1,7 +1,7 @@
 """Input files whose requests go out inline: their local translation, and the way back from row ids.
 
 A row's id is `TAG-NUMBER-DIGEST`: sixteen digits for the shard, the line's number from 1, and sixteen digits for the
-line itself. So an id identifies its row without a table. Its digest does so in another shard too, whose store has
+request. So an id identifies its row without a table. Its digest does so in another shard too, whose store has
 forgotten the first. The file's own id is its path under the home, which may have moved when it is used again.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from orchestrator.backends import line_digest
+from orchestrator.backends import line_digest, sent_line
 from orchestrator.backends.anthropic.messages import CHAT, translate
 from orchestrator.backends.anthropic.results import refused_line
 from orchestrator.backends.cache_marks import marks_for, write_marks
@@ -67,7 +67,7 @@ def translate_file(path: Path, shard: str, max_tokens: int) -> Counter[str]:
                 line = _request_line(raw, path, number)
                 line.body = dict(marked(line.custom_id, line.body, marks))
                 try:
-                    request, dropped = _request(line, f"{tag}-{number}-{line_digest(raw).hex()}", max_tokens)
+                    request, dropped = _request(line, f"{tag}-{number}-{sent_line(raw)[1].hex()}", max_tokens)
                 except InputError as error:
                     refused.write(refused_line(line.custom_id, number, error) + b"\n")
                     continue
@@ -103,7 +103,8 @@ class Ids:
         self._source = source
         self._tag = tag
         self._offsets = array("Q", (offset for _, offset, _ in request_lines.lines(source)))
-        self._by_digest: dict[bytes, str] | None = None
+        self._by_digest: dict[bytes, list[str]] | None = None
+        self._given: dict[str, str] = {}
 
     def ours(self, theirs: str) -> str:
         """Return the custom_id; an id of none of these lines stays unchanged."""
@@ -113,16 +114,21 @@ class Ids:
         if found[1] == self._tag and int(found[2]) <= len(self._offsets):
             self._source.seek(self._offsets[int(found[2]) - 1])
             line = self._source.readline()
-            if found[3] in (None, line_digest(line).hex()):
+            if found[3] is None or bytes.fromhex(found[3]) in _digests(line):
                 return _decode_identity(line).custom_id
-        return theirs if found[3] is None else self._digests().get(bytes.fromhex(found[3]), theirs)
+        return theirs if found[3] is None else self._of_digest(_plain(theirs), bytes.fromhex(found[3])) or theirs
 
-    def _digests(self) -> dict[bytes, str]:
+    def _of_digest(self, theirs: str, digest: bytes) -> str | None:
+        """Return the custom_id of the next line with a request, the same for the same id; None if none is left."""
         if self._by_digest is None:
+            self._by_digest = {}
             self._source.seek(0)
-            lines = request_lines.lines(self._source)
-            self._by_digest = {line_digest(raw): _decode_identity(raw).custom_id for _, _, raw in lines}
-        return self._by_digest
+            for _, _, raw in request_lines.lines(self._source):
+                for known in _digests(raw):
+                    self._by_digest.setdefault(known, []).append(_decode_identity(raw).custom_id)
+        if theirs not in self._given and (left := self._by_digest.get(digest)):
+            self._given[theirs] = left.pop()
+        return self._given.get(theirs)
 
 
 def file_id(path: Path, root: Path = ANYWHERE) -> str:
@@ -186,9 +192,14 @@ def tag_of(theirs: object) -> str | None:
 
 
 def digest_of(theirs: object) -> bytes | None:
-    """Return the digest of the input line in an id; None if it has none."""
+    """Return the digest of the request in an id; None if it has none."""
     found = _THEIR_ID.fullmatch(_plain(theirs)) if isinstance(theirs, str) else None
     return None if found is None or found[3] is None else bytes.fromhex(found[3])
+
+
+def _digests(line: bytes) -> tuple[bytes, bytes]:
+    """Return the digests that ids of a line have had: of its request, and of the whole line."""
+    return sent_line(line)[1], line_digest(line)
 
 
 def _plain(theirs: str) -> str:

@@ -104,12 +104,14 @@ def may_be_of(batch: AnthropicBatch, since: datetime, skew: timedelta | None) ->
     return skew - FIND_SLACK <= off <= skew + LATEST
 
 
-def digest_of(line: bytes) -> bytes | None:
-    """Return the digest of the input line in a line of results; None if it has none."""
+def sent_row(line: bytes) -> tuple[str, bytes] | None:
+    """Return the id in a line of results, and the digest of the request in it; None if it has none."""
     try:
-        return inline.digest_of(decode_row(line).custom_id)
+        name = decode_row(line).custom_id
     except batch_api.JSON_ERRORS:
         return None
+    digest = inline.digest_of(name)
+    return None if digest is None else (name, digest)
 
 
 def read_result(line: bytes, ids: inline.Ids) -> tuple[str, bytes]:

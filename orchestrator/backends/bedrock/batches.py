@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.backends.bedrock.api import BedrockAPI
-from orchestrator.backends.bedrock.requests import digest_of, translate
+from orchestrator.backends.bedrock.requests import sent_line, translate
 from orchestrator.backends.bedrock.settings import BedrockBackend
 from orchestrator.backends.openai.translated import BucketBatches
 from orchestrator.backends.profiles import Profile
@@ -16,7 +16,7 @@ class BedrockBatches(BucketBatches):
     """The verbs of a Batch API on Bedrock's calls."""
 
     def __init__(self, name: str, api: BedrockAPI, profile: Profile, settings: BedrockBackend) -> None:
-        super().__init__(name, api, profile, settings.bucket, "the role", translate=translate, digest=digest_of)
+        super().__init__(name, api, profile, settings.bucket, "the role", translate=translate, sent=sent_line)
         self._bedrock, self._settings = api, settings
 
     def account(self) -> str:

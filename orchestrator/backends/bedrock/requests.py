@@ -51,11 +51,7 @@ def custom_id_of(record: object) -> object:
 def record_lines(source: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the record of each row that has a counterpart. Raises InputError for a line that is not a request."""
     for custom_id, request in sent_rows(source, translate):
-        yield _record(record_id(custom_id), request) + b"\n"
-
-
-def _record(name: object, request: object) -> bytes:
-    return msgspec.json.encode({"recordId": name, "modelInput": request})
+        yield msgspec.json.encode({"recordId": record_id(custom_id), "modelInput": request}) + b"\n"
 
 
 def named_record(line: bytes) -> bytes:
@@ -64,16 +60,17 @@ def named_record(line: bytes) -> bytes:
     return line if told is None else msgspec.json.encode({"custom_id": custom_id_of(told.get("recordId")), **told})
 
 
-def digest_of(line: bytes) -> bytes:
-    """Return the digest of a line, of ours or of a named record."""
+def sent_line(line: bytes) -> tuple[str, bytes]:
+    """Return the id in a line and the digest of its request, of our line or of a record."""
     told = lenient.decode_object(line) or {}
     if "recordId" in told:
-        return line_digest(_record(told["recordId"], told.get("modelInput")))
+        name = lenient.name(custom_id_of(told["recordId"])) or ""
+        return name, line_digest(msgspec.json.encode(told.get("modelInput")))
     try:
         row = decode_line(line)
-        return line_digest(_record(record_id(row.custom_id), translate(row.body)))
+        return row.custom_id, line_digest(msgspec.json.encode(translate(row.body)))
     except (InputError, *batch_api.JSON_ERRORS):
-        return line_digest(line)
+        return "", line_digest(line)
 
 
 def translate(body: Mapping[str, Any]) -> Json:

@@ -20,6 +20,7 @@ PROFILE = Profile(
     limits=BatchLimits(max_rows=200_000, max_bytes=2 * GB),
     provider="google",
     endpoints=CHAT_ONLY,
+    reads_inputs=False,
 )
 
 

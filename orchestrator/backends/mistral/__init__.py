@@ -31,14 +31,14 @@ class MistralPackage(BackendPackage[MistralBackend]):
 
     def open(self, settings: MistralBackend, access: BackendAccess) -> Backend:
         from orchestrator.backends import calls
-        from orchestrator.backends.body_lines import digest_of
+        from orchestrator.backends.body_lines import sent_line
         from orchestrator.backends.mistral.api import MistralAPI
         from orchestrator.backends.openai.batches import OpenAIBatches
 
         silent = settings.request_timeout
         client = calls.open_client(settings.base_url, {"Authorization": f"Bearer {access.key}"}, silent)
         api = MistralAPI(client, access.key, silent)
-        return OpenAIBatches(access.name, api, PROFILE, digest=digest_of)
+        return OpenAIBatches(access.name, api, PROFILE, sent=sent_line)
 
 
 PACKAGE = MistralPackage()

@@ -21,12 +21,14 @@ from orchestrator.backends import (
     Intent,
     RemoteBatch,
     RemoteFile,
+    SentLines,
     Sighting,
     body_lines,
+    by_request,
     calls,
     direct,
     lenient,
-    line_digest,
+    sent_line,
 )
 from orchestrator.backends.body_lines import addressed_lines
 from orchestrator.backends.files import keep, split_lines, store, translated
@@ -57,7 +59,7 @@ Ours = TypeVar("Ours", RemoteBatch, RemoteFile)
 class OpenAIBatches:
     """The verbs of a Batch API on its calls. `extra` goes into each create, beside the standard fields.
 
-    `digest` is of an input line as the API keeps it, and the same for our own line.
+    `sent` reads an input line as the API keeps it, and our own line, to the same digest.
     """
 
     def __init__(
@@ -66,9 +68,9 @@ class OpenAIBatches:
         api: BatchAPI,
         profile: Profile = PROFILES["orch"],
         extra: Mapping[str, Any] | None = None,
-        digest: Callable[[bytes], bytes] = line_digest,
+        sent: Callable[[bytes], tuple[str, bytes]] = sent_line,
     ) -> None:
-        self.digest_of = digest
+        self.sent_line = sent
         self.appear_seconds = profile.appear_seconds
         self._name = name
         self._api = api
@@ -202,7 +204,7 @@ class OpenAIBatches:
 
     def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
         results = [one for one in (batch.output_file_id, batch.error_file_id) if one is not None]
-        for files in ([batch.input_file_id], results):
+        for files in ([batch.input_file_id] if self._profile.reads_inputs else [], results):
             ids = [self._ids_in(one) for one in files if one is not None]
             if ids and None not in ids:
                 return frozenset[str]().union(*filter(None, ids))
@@ -212,13 +214,13 @@ class OpenAIBatches:
         """Return nothing: its batches carry shards' ids."""
         return []
 
-    def input_lines(self, batch: RemoteBatch) -> frozenset[bytes] | None:
-        if batch.input_file_id is None:
+    def input_lines(self, batch: RemoteBatch) -> SentLines | None:
+        if batch.input_file_id is None or not self._profile.reads_inputs:
             return None
         with self._translated(f"read {batch.input_file_id}", calls.transfer()):
             try:
                 with self._api.content(batch.input_file_id) as chunks:
-                    return frozenset(map(self.digest_of, filter(bytes.strip, split_lines(chunks))))
+                    return by_request(map(self.sent_line, filter(bytes.strip, split_lines(chunks))))
             except ApiRefusal as refusal:
                 if refusal.status not in GONE:
                     raise
@@ -409,9 +411,9 @@ class OpenAIBatches:
             raise meaning(error, message, creating=creating, secret=self._api.api_key) from None
 
 
-def digest_for(profile: Profile) -> Callable[[bytes], bytes]:
-    """Return the digest of lines at a provider, which may have them with other addresses."""
-    return line_digest if profile.path == V1 else body_lines.digest_of
+def reader_for(profile: Profile) -> Callable[[bytes], tuple[str, bytes]]:
+    """Return the reader of input lines at a provider, which may have them with other addresses."""
+    return sent_line if profile.path == V1 else body_lines.sent_line
 
 
 def _all_before(page: Sequence[RemoteBatch], earliest: datetime) -> bool:

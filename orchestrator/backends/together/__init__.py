@@ -35,13 +35,13 @@ class TogetherPackage(BackendPackage[TogetherBackend]):
 
     def open(self, settings: TogetherBackend, access: BackendAccess) -> Backend:
         from orchestrator.backends import calls
+        from orchestrator.backends.body_lines import sent_line
         from orchestrator.backends.together.api import TogetherAPI, TogetherBatches
-        from orchestrator.backends.together.lines import digest_of
 
         silent = settings.request_timeout
         client = calls.open_client(settings.base_url, {"Authorization": f"Bearer {access.key}"}, silent)
         api = TogetherAPI(client, access.key, silent)
-        return TogetherBatches(access.name, api, self.profile(settings), digest=digest_of)
+        return TogetherBatches(access.name, api, self.profile(settings), sent=sent_line)
 
 
 PACKAGE = TogetherPackage()

@@ -29,11 +29,6 @@ def sent_lines(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
     return body_lines.body_lines(lines, _short, blanks)
 
 
-def digest_of(line: bytes) -> bytes:
-    """Return the digest of a line, the same as we write it and as Together keeps it."""
-    return body_lines.digest_of(line, _short)
-
-
 def with_own_ids(results: Iterable[bytes], source: Iterable[bytes]) -> Iterator[bytes]:
     """Yield result lines with our own ids where these were too long; `source` are our input lines."""
     ids = (bytes(line.custom_id) for line in request_lines(source, body_lines.decode_line))

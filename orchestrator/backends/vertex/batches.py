@@ -13,7 +13,7 @@ from orchestrator.backends.profiles import Profile
 from orchestrator.backends.result_lines import lines
 from orchestrator.backends.vertex.api import VertexAPI
 from orchestrator.backends.vertex.requests import SPOKEN, translate
-from orchestrator.backends.vertex.results import digest_of, matched
+from orchestrator.backends.vertex.results import matched, sent_line
 from orchestrator.backends.vertex.settings import VertexBackend
 
 
@@ -22,7 +22,7 @@ class VertexBatches(BucketBatches):
 
     def __init__(self, name: str, api: VertexAPI, profile: Profile, settings: VertexBackend) -> None:
         agent = "Vertex AI's service agent"
-        super().__init__(name, api, profile, settings.bucket, agent, translate=translate, digest=digest_of)
+        super().__init__(name, api, profile, settings.bucket, agent, translate=translate, sent=sent_line)
         self._settings = settings
 
     def account(self) -> str:

@@ -30,15 +30,16 @@ def request_lines(source: Iterable[bytes]) -> Iterator[bytes]:
         yield msgspec.json.encode({"request": request}) + b"\n"
 
 
-def digest_of(line: bytes) -> bytes:
-    """Return the digest of a line's request, of ours or as it was sent."""
+def sent_line(line: bytes) -> tuple[str, bytes]:
+    """Return the id in a line, if it has one, and the digest of its request, of our line or as it was sent."""
     told = lenient.decode_object(line) or {}
     if "request" in told:
-        return request_digest(told["request"])
+        return "", request_digest(told["request"])
     try:
-        return request_digest(translate(decode_line(line).body))
+        row = decode_line(line)
+        return row.custom_id, request_digest(translate(row.body))
     except (InputError, *JSON_ERRORS):
-        return line_digest(line)
+        return "", line_digest(line)
 
 
 def matched(lines: Iterable[bytes], echoes: Echoes) -> Iterator[bytes]:

@@ -18,6 +18,7 @@ from orchestrator.backends import (
     Intent,
     RemoteBatch,
     RemoteFile,
+    SentLines,
     Sighting,
 )
 from orchestrator.core.errors import BackendError, NotSent, StorageError
@@ -95,11 +96,11 @@ class _Replicated:
         """See `Backend`."""
         return self._api.untold(since)
 
-    def digest_of(self, line: bytes) -> bytes:
+    def sent_line(self, line: bytes) -> tuple[str, bytes]:
         """See `Backend`."""
-        return self._api.digest_of(line)
+        return self._api.sent_line(line)
 
-    def input_lines(self, batch: RemoteBatch) -> frozenset[bytes] | None:
+    def input_lines(self, batch: RemoteBatch) -> SentLines | None:
         """See `Backend`."""
         return self._api.input_lines(batch)
 

@@ -18,6 +18,7 @@ from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import AccountError, BackendError, BackendRefused, StorageError
 from orchestrator.core.shards import Shard
 from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.collect import names_there
 from orchestrator.pipeline.lost_answers import GONE, KINDS
 from orchestrator.pipeline.polls import BestReading, FilesPhase
 from orchestrator.policy import evidence, results
@@ -57,7 +58,7 @@ def fetch(
     """
     if handle.is_own:
         for kind, file_id in _wanted(home, shard):
-            _download(handle, file_id, home.results(shard.id, kind), home.shard_input(shard.id))
+            download(home, shard, handle, file_id, home.results(shard.id, kind))
         return FetchedFiles()
     expected = expected_rows(shard)
     reading = _read(home, shard, handle, rows(), known.best, is_last=now >= until)
@@ -132,7 +133,7 @@ def _read(
     for kind, file_id in wanted:
         path = home.results(shard.id, kind)
         try:
-            best[kind] = _bring(handle, file_id, path, home.shard_input(shard.id), rows, best.get(kind))
+            best[kind] = _bring(home, shard, handle, file_id, path, rows, best.get(kind))
         except BackendError as error:
             if isinstance(error, AccountError) and not is_last:
                 raise
@@ -151,17 +152,18 @@ def _read(
 
 
 def _bring(
+    home: Home,
+    shard: Shard,
     handle: BackendHandle,
     file_id: str,
     path: Path,
-    input_path: Path,
     rows: Collection[str],
     before: BestReading | None,
 ) -> BestReading:
     """Read a file; the former reading stays if it has more rows. Raises BackendError, StorageError."""
     brought = path.with_name(f"{path.name}.next")
-    download = _download(handle, file_id, brought, input_path)
-    found = BestReading(download.bytes, len(results.survey([brought], rows).told), download.cut)
+    came = download(home, shard, handle, file_id, brought)
+    found = BestReading(came.bytes, len(results.survey([brought], rows).told), came.cut)
     if before is not None and _beside(path).exists() and before.rows > found.rows:
         brought.unlink()
         return before
@@ -169,9 +171,13 @@ def _bring(
     return found
 
 
-def _download(handle: BackendHandle, file_id: str, path: Path, input_path: Path) -> Download:
+def download(home: Home, shard: Shard, handle: BackendHandle, file_id: str, path: Path) -> Download:
+    """Download a result file of a shard, under its rows' own ids. Raises BackendError, StorageError."""
     try:
-        return handle.api.download(file_id, path, input_path)
+        found = handle.api.download(file_id, path, home.shard_input(shard.id))
+        if shard.sends == 0 and path.exists():
+            names_there.put_ours(home, shard, path)
+        return found
     except OSError as error:
         raise StorageError(
             f"cannot write {path}: {error.strerror}", hint="free disk space and run it again"

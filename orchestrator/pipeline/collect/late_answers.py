@@ -24,8 +24,9 @@ from orchestrator.core.errors import AccountError, BackendRefused
 from orchestrator.core.model import Job, Outcome, RequestState
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.collect.fetch import download
 from orchestrator.pipeline.collect.sent_documents import SentDocuments
-from orchestrator.pipeline.collect.settling import abandon, settled
+from orchestrator.pipeline.collect.settling import remove_input, settled
 from orchestrator.pipeline.lost_answers import GONE, KINDS
 from orchestrator.policy import results
 from orchestrator.policy.answer_check import AnswerCheck
@@ -96,7 +97,7 @@ def _brought(
                 continue
             part = path.with_name(f"{path.name}.{kind}")
             try:
-                if handle.api.download(file_id, part, home.shard_input(shard.id)).cut is not None:
+                if download(home, shard, handle, file_id, part).cut is not None:
                     return None
             except AccountError:
                 raise
@@ -149,7 +150,7 @@ def take(
     for other in store.shards.of_job(job.id):
         if other.state is ShardState.PENDING:
             # Some of its rows may be answered now: the rest is planned anew.
-            abandon(home, other)
+            remove_input(home, other)
             store.shards.dissolve(other, f"answers of {shard.id} arrived after all")
     before = [home.results(shard.id, kind) for kind in KINDS]
     found_lines = results.read(home.results(shard.id, LATE))

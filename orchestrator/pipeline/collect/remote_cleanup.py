@@ -24,6 +24,7 @@ from orchestrator.core.model import Job, JobId
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import late_answers
+from orchestrator.pipeline.collect.settling import remove_input
 from orchestrator.pipeline.provider_calls import Inline, ProviderCalls
 from orchestrator.policy.evidence import ANSWERS_KEPT
 from orchestrator.settings.home import Home
@@ -162,7 +163,7 @@ class RemoteCleanup:
 
     def _is_clean(self, shard: Shard) -> None:
         if shard.state is ShardState.COLLECTED:
-            self._home.shard_input(shard.id).unlink(missing_ok=True)
+            remove_input(self._home, shard)
         late_answers.clear(self._home, shard)
         self._store.shards.note(shard, cleaned_at=self._now(), owed=0)
         self._shards.pop(shard.id, None)

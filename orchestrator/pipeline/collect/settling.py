@@ -190,6 +190,8 @@ class _Settlement:
                 )
                 if row.custom_id in told or is_worse:
                     tally.duplicates += 1
+                    if is_adopted and not ended.handle.profile.names_rows:  # of another row with the same request
+                        self._count_adopted(kind, found)
                     continue
                 said = self._outcome(row, kind, found)
                 if isinstance(said, NotExecuted):
@@ -329,15 +331,15 @@ def _id(found: FoundLine) -> str:
 def close(store: Store, home: Home, shard: Shard, now: datetime, owed: int = 0) -> None:
     """Close a collected shard. Its remote files and the `owed` answers are handled later."""
     if not owed:
-        home.shard_input(shard.id).unlink(missing_ok=True)
+        remove_input(home, shard)
     discard(home, shard)
     store.shards.move(shard, ShardState.COLLECTED, collected_at=now, held=None, owed=owed)
 
 
-def abandon(home: Home, shard: Shard) -> None:
-    """Delete the local files of a shard that is not sent after all."""
+def remove_input(home: Home, shard: Shard) -> None:
+    """Delete a shard's input file, what a backend made from it, and the ids that its rows have at a backend."""
     path = home.shard_input(shard.id)
-    for left in path.parent.glob(f"{path.name}*"):  # a kill may have left what a backend made from it
+    for left in path.parent.glob(f"{path.name}*"):
         left.unlink(missing_ok=True)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from orchestrator.backends import BatchOrder, Intent, RemoteBatch, Sighting, line_digest
+from orchestrator.backends import BatchOrder, Intent, RemoteBatch, Sighting
 from orchestrator.backends.cache_marks import marks_for, write_marks
 from orchestrator.backends.profiles import window_for
 from orchestrator.core.engine_order import due_at
@@ -38,7 +38,7 @@ from orchestrator.core.model import Job
 from orchestrator.core.shards import HoldCode, Shard, ShardState
 from orchestrator.pipeline import lost_answers
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
-from orchestrator.pipeline.collect.settling import abandon
+from orchestrator.pipeline.collect.settling import remove_input
 from orchestrator.pipeline.dialects import LineWriter, line_writer
 from orchestrator.pipeline.plan import cache_first
 from orchestrator.pipeline.polls import PolledShard, SearchPhase, SendPhase
@@ -58,6 +58,10 @@ MOST_STRAYS = 3
 """Most uploads answered with a foreign file; after that, the backend gets none of these rows."""
 STRAY_SLACK = timedelta(minutes=5)
 """A stray file older than its upload by more than this belongs to somebody, and is left alone."""
+
+
+ReadLine = Callable[[bytes], tuple[str, bytes]]
+"""Returns the id in an input line, and the digest of its request."""
 
 
 def window_of(job: Job, now: datetime) -> tuple[int, str]:
@@ -260,7 +264,7 @@ def _withdraw(store: Store, home: Home, shard: Shard, uploaded: str | None = Non
     current = store.shards.get(shard.id)
     if current.state is not ShardState.CANCELLED:
         return
-    abandon(home, current)
+    remove_input(home, current)
     if uploaded is not None:
         store.shards.note(current, input_file_id=uploaded, cleaned_at=None)
 
@@ -307,22 +311,21 @@ def facts_of(batch: RemoteBatch, now: datetime) -> dict[str, object]:
 
 
 def input_digests(
-    store: Store, home: Home, shard: Shard, writer: LineWriter, digest_of: Callable[[bytes], bytes]
+    store: Store, home: Home, shard: Shard, writer: LineWriter, sent_line: ReadLine
 ) -> dict[str, bytes]:
-    """Return the digest of each line of a shard as it is sent, by custom_id. Raises JobFilesError."""
+    """Return the digest of each request of a shard as it is sent, by custom_id. Raises JobFilesError."""
     path = home.shard_input(shard.id)
     write_input(store, home, shard, path, writer)
     with path.open("rb") as file:
-        return {row.custom_id: digest_of(line) for row, line in zip(store.rows.of_shard(shard.id), file, strict=True)}
+        rows = zip(store.rows.of_shard(shard.id), file, strict=True)
+        return {row.custom_id: sent_line(line)[1] for row, line in rows}
 
 
-def take_lines(
-    source: Path, target: Path, wanted: Collection[bytes], digest_of: Callable[[bytes], bytes] = line_digest
-) -> None:
-    """Append the lines of an input file with these digests to another. Raises JobFilesError."""
+def take_lines(source: Path, target: Path, wanted: Collection[str], sent_line: ReadLine) -> None:
+    """Append the lines of an input file with these custom_ids to another. Raises JobFilesError."""
     try:
         with source.open("rb") as lines, target.open("ab") as taken:
-            taken.writelines(line for line in lines if digest_of(line) in wanted)
+            taken.writelines(line for line in lines if sent_line(line)[0] in wanted)
             taken.flush()
             os.fsync(taken.fileno())
     except OSError as error:

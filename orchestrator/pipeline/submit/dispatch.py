@@ -63,7 +63,7 @@ class Dispatch:
     def _lines(self, job: Job, shard: Shard, handle: BackendHandle) -> dict[str, bytes]:
         models, now = self._work.backends.models(job), self._work.now()
         writer = batch_creation.writer_of(self._work.store, job, shard, handle, models, now)
-        return input_digests(self._work.store, self._work.home, shard, writer, handle.api.digest_of)
+        return input_digests(self._work.store, self._work.home, shard, writer, handle.api.sent_line)
 
     def send(self, job: Job, shard: Shard) -> bool:
         """Take a step of a pending shard, or pick up the result of sending it."""

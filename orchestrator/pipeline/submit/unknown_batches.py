@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 
@@ -20,7 +21,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from orchestrator.backends import BATCH_GONE, RemoteBatch
+from orchestrator.backends import BATCH_GONE, RemoteBatch, SentLines
 from orchestrator.core import batch_api
 from orchestrator.core.atomic import durable
 from orchestrator.core.batch_api import BatchStatus
@@ -30,8 +31,10 @@ from orchestrator.core.model import SUPERSEDED_BY, Job, JobId
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.pipeline import lost_answers
 from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.collect import names_there
 from orchestrator.pipeline.lost_answers import LostAnswers
 from orchestrator.pipeline.submit.batch_creation import facts_of, take_lines
+from orchestrator.pipeline.submit.same_requests import Match, matches
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
@@ -54,7 +57,7 @@ class UnknownBatches:
     """
 
     def __init__(self, store: Store, home: Home, now: Callable[[], datetime], lines: Lines) -> None:
-        """`lines` returns the digest of each line of a shard as it would be sent, by custom_id."""
+        """`lines` returns the digest of each request of a shard as it would be sent, by custom_id."""
         self._store = store
         self._home = home
         self._now = now
@@ -65,7 +68,7 @@ class UnknownBatches:
         self._adopting = Lock()
         """Shards are sent by several threads, and a batch is adopted once."""
         self._lines = lines
-        self._theirs: dict[str, tuple[RemoteBatch, frozenset[bytes] | None]] = {}
+        self._theirs: dict[str, tuple[RemoteBatch, SentLines | None]] = {}
         self._looked_up: dict[str, tuple[RemoteBatch, bool, frozenset[str] | None]] = {}
 
     def adopt(
@@ -83,18 +86,27 @@ class UnknownBatches:
         unknown = self._unknown(job, handle)
         listing = self._listings[handle.name]
         with self._adopting:
-            for batch in list(unknown):
+            by_request = [one for one in unknown if _is_told_by_requests(job, handle, one)]
+            for batch in [one for one in unknown if one not in by_request]:
                 told = self._adopted(job, replace(shard, model=model), handle, batch, dissolve)
                 if told is not None:
                     unknown.remove(batch)
                     done.append(told)
-            for batches in [listing.forgotten, *self._left_behind(job, listing)]:
-                for batch in list(batches):
-                    told = self._taken_over(job, shard, model, handle, batch, dissolve)
-                    if told is not None:
-                        batches.remove(batch)
-                        done.append(told)
-            done += self._recognised(job, shard, model, handle, listing, dissolve)
+            left_behind = self._left_behind(job, listing)
+            lists = [unknown, listing.forgotten, *left_behind, listing.untold]
+            self._look(handle, listing)
+            found = [*by_request, *listing.forgotten, *chain(*left_behind)]
+            known = [*(self._read(handle, one) for one in found), *map(self._known, listing.untold)]
+            read = [(one, lines) for one, lines in known if lines is not None]
+            for batch, told in self._taken_over(job, handle, read, dissolve):
+                _remove(lists, batch)
+                done.append(told)
+            for batch in [one for one, lines in known if lines is None]:
+                if self._store.shards.get(shard.id).state is not ShardState.PENDING:
+                    break
+                if (told := self._repaid_unread(job, shard, model, handle, batch)) is not None:
+                    _remove(lists, batch)
+                    done.append(told)
         return done
 
     def undecided(self, job: Job, handle: BackendHandle) -> str | None:
@@ -129,32 +141,11 @@ class UnknownBatches:
         pending = [one for one in self._store.shards.of_job(job.id) if one.state is ShardState.PENDING]
         return [one for one in pending if one.preflight is None and one.backend == handle.name]
 
-    def _recognised(
-        self,
-        job: Job,
-        shard: Shard,
-        model: str,
-        handle: BackendHandle,
-        listing: BatchListing,
-        dissolve: Callable[[Shard, str], None],
-    ) -> list[str]:
-        """Adopt batches without an id that have rows of a job, and say so."""
-        done: list[str] = []
+    def _look(self, handle: BackendHandle, listing: BatchListing) -> None:
+        """Look again at batches that nothing is known of, if it is time for that."""
         if self.is_due(handle):
             listing.untold = [self._current(handle, batch) for batch in listing.untold]
             listing.look_at = self._now() + listing.pause
-        for batch in list(listing.untold):
-            if any(problem.code == BATCH_GONE for problem in batch.problems):
-                is_like = batch.rows == shard.rows and self._is_newer(batch)
-                told = self._repaid(job, shard, model, handle, batch) if is_like else None
-            elif self._lines_of(batch) is None:
-                continue
-            else:
-                told = self._taken_over(job, shard, model, handle, batch, dissolve)
-            if told is not None:
-                listing.untold.remove(batch)
-                done.append(told)
-        return done
 
     def _current(self, handle: BackendHandle, batch: RemoteBatch) -> RemoteBatch:
         """Return the current state of a batch, and read its lines once it has ended."""
@@ -168,9 +159,12 @@ class UnknownBatches:
         """Return the batches that are still unknown."""
         return [one for one in listing.untold if not one.problems and self._lines_of(one) is None]
 
-    def _lines_of(self, batch: RemoteBatch) -> frozenset[bytes] | None:
-        """Return the digests of a batch's lines, or None if they were not read or are gone."""
-        return self._theirs.get(batch.id, (batch, None))[1]
+    def _known(self, batch: RemoteBatch) -> tuple[RemoteBatch, SentLines | None]:
+        """Return a batch with its lines, None if they were not read or are gone."""
+        return self._theirs.get(batch.id, (batch, None))
+
+    def _lines_of(self, batch: RemoteBatch) -> SentLines | None:
+        return self._known(batch)[1]
 
     def _left_behind(self, job: Job, listing: BatchListing) -> list[list[RemoteBatch]]:
         """Return the unknown batches of other jobs that no longer send anything, and so adopt no batches."""
@@ -223,8 +217,6 @@ class UnknownBatches:
         if ids is None:
             if _has_answered_nothing(batch):
                 return None
-            if not handle.profile.names_rows:
-                return self._taken_over(job, shard, shard.model, handle, batch, dissolve)
             if same is None or batch.rows not in (None, same.rows):
                 del self._looked_up[batch.id]
                 raise Uncertain(f"{handle.name} has batch {batch.id} of this job, and its rows cannot be read yet")
@@ -238,7 +230,7 @@ class UnknownBatches:
             if not ids.isdisjoint(self._store.rows.custom_ids(other.id)):
                 dissolve(other, f"rows of it are in batch {batch.id} already")
         with self._store.shards.numbering:
-            made = self._made(job, handle, batch)
+            made = self._made(job, handle, batch, self._store.shards.next_number(job.id))
             lost_answers.bring_here(self._home, batch.shard, made.id)
             rows = self._store.shards.adopt(made, ids)
         return (
@@ -264,60 +256,106 @@ class UnknownBatches:
             one.sends or one.batch_id for one in self._store.shards.of_job(job.id)
         )
 
+    def _read(self, handle: BackendHandle, batch: RemoteBatch) -> tuple[RemoteBatch, SentLines | None]:
+        """Return a batch with its lines, None if they cannot be read. They are read once."""
+        if batch.id not in self._theirs:
+            self._theirs[batch.id] = (batch := handle.api.retrieve(batch.id) or batch), handle.api.input_lines(batch)
+        return self._theirs[batch.id]
+
     def _taken_over(
+        self,
+        job: Job,
+        handle: BackendHandle,
+        read: list[tuple[RemoteBatch, SentLines]],
+        dissolve: Callable[[Shard, str], None],
+    ) -> list[tuple[RemoteBatch, str]]:
+        """Take over those batches of forgotten or ended jobs that have requests of waiting rows, and say so.
+
+        If no row has its own id in a batch of another job, it is left to that job, unless all of it is this job's.
+        """
+        if not read:
+            return []
+        is_by_name = handle.profile.tells_shards and handle.profile.names_rows
+        read = sorted(read, key=lambda one: _name_of(one[0]) != job.name)
+        waiting = ((other, self._lines(job, other, handle)) for other in self._waiting(job, handle))
+        # Our own server shows the results of a running batch, under their ids there.
+        found = [
+            match
+            for match in matches(read, waiting, under_other_ids=not handle.profile.is_orch)
+            if not is_by_name or match.is_exact or match.is_whole or _name_of(match.batch) == job.name
+        ]
+        done = []
+        with self._store.shards.numbering:
+            made = self._made_of(job, handle, found)
+            why = {other.id: (other, match.batch) for match in found for other, _ in match.shards}
+            for other, batch in why.values():
+                dissolve(other, f"rows of it are in batch {batch.id} already")
+            for match, one in zip(found, made, strict=True):
+                names = match.names()
+                if is_by_name and any(there != name for there, name in names.items()):
+                    names_there.note(self._home, one, names)
+                rows = self._store.shards.adopt(one, set(names.values()))
+                told = f"batch {match.batch.id} has {rows:,} of its rows, sent by a later state of the store: adopted"
+                done.append((match.batch, told))
+        return done
+
+    def _made_of(self, job: Job, handle: BackendHandle, found: list[Match]) -> list[Shard]:
+        """Return new shards for batches, with their input files where results are read by them."""
+        made, profile = list[Shard](), handle.profile
+        for match in found:
+            least = made[-1].number + 1 if made else self._store.shards.next_number(job.id)
+            one = self._made(job, handle, match.batch, least)
+            path = self._home.shard_input(one.id)
+            path.unlink(missing_ok=True)
+            if not (profile.tells_shards and profile.names_rows):
+                for other, same in match.shards:
+                    take_lines(self._home.shard_input(other.id), path, same, handle.api.sent_line)
+            if not profile.tells_shards:
+                # Its results name rows by their lines.
+                one = replace(one, input_file_id=handle.api.upload(path, f"{one.id}.jsonl"))
+                lost_answers.forget_here(self._home, one.id)
+            made.append(one)
+        return made
+
+    def _repaid_unread(
+        self, job: Job, shard: Shard, model: str, handle: BackendHandle, batch: RemoteBatch
+    ) -> str | None:
+        """Return what was agreed about a batch whose lines cannot be read; None if it is not this job's.
+
+        A job of the same name needs consent to pay again. It needs none if the store knows that the ended job has
+        none of its rows. Raises RefusedError.
+        """
+        if not handle.profile.tells_shards:
+            is_gone = any(problem.code == BATCH_GONE for problem in batch.problems)
+            is_like = is_gone and batch.rows == shard.rows and self._is_newer(batch)
+            return self._repaid(job, shard, model, handle, batch) if is_like else None
+        of = job_of(batch)
+        is_known = self._store.jobs.find(of) is not None
+        is_ours = self._shares(job, shard, of) if is_known else _name_of(batch) == job.name
+        # Older ones may be of jobs that were removed, with their folders.
+        is_told = self._is_newer(batch) or of in self._home.job_folders() or batch.id in _asked_about(job)
+        if not is_ours or not is_told:
+            return None
+        is_gone = self._is_lost(handle, batch)
+        if not is_gone and not _may_be_billed(handle, batch):
+            return None
+        return self._repaid(job, shard, model, handle, batch, is_gone=is_gone)
+
+    def _is_newer(self, batch: RemoteBatch) -> bool:
+        """True if a batch was made after the last job that the store knows to be sent."""
+        return self._last_known is None or batch.created_at is None or batch.created_at >= self._last_known
+
+    def _repaid(
         self,
         job: Job,
         shard: Shard,
         model: str,
         handle: BackendHandle,
         batch: RemoteBatch,
-        dissolve: Callable[[Shard, str], None],
-    ) -> str | None:
-        """Take over the batch of a forgotten or ended job, and say so; None if it has no row of this job.
-
-        Rows with the same lines are this job's. If the lines can no longer be read, a job of the same name needs
-        consent to pay again. It needs none if the store knows that the ended job has none of its rows.
-        """
-        if batch.id not in self._theirs:
-            self._theirs[batch.id] = (batch := handle.api.retrieve(batch.id) or batch), handle.api.input_lines(batch)
-        batch, theirs = self._theirs[batch.id]
-        if theirs is None:
-            of = job_of(batch)
-            is_known = self._store.jobs.find(of) is not None
-            is_ours = self._shares(job, shard, of) if is_known else of.rpartition("-")[0] == job.name
-            # Older ones may be of jobs that were removed, with their folders.
-            is_told = self._is_newer(batch) or of in self._home.job_folders() or batch.id in _asked_about(job)
-            is_ours = is_ours and is_told
-            if not is_ours or not self._is_lost(handle, batch):
-                return None
-            return self._repaid(job, shard, model, handle, batch)
-        found: set[str] = set()
-        with self._store.shards.numbering:
-            made = self._made(job, handle, batch)
-            path = self._home.shard_input(made.id)
-            path.unlink(missing_ok=True)
-            for other in self._waiting(job, handle):
-                ours = self._lines(job, other, handle)
-                if same := {name for name, digest in ours.items() if digest in theirs}:
-                    found |= same
-                    if not (handle.profile.tells_shards and handle.profile.names_rows):
-                        take_lines(self._home.shard_input(other.id), path, theirs, handle.api.digest_of)
-                    dissolve(other, f"rows of it are in batch {batch.id} already")
-            if not found:
-                return None
-            if not handle.profile.tells_shards:
-                # Its results name rows by their lines.
-                made = replace(made, input_file_id=handle.api.upload(path, f"{made.id}.jsonl"))
-                lost_answers.forget_here(self._home, made.id)
-            rows = self._store.shards.adopt(made, found)
-        return f"batch {batch.id} has {rows:,} of its rows, sent by a later state of the store: adopted"
-
-    def _is_newer(self, batch: RemoteBatch) -> bool:
-        """True if a batch was made after the last job that the store knows to be sent."""
-        return self._last_known is None or batch.created_at is None or batch.created_at >= self._last_known
-
-    def _repaid(self, job: Job, shard: Shard, model: str, handle: BackendHandle, batch: RemoteBatch) -> str:
-        lost = LostAnswers.of(batch, shard)
+        *,
+        is_gone: bool = True,
+    ) -> str:
+        lost = replace(LostAnswers.of(batch, shard), is_gone=is_gone)
         try:
             return lost.repay(self._store, job, replace(shard, model=model), handle, self._now())
         except RefusedError:
@@ -345,9 +383,8 @@ class UnknownBatches:
         now = self._now()
         return facts_of(batch, now) | {"submitted_at": min(batch.created_at or now, now)}
 
-    def _made(self, job: Job, handle: BackendHandle, batch: RemoteBatch) -> Shard:
-        """Return a new shard for the batch, under its former number if that is free."""
-        number = self._store.shards.next_number(job.id)
+    def _made(self, job: Job, handle: BackendHandle, batch: RemoteBatch, number: int) -> Shard:
+        """Return a new shard for the batch, with this number or else its former one if that is free."""
         _, _, tagged = (batch.shard or "").rpartition(".")
         if tagged.isdigit() and int(tagged) >= number:
             number = int(tagged)
@@ -381,6 +418,31 @@ class UnknownBatches:
 def _asked_about(job: Job) -> list[str]:
     found: list[str] = job.options.get(ASKED_ABOUT) or []
     return found
+
+
+def _is_told_by_requests(job: Job, handle: BackendHandle, batch: RemoteBatch) -> bool:
+    """True if only its requests say which rows a batch has: its backend knows no ids, or the job was built later.
+
+    Other documents may have these ids then.
+    """
+    is_built_later = job.built_at is not None and batch.created_at is not None and batch.created_at < job.built_at
+    return not handle.profile.names_rows or (handle.profile.reads_inputs and is_built_later)
+
+
+def _remove(lists: list[list[RemoteBatch]], batch: RemoteBatch) -> None:
+    for batches in lists:
+        batches[:] = [one for one in batches if one.id != batch.id]
+
+
+def _name_of(batch: RemoteBatch) -> str:
+    """Return the name of the job in the shard's id that a batch carries, or an empty one."""
+    return job_of(batch).rpartition("-")[0]
+
+
+def _may_be_billed(handle: BackendHandle, batch: RemoteBatch) -> bool:
+    """True if rows of a batch that is not our own server's may have been answered."""
+    is_refused = batch.status is BatchStatus.FAILED or _has_answered_nothing(batch)
+    return not handle.profile.is_orch and not is_refused
 
 
 def _has_answered_nothing(batch: RemoteBatch) -> bool:

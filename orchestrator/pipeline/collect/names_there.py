@@ -1,0 +1,68 @@
+"""Ids that a shard's rows have at their backend: those of a forgotten job that asked the same requests.
+
+They are kept beside the shard's input file. Its results get the rows' own ids as soon as they are downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from orchestrator.core import batch_api
+from orchestrator.core.atomic import durable
+from orchestrator.core.shards import Shard
+from orchestrator.policy import results
+from orchestrator.settings.home import Home
+
+
+class _Names(Struct, frozen=True):
+    """The rows' own ids by those at the backend. A later shard with the number of a lost one has another batch."""
+
+    batch: str | None
+    ours: dict[str, str]
+
+
+_decode = msgspec.json.Decoder(_Names).decode
+_decode_line = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def note(home: Home, shard: Shard, ours: Mapping[str, str]) -> None:
+    """Record the rows' own ids by those at the backend. Raises OSError."""
+    with durable(_path(home, shard)) as file:
+        file.write(msgspec.json.encode(_Names(shard.batch_id, dict(ours))))
+
+
+def put_ours(home: Home, shard: Shard, path: Path) -> None:
+    """Give the lines of a downloaded result file their rows' own ids, if these differ. Raises OSError.
+
+    A line of no row gets an id of no row: it may have the id of another one of ours.
+    """
+    names: _Names | None = None
+    with suppress(FileNotFoundError, *batch_api.JSON_ERRORS):
+        names = _decode(_path(home, shard).read_bytes())
+    if names is None or names.batch != shard.batch_id:
+        return
+    whose = results.survey([path], names.ours).recognised
+    with path.open("rb") as came, durable(path) as file:
+        for line in came:
+            file.write(_named(line, names.ours, whose))
+
+
+def _named(line: bytes, ours: Mapping[str, str], whose: results.Recognised) -> bytes:
+    try:
+        told = _decode_line(line)
+        there = msgspec.json.decode(told["custom_id"], type=str)
+    except (KeyError, *batch_api.JSON_ERRORS):
+        return line
+    row = whose.row(there)
+    name = f"of no row: {there}" if row is None else ours[row]
+    return msgspec.json.encode(told | {"custom_id": msgspec.Raw(msgspec.json.encode(name))}) + b"\n"
+
+
+def _path(home: Home, shard: Shard) -> Path:
+    path = home.shard_input(shard.id)
+    return path.with_name(f"{path.name}.names")

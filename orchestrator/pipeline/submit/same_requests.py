@@ -1,0 +1,62 @@
+"""Rows of a job that unknown batches ask already, whatever the rows' ids there. Pure.
+
+A row's id is made from its document's path, and a folder may have been renamed. Rows with equal requests are
+interchangeable: each line of a batch is for one row, preferably for the one with its id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct, field
+
+from orchestrator.backends import RemoteBatch, SentLines
+from orchestrator.core.shards import Shard
+
+
+class Match(Struct):
+    """A batch with the ids that rows of each shard have there. `left` are its lines without a row, by request."""
+
+    batch: RemoteBatch
+    left: dict[bytes, dict[str, None]]
+    shards: list[tuple[Shard, dict[str, str]]] = field(default_factory=list)
+    is_exact: bool = False
+    """True if a row has the id that it has there."""
+
+    @property
+    def is_whole(self) -> bool:
+        """True if each line of the batch has a row."""
+        return not any(self.left.values())
+
+    def names(self) -> dict[str, str]:
+        """Return the rows' own ids by those there."""
+        return {there: name for _, same in self.shards for name, there in same.items()}
+
+
+def matches(
+    batches: Iterable[tuple[RemoteBatch, SentLines]],
+    shards: Iterable[tuple[Shard, Mapping[str, bytes]]],
+    *,
+    under_other_ids: bool,
+) -> list[Match]:
+    """Return what batches have in common with shards, whose requests' digests are given by custom_id.
+
+    Earlier batches come first. Without `under_other_ids`, only rows with their own id count.
+    """
+    found = [Match(batch, {one: dict.fromkeys(names) for one, names in lines.items()}) for batch, lines in batches]
+    for shard, ours in shards:
+        waiting, same = dict(ours), [dict[str, str]() for _ in found]
+        for match, taken in zip(found, same, strict=True):
+            for name in [name for name, digest in waiting.items() if name in match.left.get(digest, ())]:
+                del match.left[waiting.pop(name)][name]
+                taken[name] = name
+                match.is_exact = True
+        for match, taken in zip(found, same, strict=True) if under_other_ids else ():
+            for name, digest in list(waiting.items()):
+                if others := match.left.get(digest):
+                    taken[name], _ = others.popitem()
+                    del waiting[name]
+        for match, taken in zip(found, same, strict=True):
+            if taken:
+                match.shards.append((shard, taken))
+    return [match for match in found if match.shards]
