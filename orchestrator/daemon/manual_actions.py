@@ -16,7 +16,7 @@ from orchestrator.core.events import EventKind
 from orchestrator.core.model import SUPERSEDED_BY, CancelCode, Job, RequestState
 from orchestrator.core.schedules import Night, NightState, Schedule
 from orchestrator.pipeline.build.shared import takes_answers
-from orchestrator.pipeline.succession import successor
+from orchestrator.pipeline.succession import open_jobs, successor
 from orchestrator.policy import due_nights
 from orchestrator.store import Store
 from orchestrator.store.quarantine import Held
@@ -36,13 +36,14 @@ def cancel(store: Store, job: Job, who: str, at: datetime) -> None:
 def retry(store: Store, job: Job, states: Sequence[RequestState], task: str | None, who: str, at: datetime) -> int:
     """Make rows pending again, and send refused rows to their backend again; return their number.
 
-    Rows that a later run or another job has answered take that answer. Raises RefusedError for a superseded job: the
-    job that supersedes it has asked for the rows that both share.
+    Rows that a later run or another job has answered take that answer, and those that it has in flight await it.
+    Raises RefusedError for a superseded job: the job that supersedes it has asked for the rows that both share.
     """
     _require_not_superseded(store, job)
     runs = [run.id for run in store.jobs.of_series(job.series)]
-    answered = store.awaited.answered(job, runs, states, task=task) if takes_answers(job) else {}
-    number = store.rows.retry(job.id, states, task=task, awaiting=answered) + send_held(store, job, task)
+    others = open_jobs(store, job.home)
+    taken = store.awaited.taken(job, runs, others, states, task=task) if takes_answers(job) else {}
+    number = store.rows.retry(job.id, states, task=task, awaiting=taken) + send_held(store, job, task)
     if number:
         store.jobs.allow(job.id, **{SUPERSEDED_BY: None})
         of_task = "" if task is None else f" to the task {task}"

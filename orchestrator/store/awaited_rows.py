@@ -112,13 +112,21 @@ class AwaitedRows:
             if row.shard_id in sent
         ]  # fmt: skip
 
-    def answered(
-        self, job: Job, runs: Collection[JobId], states: Collection[RequestState], *, task: str | None = None
+    def taken(
+        self,
+        job: Job,
+        runs: Collection[JobId],
+        open_jobs: Collection[JobId],
+        states: Collection[RequestState],
+        *,
+        task: str | None = None,
     ) -> dict[int, tuple[int, str]]:
         """Return what rows with these outcomes can take from other jobs, by place, as `awaits` writes it.
 
-        It is the newest answer of a run of the same file to the same row, or of any job to the very same request.
+        It is the newest answer of a run of the same file to the same row, or of any job to the very same request, or
+        else such a request of an open job that is in flight.
         """
+        others = set(open_jobs) - {job.id}
         c = requests.c
         columns = (c.seq, c.custom_id, c.fingerprint, c.cache_key, c.state, c.task, c.length)
         mine = select(*columns).where(c.job_id == job.id)
@@ -135,6 +143,9 @@ class AwaitedRows:
             for row in rows:
                 if (answer := by_id.get(row.custom_id) or by_key.get(row.cache_key)) is not None:
                     found[row.seq] = _mark(answer.seq), answer.job_id
+            left = {row.seq: row.cache_key for row in rows if row.seq not in found and row.cache_key is not None}
+            in_flight = self.by_key(others, set(left.values()), checked=job.kind is JobKind.DOCUMENTS)
+            found |= {seq: awaits(in_flight[key][0]) for seq, key in left.items() if key in in_flight}
         return found
 
     def sources(self, job_id: JobId) -> dict[JobId, int]:

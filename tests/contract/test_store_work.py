@@ -278,7 +278,7 @@ def shard_of(store: Store) -> object:
 
 def answered(store: Store) -> object:
     """Of the long job's rows, of which runs before have answered the first ones."""
-    return store.awaited.answered(store.jobs.get(TONIGHT), [FIRST, SECOND], [RequestState.PENDING])
+    return store.awaited.taken(store.jobs.get(TONIGHT), [FIRST, SECOND], [], [RequestState.PENDING])
 
 
 def ended(store: Store, job_id: JobId) -> int:

@@ -276,11 +276,32 @@ def test_a_cancelled_job_that_is_retried_takes_what_a_later_run_has(desk: Desk) 
     assert desk.cost(first) == 0
 
 
-def again(desk: Desk, job: Job) -> None:
+@pytest.mark.thinned(2, 1)
+@pytest.mark.parametrize("ends", ["completed", "expired", "cancelled"])
+def test_a_cancelled_job_that_is_retried_awaits_what_a_later_run_has_in_flight(desk: Desk, ends: str) -> None:
+    first = desk.submit(job_file(desk))
+    desk.cancel(first)
+    desk.finish(first)
+    if ends == "expired":
+        script(desk, "expires")
+    second = out(desk, job_file(desk, "tags: {x: a}"))
+    again(desk, first, until_over=False)
+    desk.settle(first, second)
+    assert len(desk.batches()) == 1
+    if ends == "cancelled":
+        desk.cancel(second)
+    desk.finish(first, second)
+    assert set(desk.ends(first).values()) == {"succeeded"}
+    assert all_once(desk)
+    paid_in_full(desk, first, second)
+
+
+def again(desk: Desk, job: Job, *, until_over: bool = True) -> None:
     """Retry what was cancelled, and let it end."""
     over = desk.store.jobs.get(job.id)
     manual_actions.retry(desk.store, over, [RequestState.CANCELLED], None, manual_actions.USER, now())
-    desk.finish(job)
+    if until_over:
+        desk.finish(job)
 
 
 # --- what is not in flight goes to the new job, and never to both

@@ -271,7 +271,7 @@ class UnknownBatches:
     ) -> list[tuple[RemoteBatch, str]]:
         """Take over those batches of forgotten or ended jobs that have requests of waiting rows, and say so.
 
-        If no row has its own id in a batch of another job, it is left to that job, unless all of it is this job's.
+        Another job's batch in which no row has its own id is left to that job, unless it has no other rows.
         """
         if not read:
             return []
