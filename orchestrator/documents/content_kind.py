@@ -6,6 +6,7 @@ import io
 import re
 import zipfile
 
+from orchestrator.documents.excel_4 import is_old_stream
 from orchestrator.documents.kinds import CONVERTED, SHEETS, UNKNOWN
 from orchestrator.documents.office import OLE
 
@@ -57,6 +58,8 @@ def _by_marks(data: bytes) -> str | None:
         return "rtf"
     if data.startswith(b"PK\x03\x04"):
         return _in_package(data)
+    if is_old_stream(data):
+        return SHEETS
     if not data.startswith(OLE) or any(name in data for name in _OTHERS):
         return None
     return SHEETS if any(name in data for name in _WORKBOOKS) else None

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 
 from orchestrator.documents import compound
 from orchestrator.documents.office import OLE
-from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.workbook_repair import ERRORS, MOST_CELLS
 
 _HEAD = struct.Struct("<HH")
@@ -43,10 +42,6 @@ def repaired(data: bytes) -> bytes:
     errors become texts. Errors that were typed in are lost: their records have no room for a text.
     Raises what `olefile` and `struct` raise for damage.
     """
-    if data[:1] == b"\x09" and data[1:2] in (b"\0", b"\2", b"\4"):
-        raise ExtractionError(
-            DocumentProblem.UNSUPPORTED, "This is a workbook of Excel 4 or older; save it as .xlsx, or exclude it."
-        )
     name, stream = _workbook(data)
     if not name:
         return data

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 
 from orchestrator.documents.content import Content, too_large_inside
 from orchestrator.documents.encoding import clean
+from orchestrator.documents.excel_4 import is_old_stream, old_sheets
 from orchestrator.documents.extras import require
 from orchestrator.documents.lines import text_too_large
 from orchestrator.documents.ods_cells import OdsParts, OdsSheet, holds_sheets, ods_sheets
@@ -119,6 +120,8 @@ class _Workbook:
         """Return the sheets if our own readers know the format."""
         if holds_sheets(data, self._package):
             return ods_sheets(data, self._package, _shown)
+        if is_old_stream(data):
+            return old_sheets(data, _shown)
         return xml_sheets(data, _shown) if holds_xml_sheets(data) else None
 
     def sheets(self) -> Iterator[tuple[str, bool, list[list[str]]]]:

@@ -148,3 +148,62 @@ def test_formats_of_excel_5_tell_dates_from_numbers(look: bytes, shown: str) -> 
     """Formats begin one byte earlier than since Excel 97: read alike, they lose a bracket or quote."""
     lines = text_of(formatted(b"0", look)).splitlines()
     assert lines[2].split(" | ") == ["1.5", shown]
+
+
+RECORDS = {
+    2: (0x09, 0x43, 0x1E, 0x03, 0x04, 0x05, 0x06, 0x07),
+    3: (0x209, 0x243, 0x1E, 0x203, 0x204, 0x205, 0x206, 0x207),
+    4: (0x409, 0x443, 0x41E, 0x203, 0x204, 0x205, 0x406, 0x207),
+}
+
+
+def excel_4(version: int, page: int = 1252, more: bytes = b"") -> bytes:
+    """A sheet of Excel 2, 3 or 4 with a cell of each kind."""
+    begin, look, form, number, text, truth, formula, result = RECORDS[version]
+
+    def record(kind: int, data: bytes) -> bytes:
+        return struct.pack("<HH", kind, len(data)) + data
+
+    def words(value: bytes, is_long: bool = version > 2) -> bytes:
+        return struct.pack("<H" if is_long else "<B", len(value)) + value
+
+    def at(row: int, column: int, of: int = 0) -> bytes:
+        return struct.pack("<HHH" if version > 2 else "<HHHx", row, column, of)
+
+    formats = (b"General", b"dd/mm/yyyy", b"[h]:mm", b'[Red]0" days"', b"dd/mm/yyyy hh:mm")
+    parts = [record(begin, struct.pack("<HH", version, 0x10)), more, record(0x42, struct.pack("<H", page))]
+    parts += [record(form, b"\0\0" * (version == 4) + words(one, is_long=False)) for one in formats]
+    for index in range(len(formats)):
+        parts.append(record(look, bytes((0, 0, index, 0)) if version == 2 else bytes((0, index)) + bytes(10)))
+    parts += [record(text, at(0, 0) + words(b"Gr\x94\xe1e" if page == 850 else b"Gr\xf6\xdfe"))]
+    parts += [
+        record(number, at(0, column, of) + struct.pack("<d", 36_950.5 if of in (1, 4) else 1.5))
+        for column, of in enumerate((0, 4, 2, 3), 1)
+    ]
+    parts.append(record(number, at(1, 0, 1) + struct.pack("<d", 36_950)))
+    parts.append(record(truth, at(1, 1) + b"\1\0") + record(truth, at(1, 2) + b"\x2a\1"))
+    parts.append(record(formula, at(1, 3) + struct.pack("<d", 7) + bytes(4)))
+    parts.append(record(formula, at(1, 4) + b"\0\0\0\0\0\0\xff\xff" + bytes(4)) + record(result, words(b"given")))
+    if version > 2:
+        parts.append(record(0x27E, at(2, 0) + struct.pack("<I", 1250 << 2 | 3)))
+    else:
+        parts.append(record(0x02, at(2, 0) + struct.pack("<H", 12)))
+    return b"".join((*parts, record(0x0A, b"")))
+
+
+@pytest.mark.parametrize("page", [1252, 850])
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_what_is_in_a_workbook_of_before_excel_5(version: int, page: int) -> None:
+    last = "12.5" if version > 2 else "12"
+    assert text_of(excel_4(version, page)) == (
+        f"## Sheet1\nGröße | 1.5 | 2001-02-28 12:00:00 | 36:00:00 | 1.5\n2001-02-28 | TRUE | #N/A | 7 | given\n{last}"
+    )
+
+
+def test_a_locked_workbook_of_before_excel_5_is_told_as_one(tmp_path: Path) -> None:
+    lock = excel_4(4, more=struct.pack("<HHI", 0x2F, 4, 1))
+    assert told(found_in(tmp_path, {"a.xls": lock, "b.xls": excel_4(3)[:60], "c.doc": excel_4(2)}, include="*")) == {
+        "a.xls": "!encrypted",
+        "b.xls": "!empty",
+        "c.doc": text_of(excel_4(2)),
+    }

@@ -368,12 +368,6 @@ def test_a_long_text_of_a_formula_of_old(is_wide: bool) -> None:
     assert text_of(old_workbook(cells, long_text(text, is_wide=is_wide))) == f"## S\n1\n{text}\n2"
 
 
-def test_a_workbook_of_before_1997_is_not_called_damaged() -> None:
-    with pytest.raises(ExtractionError) as raised:
-        text_of(bytes.fromhex("0904060000001000") + bytes(600))
-    assert raised.value.code is DocumentProblem.UNSUPPORTED
-
-
 @pytest.mark.parametrize(
     ("data", "text"),
     [
