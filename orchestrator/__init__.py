@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         StorageError,
         UsageError,
     )
-    from orchestrator.library.answers import AnswerRow, Answers
+    from orchestrator.library.answers import AnsweredRow, AnswerRow, Answers, FailedRow
     from orchestrator.library.calls import batch, documents, frame, open_job, requests
     from orchestrator.library.calls import map_rows as map  # noqa: A004
     from orchestrator.library.drafts import DocumentDraft, Documents, FrameDraft
@@ -29,13 +29,12 @@ if TYPE_CHECKING:
     from orchestrator.library.plan_reports import PlanReport
 
 __all__ = [
-    "AnswerRow", "Answers", "BackendError", "DocumentDraft", "Documents", "FrameDraft", "InputError", "JobFailed",
-    "JobHandle", "OrchError", "PlanReport", "RefusedError", "RowError", "StorageError", "UsageError", "__version__",
-    "batch", "documents", "frame", "map", "open_job", "requests",
+    "AnswerRow", "AnsweredRow", "Answers", "BackendError", "DocumentDraft", "Documents", "FailedRow", "FrameDraft",
+    "InputError", "JobFailed", "JobHandle", "OrchError", "PlanReport", "RefusedError", "RowError", "StorageError",
+    "UsageError", "__version__", "batch", "documents", "frame", "map", "open_job", "requests",
 ]  # fmt: skip
 _PLACES = {
-    "AnswerRow": "orchestrator.library.answers",
-    "Answers": "orchestrator.library.answers",
+    **dict.fromkeys(("AnswerRow", "AnsweredRow", "Answers", "FailedRow"), "orchestrator.library.answers"),
     "DocumentDraft": "orchestrator.library.drafts",
     "Documents": "orchestrator.library.drafts",
     "FrameDraft": "orchestrator.library.drafts",

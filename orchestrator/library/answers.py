@@ -59,6 +59,24 @@ class AnswerRow(msgspec.Struct, Generic[T], frozen=True):
     state: str
 
 
+class AnsweredRow(AnswerRow[T], Generic[T], frozen=True):
+    """A row with an answer."""
+
+    answer: T
+    error: None
+
+
+class FailedRow(AnswerRow[Any], frozen=True):
+    """A row without an answer."""
+
+    answer: None
+    error: RowError
+
+
+EndedRow = AnsweredRow[T] | FailedRow
+"""A row whose `error` says to type checkers whether it has an answer."""
+
+
 class AnswerType(Generic[T]):
     """The type of a question's answers: a type that pydantic reads, a JSON Schema, or text."""
 
@@ -164,16 +182,18 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def answer_rows(lines: Iterable[bytes], type_: AnswerType[T]) -> Iterator[AnswerRow[T]]:
+def answer_rows(lines: Iterable[bytes], type_: AnswerType[T]) -> Iterator[EndedRow[T]]:
     """Yield the rows of merged lines; the parts of a long document are in the row of the whole."""
     for line in lines:
         row, output, raw = read(line)
         if row.stage == "map":
             continue
-        answer, error = None, None
+        origin = row.provenance
+        whence = (plain(origin.cost_usd), origin.backend, origin.model, row.custom_id, row.status)
         if row.status == "succeeded":
             try:
-                answer = type_.parse(output, raw)
+                yield AnsweredRow(row.document, type_.parse(output, raw), None, *whence)
+                continue
             except ValidationError as mismatch:
                 error = RowError(
                     f"the answer does not fit {type_.name or 'the schema'}: {mismatch}", code="schema_mismatch"
@@ -181,17 +201,7 @@ def answer_rows(lines: Iterable[bytes], type_: AnswerType[T]) -> Iterator[Answer
         else:
             code, message = (row.status, None) if row.error is None else (row.error.code, row.error.message)
             error = RowError(message or f"this row is {row.status}", code=code)
-        origin = row.provenance
-        yield AnswerRow(
-            row.document,
-            answer,
-            error,
-            plain(origin.cost_usd),
-            origin.backend,
-            origin.model,
-            row.custom_id,
-            row.status,
-        )
+        yield FailedRow(row.document, None, error, *whence)
 
 
 def finished_lines(context: Context, job: Job, *, style: str = "jsonl", is_merged: bool = False) -> Iterator[bytes]:
@@ -215,18 +225,18 @@ def _lines_of(merged: Path) -> Iterator[bytes]:
         raise StorageError(f"the result file {merged} cannot be read: {error.strerror}") from error
 
 
-class Answers(Sequence[AnswerRow[T]]):
+class Answers(Sequence[EndedRow[T]]):
     """The rows of a job in input order."""
 
-    def __init__(self, rows: Sequence[AnswerRow[T]], type_: AnswerType[T]) -> None:
+    def __init__(self, rows: Sequence[EndedRow[T]], type_: AnswerType[T]) -> None:
         self._rows = rows
         self._type = type_
 
     @overload
-    def __getitem__(self, index: int) -> AnswerRow[T]: ...
+    def __getitem__(self, index: int) -> EndedRow[T]: ...
     @overload
     def __getitem__(self, index: slice) -> Answers[T]: ...
-    def __getitem__(self, index: int | slice) -> AnswerRow[T] | Answers[T]:
+    def __getitem__(self, index: int | slice) -> EndedRow[T] | Answers[T]:
         if isinstance(index, slice):
             return Answers(self._rows[index], self._type)
         return self._rows[index]
@@ -240,16 +250,15 @@ class Answers(Sequence[AnswerRow[T]]):
         return plain(sum((row.cost for row in self._rows), Decimal(0)))
 
     @property
-    def failed(self) -> list[AnswerRow[T]]:
+    def failed(self) -> list[FailedRow]:
         """Rows without an answer."""
-        return [row for row in self._rows if row.error is not None]
+        return [row for row in self._rows if isinstance(row, FailedRow)]
 
     def raise_failed(self) -> None:
         """Raise the first row's error, with the number of all, if any row failed."""
         if not (failed := self.failed):
             return
         first = failed[0].error
-        assert first is not None, "only rows with an error failed"
         hint = f"{len(failed)} of {len(self)} rows failed; leave out raise_on_error to get them as values"
         raise RowError(f"{failed[0].document}: {first.message}", code=first.code, hint=hint)
 
@@ -266,7 +275,7 @@ class Answers(Sequence[AnswerRow[T]]):
         return html_table(["document", *fields, "error", "cost"], rows, more)
 
 
-def answer_columns(rows: Sequence[AnswerRow[T]], type_: AnswerType[T], prefix: str) -> list[NewColumn]:
+def answer_columns(rows: Sequence[EndedRow[T]], type_: AnswerType[T], prefix: str) -> list[NewColumn]:
     """Return the columns that rows add to a frame: the answers' fields, `error` and `cost`."""
     fields = type_.fields()
     cells = [type_.cells(row.answer, fields) for row in rows]

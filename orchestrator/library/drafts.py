@@ -22,9 +22,9 @@ from orchestrator.core.templates import TemplateProblem, template
 from orchestrator.daemon.lock import running_daemon
 from orchestrator.library import arguments
 from orchestrator.library.answers import (
-    AnswerRow,
     Answers,
     AnswerType,
+    EndedRow,
     answer_columns,
     answer_rows,
     finished_lines,
@@ -360,7 +360,7 @@ class FrameDraft(_Draft[T]):
         return next(iter(self._frame.records([])), None) is None
 
 
-def _in_order(answers: Sequence[AnswerRow[T]], keys: Sequence[str]) -> list[AnswerRow[T]]:
+def _in_order(answers: Sequence[EndedRow[T]], keys: Sequence[str]) -> list[EndedRow[T]]:
     """Return the rows in the order of a frame's keys.
 
     A row that cannot be read, such as a row that is too large, has no key. Such rows take the missing keys in turn.

@@ -17,7 +17,7 @@ from orchestrator.core.errors import JobFailed, UsageError
 from orchestrator.core.model import Job, JobId
 from orchestrator.core.money import money, plain
 from orchestrator.daemon import manual_actions
-from orchestrator.library.answers import AnswerRow, Answers, AnswerType, answer_rows, finished_lines
+from orchestrator.library.answers import Answers, AnswerType, EndedRow, answer_rows, finished_lines
 from orchestrator.library.context import Context, logging_to, ready, say_exposure
 from orchestrator.library.driving import Driver
 from orchestrator.library.progress_views import LogView, progress_html, view_for
@@ -113,7 +113,7 @@ class JobHandle(Generic[T]):
         """Work until the job is over, or follow the daemon that does; return its rows. Raises JobFailed."""
         return self._wait(lambda: False, progress)
 
-    def rows(self, *, partial: bool = False) -> Iterator[AnswerRow[T]]:
+    def rows(self, *, partial: bool = False) -> Iterator[EndedRow[T]]:
         """Yield the rows in input order; `partial` yields those with an outcome so far.
 
         Raises UsageError for a job that is not over, or whose files were removed.
@@ -142,7 +142,7 @@ class JobHandle(Generic[T]):
     def __await__(self) -> Generator[Any, None, Answers[T]]:
         return self._in_thread().__await__()
 
-    async def __aiter__(self) -> AsyncIterator[AnswerRow[T]]:
+    async def __aiter__(self) -> AsyncIterator[EndedRow[T]]:
         """Yield each row once it has an outcome."""
         working = asyncio.ensure_future(self._in_thread())
         seen: set[str] = set()
@@ -175,14 +175,14 @@ class JobHandle(Generic[T]):
                 list(answer_rows(finished_lines(context, job, is_merged=is_merged), self._type)), self._type
             )
 
-    def _so_far(self, context: Context, job: Job) -> Iterator[AnswerRow[T]]:
+    def _so_far(self, context: Context, job: Job) -> Iterator[EndedRow[T]]:
         checks = merging_checks(context.store, context.home, job)
         finished = context.store.rows.finished(job.id)
         return answer_rows(
             merge_lines(context.home.results, finished, checks, style="jsonl", partial=True), self._type
         )
 
-    def _new_rows(self, seen: set[str]) -> list[AnswerRow[T]]:
+    def _new_rows(self, seen: set[str]) -> list[EndedRow[T]]:
         if self.progress.counts.done == len(seen):
             return []
         found = [row for row in self.rows(partial=True) if row.custom_id not in seen]

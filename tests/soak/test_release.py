@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import venv
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.support.process import ROOT, Upstream
 from tests.support.wheel import PIP, clean_environment
 
 pytestmark = pytest.mark.soak
+PAGE = ROOT / "docs/reference/python.md"
 
 
 def test_a_stranger_installs_it_and_runs_the_demo(tmp_path: Path, upstream: Upstream) -> None:
@@ -39,3 +41,15 @@ def test_a_stranger_installs_it_and_runs_the_demo(tmp_path: Path, upstream: Upst
     assert (tmp_path / "venv/share/man/man1/orch.1").is_file()
     assert orch("help").startswith("# Documentation")
     assert re.search(r"rows: \d+ of 120 succeeded", orch("demo", "--upstream", upstream.base_url))
+
+    # The page of the Python interface, as an editor and a strict type checker see it.
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    (tmp_path / "page.py").write_text("\n".join(['BASE_URL = "http://127.0.0.1:8000/v1"', *blocks]), encoding="utf-8")
+    python = str(bin_folder / "python")
+    for checker in (
+        (ROOT / ".release/bin/pyright", "--pythonpath", python),
+        (sys.executable, "-m", "mypy", "--strict", "--ignore-missing-imports", "--python-executable", python),
+    ):
+        command = [*map(str, checker), "page.py"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
