@@ -129,6 +129,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command line and exit with its code. Files it writes are private, unless the user asks otherwise."""
     permissions.keep_private()
     make_output_safe()  # not undone: a traceback is printed last
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looked for in all installed packages
     code = run(argv)
     collector.freeze()  # spares the final garbage collection, a tenth of a small run's time
     sys.exit(code)

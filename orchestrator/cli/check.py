@@ -74,8 +74,8 @@ def validate(file: Path | None, schema: bool, lists: bool, scope: Scope, quiet: 
     if file is None:
         raise click.UsageError("give a job file or a batch file, or --schema")
     config = settings.load()
-    with _known(config) as store, progress(quiet=quiet or as_json) as view:
-        found = check_file(file, config, now, store, scope=scope, progress=view.reading, lists=lists)
+    with progress(quiet=quiet or as_json) as view:
+        found = check_file(file, config, now, lambda: _known(config), scope=scope, progress=view.reading, lists=lists)
     if as_json:
         print_json(
             {

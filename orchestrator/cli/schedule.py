@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import TypeVar
@@ -127,7 +128,7 @@ def _checked(context: Context, file: Path, deadline: str | None) -> str:
     from orchestrator.pipeline.build.validate import check_file
     from orchestrator.pipeline.plan.routes import check_eligible
 
-    finding = check_file(file, context.config, now, context.store)
+    finding = check_file(file, context.config, now, lambda: nullcontext(context.store))
     for warning in finding.warnings:
         say(f"orch: warning: {warning}")
     for problem in finding.problems:

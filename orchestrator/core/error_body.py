@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.core.batch_api import JSON_ERRORS
+from orchestrator.core.first_use import regex
 from orchestrator.core.sanitize import one_line
 
 MAX_MESSAGE = 16_384
@@ -41,7 +42,7 @@ CONTEXT_TOO_LONG = (
     r"|超长|超(过|出).{0,12}(上下文|长度)"
 )
 """Messages about a prompt that is too long for its model."""
-_is_too_long = re.compile(CONTEXT_TOO_LONG, re.IGNORECASE).search
+_TOO_LONG = regex(CONTEXT_TOO_LONG, re.IGNORECASE)
 CONTEXT_WORDS = (
     "string_above_max_length", "request_too_large", "prompt_too_long", "model_context_window_exceeded",
     "exceed_context_size_error", "too_many_prompt_tokens", "too_many_tokens", "context_window_exceeded_error",
@@ -63,15 +64,15 @@ NO_CREDIT = (
     r"|欠费|余额不足"
 )
 """Messages with the same meaning."""
-_is_no_credit = re.compile(NO_CREDIT, re.IGNORECASE).search
+_OUT_OF_CREDIT = regex(NO_CREDIT, re.IGNORECASE)
 BAD_KEY = r"(incorrect|invalid) api key|api key (is )?(not valid|invalid|expired|missing)"
 """Messages about a key that is not accepted: xAI and Gemini send them with status 400."""
-_is_bad_key = re.compile(BAD_KEY, re.IGNORECASE).search
-_HIDDEN = re.compile(r"<(script|style|head)\b.*?</\1\s*>|<!--.*?-->", re.IGNORECASE | re.DOTALL)
-_TITLE = re.compile(r"<title\b[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
-_TAG = re.compile(r"<[^>]*>")
-_is_html = re.compile(r"\s*<(!doctype|html|head|body|!--|h\d|p|div|center|title)\b", re.IGNORECASE).match
-_is_status = re.compile(r"[1-9]\d\d").fullmatch
+_BAD_KEY = regex(BAD_KEY, re.IGNORECASE)
+_HIDDEN = regex(r"<(script|style|head)\b.*?</\1\s*>|<!--.*?-->", re.IGNORECASE | re.DOTALL)
+_TITLE = regex(r"<title\b[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
+_TAG = regex(r"<[^>]*>")
+_HTML = regex(r"\s*<(!doctype|html|head|body|!--|h\d|p|div|center|title)\b", re.IGNORECASE)
+_STATUS = regex(r"[1-9]\d\d")
 _NAMES = (
     "error", "error_description", "errors", "detail", "message", "Message", "msg", "error_message", "error_msg",
     "errorMessage", "errmsg", "description", "fault", "faultstring", "issues", "reason", "base_resp", "status_msg",
@@ -80,7 +81,7 @@ _NAMES = (
 """Names of what holds a reason, the first one first."""
 _CODES = ("code", "error_code", "errorCode", "__type")
 _PHRASES = frozenset(status.phrase for status in HTTPStatus)
-_is_word = re.compile(r"\w+").fullmatch
+_WORD = regex(r"\w+")
 _STATUSES = ("status", "status_code", "statusCode", "http_code")
 _FIRST_ERROR, _LAST_ERROR, _DIGITS = 400, 600, 6
 _RPC = {
@@ -134,7 +135,7 @@ class ErrorWords(Struct, frozen=True):
     def is_context_too_long(self) -> bool:
         """True if the prompt is longer than the model can read."""
         words = (_plain(self.code), _plain(self.type))
-        return any(word in _CONTEXT for word in words) or _is_too_long(self.message or "") is not None
+        return any(word in _CONTEXT for word in words) or _TOO_LONG.search(self.message or "") is not None
 
     @property
     def stated_status(self) -> int | None:
@@ -154,12 +155,12 @@ class ErrorWords(Struct, frozen=True):
     @property
     def says_no_credit(self) -> bool:
         """True if the message mentions an account without credit. It may quote the request."""
-        return _is_no_credit(self.message or "") is not None
+        return _OUT_OF_CREDIT.search(self.message or "") is not None
 
     @property
     def says_bad_key(self) -> bool:
         """True if the message mentions a key that is not accepted. It may quote the request."""
-        return _is_bad_key(self.message or "") is not None
+        return _BAD_KEY.search(self.message or "") is not None
 
 
 def read_error(body: bytes | msgspec.Raw) -> ErrorWords:
@@ -189,7 +190,7 @@ def _read(value: Any, depth: int) -> ErrorWords:
 
 def _of_text(text: str, depth: int) -> ErrorWords:
     """Read a text: a page, an error object that a gateway has quoted, or the reason itself."""
-    if _is_html(text):
+    if _HTML.match(text):
         return ErrorWords(_page_text(text))
     if text.lstrip()[:1] in ("{", "["):
         with contextlib.suppress(*JSON_ERRORS):
@@ -217,14 +218,14 @@ def _of_object(value: dict[str, Any], depth: int) -> ErrorWords:
 
 
 def _is_name(text: str) -> bool:
-    return text in _PHRASES or _is_word(text) is not None
+    return text in _PHRASES or _WORD.fullmatch(text) is not None
 
 
 def _own_words(value: dict[str, Any]) -> ErrorWords:
     code = next((value[name] for name in _CODES if value.get(name) is not None), None)
     param = value.get("param")
     kind = next((value[name] for name in ("type", "error_type") if isinstance(value.get(name), str)), None)
-    number = _is_status(str(code)) if isinstance(code, str | int) and not isinstance(code, bool) else None
+    number = _STATUS.fullmatch(str(code)) if isinstance(code, str | int) and not isinstance(code, bool) else None
     status = int(number[0]) if number else next(filter(None, map(_status, map(value.get, _STATUSES))), None)
     is_word = isinstance(code, str) and code and not code.isdecimal()
     return ErrorWords(
@@ -288,7 +289,7 @@ def _of_entry(entry: Any, depth: int) -> ErrorWords:
 
 def _page_text(text: str) -> str | None:
     """Return a page's text without its tags."""
-    if _is_html(text):
+    if _HTML.match(text):
         title = _TITLE.search(text)
         shown = _TAG.sub(" ", _HIDDEN.sub(" ", text))
         head = html.unescape(_TAG.sub(" ", title[1])) if title else ""

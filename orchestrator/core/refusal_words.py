@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from orchestrator.core.error_body import ErrorWords
+from orchestrator.core.first_use import regex
 from orchestrator.core.refused_fields import MOST_READ, ProviderError, names_request_field, says_it_passes
 
 MODEL_WORDS = (
@@ -66,20 +67,20 @@ _REJECTED = (
     "invalid_request_error", "BadRequestError", "UnprocessableEntityError", *FIELD_WORDS, *FILTER_WORDS, *IMAGE_WORDS,
     *INVALID_WORDS,
 )  # fmt: skip
-_rejects = re.compile(f"{FIELD_SAYS}|{FILTER_SAYS}|{IMAGE_SAYS}", re.IGNORECASE).search
-_is_about_request = re.compile(
+_REJECTS = regex(f"{FIELD_SAYS}|{FILTER_SAYS}|{IMAGE_SAYS}", re.IGNORECASE)
+_ABOUT_REQUEST = regex(
     r"\binvalid\b|\bmalformed|\bbad request|\bvalidation (error|failed)|\bmissing (required )?(field|param|argument)"
     r"|\b(field|param\w*|argument) (is )?(required|missing)|\bnot (supported|allowed|permitted)\b|\bunsupported\b",
     re.IGNORECASE,
-).search
-_is_about_server = re.compile(
+)
+_ABOUT_SERVER = regex(
     r"\binternal\b|\bworkers?\b|\bengines?\b|\bbackend|\bupstream|\breplicas?\b|\bcapacity|\bconnection|time[d -]?out"
     r"|\bresponse from\b|\bcuda|\bgpu\b",
     re.IGNORECASE,
-).search
-_lacks_model = re.compile(MODEL_SAYS, re.IGNORECASE | re.DOTALL).search
-_is_filtered = re.compile(FILTER_SAYS, re.IGNORECASE).search
-_is_larger_than_rate = re.compile(LARGER_THAN_RATE_SAYS, re.IGNORECASE).search
+)
+_LACKS_MODEL = regex(MODEL_SAYS, re.IGNORECASE | re.DOTALL)
+_FILTERED = regex(FILTER_SAYS, re.IGNORECASE)
+_LARGER_THAN_RATE = regex(LARGER_THAN_RATE_SAYS, re.IGNORECASE)
 
 
 def _plain(word: str | None) -> str:
@@ -102,14 +103,14 @@ def status_meant(words: ErrorWords) -> int | None:
     if says_it_passes(text):
         return None
     told = {_plain(words.code), _plain(words.type)}
-    if told & _MODEL_PLAIN or _lacks_model(text):
+    if told & _MODEL_PLAIN or _LACKS_MODEL.search(text):
         return _NOT_FOUND
     error = ProviderError(_BAD_REQUEST, words.code, words.type, words.param, words.message)
     is_rejected = (
         told & _REJECTED_PLAIN
-        or _rejects(text)
+        or _REJECTS.search(text)
         or names_request_field(error)
-        or (_is_about_request(text) and not _is_about_server(text))
+        or (_ABOUT_REQUEST.search(text) and not _ABOUT_SERVER.search(text))
     )
     return _BAD_REQUEST if is_rejected else None
 
@@ -120,10 +121,10 @@ def refuses_request(status: int, words: ErrorWords) -> bool:
     if words.is_page:
         return False
     if status == _TOO_MANY:
-        return _is_larger_than_rate(text) is not None
+        return _LARGER_THAN_RATE.search(text) is not None
     if status in (_UNAUTHORIZED, _FORBIDDEN):
         is_about_row = not _ROW_PLAIN.isdisjoint((_plain(words.code), _plain(words.type)))
-        if is_about_row or (status == _FORBIDDEN and (_lacks_model(text) or _is_filtered(text))):
+        if is_about_row or (status == _FORBIDDEN and (_LACKS_MODEL.search(text) or _FILTERED.search(text))):
             return True
     if status not in (_FORBIDDEN, _SERVER_ERROR):
         return False

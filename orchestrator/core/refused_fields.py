@@ -13,6 +13,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from orchestrator.core.first_use import regex
+
 MOST_READ = 2000
 """Longest part of a message to examine, in characters."""
 
@@ -78,18 +80,18 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
 }
 """Other spellings of a field in the request behind an error; the error means the first of them that was sent."""
 _DOTTED = {"output_config.effort": "effort", "output_config.format": "output_format", "text.format": "output_format"}
-_BARE = re.compile(
+_BARE = regex(
     r"(?<![\w.'`\"-])(?:[a-z]+(?:_[a-z]+)+|logprobs|dimensions|temperature|verbosity|modalities)(?![\w'`\"-])",
     re.IGNORECASE,
 )
 """Words that always mean a field. Others, such as `stop` or `user`, are also plain English."""
-_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_QUOTED = re.compile(r"(?P<quote>['`\"])(?P<name>[A-Za-z_][\w.\[\]/-]{0,80})(?P=quote)")
-_LOC = re.compile(r"\bloc['\"]?\s*[:=]\s*[\[(]([^\])]{1,200})[\])]")
-_PATH = re.compile(r"\b(?:body|parameters?)(?:\.|\s*(?:->|→|>|,)\s*)([A-Za-z_][\w.]{0,80})")
-_FIRST = re.compile(r"^\W{0,3}(?:[\w ]{0,40}error:\s*)?([A-Za-z_][\w.\[\]/]{0,80}):\s")
+_HUMP = regex(r"(?<=[a-z])(?=[A-Z])")
+_QUOTED = regex(r"(?P<quote>['`\"])(?P<name>[A-Za-z_][\w.\[\]/-]{0,80})(?P=quote)")
+_LOC = regex(r"\bloc['\"]?\s*[:=]\s*[\[(]([^\])]{1,200})[\])]")
+_PATH = regex(r"\b(?:body|parameters?)(?:\.|\s*(?:->|→|>|,)\s*)([A-Za-z_][\w.]{0,80})")
+_FIRST = regex(r"^\W{0,3}(?:[\w ]{0,40}error:\s*)?([A-Za-z_][\w.\[\]/]{0,80}):\s")
 _CALLED = tuple(
-    re.compile(pattern, re.IGNORECASE)
+    regex(pattern, re.IGNORECASE)
     for pattern in (
         r"\b(?:parameter|field|argument|option|property|key|setting|attribute)s?(?: supplied| named| called)?:?\s+"
         r"[\[(]?([A-Za-z_][\w.]{0,60})\b",
@@ -103,34 +105,32 @@ _CALLED = tuple(
     )
 )
 _PHRASES = (
-    (re.compile(r"\bresponse[ _-]?format|\bjson[ _-]mode\b", re.IGNORECASE), "response_format"),
+    (regex(r"\bresponse[ _-]?format|\bjson[ _-]mode\b", re.IGNORECASE), "response_format"),
     (
-        re.compile(r"\boutput[ _-]?format|\bstructured outputs?|\bjson[ _]schema|\bguided decoding", re.IGNORECASE),
+        regex(r"\boutput[ _-]?format|\bstructured outputs?|\bjson[ _]schema|\bguided decoding", re.IGNORECASE),
         "output_format",
     ),
-    (re.compile(r"\beffort (?:level|parameter|['\"`])", re.IGNORECASE), "effort"),
-    (re.compile(r"\bweb search options", re.IGNORECASE), "web_search_options"),
-    (re.compile(r"\bstop sequences?", re.IGNORECASE), "stop_sequences"),
-    (re.compile(r"\bfrequency penalty", re.IGNORECASE), "frequency_penalty"),
-    (re.compile(r"\bpresence penalty", re.IGNORECASE), "presence_penalty"),
-    (re.compile(r"\bpenalt(?:y is|ies are) not enabled", re.IGNORECASE), "penalty"),
-    (re.compile(r"\bmultiple (?:candidates|choices|completions)\b", re.IGNORECASE), "n"),
-    (re.compile(r"\blog[ -]?prob(?:abilitie)?s", re.IGNORECASE), "logprobs"),
-    (re.compile(r"\bparallel tool[ -]call(?:s|ing)\b", re.IGNORECASE), "parallel_tool_calls"),
-    (re.compile(r"\b(?:system|developer) (?:role|messages?|prompts?|instructions?)\b", re.IGNORECASE), SYSTEM),
+    (regex(r"\beffort (?:level|parameter|['\"`])", re.IGNORECASE), "effort"),
+    (regex(r"\bweb search options", re.IGNORECASE), "web_search_options"),
+    (regex(r"\bstop sequences?", re.IGNORECASE), "stop_sequences"),
+    (regex(r"\bfrequency penalty", re.IGNORECASE), "frequency_penalty"),
+    (regex(r"\bpresence penalty", re.IGNORECASE), "presence_penalty"),
+    (regex(r"\bpenalt(?:y is|ies are) not enabled", re.IGNORECASE), "penalty"),
+    (regex(r"\bmultiple (?:candidates|choices|completions)\b", re.IGNORECASE), "n"),
+    (regex(r"\blog[ -]?prob(?:abilitie)?s", re.IGNORECASE), "logprobs"),
+    (regex(r"\bparallel tool[ -]call(?:s|ing)\b", re.IGNORECASE), "parallel_tool_calls"),
+    (regex(r"\b(?:system|developer) (?:role|messages?|prompts?|instructions?)\b", re.IGNORECASE), SYSTEM),
 )
-_SCHEMA = re.compile(
+_SCHEMA = regex(
     r"\bschema (?:for|of|in) ['`\"]?(?:response[ _]format|text\.format|output[ _]format)|^grammar error\b"
     r"|\b(?:convert the|parse) grammar\b|\bthe specified schema\b"
     r"|^schema is too complex\b|\bcompiled grammar is too\b|^schemas? contains? too many\b",
     re.IGNORECASE,
 )
 """A refused schema. Names that follow are its own or its properties', even if they look like fields."""
-_ROLE = re.compile(r"^messages?(?:\[\d+\]|\.\d+)\.role$")
-_INSTEAD = re.compile(
-    r"\b(?:please )?(?:use|try|set|prefer)\b[^.]{0,120}\binstead\b|\bdid you mean\b.*", re.IGNORECASE
-)
-_REFUSES = re.compile(
+_ROLE = regex(r"^messages?(?:\[\d+\]|\.\d+)\.role$")
+_INSTEAD = regex(r"\b(?:please )?(?:use|try|set|prefer)\b[^.]{0,120}\binstead\b|\bdid you mean\b.*", re.IGNORECASE)
+_REFUSES = regex(
     r"\b(?:not|cannot|no longer|never)\b|n['\u2019]t\b"
     r"|\bun(?:supported|recogni[sz]ed|known|expected|available|allowed)"
     r"|\b(?:in)?valid|\bdeprecated|\bextra[ _]|\bforbidden|\bonly\b|\bmust\b|\bshould be\b|\brequired\b"
@@ -140,19 +140,19 @@ _REFUSES = re.compile(
     r"|不(?:受)?支持|不允许|无效|非法|未知",
     re.IGNORECASE,
 )
-_SHAPE = re.compile(
+_SHAPE = regex(
     r"validation error|\bunsupported|\bnot (?:support|permit|allow|implement|accept)|does not (?:support|accept)"
     r"|literal_error|\bextra[ _](?:inputs|forbidden)|\binput should be|\bunrecogni[sz]ed|\bunknown (?:field|param)"
     r"|\binvalid\b",
     re.IGNORECASE,
 )
 """Words about the request and not about the server. A 5xx status counts only with these words and a field name."""
-_OUTAGE = re.compile(
+_OUTAGE = regex(
     r"overload|\bcapacity|temporar|try again|unavailable for now|timed? ?out|connection|upstream|maintenance|restart"
     r"|out of memory|crash|\bbusy\b",
     re.IGNORECASE,
 )
-_PASSING = re.compile(
+_PASSING = regex(
     r"overload|\btemporar|try again (?:later|in|after|shortly|soon)\b|maintenance|\brestart|\bstarting up|\bbusy\b"
     r"|\btimed out|\b(?:cannot|could not|failed to) (?:reach|connect)|\bunreachable"
     r"|\bconnection (?:error|refused|reset|closed|aborted|lost)|\bout of memory|\bcrashe?[ds]?\b"
@@ -161,23 +161,23 @@ _PASSING = re.compile(
     re.IGNORECASE,
 )
 """Words about a state that passes. They count with any status, also beside a field's name."""
-_ROW = re.compile(
+_ROW = regex(
     r"context (?:length|window|limit)|maximum (?:context|model|sequence|input) length|prompt is too long"
     r"|reduce the length|content (?:filter|management|polic)|(?:invalid|unsupported|download\w*).{0,40}\bimage"
     r"|too many (?:prompt|input) tokens|input token count|usage (?:polic|guidelines)|\bfile (?:type|data)\b"
     r"|\bmessages?\b.{0,80}\balternate\b",
     re.IGNORECASE,
 )
-_ROW_CODES = re.compile(
+_ROW_CODES = regex(
     r"context_?length|content_?(?:filter|polic)|string_above_max|prompt_?too_?long|too_many_prompt|image|_file|file_"
     r"|tool_use_failed|json_validate_failed|output_parse_failed|download|rate_?limit|insufficient|billing|budget"
     r"|api_?key|quota|model_?not_?found|decommissioned|deployment_?not_?found",
     re.IGNORECASE,
 )
-_RANGE_CODES = re.compile(
+_RANGE_CODES = regex(
     r"invalid_function_parameters|(?:below|above)_(?:min|max)|out_of_range|greater_than|less_than|too_(?:long|short|large|small)"
 )
-_RANGE = re.compile(
+_RANGE = regex(
     r"(?:minimum|maximum) (?:allowed )?(?:value|number)|expected a value|out of range|\bbetween\b"
     r"|\bat (?:least|most)\b"
     r"|must be (?:greater|less|larger|smaller|lower|higher|>|<|positive|non-?negative|below|above|in the range)"
@@ -186,17 +186,17 @@ _RANGE = re.compile(
     r"|\d\s*[<>]=?\s*\d|greater than or equal|less than or equal|\binvalid type\b",
     re.IGNORECASE,
 )
-_SETTING = re.compile(
+_SETTING = regex(
     r"supported (?:levels|values|options)\b|one of|effort (?:level )?['`\"]|\binvalid value\b",
     re.IGNORECASE,
 )
-_ONLY_ONE = re.compile(r"\bonly (?:the )?(?:default|\d[\d.]*|a value of|set to)\b", re.IGNORECASE)
-_TOGETHER = re.compile(
+_ONLY_ONE = regex(r"\bonly (?:the )?(?:default|\d[\d.]*|a value of|set to)\b", re.IGNORECASE)
+_TOGETHER = regex(
     r"\bboth\b|at the same time|\btogether\b|only one of|mutually exclusive|use only one|\bcombin(?:ed|ation)\b"
     r"|\balongside\b|\bconjunction with|\bconflicts? with|\bincompatible with",
     re.IGNORECASE,
 )
-_NAME_REFUSED = re.compile(
+_NAME_REFUSED = regex(
     r"\binstead\b|\bun(?:supported|recogni[sz]ed|known|expected)|\bextra[ _]|\bdeprecated|\bremoved|\bno longer\b"
     r"|(?:\bnot|n['\u2019]t|\bcannot) (?:be )?(?:a )?"
     r"(?:support|permit|allow|accept|implement|available|recogni|valid|used|known)"

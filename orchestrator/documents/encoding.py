@@ -7,10 +7,10 @@ the candidates.
 from __future__ import annotations
 
 import codecs
-import re
 from contextlib import suppress
 
 from orchestrator.core.errors import InputError
+from orchestrator.core.first_use import regex
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 # UTF-32 first: its little-endian mark begins with UTF-16's.
@@ -23,7 +23,7 @@ BOMS = (
 )
 AUTO = "auto"
 """Stands for the most likely encoding, even if it is not certain."""
-_ISO_2022 = re.compile(rb"\x1b\$[@AB)(]|\x1b\([IJ]")
+_ISO_2022 = regex(rb"\x1b\$[@AB)(]|\x1b\([IJ]")
 _SEVEN_BITS = ("iso2022_jp", "iso2022_jp_ext", "iso2022_jp_2004", "iso2022_kr")
 _UTF_8 = "utf-8"
 _ASCII = b"Aa1 +-~{\x1b$B!!"
@@ -44,10 +44,10 @@ _LARGER = {
     "ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "gb2312": "gb18030", "gbk": "gb18030",
     "shift_jis": "cp932", "euc_kr": "cp949", "big5": "big5hkscs", "iso8859-11": "cp874", "tis-620": "cp874",
 }  # fmt: skip
-_CONTROLS = re.compile(rb"[\x80-\x9f]")
+_CONTROLS = regex(rb"[\x80-\x9f]")
 _NO_TEXTS = frozenset(("punycode", "idna", "unicode-escape", "unicode_escape", "raw-unicode-escape", "undefined"))
-_NO_CHARACTER = re.compile("[\ud800-\udfff\ue000-\uf8ff]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_NO_CHARACTER = regex("[\ud800-\udfff\ue000-\uf8ff]")
+_SURROGATE = regex("[\ud800-\udfff]")
 
 
 def clean(text: str) -> str:

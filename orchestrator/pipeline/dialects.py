@@ -23,6 +23,7 @@ from orchestrator.policy.dialect import (
     dialect_of,
     provider_at,
 )
+from orchestrator.policy.dialect.recipient import LOCAL
 from orchestrator.policy.endpoints import RESPONSES, fixed_fields, url_of
 from orchestrator.settings.backends import (
     Backend,
@@ -50,13 +51,14 @@ def recipient_of(backend: Backend) -> Recipient:
     """Return a backend as the dialect sees it."""
     provider = _provider(backend)
     own = tuple(map(_own, backend.dialect))
-    return Recipient(provider, _structured(backend.structured), own, rules_for(provider))
+    table = () if provider == LOCAL else rules_for(provider)
+    return Recipient(provider, _structured(backend.structured), own, table)
 
 
 def _provider(backend: Backend) -> str:
     match backend:
         case LocalBackend() | EnginesBackend() | RayBackend():
-            return "local"
+            return LOCAL
         case SyncBackend():
             found = provider_at(backend.base_url, backend.provider)
             return ANTHROPIC_CHAT if found == "anthropic" else found

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from orchestrator.core.first_use import regex
 from orchestrator.policy.row_errors import MOST_READ, Disposition, classify, plain, plain_all
 
 
@@ -66,13 +67,13 @@ _STRAYS = plain_all(STRAY_UPLOADS)
 _LOST = plain_all("input_modified", "file_not_found")
 
 
-_LOST_SAYS = re.compile(r"cannot find file|no such file", re.IGNORECASE)
+_LOST_SAYS = regex(r"cannot find file|no such file", re.IGNORECASE)
 
 
-_MISSED = re.compile(r"file_?(id_?)?(not|un|missing|pending|processing)", re.IGNORECASE)
+_MISSED = regex(r"file_?(id_?)?(not|un|missing|pending|processing)", re.IGNORECASE)
 
 
-_MISSED_SAYS = re.compile(
+_MISSED_SAYS = regex(
     r"cannot find file|no such file|\bfile\b.{0,120}\b(not found|does not exist|cannot be (found|used)|pending"
     r"|(not|still)( yet)?( been| being)? (ready|processed|uploaded|available|usable))",
     re.IGNORECASE | re.DOTALL,
@@ -82,13 +83,13 @@ _MISSED_SAYS = re.compile(
 _QUOTA = plain_all("token_limit_exceeded", "request_limit_exceeded", "quota_exceeded")
 
 
-_QUOTA_SAYS = re.compile(r"enqueued (token|request)", re.IGNORECASE)
+_QUOTA_SAYS = regex(r"enqueued (token|request)", re.IGNORECASE)
 
 
 _LARGE = plain_all("too_many_tasks", "file_too_large", "batch_too_large", "request_too_large", "http_413")
 
 
-_LARGE_SAYS = re.compile(
+_LARGE_SAYS = regex(
     r"larger than the .{0,40}maximum|too many (lines|rows|tasks|inputs)"
     r"|exceeds? the maximum (number|size|file size)|maximum of [\d,]+ (requests|rows|lines|inputs)",
     re.IGNORECASE,
@@ -104,7 +105,7 @@ _URL = plain_all("invalid_url", "url_mismatch", "unsupported_endpoint")
 _NO_ACCESS = plain_all("input_no_permissions")
 
 
-_LIMIT = re.compile(
+_LIMIT = regex(
     r"\blimit(?::| of)\s*((?>\d{1,3}(?:,\d{3}){1,5}|\d{1,15})(?:\.\d{1,6})?)"
     r"\s*(?:([kmb])\b(?!\s+enqueued\s+request)|(?=(?:enqueued\s+)?tokens\b|for\b))",
     re.IGNORECASE | re.ASCII,

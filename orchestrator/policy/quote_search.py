@@ -6,7 +6,6 @@ characters of all quotes. A budget limits texts that repeat themselves too often
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from array import array
 from bisect import bisect_right
@@ -16,19 +15,21 @@ from itertools import pairwise
 
 from msgspec import Struct, field
 
+from orchestrator.core.first_use import regex
+
 _BLANK = r"\s|\u00ad\u200b-\u200f\u2060\ufeff"
 _DASHES = r"\-\u2010-\u2015\u2212\ufe58\ufe63\uff0d"
 _SEPARATORS = ".,;:'’/"
 # Solid runs are short, so that a place inside one is found in a few steps. Group 2 is blanks and dashes beside a
 # number.
-_RUNS = re.compile(
+_RUNS = regex(
     rf"([^{_BLANK}{_DASHES}]{{1,256}})"
     rf"|((?<=[\d{_SEPARATORS}])[{_BLANK}{_DASHES}]+|[{_BLANK}{_DASHES}]+(?=[{_SEPARATORS}]?\d))"
     rf"|[{_BLANK}{_DASHES}]+"
 )
-_DASH = re.compile(rf"[{_DASHES}]")
-_SPACE = re.compile(r"[\s|]")
-_LINE_END = re.compile(rf"[{_DASHES}][ \t]*\r?\n\s*")
+_DASH = regex(rf"[{_DASHES}]")
+_SPACE = regex(r"[\s|]")
+_LINE_END = regex(rf"[{_DASHES}][ \t]*\r?\n\s*")
 """A range of numbers that a line end cuts behind its dash."""
 _SINGLE_MARKS, _DOUBLE_MARKS = "‘’‚‛′‵`´‹›ʼ＇", "“”„‟«»″‶〝〞〟＂"
 _COMPATIBLE = ((0xFB00, 0xFDFF), (0xFE70, 0xFEFE), (0xFF01, 0xFF5E))
@@ -200,11 +201,11 @@ CHARACTERS_AN_ERROR = 20
 MOST_ERRORS = 8
 """OCR may have one character wrong in each 20 begun characters of a quote, at most 8 in all; never a digit."""
 _AROUND = 12
-_GLUED_BEFORE = re.compile(r"\d[.,:'’/·\-\u2010-\u2015]?\Z|(?:^|[\s(\[])[\-\u2010-\u2015\u2212]\Z")
-_GLUED_AFTER = re.compile(r"\A[.,:'’/·\-\u2010-\u2015]?\d")
-_THOUSANDS_BEFORE = re.compile(r"(?:^|[^\d])\d{1,3}[ \u00a0\u2009\u202f]\Z")
-_THOUSANDS_AFTER = re.compile(r"\A[ \u00a0\u2009\u202f]\d{3}(?!\d)")
-_FIRST_GROUP, _LAST_GROUP = re.compile(r"\A\d{3}(?!\d)"), re.compile(r"(?<!\d)\d{1,3}\Z")
+_GLUED_BEFORE = regex(r"\d[.,:'’/·\-\u2010-\u2015]?\Z|(?:^|[\s(\[])[\-\u2010-\u2015\u2212]\Z")
+_GLUED_AFTER = regex(r"\A[.,:'’/·\-\u2010-\u2015]?\d")
+_THOUSANDS_BEFORE = regex(r"(?:^|[^\d])\d{1,3}[ \u00a0\u2009\u202f]\Z")
+_THOUSANDS_AFTER = regex(r"\A[ \u00a0\u2009\u202f]\d{3}(?!\d)")
+_FIRST_GROUP, _LAST_GROUP = regex(r"\A\d{3}(?!\d)"), regex(r"(?<!\d)\d{1,3}\Z")
 
 
 class FoundRange(Struct, frozen=True):

@@ -13,6 +13,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from orchestrator.core.error_body import BAD_KEY, CONTEXT_TOO_LONG, CONTEXT_WORDS, NO_CREDIT, NO_CREDIT_WORDS
+from orchestrator.core.first_use import regex
 from orchestrator.core.model import CancelCode, Job
 from orchestrator.core.refusal_words import (
     FIELD_SAYS,
@@ -258,7 +259,7 @@ _MATCHERS = tuple(
     (
         rule,
         plain_all(rule.code, *rule.words),
-        re.compile(rule.says, re.IGNORECASE | re.DOTALL) if rule.says else None,
+        regex(rule.says, re.IGNORECASE | re.DOTALL) if rule.says else None,
     )
     for rule in RULES
 )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.store.failures import FailureReason
     from orchestrator.store.jobs import Event
     from orchestrator.store.quality import Quality
-    from orchestrator.store.refusal_holds import RefusalHold
+    from orchestrator.store.records import RefusalHold
     from orchestrator.store.status_reader import StatusReader
 
 

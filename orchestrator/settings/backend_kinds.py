@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
-from functools import reduce
-from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any
 
-from pydantic import Discriminator, Tag
+from pydantic import Discriminator, GetCoreSchemaHandler, Tag, TypeAdapter
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from orchestrator.settings.backend_packages import hosted_kinds
 from orchestrator.settings.backends import Backend, EnginesBackend, LocalBackend, RayBackend, SyncBackend
 
+_OURS: Mapping[str, type[Any]] = {
+    "local": LocalBackend, "engines": EnginesBackend, "ray": RayBackend, "sync": SyncBackend,
+}  # fmt: skip
 
-def _kind(data: Any) -> str:
+
+def _tag(data: Any) -> str:
     kind = data.get("kind", "local") if isinstance(data, dict) else getattr(data, "kind", "local")
-    return f"({kind})"
+    return f"({kind})"  # the brackets keep tags distinct from the keys of a file
 
 
-def _any_backend() -> Any:
-    hosted = hosted_kinds()
-    own = {"local": LocalBackend, "engines": EnginesBackend, "ray": RayBackend}
-    classes: dict[str, type[Any]] = {**own, **hosted, "sync": SyncBackend}
-    # The brackets keep tags distinct from the keys of a file (see `located`).
-    members = reduce(or_, (Annotated[settings, Tag(f"({kind})")] for kind, settings in classes.items()))
-    told = f"kind must be one of {', '.join(classes)}"
-    discriminator = Discriminator(_kind, custom_error_type="unknown_kind", custom_error_message=told)
-    return Annotated[members, discriminator]
+def _read(data: Any) -> Any:
+    tag = _tag(data)
+    if ByKind.member(tag) is None:
+        raise PydanticCustomError("unknown_kind", f"kind must be one of {', '.join({**_OURS, **hosted_kinds()})}")
+    return _reader(tag).validate_python(data)
 
 
-if TYPE_CHECKING:
-    AnyBackend = Backend
-else:
-    AnyBackend = _any_backend()
+@cache
+def _reader(tag: str) -> TypeAdapter[Any]:
+    one: Any = Annotated[ByKind.member(tag), Tag(tag)]
+    return TypeAdapter(Annotated[one | Annotated[None, Tag("")], Discriminator(_tag)])  # a union has two members
+
+
+class ByKind:
+    """Reader of a backend's settings. It imports and builds only what the kinds in the file need."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(_read)
+
+    @staticmethod
+    def member(tag: str | int) -> type[Any] | None:
+        """Return the class for a tag in the place of an error, None for an unknown kind."""
+        kind = str(tag)[1:-1]
+        return _OURS.get(kind) or hosted_kinds().get(kind)
+
+
+AnyBackend = Annotated[Backend, ByKind()]

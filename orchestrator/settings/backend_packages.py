@@ -10,7 +10,6 @@ import pkgutil
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Protocol
 
 from orchestrator.settings.backends import HostedBackend
@@ -44,6 +43,8 @@ def _ours() -> Iterator[HasKinds]:
 
 
 def _others() -> Iterator[HasKinds]:
+    from importlib.metadata import entry_points
+
     for entry in entry_points(group=GROUP):
         try:
             yield entry.load()

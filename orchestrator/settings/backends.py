@@ -19,7 +19,7 @@ from orchestrator.core import durations
 from orchestrator.core.addresses import is_http_url
 from orchestrator.core.hours import Hours
 from orchestrator.settings.amounts import engine_counts, gpu_numbers, hours_of, length, memory_bytes
-from orchestrator.settings.strict import Strict, VariableName
+from orchestrator.settings.strict import OnUse, Strict, VariableName
 
 StructuredOutput = Literal["json_schema", "json_object", "none"]
 """Ways to ask a server for JSON: by a schema, as any JSON, or in the prompt alone."""
@@ -84,8 +84,8 @@ class LimitSettings(Strict):
 class _AnyBackend(Strict):
     # Local stays local: an address does not show where the text ends up (a gateway may listen on loopback).
     location: Literal["hosted", "local"] = "hosted"
-    limits: LimitSettings = LimitSettings()
-    dialect: tuple[DialectRule, ...] = ()
+    limits: Annotated[LimitSettings, OnUse()] = Field(default_factory=LimitSettings.model_construct)
+    dialect: tuple[Annotated[DialectRule, OnUse()], ...] = ()
     structured: StructuredOutput | None = Field(None, description="how its models can be asked for JSON")
     poll_seconds: Wait | None = Field(None, description="between two looks at a batch")
 

@@ -36,7 +36,7 @@ from orchestrator.settings.backends import (
 from orchestrator.settings.corrections import EMAIL
 from orchestrator.settings.discovery import Place, locate
 from orchestrator.settings.source_lines import load_toml, read_text, validated
-from orchestrator.settings.strict import Ladder, PlainPath, Strict, VariableName
+from orchestrator.settings.strict import Ladder, OnUse, PlainPath, Strict, VariableName
 from orchestrator.settings.telemetry import Telemetry
 
 
@@ -279,15 +279,15 @@ class ConfigFile(Strict):
     database_url: str | None = None
     backends: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")], AnyBackend] = Field(default_factory=dict)
     models: dict[Annotated[str, Field(pattern=r"^[^@]+$")], Ladder] = Field(default_factory=dict)
-    prices: dict[str, ModelPrice] = Field(default_factory=dict, description="by the model's name at its provider")
-    report: Report = Report()
-    budgets: tuple[Budget, ...] = ()
-    retention: Retention = Retention()
-    reports: Reports = Reports()
-    alerts: AlertSettings = AlertSettings()
-    documents: ReadingSettings = ReadingSettings()
-    routing: RoutingSettings = RoutingSettings()
-    telemetry: Telemetry | None = None
+    prices: dict[str, Annotated[ModelPrice, OnUse()]] = Field({}, description="by the model's name at its provider")
+    report: Annotated[Report, OnUse()] = Field(default_factory=Report.model_construct)
+    budgets: tuple[Annotated[Budget, OnUse()], ...] = ()
+    retention: Annotated[Retention, OnUse()] = Field(default_factory=Retention.model_construct)
+    reports: Annotated[Reports, OnUse()] = Field(default_factory=Reports.model_construct)
+    alerts: Annotated[AlertSettings, OnUse()] = Field(default_factory=AlertSettings.model_construct)
+    documents: Annotated[ReadingSettings, OnUse()] = Field(default_factory=ReadingSettings.model_construct)
+    routing: Annotated[RoutingSettings, OnUse()] = Field(default_factory=RoutingSettings.model_construct)
+    telemetry: Annotated[Telemetry, OnUse()] | None = None
 
     @field_validator("budgets")
     @classmethod

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from orchestrator.core.durations import seconds_of
+from orchestrator.core.first_use import regex
 from orchestrator.settings.backend_packages import hosted_kinds
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
@@ -19,13 +20,13 @@ LONGEST_NAME = 40
 EMAIL = r"^[^@\s<>]+@[^@\s<>]+$"
 """Pattern of e-mail addresses."""
 _NUMBER = r"(\d+(?:\.\d+)?)"
-_AMOUNT = re.compile(rf"\s*(?:[$€£]|USD)\s*{_NUMBER}\s*|\s*{_NUMBER}\s*(?:[$€£]|USD|dollars?)\s*", re.IGNORECASE)
-_THOUSANDS = re.compile(r"\d{1,3}(?:[,_ ']\d{3})+")
-_DECIMAL_COMMA = re.compile(r"(\d+),(\d{1,2}|\d{4,})")
-_PERCENT = re.compile(rf"{_NUMBER}\s*%")
-_SCALED = re.compile(rf"{_NUMBER}\s*([kKMG])B?")
+_AMOUNT = regex(rf"\s*(?:[$€£]|USD)\s*{_NUMBER}\s*|\s*{_NUMBER}\s*(?:[$€£]|USD|dollars?)\s*", re.IGNORECASE)
+_THOUSANDS = regex(r"\d{1,3}(?:[,_ ']\d{3})+")
+_DECIMAL_COMMA = regex(r"(\d+),(\d{1,2}|\d{4,})")
+_PERCENT = regex(rf"{_NUMBER}\s*%")
+_SCALED = regex(rf"{_NUMBER}\s*([kKMG])B?")
 _SCALES = {"k": 1_000, "K": 1_000, "M": 1_000_000, "G": 1_000_000_000}
-_SMART = re.compile("[“”„‘’«»]")
+_SMART = regex("[“”„‘’«»]")
 _PATTERNS: Mapping[str, str] = {
     NAME: "letters, digits, - and _ alone, such as notice-period",
     r"^[A-Za-z0-9_-]{1,40}$": "letters, digits, - and _ alone, such as my-gpu",
@@ -36,7 +37,7 @@ _PATTERNS: Mapping[str, str] = {
 """Cures for texts that do not match a pattern."""
 _NOTHING = "nothing follows the colon: write a value (in quotes if it begins with #), or leave the field out"
 _FLAGS = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false", "never": "false"}
-_QUOTED_WORD = re.compile(r"'([^']*)'")
+_QUOTED_WORD = regex(r"'([^']*)'")
 
 OTHER_WORDS: Mapping[str, str] = {
     "question": "prompt", "instruction": "prompt", "instructions": "prompt", "user": "prompt",

@@ -68,7 +68,7 @@ class DocumentSource(JobFilePart):
     render: _Render = Field(
         "text", description="PDF pages and pictures: auto sends pages without usable text as pictures, ocr reads them"
     )
-    pictures: Pictures = Pictures()
+    pictures: Pictures = Pictures.model_construct()
 
     @field_validator("include", "exclude", mode="before", json_schema_input_type=str | tuple[str, ...])
     @classmethod

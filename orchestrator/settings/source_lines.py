@@ -250,6 +250,8 @@ def _member(here: Any, part: str | int) -> Any:
         return next(
             (field.annotation for name, field in here.model_fields.items() if part in (name, field.alias)), None
         )
+    if (member := getattr(here, "member", None)) is not None:
+        return member(part)
     if tagged := [arg for arg in get_args(here) if part in _tags(arg)]:
         return tagged[0]
     return next((arg for arg in reversed(get_args(here)) if arg is not ...), None)
@@ -258,7 +260,8 @@ def _member(here: Any, part: str | int) -> Any:
 def _inside(annotation: Any) -> Any:
     """Unwrap `Model | None` and similar types; a tagged union stays."""
     if get_origin(annotation) is Annotated:
-        return _inside(get_args(annotation)[0])
+        kind, *extras = get_args(annotation)
+        return next((extra for extra in extras if hasattr(extra, "member")), None) or _inside(kind)
     if any(_tags(arg) for arg in get_args(annotation)):
         return annotation
     if get_origin(annotation) in (Union, UnionType):

@@ -14,10 +14,12 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    GetCoreSchemaHandler,
     Tag,
     ValidationInfo,
     field_validator,
 )
+from pydantic_core import CoreSchema, core_schema
 
 from orchestrator.settings.model_lists import MOST as MOST_RUNGS
 
@@ -37,10 +39,17 @@ def _plain(annotation: Any) -> Iterator[Any]:
         yield from _plain(kind)
 
 
+class OnUse:
+    """Mark of a part whose validator is built when a file has that part: most files have few of all parts."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(source.model_validate)
+
+
 class Strict(BaseModel):
     """A part of orch.toml or a job file that rejects unknown fields, NaN, infinity, and true or false as a number."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     @field_validator("*", mode="before")
     @classmethod

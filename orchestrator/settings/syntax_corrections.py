@@ -9,24 +9,26 @@ import json
 import re
 from collections.abc import Sequence
 
-_YAML_PAIR = re.compile(r"(\s*(?:- +)?)([A-Za-z_][\w-]*|<<): +(\S.*?)\s*")
-_TAB_AFTER_COLON = re.compile(r"\s*(?:- +)?([A-Za-z_][\w-]*):[ ]*\t.*")
-_DASH = re.compile(r"\s*[–—•‐‑] ")
-_ODD_BLANK = re.compile(r" *[\u00a0\u2000-\u200b\u202f\u3000]")
-_COMMENT = re.compile(r"(?:^|\s)//(?:\s|$)")
-_NO_BLANK = re.compile(r"\s*(?:- +)?([A-Za-z_][\w-]*):(?!//)\S.*")
-_NO_BLANK_AFTER_DASH = re.compile(r"\s*-[A-Za-z_][\w-]*:.*")
-_WINDOWS_PATH = re.compile(r"\"[A-Za-z]:\\|\"\\\\|\\[A-Z]")
-_TOML_PAIR = re.compile(r"(\s*[A-Za-z0-9_.-]+)\s*=\s*([A-Za-z/.~$<%][^#\"']*?)\s*(?:#.*)?")
-_TOML_COMMA = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*=\s*(\d+),(\d+)\s*(?:#.*)?")
+from orchestrator.core.first_use import regex
+
+_YAML_PAIR = regex(r"(\s*(?:- +)?)([A-Za-z_][\w-]*|<<): +(\S.*?)\s*")
+_TAB_AFTER_COLON = regex(r"\s*(?:- +)?([A-Za-z_][\w-]*):[ ]*\t.*")
+_DASH = regex(r"\s*[–—•‐‑] ")
+_ODD_BLANK = regex(r" *[\u00a0\u2000-\u200b\u202f\u3000]")
+_COMMENT = regex(r"(?:^|\s)//(?:\s|$)")
+_NO_BLANK = regex(r"\s*(?:- +)?([A-Za-z_][\w-]*):(?!//)\S.*")
+_NO_BLANK_AFTER_DASH = regex(r"\s*-[A-Za-z_][\w-]*:.*")
+_WINDOWS_PATH = regex(r"\"[A-Za-z]:\\|\"\\\\|\\[A-Z]")
+_TOML_PAIR = regex(r"(\s*[A-Za-z0-9_.-]+)\s*=\s*([A-Za-z/.~$<%][^#\"']*?)\s*(?:#.*)?")
+_TOML_COMMA = regex(r"\s*([A-Za-z0-9_.-]+)\s*=\s*(\d+),(\d+)\s*(?:#.*)?")
 _TOML_WORDS = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
 _STARTS = "\"'[{0123456789"
 _SMART = "“”„‘’«»"
-_SECRET = re.compile(r"env$|key|secret|token|passw|url|hook|auth", re.IGNORECASE)
+_SECRET = regex(r"env$|key|secret|token|passw|url|hook|auth", re.IGNORECASE)
 """Names of fields whose values are not repeated: a secret may stand there."""
 _IN_BRACES = 'quote the texts in braces and brackets (["*.txt"]), or write each in a line of its own'
 _NO_COLON = "could not find expected ':'"
-_BRACED_PAIR = re.compile(r"[{,]\s*([A-Za-z_][\w-]*)\s*:\s")
+_BRACED_PAIR = regex(r"[{,]\s*([A-Za-z_][\w-]*)\s*:\s")
 _STRAIGHT = 'use straight quotes: "…"'
 MOST = 200
 """Longest line that is shown again."""

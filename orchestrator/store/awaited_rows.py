@@ -13,21 +13,11 @@ from orchestrator.core.shards import AT_BACKEND, ShardId
 from orchestrator.store import bulk, records
 from orchestrator.store.database import Database
 from orchestrator.store.earlier_answers import AGE, answers_to
-from orchestrator.store.records import Earlier, earlier
+from orchestrator.store.records import Earlier, RowInFlight, awaits, earlier, place_elsewhere
 from orchestrator.store.rows import open_rows
 from orchestrator.store.tables import HAS_KEY, IS_AWAITING, IS_FRESH, requests, shards
 
 PAGE = 5000
-
-
-class RowInFlight(Struct, frozen=True):
-    """An open row whose shard was sent. `model` is the alias in the shard."""
-
-    job_id: JobId
-    seq: int
-    shard_id: ShardId
-    backend: str
-    model: str
 
 
 class AwaitedEnd(Struct, frozen=True):
@@ -142,7 +132,7 @@ class AwaitedRows:
                 by_id = _answers_by_id(tx, set(runs) - {job.id}, {row.custom_id: row.fingerprint for row in rows})
             for row in rows:
                 if (answer := by_id.get(row.custom_id) or by_key.get(row.cache_key)) is not None:
-                    found[row.seq] = _mark(answer.seq), answer.job_id
+                    found[row.seq] = place_elsewhere(answer.seq), answer.job_id
             left = {row.seq: row.cache_key for row in rows if row.seq not in found and row.cache_key is not None}
             in_flight = self.by_key(others, set(left.values()), checked=job.kind is JobKind.DOCUMENTS)
             found |= {seq: awaits(in_flight[key][0]) for seq, key in left.items() if key in in_flight}
@@ -162,7 +152,7 @@ class AwaitedRows:
             for job_id in jobs:
                 of = select(mine.c.seq).where(
                     mine.c.job_id == job_id,
-                    mine.c.twin_of == _mark(theirs.c.seq),
+                    mine.c.twin_of == place_elsewhere(theirs.c.seq),
                     mine.c.carried_from == theirs.c.job_id,
                     mine.c.settled_at.is_(None),
                 )
@@ -184,7 +174,7 @@ class AwaitedRows:
             theirs, on = bulk.beside(requests.alias("theirs"), _awaited_by(mine), tx.dialect)
             over = or_(theirs.c.state.is_(None), theirs.c.state != RequestState.PENDING)
             query = (
-                select(*columns, _mark(mine.twin_of).label("of_seq"))
+                select(*columns, place_elsewhere(mine.twin_of).label("of_seq"))
                 .select_from(mine.seq.table.outerjoin(theirs, on))
                 .where(mine.job_id == job_id, mine.twin_of < 0, mine.settled_at.is_(None), over)
             )
@@ -277,19 +267,9 @@ _ANSWER = [requests.c[name] for name in ("job_id", "seq", "custom_id", "fingerpr
 _ANSWERED = (requests.c.state == RequestState.SUCCEEDED, requests.c.released_at.is_(None))
 
 
-def awaits(row: RowInFlight) -> tuple[int, str]:
-    """Return `twin_of` and `carried_from` for a row that awaits this one."""
-    return _mark(row.seq), row.job_id
-
-
-def _mark(place: Any) -> Any:
-    """Convert the place of another job's row to a negative `twin_of`, and back."""
-    return -1 - place
-
-
 def _awaited_by(mine: Any) -> Callable[[Any], ColumnElement[bool]]:
     """Return the condition for the row that another row awaits."""
-    return lambda theirs: and_(theirs.job_id == mine.carried_from, theirs.seq == _mark(mine.twin_of))
+    return lambda theirs: and_(theirs.job_id == mine.carried_from, theirs.seq == place_elsewhere(mine.twin_of))
 
 
 _BACKEND = select(shards.c.backend).where(shards.c.id == requests.c.result_shard).scalar_subquery().label("backend")

@@ -19,6 +19,7 @@ from orchestrator.core.near_names import meant
 from orchestrator.core.shards import ShardId
 from orchestrator.store import bulk, job_figures
 from orchestrator.store.database import Database
+from orchestrator.store.records import FileMark, SeenDocument
 from orchestrator.store.tables import documents, events, jobs, tags
 
 
@@ -30,32 +31,6 @@ class Event(Struct, frozen=True):
     reason: str
     shard_id: str | None = None
     code: str | None = None
-
-
-class SeenDocument(Struct, frozen=True):
-    """A document as a build found it; `problem` is its error code if it could not be read.
-
-    `stamp` is the system's description of its file, None if untrustworthy; `content` identifies bytes and text.
-    For a row of a table, `file` is the table's key and `place` the row's place there. A table also has its own entry,
-    written with the entries of all its rows.
-    """
-
-    key: str
-    digest: str
-    size: int | None
-    problem: str | None
-    stamp: str | None = None
-    content: str | None = None
-    file: str | None = None
-    place: int | None = None
-
-
-class FileMark(Struct, frozen=True):
-    """Stored knowledge of a file: its stamp and content (None for a table); `digest` is of its bytes."""
-
-    stamp: str | None
-    content: str | None
-    digest: str
 
 
 def job_of(row: Any) -> Job:

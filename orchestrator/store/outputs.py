@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from hashlib import sha256
 
-from msgspec import Struct
 from sqlalchemy import select
 
-from orchestrator.core.model import JobId
 from orchestrator.store.database import Database
 from orchestrator.store.night_tables import outputs
-
-
-class WrittenOutput(Struct, frozen=True):
-    """A file or an object as orch last wrote it. `mark` identifies its content, None if unknown."""
-
-    place: str
-    series: str
-    job_id: JobId
-    mark: str | None
-    at: datetime
+from orchestrator.store.records import WrittenOutput
 
 
 class Outputs:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from datetime import datetime
 
-from msgspec import Struct
 from sqlalchemy import and_, func, select, true
 
 from orchestrator.core.model import JobId, RequestState, Span
@@ -13,27 +12,12 @@ from orchestrator.core.shards import ShardState
 from orchestrator.policy.prompt_cache import MARK
 from orchestrator.store.database import Database
 from orchestrator.store.learned_tables import proven_requests
+from orchestrator.store.records import SampleRow
 from orchestrator.store.tables import IS_CANARY, IS_WAITING, keeps_from, ledger, requests, shards
 
 NEWEST_SHARDS = 5
 """Batches of an earlier version whose requests are read for proofs."""
 PAGE = 1000
-
-
-class SampleRow(Struct, frozen=True):
-    """A row whose line shows the fields of its task's rows.
-
-    `span` is the place of its line; `rows` counts the rows of its task if known.
-    """
-
-    job_id: JobId
-    seq: int
-    endpoint: str
-    model: str
-    task: str
-    span: Span
-    max_output: int | None = None
-    rows: int = 1
 
 
 class Proofs:

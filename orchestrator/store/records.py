@@ -1,4 +1,4 @@
-"""Records of requests as the store exchanges them, and their table columns."""
+"""Records as the store exchanges them, and the table columns of requests. They need no database library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from decimal import Decimal
 from operator import attrgetter
 from typing import Any
 
-import msgspec
+from msgspec import Struct
 
 from orchestrator.core.model import FinishedRow, JobId, Outcome, Price, RequestState, Row, Span, Usage, Why
 from orchestrator.core.shards import ShardId
@@ -52,7 +52,7 @@ STATES = {state.value: state for state in RequestState}
 """States by column value; calling the class takes ten times as long."""
 
 
-class Earlier(msgspec.Struct, frozen=True):
+class Earlier(Struct, frozen=True):
     """An earlier run's outcome of a request; `facts` are the columns that carry over.
 
     `job_id` is the job that asked. `taken_from` is the backend and model if the answer is from a job of another file,
@@ -78,7 +78,7 @@ class Earlier(msgspec.Struct, frozen=True):
         return name if self.state is RequestState.SUCCEEDED else None
 
 
-class EarlierRow(msgspec.Struct, frozen=True):
+class EarlierRow(Struct, frozen=True):
     """Ingredients and state of an earlier run's row; an empty `fingerprint` means that its files are gone.
 
     `sent_model` is the model's name where its answer is from.
@@ -93,7 +93,7 @@ class EarlierRow(msgspec.Struct, frozen=True):
     sent_model: str | None
 
 
-class Settled(msgspec.Struct, frozen=True):
+class Settled(Struct, frozen=True):
     """A row's outcome, its cost (None: nothing is booked), and the possible cost of sends without an answer.
 
     `used` is the estimate behind the price, if the answer states no tokens.
@@ -105,7 +105,7 @@ class Settled(msgspec.Struct, frozen=True):
     used: Usage | None = None
 
 
-class InShard(msgspec.Struct, frozen=True):
+class InShard(Struct, frozen=True):
     """A row of a shard: its identity, the place of its request line, and the most tokens of its answer.
 
     `text_at`, `part` and `parts` are as in `Row`. `again` counts the requests that showed the model its fault;
@@ -126,7 +126,7 @@ class InShard(msgspec.Struct, frozen=True):
     parts: int | None = None
 
 
-class OpenRows(msgspec.Struct, frozen=True):
+class OpenRows(Struct, frozen=True):
     """Open rows of one kind: `bytes` of their lines, and the most tokens of their answers (None: no limit).
 
     `shard_id` is None for waiting rows, which avoid the backends in `avoid`.
@@ -141,6 +141,108 @@ class OpenRows(msgspec.Struct, frozen=True):
     rows: int
     bytes: int
     max_output: int | None
+
+
+class SeenDocument(Struct, frozen=True):
+    """A document as a build found it; `problem` is its error code if it could not be read.
+
+    `stamp` is the system's description of its file, None if untrustworthy; `content` identifies bytes and text.
+    For a row of a table, `file` is the table's key and `place` the row's place there. A table also has its own entry,
+    written with the entries of all its rows.
+    """
+
+    key: str
+    digest: str
+    size: int | None
+    problem: str | None
+    stamp: str | None = None
+    content: str | None = None
+    file: str | None = None
+    place: int | None = None
+
+
+class FileMark(Struct, frozen=True):
+    """Stored knowledge of a file: its stamp and content (None for a table); `digest` is of its bytes."""
+
+    stamp: str | None
+    content: str | None
+    digest: str
+
+
+class WrittenOutput(Struct, frozen=True):
+    """A file or an object as orch last wrote it. `mark` identifies its content, None if unknown."""
+
+    place: str
+    series: str
+    job_id: JobId
+    mark: str | None
+    at: datetime
+
+
+class RowInFlight(Struct, frozen=True):
+    """An open row whose shard was sent. `model` is the alias in the shard."""
+
+    job_id: JobId
+    seq: int
+    shard_id: ShardId
+    backend: str
+    model: str
+
+
+def awaits(row: RowInFlight) -> tuple[int, str]:
+    """Return `twin_of` and `carried_from` for a row that awaits this one."""
+    return place_elsewhere(row.seq), row.job_id
+
+
+def place_elsewhere(place: Any) -> Any:
+    """Convert the place of another job's row to a negative `twin_of`, and back."""
+    return -1 - place
+
+
+class SampleRow(Struct, frozen=True):
+    """A row whose line shows the fields of its task's rows.
+
+    `span` is the place of its line; `rows` counts the rows of its task if known.
+    """
+
+    job_id: JobId
+    seq: int
+    endpoint: str
+    model: str
+    task: str
+    span: Span
+    max_output: int | None = None
+    rows: int = 1
+
+
+class RefusalHold(Struct, frozen=True):
+    """The reason why rows of a job are not sent to a backend, in the provider's words.
+
+    `model` is the alias in the rows. `held_at` is when the refusal was last seen, `probe_at` when one row may be
+    tried, and `times` how often all rows were refused.
+    """
+
+    job_id: JobId
+    backend: str
+    model: str
+    task: str
+    code: str
+    message: str
+    held_at: datetime
+    probe_at: datetime
+    times: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stable form; documented in docs/reference/json.md."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "backend": self.backend,
+            "model": self.model,
+            "task": self.task,
+            "held_at": self.held_at.isoformat(timespec="seconds"),
+            "times": self.times,
+        }
 
 
 def earlier(row: Any) -> Earlier:

@@ -8,45 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
 
-from msgspec import Struct
 from sqlalchemy import ColumnElement, Connection, delete, exists, func, literal_column, select, update
 
 from orchestrator.core.model import JobId, RequestState
 from orchestrator.store.database import Database
 from orchestrator.store.learned_tables import refusal_holds
+from orchestrator.store.records import RefusalHold
 from orchestrator.store.tables import IS_TWIN, IS_WAITING, keeps_from, requests, shards
-
-
-class RefusalHold(Struct, frozen=True):
-    """The reason why rows of a job are not sent to a backend, in the provider's words.
-
-    `model` is the alias in the rows. `held_at` is when the refusal was last seen, `probe_at` when one row may be
-    tried, and `times` how often all rows were refused.
-    """
-
-    job_id: JobId
-    backend: str
-    model: str
-    task: str
-    code: str
-    message: str
-    held_at: datetime
-    probe_at: datetime
-    times: int = 1
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the stable form; documented in docs/reference/json.md."""
-        return {
-            "code": self.code,
-            "message": self.message,
-            "backend": self.backend,
-            "model": self.model,
-            "task": self.task,
-            "held_at": self.held_at.isoformat(timespec="seconds"),
-            "times": self.times,
-        }
 
 
 class RefusalHolds:

@@ -1,18 +1,9 @@
-"""All verbs on one database; rarely used ones are imported on use."""
+"""All verbs on one database, imported on use: who names `Store` as a type needs no database library."""
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING
-
-from orchestrator.store.database import Database
-from orchestrator.store.earlier_answers import Known
-from orchestrator.store.jobs import Jobs
-from orchestrator.store.ledger import Ledger
-from orchestrator.store.rows import Rows
-from orchestrator.store.schedules import Schedules
-from orchestrator.store.shards import Shards
-from orchestrator.store.sizes import Sizes
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,11 +12,14 @@ if TYPE_CHECKING:
     from orchestrator.store.awaited_rows import AwaitedRows
     from orchestrator.store.comparisons import Comparisons
     from orchestrator.store.daemon_fence import DaemonFence, DaemonFences
+    from orchestrator.store.earlier_answers import Known
     from orchestrator.store.engines import EngineHolds, MeasuredRates
     from orchestrator.store.escalations import Escalations
     from orchestrator.store.failures import Failures
     from orchestrator.store.forecasts import Forecasts, Observations
     from orchestrator.store.gc import Removals
+    from orchestrator.store.jobs import Jobs
+    from orchestrator.store.ledger import Ledger
     from orchestrator.store.limits import LearnedLimits
     from orchestrator.store.lookups import Lookups
     from orchestrator.store.lost_rows import LostRows
@@ -36,177 +30,69 @@ if TYPE_CHECKING:
     from orchestrator.store.reduce_rows import Stages
     from orchestrator.store.refusal_holds import RefusalHolds
     from orchestrator.store.refused_fields import RefusedFields
+    from orchestrator.store.rows import Rows
+    from orchestrator.store.schedules import Schedules
+    from orchestrator.store.shards import Shards
+    from orchestrator.store.sizes import Sizes
     from orchestrator.store.traces import Traces
 
 
+_MODULES = {
+    "jobs": "jobs", "rows": "rows", "known": "earlier_answers", "sizes": "sizes", "shards": "shards",
+    "ledger": "ledger", "schedules": "schedules", "alerts": "alerts", "awaited": "awaited_rows",
+    "checked": "quality", "escalations": "escalations", "comparisons": "comparisons", "failures": "failures",
+    "engine_holds": "engines", "engine_rates": "engines", "forecasts": "forecasts", "removals": "gc",
+    "limits": "limits", "observations": "forecasts", "lookups": "lookups", "proofs": "proofs", "lost": "lost_rows",
+    "outputs": "outputs", "quarantine": "quarantine", "refused_fields": "refused_fields", "holds": "refusal_holds",
+    "stages": "reduce_rows", "traces": "traces", "daemon_fences": "daemon_fence",
+}  # fmt: skip
+"""The module of each of the verbs below."""
+
+
 class Store:
-    """All verbs on one database."""
+    """All verbs on one database. Each is imported at its first use."""
+
+    jobs: Jobs  # a row for each job; tags, events, documents
+    rows: Rows  # a row for each request: identity, state, and the place of its result line
+    known: Known  # earlier outcomes of requests, other jobs' answers, equal rows
+    sizes: Sizes  # amounts of work in rows, in tokens
+    shards: Shards  # a row for each batch; moves by compare-and-set
+    ledger: Ledger  # a line for every row with a paid answer
+    schedules: Schedules  # schedules and their nights
+    alerts: AlertRecords  # messages to people
+    awaited: AwaitedRows  # rows that await another job's rows
+    checked: Checked  # canary rows and known answers
+    escalations: Escalations  # answers that are re-asked
+    comparisons: Comparisons  # two runs side by side
+    failures: Failures  # failed rows, and since when they fail
+    engine_holds: EngineHolds  # GPUs that engines have held
+    engine_rates: MeasuredRates  # measured throughput of our own engines
+    forecasts: Forecasts  # forecasts and actual results
+    removals: Removals  # database work of gc
+    limits: LearnedLimits  # limits and pauses learned from refusals
+    observations: Observations  # other inputs of plans: progress of engines, finishing times of jobs
+    lookups: Lookups  # rows by document, with the places of their request lines
+    proofs: Proofs  # sets of fields that models have answered
+    lost: LostRows  # rows that were paid for and whose answers are lost
+    outputs: Outputs  # outputs written outside the home
+    quarantine: Quarantine  # failures that are not asked again
+    refused_fields: RefusedFields  # fields that models have refused
+    holds: RefusalHolds  # rows that wait because a backend refuses all of their kind
+    stages: Stages  # rows that wait for the answers to their documents' parts
+    traces: Traces  # telemetry of jobs and shards
+    daemon_fences: DaemonFences  # the right of a home's daemon to write
 
     def __init__(self, url: str, *, timeout: float = 10.0, fence: DaemonFence | None = None) -> None:
+        from orchestrator.store.database import Database
+
         self._database = Database(url, timeout=timeout, fence=fence)
-        self.jobs = Jobs(self._database)
-        self.rows = Rows(self._database)
-        self.known = Known(self._database)
-        self.sizes = Sizes(self._database)
-        self.shards = Shards(self._database)
-        self.ledger = Ledger(self._database)
-        self.schedules = Schedules(self._database)
 
-    # `orch status` needs only these; the rest is imported on use.
-
-    @cached_property
-    def alerts(self) -> AlertRecords:
-        """Messages to people."""
-        from orchestrator.store.alerts import AlertRecords
-
-        return AlertRecords(self._database)
-
-    @cached_property
-    def awaited(self) -> AwaitedRows:
-        """Rows that await another job's rows."""
-        from orchestrator.store.awaited_rows import AwaitedRows
-
-        return AwaitedRows(self._database)
-
-    @cached_property
-    def checked(self) -> Checked:
-        """Canary rows and known answers."""
-        from orchestrator.store.quality import Checked
-
-        return Checked(self._database)
-
-    @cached_property
-    def escalations(self) -> Escalations:
-        """Answers that are re-asked."""
-        from orchestrator.store.escalations import Escalations
-
-        return Escalations(self._database)
-
-    @cached_property
-    def comparisons(self) -> Comparisons:
-        """Two runs side by side."""
-        from orchestrator.store.comparisons import Comparisons
-
-        return Comparisons(self._database)
-
-    @cached_property
-    def failures(self) -> Failures:
-        """Failed rows, and since when they fail."""
-        from orchestrator.store.failures import Failures
-
-        return Failures(self._database)
-
-    @cached_property
-    def engine_holds(self) -> EngineHolds:
-        """GPUs that engines have held."""
-        from orchestrator.store.engines import EngineHolds
-
-        return EngineHolds(self._database)
-
-    @cached_property
-    def engine_rates(self) -> MeasuredRates:
-        """Measured throughput of our own engines."""
-        from orchestrator.store.engines import MeasuredRates
-
-        return MeasuredRates(self._database)
-
-    @cached_property
-    def forecasts(self) -> Forecasts:
-        """Forecasts and actual results."""
-        from orchestrator.store.forecasts import Forecasts
-
-        return Forecasts(self._database)
-
-    @cached_property
-    def removals(self) -> Removals:
-        """Database work of gc."""
-        from orchestrator.store.gc import Removals
-
-        return Removals(self._database)
-
-    @cached_property
-    def limits(self) -> LearnedLimits:
-        """Lessons from refusals."""
-        from orchestrator.store.limits import LearnedLimits
-
-        return LearnedLimits(self._database)
-
-    @cached_property
-    def observations(self) -> Observations:
-        """Inputs of plans besides shards."""
-        from orchestrator.store.forecasts import Observations
-
-        return Observations(self._database)
-
-    @cached_property
-    def lookups(self) -> Lookups:
-        """Single rows."""
-        from orchestrator.store.lookups import Lookups
-
-        return Lookups(self._database)
-
-    @cached_property
-    def proofs(self) -> Proofs:
-        """Sets of fields that models have answered."""
-        from orchestrator.store.proofs import Proofs
-
-        return Proofs(self._database)
-
-    @cached_property
-    def lost(self) -> LostRows:
-        """Rows that were paid for and whose answers are lost."""
-        from orchestrator.store.lost_rows import LostRows
-
-        return LostRows(self._database)
-
-    @cached_property
-    def outputs(self) -> Outputs:
-        """Outputs written outside the home."""
-        from orchestrator.store.outputs import Outputs
-
-        return Outputs(self._database)
-
-    @cached_property
-    def quarantine(self) -> Quarantine:
-        """Failures that are not asked again."""
-        from orchestrator.store.quarantine import Quarantine
-
-        return Quarantine(self._database)
-
-    @cached_property
-    def refused_fields(self) -> RefusedFields:
-        """Fields that models have refused."""
-        from orchestrator.store.refused_fields import RefusedFields
-
-        return RefusedFields(self._database)
-
-    @cached_property
-    def holds(self) -> RefusalHolds:
-        """Rows that wait because a backend refuses all of their kind."""
-        from orchestrator.store.refusal_holds import RefusalHolds
-
-        return RefusalHolds(self._database)
-
-    @cached_property
-    def stages(self) -> Stages:
-        """Rows that wait for the answers to their documents' parts."""
-        from orchestrator.store.reduce_rows import Stages
-
-        return Stages(self._database)
-
-    @cached_property
-    def traces(self) -> Traces:
-        """Telemetry of jobs and shards."""
-        from orchestrator.store.traces import Traces
-
-        return Traces(self._database)
-
-    @cached_property
-    def daemon_fences(self) -> DaemonFences:
-        """The right of a home's daemon to write."""
-        from orchestrator.store.daemon_fence import DaemonFences
-
-        return DaemonFences(self._database)
+    def __getattr__(self, name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(name)
+        verbs = getattr(import_module(f"orchestrator.store.{_MODULES[name]}"), Store.__annotations__[name])
+        setattr(self, name, verbs(self._database))
+        return getattr(self, name)
 
     @property
     def is_shared(self) -> bool:

@@ -6,8 +6,7 @@ from msgspec.structs import replace
 
 from orchestrator.core.model import RequestState, Why
 from orchestrator.store import Store
-from orchestrator.store.jobs import FileMark, SeenDocument
-from orchestrator.store.records import EarlierRow
+from orchestrator.store.records import EarlierRow, FileMark, SeenDocument
 from tests.contract.test_store_jobs import seen
 from tests.support.stored import NOW, added, failed, job, later, row, settle, sharded
 

@@ -17,7 +17,7 @@ from orchestrator.core.schedules import NightState
 from orchestrator.store import Store
 from orchestrator.store.alerts import Told
 from orchestrator.store.database import migrations_folder
-from orchestrator.store.outputs import WrittenOutput
+from orchestrator.store.records import WrittenOutput
 from tests.support.stored import NOW, added, job, later
 
 

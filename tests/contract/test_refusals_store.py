@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from orchestrator.core.model import JobId, RequestState
 from orchestrator.policy.row_errors import is_passing
 from orchestrator.store import Store
-from orchestrator.store.refusal_holds import RefusalHold
+from orchestrator.store.records import RefusalHold
 from orchestrator.store.refused_fields import BELIEVED_FOR, LearnedField
 from tests.support.stored import CHAT, NOW, added, avoided, job, later, row, settle, sharded, succeeded
 

@@ -20,8 +20,7 @@ from orchestrator.core.shards import ShardId
 from orchestrator.policy.sharding import Range
 from orchestrator.settings.model_lists import Step
 from orchestrator.store import Store
-from orchestrator.store.jobs import SeenDocument
-from orchestrator.store.records import Settled
+from orchestrator.store.records import SeenDocument, Settled
 from orchestrator.store.reduce_rows import UnaskedRow, Unmade
 from tests.support.filled import (
     BIG,

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Table, text
 from orchestrator.core.model import JobId, Row, Span
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.store import Store
-from orchestrator.store.jobs import SeenDocument
+from orchestrator.store.records import SeenDocument
 from orchestrator.store.tables import documents, ledger, requests
 from tests.support.stored import NOW, failed, job, later, row, settle, shard, succeeded
 from tests.support.stored import ranges as ranges_of

@@ -36,8 +36,7 @@ from orchestrator.settings.config import ReadingSettings
 from orchestrator.settings.home import Home
 from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
-from orchestrator.store.awaited_rows import awaits
-from orchestrator.store.records import Earlier
+from orchestrator.store.records import Earlier, awaits
 
 MANY = 5000
 """Rows from which the database updates its statistics, which may take a tenth of a second."""

@@ -22,8 +22,7 @@ from orchestrator.pipeline.build.reuse import REASK, Asked, holding, may_take
 from orchestrator.policy.requests import Builder, Built
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
-from orchestrator.store.jobs import FileMark, SeenDocument
-from orchestrator.store.records import Earlier
+from orchestrator.store.records import Earlier, FileMark, SeenDocument
 
 if TYPE_CHECKING:
     from orchestrator.documents import Document, Listed, Readers, UnreadableDocument

@@ -23,7 +23,7 @@ from orchestrator.policy.cache_keys import has_one_answer
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.requests import Built
 from orchestrator.store import Store
-from orchestrator.store.awaited_rows import RowInFlight
+from orchestrator.store.records import RowInFlight
 
 
 def takes_answers(job: Job) -> bool:

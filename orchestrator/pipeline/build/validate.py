@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -116,16 +117,17 @@ class _Read(Struct):
 
 
 def check_file(
-    path: Path, config: Config, now: Callable[[], datetime], store: Store | None = None, *, scope: Scope = EVERYTHING,
+    path: Path, config: Config, now: Callable[[], datetime],
+    opened: Callable[[], AbstractContextManager[Store | None]] = nullcontext, *, scope: Scope = EVERYTHING,
     progress: builder.Progress = lambda documents, requests, expected: None, lists: bool = False,
 ) -> ValidatedFile:  # fmt: skip
     """Check a job file and its documents, or a batch file, and test its output. Raises OrchError with all mistakes.
 
-    Without a `store`, files that orch wrote before are unknown. `scope` limits the documents and tasks. `lists` names
-    what was not read.
+    The store is `opened` only for an output: without one, files that orch wrote before are unknown. `scope` limits
+    the documents and tasks. `lists` names what was not read.
     """
     kind = kind_of(path)
-    home = "" if store is None else Home(config.home).identity()
+    home = Home(config.home).identity() if Home(config.home).has_identity else ""
     if kind is JobKind.BATCH:
         selection = Selection(scope)
         ids = (checked.custom_id for checked, _ in batch_lines(path))
@@ -145,7 +147,7 @@ def check_file(
         *_wrong_gold(path, spec, known, read, is_whole=is_whole),
         *_tried(lambda: _routed(config, job)),
         *_tried(lambda: check_deadline(job)),
-        *_tried(lambda: check_output(store, job)),
+        *(_tried(lambda: _check_output(opened, job)) if spec.output is not None else ()),
     ]
     if mistakes:
         raise _joined(mistakes)
@@ -161,6 +163,11 @@ def check_file(
         read.ignored.to_json(),
         read.ignored.listed,
     )
+
+
+def _check_output(opened: Callable[[], AbstractContextManager[Store | None]], job: Job) -> None:
+    with opened() as store:
+        check_output(store, job)
 
 
 def _fill(

@@ -21,8 +21,7 @@ from orchestrator.policy import results
 from orchestrator.policy.results import NOT_EXECUTED, RowRefusal
 from orchestrator.policy.row_errors import BAD_ANSWERS, Disposition, RowVerdict, classify
 from orchestrator.store import Store
-from orchestrator.store.records import InShard
-from orchestrator.store.refusal_holds import RefusalHold
+from orchestrator.store.records import InShard, RefusalHold
 
 FIRST_PROBE, LONGEST_PROBE = timedelta(minutes=15), timedelta(hours=6)
 """Wait before one of the held rows is tried; each refusal doubles it."""

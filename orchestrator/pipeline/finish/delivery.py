@@ -22,7 +22,7 @@ from orchestrator.pipeline.finish.outputs import places
 from orchestrator.settings.job_spec import Output
 from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
-from orchestrator.store.outputs import WrittenOutput
+from orchestrator.store.records import WrittenOutput
 
 PROBE_SECONDS = 30.0
 """How long to wait for an output to say if it can be written."""

@@ -35,7 +35,7 @@ from orchestrator.settings.source_lines import line_of, spell
 from orchestrator.settings.stored_spec import spec_of, tasks_of
 from orchestrator.settings.task_spec import Task
 from orchestrator.store import Store
-from orchestrator.store.refusal_holds import RefusalHold
+from orchestrator.store.records import RefusalHold
 
 Aliases = frozenset[str]
 ANY_ENDPOINT: frozenset[str] | None = None

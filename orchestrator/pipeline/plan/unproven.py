@@ -20,7 +20,7 @@ from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import is_of
 from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
-from orchestrator.store.proofs import SampleRow
+from orchestrator.store.records import SampleRow
 
 MOST_READ = 10_000
 """Most rows of a batch file whose fields are read, as each may have others."""
