@@ -42,6 +42,8 @@ from tests.support.schedules import (
 
 SPEED = 900.0
 """Virtual seconds a second: a batch of minutes takes less than one."""
+SPEED_TO_THE_END = 16 * SPEED
+"""And once nobody kills it any more: a file that lacks a row is read again for a day."""
 MAX_CONCURRENCY = 16
 LATENCY_MS = 40
 # The rows in flight, and those answered in the 100 ms before, which may not be durable yet.
@@ -207,6 +209,7 @@ class KillRun:
         return next((state for state in order if state in states), "building" if jobs else "starting")
 
     def _finish(self) -> None:
+        self._provider.clock.set(speed=SPEED_TO_THE_END)
         done = self._orch(*self._command(), env=self._env, timeout=LONGEST_RUN)
         if done.returncode not in ENDED:
             self.report.broken.append(f"the last run ended with {done.returncode}: {done.stderr[-2000:]}")
