@@ -25,7 +25,8 @@ def _tag(data: Any) -> str:
 def _read(data: Any) -> Any:
     tag = _tag(data)
     if ByKind.member(tag) is None:
-        raise PydanticCustomError("unknown_kind", f"kind must be one of {', '.join({**_OURS, **hosted_kinds()})}")
+        kinds = sorted({**_OURS, **hosted_kinds()}, key="sync".__eq__)  # last, as it is the rarest
+        raise PydanticCustomError("unknown_kind", f"kind must be one of {', '.join(kinds)}")
     return _reader(tag).validate_python(data)
 
 
