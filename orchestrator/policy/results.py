@@ -248,11 +248,13 @@ def outcome(
     check: AnswerCheck | None,
     bound: Callable[[], Bound | None] = no_bound,
     sent: Callable[[], SentDocument | None] = lambda: None,
+    *,
+    by_token: bool = True,
 ) -> Outcome | NotExecuted:
     """Return a row's outcome by its result line. `found.line` must be a result line.
 
     `bound` returns the bound that was sent for the answer, None if not known for certain. `sent` returns the document
-    in which its quotes are searched.
+    in which its quotes are searched. Only rows paid `by_token` can have a use that no price covers.
     """
     line = found.line
     assert line is not None
@@ -295,7 +297,7 @@ def outcome(
     if grounding is not None:
         is_unverifiable = problem is None and grounding.is_unverifiable
         ended = replace(ended, quotes=grounding.to_json(), unverifiable=is_unverifiable)
-    if used := unpriced(body, head.tokens.input + head.tokens.output):
+    if by_token and (used := unpriced(body, head.tokens.input + head.tokens.output)):
         ended = replace(ended, unpriced=used)
     if answer is not None and check is not None and problem is None and check.is_repaired(answer):
         ended = replace(ended, repaired=True)

@@ -225,7 +225,8 @@ class _Settlement:
         ended = self._ended
         try:
             bound, sent = partial(self._bound, row), partial(self._sent.of, row)
-            return results.outcome(row.seq, kind, found, ended.checks.get(row.task), bound, sent)
+            check, by_token = ended.checks.get(row.task), not ended.handle.upstreams
+            return results.outcome(row.seq, kind, found, check, bound, sent, by_token=by_token)
         except Exception as error:
             log.exception("%s: the result of row %s cannot be read", ended.shard.id, row.custom_id)
             return results.unreadable(row.seq, kind, found, f"{type(error).__name__}: {error}")
