@@ -58,7 +58,9 @@ class KilledKernel:
         dice = random.Random(41)
         for _ in range(kills):
             before, more = self._asked(), dice.randint(1, most_calls)
-            process = start_script(self._script, self.home, self._env, self._said)
+            # An interpreter's own end is part of what an interrupt leaves behind.
+            is_fresh = blow is signal.SIGINT
+            process = start_script(self._script, self.home, self._env, self._said, is_fresh=is_fresh)
             wait_until(lambda: process.poll() is not None or self._asked() >= before + more, LONGEST_RUN)  # noqa: B023
             if process.poll() is not None:
                 break

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import CONFIG
+from tests.support.cli import CONFIG, Process
+from tests.support.forking import fork
 from tests.support.process import ROOT
 
 
@@ -21,16 +22,21 @@ def use_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCH_CONFIG", str(home / CONFIG))
 
 
-def start_script(script: Path, home: Path, env: Mapping[str, str], said: Path) -> subprocess.Popen[bytes]:
-    """Run a script of a caller in a session of its own."""
+def start_script(script: Path, home: Path, env: Mapping[str, str], said: Path, *, is_fresh: bool = False) -> Process:
+    """Run a script of a caller in a session of its own: forked, unless a fresh interpreter is wanted."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ORCH_")}
     given = {"ORCH_HOME": str(home), "ORCH_CONFIG": str(home / CONFIG), "PYTHONPATH": str(ROOT)}
-    with said.open("ab") as output:
+    with said.open("ab") as output, Path(os.devnull).open("rb") as nothing:
+        if not is_fresh:
+            files = (nothing.fileno(), output.fileno(), output.fileno())
+            return fork(
+                "tests.support.caller", [str(script)], files=files, env=kept | given | dict(env), cwd=script.parent
+            )
         return subprocess.Popen(
             [sys.executable, str(script)],
             env=kept | given | dict(env),
             cwd=script.parent,
-            stdin=subprocess.DEVNULL,
+            stdin=nothing,
             stdout=output,
             stderr=output,
             start_new_session=True,

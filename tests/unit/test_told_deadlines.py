@@ -67,8 +67,8 @@ def test_what_is_told_as_sure_comes_true_over_thousands_of_nights() -> None:
 
 @pytest.mark.slow
 def test_a_month_whose_budget_is_used_up_is_not_told_as_sure() -> None:
-    """The budget covers the first night. The others wait for it, and are not told to be in time."""
-    result = run(replace(JUDGED["judged-month"], monthly=4.0), 3, 3, alone=True)
+    """The budget covers the first night. The second waits for it, and is not told to be in time."""
+    result = run(replace(JUDGED["judged-month"], monthly=4.0), 3, 2, alone=True)
     told = sure([result])
     assert 0 < result.possible < result.jobs
     assert result.ours.in_time == 1.0
