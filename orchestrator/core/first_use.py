@@ -1,4 +1,4 @@
-"""Regular expressions that are compiled at their first use: a command uses few of those that it imports."""
+"""Regular expressions compiled at their first use, as most commands need few patterns."""
 
 from __future__ import annotations
 
