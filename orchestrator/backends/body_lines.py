@@ -10,8 +10,8 @@ from orchestrator.backends import line_digest
 from orchestrator.backends.files import request_lines
 from orchestrator.core import batch_api
 
-IdOf = Callable[[msgspec.Raw], bytes]
-"""Returns a row's id as it is sent, as JSON, from our own."""
+Spelling = Callable[[msgspec.Raw], bytes]
+"""Returns a row's id or body as it is sent, as JSON, from our own."""
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -27,10 +27,12 @@ _decode_addressed = msgspec.json.Decoder(_Addressed).decode
 decode_line = msgspec.json.Decoder(_Line).decode
 
 
-def body_lines(lines: Iterable[bytes], id_of: IdOf = bytes, blanks: bytes = b"") -> Iterator[bytes]:
+def body_lines(
+    lines: Iterable[bytes], id_of: Spelling = bytes, blanks: bytes = b"", *, body_of: Spelling = bytes
+) -> Iterator[bytes]:
     """Yield our lines without method and address; the first one has these `blanks`. Raises InputError."""
     for found in request_lines(lines, decode_line):
-        yield b'{"custom_id":%b,%b"body":%b}\n' % (id_of(found.custom_id), blanks, bytes(found.body))
+        yield b'{"custom_id":%b,%b"body":%b}\n' % (id_of(found.custom_id), blanks, body_of(found.body))
         blanks = b""
 
 
@@ -41,10 +43,10 @@ def addressed_lines(lines: Iterable[bytes], path: str) -> Iterator[bytes]:
         yield b'{"custom_id":%b,"method":"POST","url":%b,"body":%b}\n' % (found.custom_id, url, found.body)
 
 
-def sent_line(line: bytes) -> tuple[str, bytes]:
+def sent_line(line: bytes, body_of: Spelling = bytes) -> tuple[str, bytes]:
     """Return the id in a line and the digest of its request, the same with and without method and address."""
     try:
         found = decode_line(line)
-        return msgspec.json.decode(found.custom_id, type=str), line_digest(bytes(found.body))
+        return msgspec.json.decode(found.custom_id, type=str), line_digest(body_of(found.body))
     except batch_api.JSON_ERRORS:
         return "", line_digest(line)

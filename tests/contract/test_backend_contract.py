@@ -15,6 +15,8 @@ import pytest
 from orchestrator.backends import Backend
 from orchestrator.backends.anthropic.batches import AnthropicBatches
 from orchestrator.backends.bedrock import PACKAGE as BEDROCK
+from orchestrator.backends.fireworks import PACKAGE as FIREWORKS
+from orchestrator.backends.fireworks.settings import FireworksBackend
 from orchestrator.backends.gemini import PACKAGE as GEMINI
 from orchestrator.backends.gemini.settings import GeminiBackend
 from orchestrator.backends.mistral import PACKAGE as MISTRAL
@@ -72,6 +74,11 @@ def _anthropic(emulator: Emulator, key: str) -> Backend:
 def _mistral(emulator: Emulator, key: str) -> Backend:
     settings = MistralBackend(kind="mistral", base_url=emulator.url_of("mistral"), api_key_env="K")
     return MISTRAL.open(settings, BackendAccess("it", key))
+
+
+def _fireworks(emulator: Emulator, key: str) -> Backend:
+    settings = FireworksBackend(kind="fireworks", base_url=emulator.url_of("fireworks"), account="a", api_key_env="K")
+    return FIREWORKS.open(settings, BackendAccess("it", key))
 
 
 def _together(emulator: Emulator, key: str) -> Backend:
@@ -157,6 +164,7 @@ OPENED: dict[str, tuple[Opening, str]] = {
     "siliconflow": (_compatible("siliconflow"), "gpt-4.1-mini"),
     "anthropic": (_anthropic, "claude-sonnet-5-5"),
     "mistral": (_mistral, "mistral-small-latest"),
+    "fireworks": (_fireworks, "gpt-4.1-mini"),
     "together": (_together, "gpt-4.1-mini"),
     "gemini": (_gemini, "gemini-3.8-flash"),
     "bedrock": (_bedrock, NOVA),

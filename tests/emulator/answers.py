@@ -75,6 +75,11 @@ class Asked:
         return int.from_bytes(self.digest, "big")
 
 
+def with_model(body: Body, model: str | None) -> Body:
+    """A body whose model stands on its batch."""
+    return body if isinstance(body.model, str) else msgspec.structs.replace(body, model=model)
+
+
 def read(body: Body, endpoint: str) -> Asked:
     """Any body that has been decoded; what is not as it should be has no text."""
     pieces = list(_texts(body, endpoint))

@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 from tests.emulator import (
     anthropic_api,
     bedrock_api,
+    fireworks_api,
     gemini_api,
     mistral_api,
     openai_batches,
@@ -62,6 +63,7 @@ PREFIXES = {
     "/bedrock": "bedrock",
     "/vertex": "vertex",
     "/together/v1": "together",
+    "/fireworks": "fireworks",
     "/zhipu/v4": "zhipu",
     "/siliconflow/v1": "siliconflow",
     **{f"/{flavour}/v1": flavour for flavour in SYNCHRONOUS},
@@ -161,6 +163,22 @@ _TOGETHER = {
     "POST /files/upload": "upload",
     "POST /files/{}/preprocess": "preprocess",
 }
+_ACCOUNT = "/v1/accounts/[^/]+"
+_FIREWORKS = {
+    f"POST {_ACCOUNT}/datasets": "create_dataset",
+    f"GET {_ACCOUNT}/datasets": "files",
+    f"POST {_ACCOUNT}/datasets/{{}}:upload": "upload",
+    f"GET {_ACCOUNT}/datasets/{{}}:getDownloadEndpoint": "endpoint",
+    f"GET {_ACCOUNT}/datasets/{{}}": "file",
+    f"DELETE {_ACCOUNT}/datasets/{{}}": "delete_file",
+    f"POST {_ACCOUNT}/batchInferenceJobs": "create",
+    f"GET {_ACCOUNT}/batchInferenceJobs": "list",
+    f"GET {_ACCOUNT}/batchInferenceJobs/{{}}": "retrieve",
+    f"DELETE {_ACCOUNT}/batchInferenceJobs/{{}}": "cancel",
+    f"GET {_ACCOUNT}/models": "models",
+    "GET /signed/(.+)": "content",
+    "POST /inference/v1/chat/completions": "chat",
+}
 _OTHERS = {
     "anthropic": _ANTHROPIC,
     "mistral": _MISTRAL,
@@ -168,6 +186,7 @@ _OTHERS = {
     "bedrock": _BEDROCK,
     "vertex": _VERTEX,
     "together": _TOGETHER,
+    "fireworks": _FIREWORKS,
     "xai": _XAI,
 }
 ROUTES = {
@@ -202,6 +221,7 @@ VERBS = {
     "bedrock": bedrock_api.VERBS,
     "vertex": vertex_api.VERBS,
     "together": together_api.VERBS,
+    "fireworks": fireworks_api.VERBS,
     "xai": xai_api.VERBS,
 }
 
@@ -282,7 +302,7 @@ class App:
             return str(self.world.begun[call.query["upload_id"]]["account"])
         if call.flavour == "gemini":
             key = request.headers.get("x-goog-api-key", "")
-        if (call.flavour, call.verb) in (("vertex", "token"), ("together", "put")):
+        if (call.flavour, call.verb) in (("vertex", "token"), ("together", "put"), ("fireworks", "content")):
             return ""
         known = self.world.settings.accounts
         if not key or (known and key not in known):
@@ -360,7 +380,7 @@ class App:
             match call.verb:
                 case "create" | "chat" if call.flavour == "gemini":
                     return call.name
-                case "create" if call.flavour == "vertex":
+                case "create" if call.flavour in ("vertex", "fireworks"):
                     return str(call.json().get("model")).rpartition("/")[2]
                 case "chat" if call.flavour == "vertex":
                     return call.name.rpartition("/")[2]

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tests.emulator import bedrock_lines, vertex_lines
-from tests.emulator.answers import MESSAGES, decode_body, read
+from tests.emulator.answers import MESSAGES, decode_body, read, with_model
 from tests.emulator.batch import Batch
 from tests.emulator.gemini_lines import asked_of, decode_row
 from tests.emulator.results import decode_request
@@ -106,7 +106,7 @@ def _asked(batch: Batch, raw: bytes) -> tuple[str, str, str]:
         asked, custom_id = asked_of(request, batch.model or ""), vertex_lines.spoken(request)
     else:
         line = decode_line(raw)
-        asked, custom_id = read(decode_body(line.body), batch.endpoint), line.custom_id  # type: ignore[arg-type]
+        asked, custom_id = read(with_model(decode_body(line.body), batch.model), batch.endpoint), line.custom_id  # type: ignore[arg-type]
     return custom_id, asked.digest.hex(), asked.body.model
 
 

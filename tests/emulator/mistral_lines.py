@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tests.emulator.answers import decode_body, read
+from tests.emulator.answers import decode_body, read, with_model
 from tests.emulator.errors import Refusal, problem_of
 from tests.emulator.refusals import refusal_of
 from tests.emulator.rowfaults import MARK, marked
@@ -55,7 +55,7 @@ def check(path: Path, endpoint: str, model: str, *, is_truthful: bool) -> Checke
     for _, start, raw in lines_of(path):
         line = decode_line(raw)
         told = msgspec.json.decode(line.body)
-        body = decode_body(line.body)
+        body = with_model(decode_body(line.body), model)
         asked = read(body, endpoint)
         index = len(found.draft.starts)
         refused = refusal_of("mistral", endpoint, {"model": model, **told}) if is_truthful else None

@@ -61,7 +61,7 @@ def _answer(**more: Any) -> Change:
 
 def _status(change: Callable[[int], object]) -> Change:
     def apply(line: Json) -> None:
-        if line.get("response"):
+        if "status_code" in (line.get("response") or {}):
             line["response"]["status_code"] = change(line["response"]["status_code"])
 
     return apply

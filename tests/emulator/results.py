@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tests.emulator.answers import MESSAGES, answer, decode_body, read
+from tests.emulator.answers import MESSAGES, answer, decode_body, read, with_model
 from tests.emulator.batch import Batch
 from tests.emulator.errors import Json, anthropic_error, failed_row, mistral_error, problem_of
 from tests.emulator.oddlines import odd_line
@@ -112,7 +112,7 @@ _UNRUN = {
 
 def _openai_row(batch: Batch, line: Line, effect: Effect, settings: Settings) -> Json:
     assert isinstance(line.body, msgspec.Raw)
-    asked = read(decode_body(line.body), batch.endpoint)
+    asked = read(with_model(decode_body(line.body), batch.model), batch.endpoint)
     name = hashlib.blake2b(f"{batch.id}:{line.custom_id}".encode(), digest_size=12).hexdigest()
     row: Json = {"id": f"batch_req_{name}", "custom_id": line.custom_id, "response": None, "error": None}
     if effect.unrun is not None:
@@ -129,10 +129,12 @@ def _openai_row(batch: Batch, line: Line, effect: Effect, settings: Settings) ->
         problem = effect.problem or problem_of(effect.status, effect.code)
         problem = replace(problem, message=effect.message or problem.message)
         body = {"error": problem.json()}
-        if batch.flavour == "together":
+        if batch.flavour in ("together", "fireworks"):
             return failed_row(line.custom_id, effect.status, problem)
         if batch.flavour == "mistral":
             body = json.dumps(mistral_error(effect.status, problem))
+    if batch.flavour == "fireworks":
+        return {"custom_id": line.custom_id, "response": body}
     if batch.flavour == "mistral":
         row["response"] = {"status_code": effect.status, "body": json.dumps(body) if effect.is_string else body}
         return row

@@ -76,6 +76,7 @@ class World:
         self.files: dict[str, StoredFile] = {}
         self.batches: dict[str, Batch] = {}
         self.begun: dict[str, Json] = {}
+        self.datasets: dict[tuple[str, str], Json] = {}
         self.paid: dict[tuple[str, str, str], Paid] = {}
         self.limits: dict[tuple[str, str, str], Limits] = {}
         self.requests: Counter[tuple[str, str, int]] = Counter()
@@ -251,6 +252,8 @@ class World:
             checked = mistral_lines.check(file.path, batch.endpoint, model, is_truthful=settings.truthful)
         elif batch.flavour == "xai":
             checked = xai_lines.check(file.path, batch.endpoint, settings.models, is_truthful=settings.truthful)
+        elif batch.flavour == "fireworks":
+            checked = mistral_lines.check(file.path, batch.endpoint, batch.model or "", is_truthful=False)
         elif batch.flavour == "gemini":
             checked = gemini_lines.check(file.path, batch.model or "")
         elif batch.flavour == "bedrock":

@@ -17,6 +17,7 @@ from tests.support.hosted_crashes import Providers, providers, run
 from tests.support.postgres import PostgresServer
 from tests.support.schedules import (
     BEDROCKS,
+    FIREWORKS,
     GEMINIS,
     MARKS,
     MISTRALS,
@@ -62,8 +63,8 @@ def test_under_a_random_schedule_the_bill_is_the_ledger(there: Providers, chunk:
 @pytest.mark.parametrize("chunk", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, CHUNKS))])
 @pytest.mark.parametrize(
     "orders",
-    [MISTRALS, GEMINIS, BEDROCKS, VERTEXES, TOGETHERS, XAIS],
-    ids=["mistral", "gemini", "bedrock", "vertex", "together", "xai"],
+    [MISTRALS, GEMINIS, BEDROCKS, VERTEXES, TOGETHERS, XAIS, FIREWORKS],
+    ids=["mistral", "gemini", "bedrock", "vertex", "together", "xai", "fireworks"],
 )
 def test_under_a_random_schedule_the_bill_of_other_protocols_is_the_ledger(
     orders: Orders, draw: Callable[..., Schedule], there: Providers, chunk: int
@@ -100,6 +101,7 @@ BOTH_ANSWERS_LOST = Blow({"do": "cut_after", "match": {"verb": "create"}, "times
         ("bedrock", "cloud"),
         ("vertex", "cloud"),
         ("together", "cloud"),
+        ("fireworks", "cloud"),
         ("xai", "cloud"),
     ],
     ids=lambda order: "-".join(order),

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.request import urlopen
 
 
 def mistral(url: str) -> dict[str, Any]:
@@ -200,7 +201,49 @@ def together(url: str) -> dict[str, Any]:
         }
 
 
-SDKS = {"mistral": mistral, "gemini": gemini, "vertex": vertex, "together": together}
+def fireworks(url: str) -> dict[str, Any]:
+    """Make datasets and jobs, list, wait for, read and delete them with `fireworks-ai`."""
+    from fireworks import APIStatusError, Fireworks
+
+    body = {"max_tokens": 20, "messages": [{"role": "user", "content": "What is the best French cheese?"}]}
+    lines = [json.dumps({"custom_id": f"row {number}", "body": body}) for number in range(3)]
+    model = "accounts/fireworks/models/m"
+    with Fireworks(api_key="sdk", account_id="a", base_url=url) as client:
+        client.datasets.create(dataset_id="in", dataset={"user_uploaded": {}, "example_count": "3"})
+        client.datasets.upload("in", file=("in.jsonl", "\n".join(lines).encode()))
+        dataset = client.datasets.get("in")
+        wanted: dict[str, Any] = {"batch_inference_job_id": "mine", "model": model, "input_dataset_id": dataset.name}
+        job = client.batch_inference_jobs.create(**wanted)
+        try:
+            client.batch_inference_jobs.create(**wanted)
+            again = 0
+        except APIStatusError as error:
+            again = error.status_code
+        states = [job.state]
+        while job.state in ("JOB_STATE_VALIDATING", "JOB_STATE_RUNNING", "JOB_STATE_WRITING_RESULTS"):
+            time.sleep(0.1)
+            job = client.batch_inference_jobs.get("mine")
+            states += [job.state] if job.state != states[-1] else []
+        results = job.output_dataset_id.rpartition("/")[2]
+        urls = client.datasets.get_download_endpoint(results).filename_to_signed_urls
+        output = next(address for name, address in urls.items() if name.endswith("/BIJOutputSet.jsonl"))
+        answers = [json.loads(line) for line in urlopen(output).read().splitlines()]
+        client.batch_inference_jobs.delete("mine")
+        for name in ("in", results):
+            client.datasets.delete(name)
+        return {
+            "again": again,
+            "states": states,
+            "state_of_input": dataset.state,
+            "listed": len(list(client.batch_inference_jobs.list())),
+            "counts": [job.job_progress.total_input_requests, job.job_progress.successfully_processed_requests],
+            "ids": sorted(one["custom_id"] for one in answers),
+            "text": answers[0]["response"]["choices"][0]["message"]["content"],
+            "left": len(list(client.datasets.list())),
+        }
+
+
+SDKS = {"mistral": mistral, "gemini": gemini, "vertex": vertex, "together": together, "fireworks": fireworks}
 
 if __name__ == "__main__":
     json.dump(SDKS[sys.argv[1]](sys.argv[2]), sys.stdout)

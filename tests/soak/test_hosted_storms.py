@@ -31,7 +31,19 @@ from tests.support.hosted_kills import (
     xai_schedule,
 )
 from tests.support.postgres import PostgresServer
-from tests.support.schedules import MISTRALS, VOCABULARY, XAIS, Kills, Orders, Schedule, drawn, odd, plain
+from tests.support.schedules import (
+    FIREWORKS,
+    MISTRALS,
+    TOGETHERS,
+    VOCABULARY,
+    XAIS,
+    Kills,
+    Orders,
+    Schedule,
+    drawn,
+    odd,
+    plain,
+)
 
 SCHEDULES = int(os.environ.get("ORCH_SOAK_SCHEDULES", "800"))
 KILLS = int(os.environ.get("ORCH_SOAK_HOSTED_KILLS", "100"))
@@ -87,7 +99,9 @@ def test_schedules_of_odd_answers(there: Providers, postgres: PostgresServer) ->
 
 @pytest.mark.soak
 @pytest.mark.parametrize("draw", [drawn, odd])
-@pytest.mark.parametrize("orders", [MISTRALS, XAIS], ids=["mistral", "xai"])
+@pytest.mark.parametrize(
+    "orders", [MISTRALS, XAIS, TOGETHERS, FIREWORKS], ids=["mistral", "xai", "together", "fireworks"]
+)
 def test_schedules_at_others(
     orders: Orders, draw: Callable[..., Schedule], there: Providers, postgres: PostgresServer
 ) -> None:

@@ -93,3 +93,18 @@ def test_togethers_sdk_runs_unmodified(tmp_path: Path) -> None:
         "refused": 400,
         "deleted": True,
     }
+
+
+@pytest.mark.soak
+def test_fireworks_sdk_runs_unmodified(tmp_path: Path) -> None:
+    seen = seen_by("fireworks", tmp_path)
+    assert seen.pop("text").startswith("answer ")
+    assert seen.pop("states")[-1] == "JOB_STATE_COMPLETED"
+    assert seen == {
+        "again": 409,
+        "state_of_input": "READY",
+        "listed": 0,
+        "counts": [3, 3],
+        "ids": ["row 0", "row 1", "row 2"],
+        "left": 0,
+    }

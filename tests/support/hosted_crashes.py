@@ -24,6 +24,7 @@ from orchestrator.backends.anthropic.batches import AnthropicBatches
 from orchestrator.backends.anthropic.settings import AnthropicBackend as AnthropicSettings
 from orchestrator.backends.bedrock.settings import BedrockBackend
 from orchestrator.backends.body_lines import sent_line
+from orchestrator.backends.fireworks.settings import FireworksBackend
 from orchestrator.backends.gemini.api import GeminiAPI
 from orchestrator.backends.gemini.requests import translate as for_google
 from orchestrator.backends.gemini.settings import GeminiBackend
@@ -173,6 +174,9 @@ class Providers:
                 told = {**common, "limits": {**limits, "min_rows": 1}}
                 del told["api_key_env"]
                 return bedrock_settings(self.emulator.url_of("bedrock"), KEY, **told)
+            case "fireworks":
+                address = self.emulator.url_of(name)
+                return FireworksBackend(kind=name, base_url=address, account="a", **common)
             case "together":
                 return TogetherBackend(kind=name, base_url=self.emulator.url_of(name), **common)
             case "vertex":
@@ -191,12 +195,14 @@ class Providers:
             return OpenAIBatches(name, self.xai, profile_for(settings))
         if isinstance(settings, GeminiBackend):
             return TranslatedBatches(name, self.gemini, profile_for(settings), for_google)
-        if isinstance(settings, BedrockBackend | TogetherBackend | VertexBackend):
+        if isinstance(settings, BedrockBackend | FireworksBackend | TogetherBackend | VertexBackend):
             return self.opened_anew(name, settings)
         assert isinstance(settings, OpenAIBackend)
         return OpenAIBatches(name, SdkAPI(getattr(self, name)), profile_for(settings))
 
-    def opened_anew(self, name: str, settings: BedrockBackend | TogetherBackend | VertexBackend) -> Any:
+    def opened_anew(
+        self, name: str, settings: BedrockBackend | FireworksBackend | TogetherBackend | VertexBackend
+    ) -> Any:
         """Opened for each home: what it remembers of credentials outlives no kill."""
         key = "" if settings.api_key_env is None else KEY
         found = package_of(settings).open(settings, BackendAccess(name, key))

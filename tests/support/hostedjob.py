@@ -72,6 +72,8 @@ def settings_of(at: Emulator, name: str, **more: Any) -> Json:
             told |= {"kind": "anthropic", "base_url": at.url_anthropic}
         case "mistral":
             told |= {"kind": "mistral", "base_url": at.url_of("mistral")}
+        case "fireworks":
+            told |= {"kind": name, "base_url": at.url_of(name), "account": "a"}
         case "together":
             told |= {"kind": name, "base_url": at.url_of(name)}
         case "xai":

@@ -24,7 +24,7 @@ class HttpAPI:
     `silent` is the longest silence of a transfer in seconds, None as for all calls of the client.
     """
 
-    project = None
+    project: str | None = None
 
     def __init__(self, http: httpx2.Client, api_key: str, silent: float | None = None) -> None:
         self.api_key = api_key

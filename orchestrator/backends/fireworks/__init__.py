@@ -1,0 +1,46 @@
+"""Fireworks' batch inference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.backends.fireworks.settings import FireworksBackend
+from orchestrator.backends.package import BackendAccess, BackendPackage
+from orchestrator.backends.profiles import CHAT_ONLY, MB, BatchLimits, Profile
+
+if TYPE_CHECKING:
+    from orchestrator.backends import Backend
+
+# fireworks-ai 1.2.30 (resources/datasets.py): an upload in one call has 150 MB. An id is chosen by the client, so an
+# unanswered create is asked for by its id and need not show in a list. Lines that are read back do not name their model.
+PROFILE = Profile(
+    "fireworks",
+    limits=BatchLimits(max_bytes=150 * MB),
+    provider="fireworks",
+    appear_seconds=60.0,
+    reads_inputs=False,
+    endpoints=CHAT_ONLY,
+)
+
+
+class FireworksPackage(BackendPackage[FireworksBackend]):
+    """Fireworks' batch inference jobs, whose ids are chosen here."""
+
+    kinds = {"fireworks": FireworksBackend}  # noqa: RUF012
+
+    def profile(self, settings: FireworksBackend) -> Profile:
+        return PROFILE
+
+    def open(self, settings: FireworksBackend, access: BackendAccess) -> Backend:
+        from orchestrator.backends import calls
+        from orchestrator.backends.fireworks.api import FireworksAPI, FireworksBatches
+        from orchestrator.backends.fireworks.jobs import sent_line
+
+        silent = settings.request_timeout
+        client = calls.open_client(settings.base_url, {"Authorization": f"Bearer {access.key}"}, silent)
+        signed = calls.open_client(settings.base_url, {}, silent)
+        api = FireworksAPI(client, signed, settings.account, access.key, silent)
+        return FireworksBatches(access.name, api, PROFILE, sent=sent_line)
+
+
+PACKAGE = FireworksPackage()

@@ -1,0 +1,205 @@
+"""The calls of Fireworks' datasets and batch inference jobs, answered in OpenAI's shape."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import blake2b
+from http import HTTPStatus
+from typing import Any, BinaryIO
+
+import httpx2
+from msgspec.structs import replace
+
+from orchestrator.backends import BatchOrder, Intent, Sighting, lenient
+from orchestrator.backends.batch_names import display_name
+from orchestrator.backends.files import translated
+from orchestrator.backends.fireworks.jobs import (
+    OUTPUT,
+    batch_of,
+    dataset_file,
+    file_in,
+    has_begun,
+    model_name,
+    result_line,
+    sent_lines,
+    short_name,
+)
+from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal
+from orchestrator.backends.openai.batches import OpenAIBatches
+from orchestrator.backends.openai.http_api import HttpAPI, converted, path_of
+from orchestrator.backends.result_lines import lines
+from orchestrator.core.error_body import openai_error
+
+_JOBS, _DATASETS = "batchInferenceJobs", "datasets"
+_MOST = "200"
+_BLOCK = 1024 * 1024
+_READY = "READY"
+_BESIDE = {"nextPageToken", "totalSize"}
+"""Fields of a list beside its entries."""
+
+
+class FireworksAPI(HttpAPI):
+    """The calls on an HTTP client with Fireworks' address, which sends the key.
+
+    `signed` sends no key: signed addresses are another company's. A job that was deleted here counts as cancelled.
+    """
+
+    def __init__(self, http: httpx2.Client, signed: httpx2.Client, account: str, key: str, silent: float) -> None:
+        super().__init__(http, key, silent)
+        self._signed = signed
+        self._account = f"accounts/{account}"
+        self._jobs, self._datasets = (f"v1/{self._account}/{kind}" for kind in (_JOBS, _DATASETS))
+        self.project = account
+        self._deleted = set[str]()
+
+    def close(self) -> None:
+        super().close()
+        self._signed.close()
+
+    def models(self) -> ApiAnswer:
+        """Return the list of Fireworks' own models, each by its whole and by its short name."""
+        names, page = list[str](), dict[str, str]()
+        while True:
+            answer = self._get("v1/accounts/fireworks/models", pageSize=_MOST, **page)
+            told = lenient.mapping(answer.json())
+            listed = lenient.entries(told, "models", is_first=False)
+            names += [name for one in listed if (name := lenient.name(lenient.mapping(one).get("name")))]
+            token = lenient.name(told.get("nextPageToken"))
+            if token is None or token == page.get("pageToken"):
+                both = [{"id": one} for name in names for one in (name, short_name(name))]
+                return replace(answer, content=json.dumps({"data": both}).encode())
+            page = {"pageToken": token}
+
+    def files(self, limit: int, after: str | None = None) -> ApiAnswer:
+        return self._page(self._datasets, _DATASETS, limit, after, dataset_file)
+
+    def file(self, file_id: str) -> ApiAnswer:
+        """Return no size: a dataset does not state its files'."""
+        return ApiAnswer(json.dumps({"id": file_id}).encode(), httpx2.Headers())
+
+    def upload(self, name: str, content: BinaryIO, kept: int | None) -> ApiAnswer:
+        with translated(content, sent_lines(content)) as file:
+            dataset, rows = _identity(name, file)
+            told = {"displayName": name, "userUploaded": {}, "exampleCount": str(rows)}
+            try:
+                self._post(self._datasets, {"datasetId": dataset, "dataset": told})
+            except ApiRefusal as refusal:
+                # The id has the file's name and bytes: an earlier call has made it, and may have filled it.
+                if refusal.status != HTTPStatus.CONFLICT:
+                    raise
+                if self._is_ready(dataset):
+                    return ApiAnswer(json.dumps({"id": dataset, "filename": name}).encode(), refusal.headers)
+            sent = self._http.post(
+                f"{path_of(self._datasets, dataset)}:upload", files={"file": (name, file)}, timeout=self._transfer
+            )
+            return replace(self._answer(sent), content=json.dumps({"id": dataset, "filename": name}).encode())
+
+    def _is_ready(self, dataset: str) -> bool:
+        return lenient.mapping(self._get(path_of(self._datasets, dataset)).json()).get("state") == _READY
+
+    def delete_file(self, file_id: str) -> None:
+        dataset, _, kind = file_id.partition("/")
+        if kind in ("", OUTPUT):
+            self._answer(self._http.delete(path_of(self._datasets, dataset)))
+
+    @contextmanager
+    def content(self, file_id: str) -> Iterator[Iterator[bytes]]:
+        dataset, _, kind = file_id.partition("/")
+        urls = self._get(f"{path_of(self._datasets, dataset)}:getDownloadEndpoint").json()
+        named = lenient.mapping(lenient.mapping(urls).get("filenameToSignedUrls"))
+        url = file_in(named, kind)
+        if url is None:
+            if kind in ("", OUTPUT):
+                raise ApiRefusal(404, httpx2.Headers(), file_id, {"message": f"{dataset} has no such file"})
+            yield iter(())
+            return
+        with self._signed.stream("GET", url, timeout=self._transfer) as response:
+            if not response.is_success:
+                response.read()
+                raise self._refusal(response)
+            convert = result_line if kind else bytes
+            yield (convert(line) + b"\n" for line in lines(response.iter_bytes()))
+
+    def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
+        """Create a job under its dataset's id, or return it if it exists: the call can be repeated."""
+        dataset = order.input_file_id
+        job = {
+            "model": model_name(order.model),
+            "inputDatasetId": f"{self._account}/{_DATASETS}/{dataset}",
+            "displayName": display_name(order),
+        }
+        try:
+            made = self._answer(self._http.post(self._jobs, params={"batchInferenceJobId": dataset}, json=job))
+        except ApiRefusal as refusal:
+            if refusal.status != HTTPStatus.CONFLICT:
+                raise
+            try:
+                return self.batch(dataset)
+            except ApiRefusal:
+                raise refusal from None  # it exists, and cannot be read yet
+        return converted(made, batch_of)
+
+    def batches(self, limit: int, after: str | None = None) -> ApiAnswer:
+        return self._page(self._jobs, _JOBS, limit, after, batch_of, orderBy="create_time desc")
+
+    def batch(self, batch_id: str) -> ApiAnswer:
+        try:
+            return converted(self._get(path_of(self._jobs, batch_id)), batch_of)
+        except ApiRefusal as refusal:
+            if refusal.status != HTTPStatus.NOT_FOUND or batch_id not in self._deleted:
+                raise
+            return ApiAnswer(json.dumps({"id": batch_id, "status": "cancelled"}).encode(), refusal.headers)
+
+    def cancel(self, batch_id: str) -> None:
+        """Delete a job of which no row has run. Others go on: a deletion would lose answers that are paid."""
+        path = path_of(self._jobs, batch_id)
+        if not has_begun(lenient.mapping(self._get(path).json())):
+            self._answer(self._http.delete(path))
+            self._deleted.add(batch_id)
+
+    def ask(self, path: str, body: bytes) -> ApiAnswer:
+        asked = lenient.mapping(lenient.decode(body))
+        told = {**asked, "model": model_name(str(asked.get("model", "")))}
+        return self._answer(self._http.post(f"inference/v1{path}", json=told, timeout=self._patient))
+
+    def _page(
+        self,
+        path: str,
+        name: str,
+        limit: int,
+        after: str | None,
+        convert: Callable[[object], object],
+        **query: str,
+    ) -> ApiAnswer:
+        token = {} if after is None else {"pageToken": after}
+        answer = self._get(path, pageSize=str(limit), **query, **token)
+        told = lenient.mapping(answer.json())
+        next_page = lenient.name(told.get("nextPageToken"))
+        # An empty list is left out of an answer.
+        found = [] if name not in told and told.keys() <= _BESIDE else lenient.entries(told, name)
+        listed = {"data": [convert(one) for one in found], "has_more": next_page is not None}
+        return replace(answer, content=json.dumps(listed).encode(), next_page=next_page)
+
+    def _reason(self, status: int, body: object) -> tuple[int, object]:
+        return status, openai_error(body)
+
+
+class FireworksBatches(OpenAIBatches):
+    """The verbs on these calls. A job has the id of its dataset, so it is asked for and never searched."""
+
+    def find(self, intent: Intent) -> Sighting:
+        if intent.input_file_id is None:
+            return Sighting()
+        return Sighting(self.retrieve(intent.input_file_id))
+
+
+def _identity(name: str, file: BinaryIO) -> tuple[str, int]:
+    """Return the id of a file's dataset, by its name and bytes, and the number of lines. Goes back to the start."""
+    digest, rows = blake2b(name.encode(), digest_size=16), 0
+    while block := file.read(_BLOCK):
+        digest.update(block)
+        rows += block.count(b"\n")
+    file.seek(0)
+    return f"orch-{digest.hexdigest()}", rows

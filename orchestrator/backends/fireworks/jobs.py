@@ -1,0 +1,133 @@
+"""Fireworks' jobs, datasets and lines in OpenAI's shape. Pure.
+
+Sources: fireworks-ai 1.2.30 (types/batch_inference_job.py, types/dataset.py), docs.fireworks.ai (batch inference),
+and what OpenRouter's adapter saw of the live API on 2026-08-30 (states, names of files, lines of results).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from orchestrator.backends import body_lines, lenient
+from orchestrator.backends.batch_names import metadata_in
+from orchestrator.core.batch_api import BatchStatus
+
+OUTPUT, ERRORS = "output", "errors"
+"""The two files of a results dataset, behind its id and a slash."""
+_MODELS = "accounts/fireworks/models/"
+_STATES = {
+    "validating": BatchStatus.VALIDATING,
+    "unspecified": BatchStatus.VALIDATING,
+    "creating": BatchStatus.VALIDATING,
+    "creating_input_dataset": BatchStatus.VALIDATING,
+    "pending": BatchStatus.VALIDATING,
+    "writing_results": BatchStatus.FINALIZING,
+    "completed": BatchStatus.COMPLETED,
+    "failed": BatchStatus.FAILED,
+    "expired": BatchStatus.EXPIRED,
+    "early_stopped": BatchStatus.EXPIRED,
+    "cancelling": BatchStatus.CANCELLING,
+    "cancelled": BatchStatus.CANCELLED,
+    "deleting": BatchStatus.CANCELLED,
+    "deleting_cleaning_up": BatchStatus.CANCELLED,
+}
+"""States without `JOB_STATE_`; a job in any other state runs."""
+_COUNTS = {"completed": "successfullyProcessedRequests", "failed": "failedRequests"}
+_decode_body = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def model_name(model: str) -> str:
+    """Return a model's resource name; a short name is one of Fireworks' own."""
+    return model if "/" in model else f"{_MODELS}{model}"
+
+
+def short_name(resource: object) -> str | None:
+    """Return the last part of a resource's name."""
+    return (lenient.name(resource) or "").rpartition("/")[2] or None
+
+
+def batch_of(job: object) -> object:
+    """Return a job as OpenAI's batch; what is not an object stays as it is."""
+    told = lenient.mapping(job)
+    if not told:
+        return job
+    state = lenient.word(told.get("state")).removeprefix("job_state_")
+    status = _STATES.get(state, BatchStatus.IN_PROGRESS)
+    progress = lenient.mapping(told.get("jobProgress"))
+    counts = {ours: progress[theirs] for ours, theirs in _COUNTS.items() if theirs in progress}
+    batch: dict[str, Any] = {
+        "id": short_name(told.get("name")),
+        "status": status,
+        "created_at": told.get("createTime"),
+        "input_file_id": short_name(told.get("inputDatasetId")),
+        "model": told.get("model"),
+        "metadata": metadata_in(told.get("displayName")),
+        "request_counts": counts,
+    }
+    results = short_name(told.get("outputDatasetId"))
+    if status.is_final:
+        batch[f"{status}_at"] = told.get("updateTime")
+        if status is BatchStatus.FAILED:
+            batch["errors"] = lenient.mapping(told.get("status")).get("message")
+        elif results is not None:
+            batch |= {"output_file_id": f"{results}/{OUTPUT}", "error_file_id": f"{results}/{ERRORS}"}
+    return batch
+
+
+def has_begun(job: Mapping[str, Any]) -> bool:
+    """True if rows of a job may have run."""
+    status = lenient.mapping(batch_of(job)).get("status")
+    processed = lenient.count(lenient.mapping(job.get("jobProgress")).get("totalProcessedRequests"))
+    return bool(processed) or status != BatchStatus.VALIDATING
+
+
+def dataset_file(dataset: object) -> dict[str, Any]:
+    """Return a dataset as OpenAI's file."""
+    told = lenient.mapping(dataset)
+    return {
+        "id": short_name(told.get("name")),
+        "filename": told.get("displayName"),
+        "created_at": told.get("createTime"),
+    }
+
+
+def sent_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield lines as Fireworks takes them: the model stands on the job. Raises InputError."""
+    return body_lines.body_lines(lines, body_of=_without_model)
+
+
+def sent_line(line: bytes) -> tuple[str, bytes]:
+    """Return the id in a line and the digest of its request, the same as we write it and as Fireworks keeps it."""
+    return body_lines.sent_line(line, _without_model)
+
+
+def _without_model(body: msgspec.Raw) -> bytes:
+    found = _decode_body(body)
+    found.pop("model", None)
+    return msgspec.json.encode(found)
+
+
+def result_line(line: bytes) -> bytes:
+    """Return a result line in OpenAI's shape: an answer stands there without a status."""
+    told = lenient.decode_object(line)
+    if told is None or "custom_id" not in told:
+        return line
+    answer = told.get("response")
+    if isinstance(answer, dict) and "body" not in answer and told.get("error") is None:
+        return json.dumps({**told, "response": {"status_code": 200, "body": answer}, "error": None}).encode()
+    if answer is None and told.get("error") is None:
+        rest = {name: value for name, value in told.items() if name not in ("custom_id", "response", "error")}
+        return json.dumps({"custom_id": told["custom_id"], "error": {"message": lenient.text(rest)}}).encode()
+    return line
+
+
+def file_in(urls: Mapping[str, Any], kind: str) -> str | None:
+    """Return the signed address of a results dataset's file, by their names; None if there is no such file."""
+    found = {name.rpartition("/")[2]: url for name, url in urls.items() if isinstance(url, str)}
+    errors = {name for name in found if "error" in name.lower()}
+    wanted = errors if kind == ERRORS else found.keys() - errors
+    return found[min(wanted)] if wanted else None
