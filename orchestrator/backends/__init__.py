@@ -26,6 +26,9 @@ SHARD_KEY = "orch_shard"
 HOME_KEY = "orch_home"
 """The metadata key for the home that created the batch: several homes may share an account."""
 
+NO_CANCEL = "no_cancel"
+"""The code of a refused cancel at a provider that has no call to end a batch."""
+
 BATCH_GONE = "batch_gone"
 """The problem code of a batch that its backend has lost: its rows go into another batch."""
 

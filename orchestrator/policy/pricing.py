@@ -375,7 +375,22 @@ def _listed(provider: str, model: str, at: datetime) -> Mapping[Tier, TierPrice]
         if _has(entry, context, at):
             own = _by_prompt(entry.model.get_prices(at, context))
             found[tier] = TierPrice(own, f"{name} {tier}", search=standard[-1][1].search)
+    if Tier.BATCH not in found and (variant := _batch_variant(provider, entry.model.id, at)) is not None:
+        found[Tier.BATCH] = TierPrice(_by_prompt(variant), f"{name} {Tier.BATCH}", search=standard[-1][1].search)
     return found
+
+
+def _batch_variant(provider: str, model: str, at: datetime) -> ModelPrice | None:
+    """Return the price of a model's batches, if the table has it under a name of its own, as for OpenRouter."""
+    import genai_prices
+
+    name = f"{model}:batch"
+    try:
+        entry = genai_prices.calc_price(genai_prices.Usage(), name, provider_id=provider, genai_request_timestamp=at)
+    except LookupError:
+        return None
+    # The table may find another model by a part of the name.
+    return entry.model_price if entry.model.id == name and entry.model_price.input_mtok is not None else None
 
 
 def _has(entry: PriceCalculation, context: Mapping[str, str], at: datetime) -> bool:

@@ -26,6 +26,8 @@ from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.openai.profiles import PROFILES
 from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.backends.openai.settings import OpenAIBackend
+from orchestrator.backends.openrouter import PACKAGE as OPENROUTER
+from orchestrator.backends.openrouter.settings import OpenRouterBackend
 from orchestrator.backends.own_api import over_unix_socket
 from orchestrator.backends.package import BackendAccess
 from orchestrator.backends.together import PACKAGE as TOGETHER
@@ -94,6 +96,11 @@ def _gemini(emulator: Emulator, key: str) -> Backend:
 def _xai(emulator: Emulator, key: str) -> Backend:
     settings = XaiBackend(kind="xai", base_url=emulator.url_of("xai"), api_key_env="K")
     return XAI.open(settings, BackendAccess("it", key))
+
+
+def _openrouter(emulator: Emulator, key: str) -> Backend:
+    settings = OpenRouterBackend(kind="openrouter", base_url=emulator.url_of("openrouter"), api_key_env="K")
+    return OPENROUTER.open(settings, BackendAccess("it", key))
 
 
 def _bedrock(emulator: Emulator, key: str) -> Backend:
@@ -170,6 +177,7 @@ OPENED: dict[str, tuple[Opening, str]] = {
     "bedrock": (_bedrock, NOVA),
     "vertex": (_vertex, "gemini-3.8-flash"),
     "xai": (_xai, "grok-4.3"),
+    "openrouter": (_openrouter, "gpt-4.1-mini"),
 }
 
 

@@ -25,6 +25,7 @@ from tests.emulator import (
     gemini_api,
     mistral_api,
     openai_batches,
+    openrouter_api,
     together_api,
     vertex_api,
     xai_api,
@@ -110,6 +111,15 @@ _XAI = {
     "POST /batches/{}:cancel": "cancel",
     "GET /batches/{}/results": "results",
 }
+_OPENROUTER = {
+    "POST /batches": "create",
+    "GET /batches": "list",
+    "GET /batches/{}": "retrieve",
+    "DELETE /batches/{}": "delete",
+    "GET /models": "models",
+    "GET /models/{}": "model",
+    "POST /chat/completions": "chat",
+}
 _GEMINI = {
     "POST /files": "upload",
     "GET /files": "files",
@@ -188,6 +198,7 @@ _OTHERS = {
     "together": _TOGETHER,
     "fireworks": _FIREWORKS,
     "xai": _XAI,
+    "openrouter": _OPENROUTER,
 }
 ROUTES = {
     # An ARN, a key and a resource's name have slashes, and the path is read decoded.
@@ -223,6 +234,7 @@ VERBS = {
     "together": together_api.VERBS,
     "fireworks": fireworks_api.VERBS,
     "xai": xai_api.VERBS,
+    "openrouter": openrouter_api.VERBS,
 }
 
 
@@ -390,7 +402,7 @@ class App:
                     return call.name
                 case "create" if call.path is not None:
                     return anthropic_api.first_model(call.path)
-                case "create" if call.flavour == "mistral":
+                case "create" if call.flavour in ("mistral", "openrouter"):
                     return str(call.json().get("model"))
                 case "create":
                     return world.model_of(str(call.json().get("input_file_id")))
@@ -471,6 +483,8 @@ def _refused(refusal: Refusal, flavour: str, request_id: str, headers: dict[str,
         body = anthropic_error(refusal.status, refusal.problem.message, request_id)
     elif flavour == "mistral":
         body = mistral_error(refusal.status, refusal.problem)
+    elif flavour == "openrouter":
+        body = {"error": {"code": refusal.status, "message": refusal.problem.message}}
     elif flavour == "xai":
         refusal.status, body = xai_error(refusal.status, refusal.problem)
     elif flavour == "vertex":

@@ -220,7 +220,7 @@ class Batch:
     @property
     def tells_unrun(self) -> bool:
         """Whether rows that did not run have a line; nothing says that the others have one."""
-        return self.flavour not in ("mistral", "gemini", "bedrock", "vertex", "together", "xai", "fireworks")
+        return self.flavour in ("openai", "azure", "anthropic")
 
     @property
     def ended_at(self) -> float:

@@ -63,6 +63,7 @@ def state(world: World) -> Json:
             {"id": file.id, "flavour": file.flavour, "account": file.account, "name": file.name, "bytes": file.size}
             | {"purpose": file.purpose, "is_there": not file.is_deleted and now < file.expires_at}
             for file in world.files.values()
+            if file.flavour != "openrouter"  # it has no files: there is only what its batches run on
         ],
         "requests": [
             {"flavour": flavour, "verb": verb, "status": status, "count": count}

@@ -113,7 +113,7 @@ class World:
         """Put its next change into the line, and its result files into the list as soon as it has ended."""
         if batch.due() < inf:
             heapq.heappush(self._heap, (batch.due(), batch.number, batch.id))
-        if batch.is_final and batch.flavour not in ("anthropic", "xai"):
+        if batch.is_final and batch.flavour not in ("anthropic", "xai", "openrouter"):
             for kind in ("output", "error"):
                 if batch.has_file(kind):
                     self._add_result(batch, kind)

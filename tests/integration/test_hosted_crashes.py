@@ -21,6 +21,7 @@ from tests.support.schedules import (
     GEMINIS,
     MARKS,
     MISTRALS,
+    OPENROUTERS,
     PLAIN,
     TOGETHERS,
     VERTEXES,
@@ -63,8 +64,8 @@ def test_under_a_random_schedule_the_bill_is_the_ledger(there: Providers, chunk:
 @pytest.mark.parametrize("chunk", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, CHUNKS))])
 @pytest.mark.parametrize(
     "orders",
-    [MISTRALS, GEMINIS, BEDROCKS, VERTEXES, TOGETHERS, XAIS, FIREWORKS],
-    ids=["mistral", "gemini", "bedrock", "vertex", "together", "xai", "fireworks"],
+    [MISTRALS, GEMINIS, BEDROCKS, VERTEXES, TOGETHERS, XAIS, FIREWORKS, OPENROUTERS],
+    ids=["mistral", "gemini", "bedrock", "vertex", "together", "xai", "fireworks", "openrouter"],
 )
 def test_under_a_random_schedule_the_bill_of_other_protocols_is_the_ledger(
     orders: Orders, draw: Callable[..., Schedule], there: Providers, chunk: int
@@ -103,6 +104,7 @@ BOTH_ANSWERS_LOST = Blow({"do": "cut_after", "match": {"verb": "create"}, "times
         ("together", "cloud"),
         ("fireworks", "cloud"),
         ("xai", "cloud"),
+        ("openrouter", "cloud"),
     ],
     ids=lambda order: "-".join(order),
 )

@@ -15,6 +15,7 @@ from tests.support.hosted_kills import (
     KillRun,
     bedrock_schedule,
     hosted_schedule,
+    openrouter_schedule,
     sync_schedule,
     vertex_schedule,
     xai_schedule,
@@ -47,7 +48,7 @@ def test_killed_while_a_batch_api_has_the_rows(
 @pytest.mark.slow
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("drawn", [bedrock_schedule, vertex_schedule, xai_schedule])
+@pytest.mark.parametrize("drawn", [bedrock_schedule, vertex_schedule, xai_schedule, openrouter_schedule])
 def test_killed_while_a_bucket_has_the_rows(
     drawn: Callable[[int, int], Schedule],
     seed: int,

@@ -47,7 +47,7 @@ def codes(desk: Desk, job: Job) -> dict[str, int]:
     return found
 
 
-KINDS = {"openai": 6, "azure": 6, "claude": 6, "gemini": 6, "mistral": 6, "xai": 6, "bedrock": 110}
+KINDS = {"openai": 6, "azure": 6, "claude": 6, "gemini": 6, "mistral": 6, "xai": 6, "openrouter": 6, "bedrock": 110}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -243,7 +243,147 @@ def fireworks(url: str) -> dict[str, Any]:
         }
 
 
-SDKS = {"mistral": mistral, "gemini": gemini, "vertex": vertex, "together": together, "fireworks": fireworks}
+def xai(url: str) -> dict[str, Any]:
+    """Create, list, wait for, read and cancel batches with `xai-sdk`; a front passes its gRPC on as REST."""
+    import urllib.request
+    from concurrent import futures
+
+    import grpc
+    from google.protobuf.json_format import ParseDict
+    from xai_sdk import Client
+    from xai_sdk.proto import batch_pb2, batch_pb2_grpc
+
+    def rest(method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        head = {"Authorization": "Bearer sdk", "Content-Type": kind}
+        with urllib.request.urlopen(urllib.request.Request(f"{url}{path}", data, head, method=method)) as answer:
+            return json.loads(answer.read())
+
+    def batch(told: dict[str, Any]) -> Any:
+        """Its times are dates in REST."""
+        found = {
+            name: f"{value}T00:00:00Z" if name.endswith("_time") else value
+            for name, value in told.items()
+            if value is not None
+        }
+        return ParseDict(found, batch_pb2.Batch())
+
+    def result(told: dict[str, Any]) -> Any:
+        inner = told["batch_result"]
+        if "error" in inner:
+            content: dict[str, Any] = {"error": inner["error"]}
+        else:
+            message = inner["response"]["chat_get_completion"]["choices"][0]["message"]
+            output = {"message": {"role": "ROLE_ASSISTANT", "content": message["content"]}}
+            content = {"response": {"completion_response": {"outputs": [output]}}}
+        return ParseDict({"batch_request_id": told["batch_request_id"], **content}, batch_pb2.BatchResult())
+
+    def paged(request: Any) -> str:
+        token = f"&pagination_token={request.pagination_token}" if request.pagination_token else ""
+        return f"?limit={request.limit or 100}{token}"
+
+    class Front(batch_pb2_grpc.BatchMgmtServicer):  # type: ignore[misc]
+        def CreateBatch(self, request: Any, context: Any) -> Any:  # noqa: N802
+            return batch(rest("POST", "/batches", {"name": request.name, "input_file_id": request.input_file_id}))
+
+        def GetBatch(self, request: Any, context: Any) -> Any:  # noqa: N802
+            return batch(rest("GET", f"/batches/{request.batch_id}"))
+
+        def CancelBatch(self, request: Any, context: Any) -> Any:  # noqa: N802
+            return batch(rest("POST", f"/batches/{request.batch_id}:cancel"))
+
+        def ListBatches(self, request: Any, context: Any) -> Any:  # noqa: N802
+            told = rest("GET", f"/batches{paged(request)}")
+            found = [batch(one) for one in told["batches"]]
+            return batch_pb2.ListBatchesResponse(batches=found, pagination_token=told["pagination_token"])
+
+        def ListBatchResults(self, request: Any, context: Any) -> Any:  # noqa: N802
+            told = rest("GET", f"/batches/{request.batch_id}/results{paged(request)}")
+            found = [result(one) for one in told["results"]]
+            return batch_pb2.ListBatchResultsResponse(results=found, pagination_token=told["pagination_token"])
+
+    messages = [{"role": "user", "content": "What is the best French cheese?"}]
+    body = {"model": "grok-4.3", "max_tokens": 20, "messages": messages}
+    rows = [
+        {"custom_id": f"row {number}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+        for number in range(3)
+    ]
+    name = b'--b\r\nContent-Disposition: form-data; name="file"; filename="in.jsonl"\r\n\r\n'
+    form = name + "\n".join(map(json.dumps, rows)).encode() + b"\r\n--b--\r\n"
+    uploaded = rest("POST", "/files", form, "multipart/form-data; boundary=b")
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    batch_pb2_grpc.add_BatchMgmtServicer_to_server(Front(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    client = Client(api_key="sdk", api_host=f"127.0.0.1:{port}", use_insecure_channel=True)
+    made = client.batch.create("of a test", input_file_id=uploaded["id"])
+    other = client.batch.create("another", input_file_id=uploaded["id"])
+    first = client.batch.list(limit=1)
+    second = client.batch.list(limit=1, pagination_token=first.pagination_token)
+    cancelled = client.batch.cancel(other.batch_id)
+    found = client.batch.get(made.batch_id)
+    while found.state.num_requests == 0 or found.state.num_pending:
+        time.sleep(0.1)
+        found = client.batch.get(made.batch_id)
+    page = client.batch.list_batch_results(made.batch_id, limit=2)
+    rest_of_it = client.batch.list_batch_results(made.batch_id, limit=2, pagination_token=page.pagination_token)
+    return {
+        "listed": [one.name for one in (*first.batches, *second.batches)],
+        "is_cancelled": cancelled.HasField("cancel_time"),
+        "file": found.input_file_id == uploaded["id"],
+        "counts": [found.state.num_success, found.state.num_error, found.state.num_cancelled],
+        "ids": sorted(one.batch_request_id for one in (*page.succeeded, *rest_of_it.succeeded)),
+        "last": rest_of_it.pagination_token,
+        "texts": sorted({one.response.content[:7] for one in page.succeeded}),
+    }
+
+
+def openrouter(url: str) -> dict[str, Any]:
+    """Create, list, wait for, read and delete batches with `openrouter`."""
+    from openrouter import OpenRouter
+    from openrouter.errors import BatchErrorResponse
+
+    body = {"max_tokens": 20, "messages": [{"role": "user", "content": "What is the best French cheese?"}]}
+    requests = [{"custom_id": f"row {number}", "body": body} for number in range(3)]
+    with OpenRouter(api_key="sdk", server_url=url) as client:
+        batch = client.batch.create_batches(
+            endpoint="/v1/chat/completions", model="openai/gpt-4o-mini", requests=requests
+        )
+        listed = [one.id for one in client.batch.list().result.data]
+        try:
+            client.batch.delete(id=batch.id)
+            refused = 0
+        except BatchErrorResponse as error:
+            refused = error.status_code
+        statuses = [batch.status]
+        while batch.status in ("validating", "in_progress", "finalizing"):
+            time.sleep(0.1)
+            batch = client.batch.get_batches(id=batch.id)
+            statuses += [batch.status] if batch.status != statuses[-1] else []
+        counts = batch.request_counts
+        deleted = client.batch.delete(id=batch.id)
+        return {
+            "listed": listed == [batch.id],
+            "statuses": statuses,
+            "counts": [counts.total, counts.completed, counts.failed],
+            "ids": sorted(one.custom_id for one in batch.results),
+            "codes": sorted({one.response.status_code for one in batch.results}),
+            "usage": batch.usage.total_tokens > 0,
+            "refused": refused,
+            "deleted": deleted.deletion.openrouter,
+            "left": [one.id for one in client.batch.list().result.data],
+        }
+
+
+SDKS = {
+    "mistral": mistral,
+    "gemini": gemini,
+    "vertex": vertex,
+    "together": together,
+    "fireworks": fireworks,
+    "xai": xai,
+    "openrouter": openrouter,
+}
 
 if __name__ == "__main__":
     json.dump(SDKS[sys.argv[1]](sys.argv[2]), sys.stdout)

@@ -108,3 +108,32 @@ def test_fireworks_sdk_runs_unmodified(tmp_path: Path) -> None:
         "ids": ["row 0", "row 1", "row 2"],
         "left": 0,
     }
+
+
+@pytest.mark.soak
+def test_xais_sdk_runs_unmodified(tmp_path: Path) -> None:
+    assert seen_by("xai", tmp_path) == {
+        "listed": ["another", "of a test"],
+        "is_cancelled": True,
+        "file": True,
+        "counts": [3, 0, 0],
+        "ids": ["row 0", "row 1", "row 2"],
+        "last": None,
+        "texts": ["answer "],
+    }
+
+
+@pytest.mark.soak
+def test_openrouters_sdk_runs_unmodified(tmp_path: Path) -> None:
+    seen = seen_by("openrouter", tmp_path)
+    assert seen.pop("statuses")[-1] == "completed"
+    assert seen == {
+        "listed": True,
+        "counts": [3, 3, 0],
+        "ids": ["row 0", "row 1", "row 2"],
+        "codes": [200],
+        "usage": True,
+        "refused": 409,
+        "deleted": "deleted",
+        "left": [],
+    }

@@ -35,6 +35,7 @@ from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.backends.openai.settings import OpenAIBackend
 from orchestrator.backends.openai.translated import TranslatedBatches
+from orchestrator.backends.openrouter.settings import OpenRouterBackend
 from orchestrator.backends.package import BackendAccess, package_of
 from orchestrator.backends.together.settings import TogetherBackend
 from orchestrator.backends.vertex.settings import VertexBackend
@@ -63,6 +64,7 @@ from tests.support.google import vertex_settings
 from tests.support.plain_http import for_anthropic, for_gemini, for_openai, with_bearer
 from tests.support.schedules import MODEL, Schedule, write
 
+_OpenedAnew = BedrockBackend | FireworksBackend | OpenRouterBackend | TogetherBackend | VertexBackend
 KEY = "sk-test-0123456789"
 CHANCES = {"before create": 5, "after create": 5, "after upload": 5, "after find": 5, "during download": 5}
 """Where more is at stake a kill is more likely."""
@@ -166,6 +168,9 @@ class Providers:
                 return AnthropicSettings(kind="anthropic", base_url=self.emulator.url_anthropic, **common)
             case "mistral":
                 return MistralBackend(kind="mistral", base_url=self.emulator.url_of("mistral"), **common)
+            case "openrouter":
+                url = self.emulator.url_of("openrouter")
+                return OpenRouterBackend(kind="openrouter", base_url=url, **common)
             case "xai":
                 return XaiBackend(kind="xai", base_url=self.emulator.url_of("xai"), **common)
             case "gemini":
@@ -195,14 +200,12 @@ class Providers:
             return OpenAIBatches(name, self.xai, profile_for(settings))
         if isinstance(settings, GeminiBackend):
             return TranslatedBatches(name, self.gemini, profile_for(settings), for_google)
-        if isinstance(settings, BedrockBackend | FireworksBackend | TogetherBackend | VertexBackend):
+        if isinstance(settings, _OpenedAnew):
             return self.opened_anew(name, settings)
         assert isinstance(settings, OpenAIBackend)
         return OpenAIBatches(name, SdkAPI(getattr(self, name)), profile_for(settings))
 
-    def opened_anew(
-        self, name: str, settings: BedrockBackend | FireworksBackend | TogetherBackend | VertexBackend
-    ) -> Any:
+    def opened_anew(self, name: str, settings: _OpenedAnew) -> Any:
         """Opened for each home: what it remembers of credentials outlives no kill."""
         key = "" if settings.api_key_env is None else KEY
         found = package_of(settings).open(settings, BackendAccess(name, key))

@@ -27,6 +27,7 @@ from tests.support.schedules import (
     MARKS,
     MISTRALS,
     MODEL,
+    OPENROUTERS,
     ORDERS,
     PLAIN,
     VERTEXES,
@@ -96,6 +97,11 @@ def xai_schedule(seed: int, rows: int) -> Schedule:
     return with_odd_answers(hosted_schedule(seed, rows, XAIS), most_lasting=200.0)
 
 
+def openrouter_schedule(seed: int, rows: int) -> Schedule:
+    """The same with OpenRouter as one of the two."""
+    return with_odd_answers(hosted_schedule(seed, rows, OPENROUTERS), most_lasting=200.0)
+
+
 def bedrock_schedule(seed: int, rows: int) -> Schedule:
     """The same with Bedrock as one of the two. Converse counts no thoughts by themselves."""
     schedule = hosted_schedule(seed, rows, BEDROCKS)
@@ -124,6 +130,7 @@ def toml_of(provider: Emulator, schedule: Schedule) -> str:
         "cloud": f'kind = "openai"\nprofile = "openai"\nbase_url = "{provider.url_openai}"',
         "claude": f'kind = "anthropic"\nbase_url = "{provider.url_anthropic}"',
         "mistral": f'kind = "mistral"\nbase_url = "{provider.url_of("mistral")}"',
+        "openrouter": f'kind = "openrouter"\nbase_url = "{provider.url_of("openrouter")}"',
         "xai": f'kind = "xai"\nbase_url = "{provider.url_of("xai")}"',
         "gemini": f'kind = "gemini"\nbase_url = "{provider.url_of("gemini")}"',
         "bedrock": table(bedrock_told(provider.url_of("bedrock"), KEY)).rstrip(),
@@ -134,7 +141,7 @@ def toml_of(provider: Emulator, schedule: Schedule) -> str:
     # Its calls and its bill are those of batches alone.
     kinds |= {
         name: f"{kinds[name]}\npreflight = false"
-        for name in ("cloud", "claude", "mistral", "gemini", "bedrock", "vertex", "xai")
+        for name in ("cloud", "claude", "mistral", "gemini", "bedrock", "vertex", "xai", "openrouter")
     }
     limits = f"{{ min_rows = 1, max_rows = {schedule.most_rows} }}"
     keys = {name: "" if name == "bedrock" else '\napi_key_env = "KEY"' for name in kinds}

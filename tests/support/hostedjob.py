@@ -76,6 +76,8 @@ def settings_of(at: Emulator, name: str, **more: Any) -> Json:
             told |= {"kind": name, "base_url": at.url_of(name), "account": "a"}
         case "together":
             told |= {"kind": name, "base_url": at.url_of(name)}
+        case "openrouter":
+            told |= {"kind": "openrouter", "base_url": at.url_of("openrouter")}
         case "xai":
             told |= {"kind": "xai", "base_url": at.url_of("xai")}
         case "gemini":

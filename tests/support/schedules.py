@@ -155,7 +155,7 @@ def _of_batch(dice: random.Random, flavour: str, *, cancels: bool) -> Blow:
         Blow({"do": "shuffled"}),
         Blow({"do": "rows", "row": "status:500", "share": dice.choice([0.3, 1.0])}, attempts=1),
     ]
-    if flavour not in ("anthropic", "mistral", "gemini", "bedrock", "vertex", "together", "xai", "fireworks"):
+    if flavour in ("openai", "azure"):
         # The others name no line of a batch that failed, and count no enqueued tokens here.
         kinds += [
             Blow({"do": "token_limit_exceeded", "limit": dice.choice([60, 400, 900_000])}),
@@ -171,7 +171,7 @@ def _of_batch(dice: random.Random, flavour: str, *, cancels: bool) -> Blow:
             Blow({"do": "zero_byte_error_file"}),
             Blow({"do": "cut_tail"}, attempts=1, lost=1),
         ]
-    if flavour in ("gemini", "bedrock", "vertex", "xai"):
+    if flavour in ("gemini", "bedrock", "vertex", "xai", "openrouter"):
         kinds = [one for one in kinds if one.fault["do"] != "zero_byte_error_file"]
     if cancels:
         kinds += [
@@ -346,6 +346,7 @@ GEMINIS: Orders = (("gemini", "cloud"), ("cloud", "gemini"), ("gemini", "mistral
 VERTEXES: Orders = (("vertex", "cloud"), ("cloud", "vertex"), ("vertex", "claude"))
 FIREWORKS: Orders = (("fireworks", "cloud"), ("cloud", "fireworks"), ("fireworks", "claude"))
 TOGETHERS: Orders = (("together", "cloud"), ("cloud", "together"), ("together", "claude"))
+OPENROUTERS: Orders = (("openrouter", "cloud"), ("cloud", "openrouter"), ("openrouter", "claude"))
 XAIS: Orders = (("xai", "cloud"), ("cloud", "xai"), ("xai", "claude"))
 MISTRALS: Orders = (("mistral", "cloud"), ("cloud", "mistral"), ("mistral", "claude"))
 
@@ -387,7 +388,7 @@ def drawn(seed: int, orders: Orders | None = None) -> Schedule:
 _ENDLESS = ("expires", "stuck_in_progress")
 FLAVOURS = {"cloud": "openai", "azure": "azure", "claude": "anthropic", "mistral": "mistral", "gemini": "gemini",
             "bedrock": "bedrock", "vertex": "vertex", "together": "together", "xai": "xai",
-            "fireworks": "fireworks"}  # fmt: skip
+            "fireworks": "fireworks", "openrouter": "openrouter"}  # fmt: skip
 
 
 def _rows(dice: random.Random, number: int, marks: tuple[Mark, ...]) -> Iterator[Given]:

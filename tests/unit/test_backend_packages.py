@@ -11,7 +11,18 @@ from orchestrator.backends.package import package_of, rules_for
 from orchestrator.settings.backend_packages import GROUP, hosted_kinds
 
 ROOT = Path(__file__).resolve().parents[2]
-SDKS = {"openai", "anthropic", "mistralai", "together", "fireworks", "xai_sdk", "google.genai", "boto3", "botocore"}
+SDKS = {
+    "openai",
+    "anthropic",
+    "mistralai",
+    "together",
+    "fireworks",
+    "xai_sdk",
+    "openrouter",
+    "google.genai",
+    "boto3",
+    "botocore",
+}
 THEIRS = """
 from typing import Literal
 from orchestrator.backends.package import BackendPackage

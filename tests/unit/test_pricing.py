@@ -87,6 +87,9 @@ BY_HAND = {
     "groq, batch, cached for no less": ("groq", "openai/gpt-oss-120b", BATCH, Usage(1000, 400, 100), "0.000105"),
     "x-ai, a fifth off": ("x-ai", "grok-4.3", BATCH, Usage(199_999), "0.199999"),
     "x-ai, above the mark": ("x-ai", "grok-4.3", BATCH, Usage(200_000), "0.4"),
+    "openrouter, a batch under its own name": (
+        "openrouter", "anthropic/claude-sonnet-5.5", BATCH, Usage(1000, 0, 100), "0.0015"
+    ),
     "long context, up to the mark": ("openai", "gpt-6.1-sol", BATCH, Usage(272_000, 0, 1000), "0.277"),
     "long context, above the mark": ("openai", "gpt-6.1-sol", BATCH, Usage(272_001, 0, 1000), "0.551502"),
     "long context, cached": ("openai", "gpt-6.1-sol", BATCH, Usage(300_000, 100_000, 0, 0, 50_000), "0.435"),
@@ -108,6 +111,7 @@ def test_list_prices(provider: str, model: str, tier: Tier, usage: Usage, cost: 
 # Trap: asked for a batch price that it does not have, the table gives the full price without a word.
 GUESSED = {
     "an embedding": ("openai", "text-embedding-3-small", BATCH, Usage(1_000_000), "0.5", "0.01"),
+    "openrouter, a model without batches": ("openrouter", "ai21/jamba-large-1.7", BATCH, MILLION, "0.5", None),
     "a model without batches": ("x-ai", "grok-4.7", BATCH, Usage(1_000_000), "0.2", None),
     "another provider's model": ("azure", "gpt-5.4-mini", BATCH, MILLION, "0.5", "2.625"),
     "a share of a long prompt": ("azure", "gpt-6.1-sol", BATCH, Usage(272_001), "0.5", "0.544002"),

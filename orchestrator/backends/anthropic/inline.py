@@ -38,6 +38,11 @@ def shard_tag(shard: str) -> str:
     return blake2b(shard.encode(), digest_size=8).hexdigest()
 
 
+def row_id(tag: str, number: int, raw: bytes) -> str:
+    """Return the id of a row at the provider, from its shard's tag, its number from 1, and its request."""
+    return f"{tag}-{number}-{sent_line(raw)[1].hex()}"
+
+
 class _Line(msgspec.Struct):
     custom_id: str
     body: dict[str, Any]
@@ -67,7 +72,7 @@ def translate_file(path: Path, shard: str, max_tokens: int) -> Counter[str]:
                 line = _request_line(raw, path, number)
                 line.body = dict(marked(line.custom_id, line.body, marks))
                 try:
-                    request, dropped = _request(line, f"{tag}-{number}-{sent_line(raw)[1].hex()}", max_tokens)
+                    request, dropped = _request(line, row_id(tag, number, raw), max_tokens)
                 except InputError as error:
                     refused.write(refused_line(line.custom_id, number, error) + b"\n")
                     continue

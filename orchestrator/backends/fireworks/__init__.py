@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from orchestrator.backends import Backend
 
 # fireworks-ai 1.2.30 (resources/datasets.py): an upload in one call has 150 MB. An id is chosen by the client, so an
-# unanswered create is asked for by its id and need not show in a list. Lines that are read back do not name their model.
+# unanswered create is asked for by its id and need not show in a list. A line
+# that is read back does not name its model.
 PROFILE = Profile(
     "fireworks",
     limits=BatchLimits(max_bytes=150 * MB),

@@ -1,0 +1,44 @@
+"""OpenRouter's Batch API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.backends.openrouter.settings import OpenRouterBackend
+from orchestrator.backends.package import BackendAccess, BackendPackage
+from orchestrator.backends.profiles import CHAT_ONLY, MB, BatchLimits, Profile
+
+if TYPE_CHECKING:
+    from orchestrator.backends import Backend
+
+# Its guide: 5,000 requests and 200 MB a batch, which may be slightly longer than its rows. A batch takes 24 hours at
+# most providers, 96 at Google Vertex, and costs half as a rule.
+PROFILE = Profile(
+    "openrouter",
+    limits=BatchLimits(max_rows=5_000, max_bytes=190 * MB),
+    provider="openrouter",
+    overruns=True,
+    endpoints=CHAT_ONLY,
+    tells_shards=False,
+)
+
+
+class OpenRouterPackage(BackendPackage[OpenRouterBackend]):
+    """OpenRouter's Batch API: requests and results inline, no metadata, no cancel."""
+
+    kinds = {"openrouter": OpenRouterBackend}  # noqa: RUF012
+
+    def profile(self, settings: OpenRouterBackend) -> Profile:
+        return PROFILE
+
+    def open(self, settings: OpenRouterBackend, access: BackendAccess) -> Backend:
+        from orchestrator.backends import calls
+        from orchestrator.backends.openrouter.api import OpenRouterAPI
+        from orchestrator.backends.openrouter.batches import OpenRouterBatches
+
+        silent = settings.request_timeout
+        client = calls.open_client(settings.base_url, {"Authorization": f"Bearer {access.key}"}, silent)
+        return OpenRouterBatches(access.name, OpenRouterAPI(client, access.key, silent), PROFILE, access.root)
+
+
+PACKAGE = OpenRouterPackage()

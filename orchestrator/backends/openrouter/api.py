@@ -1,0 +1,97 @@
+"""The calls of OpenRouter's batches, answered in OpenAI's shape.
+
+Sources: openrouter 1.3.84 (batch.py, components/batchsubmitbody.py, batchobject.py, batchlistitem.py), its guide and
+quickstart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any, BinaryIO
+
+from orchestrator.backends import lenient
+from orchestrator.backends.openai.api import ApiAnswer, Headers
+from orchestrator.backends.openai.http_api import HttpAPI, converted, path_of
+from orchestrator.backends.openai.read import status_of
+from orchestrator.core.error_body import openai_error
+
+RESULTS = "results:"
+"""The id of a batch's results, before the batch's own: they are part of it."""
+_STATUSES = {
+    "authentication": 401, "payment_required": 402, "permission_denied": 403, "not_found": 404, "timeout": 408,
+    "precondition_failed": 412, "payload_too_large": 413, "unprocessable": 422, "rate_limit_exceeded": 429,
+    "server": 500, "provider_unavailable": 502, "unmapped": 502, "provider_overloaded": 503, "invalid_request": 400,
+}  # fmt: skip
+"""OpenRouter's types of errors that say no more than an HTTP status; the others are codes of a refused request."""
+_ALIKE = ("id", "status", "created_at", "request_counts", "model", "endpoint")
+
+
+class OpenRouterAPI(HttpAPI):
+    """The calls on an HTTP client with OpenRouter's base URL, which sends the key."""
+
+    def file(self, file_id: str) -> ApiAnswer:
+        return ApiAnswer(b'{"id": "results"}', Headers())
+
+    @contextmanager
+    def content(self, file_id: str) -> Iterator[Iterator[bytes]]:
+        told = self._get(path_of("batches", file_id.removeprefix(RESULTS))).json()
+        results = lenient.mapping(told).get("results")
+        if not isinstance(results, list):
+            raise ValueError("the answer has no results")
+        yield (result_line(one) + b"\n" for one in results)
+
+    def submit(self, body: BinaryIO, size: int) -> ApiAnswer:
+        """Create a batch from the body of its request, with `size` bytes."""
+        headers = {"Content-Type": "application/json", "Content-Length": str(size)}
+        sent = self._http.post("batches", content=body, headers=headers, timeout=self._transfer)
+        return converted(self._answer(sent), batch_of)
+
+    def batches(self, limit: int, after: str | None = None) -> ApiAnswer:
+        return converted(super().batches(limit, after), _list_of)
+
+    def batch(self, batch_id: str) -> ApiAnswer:
+        return converted(super().batch(batch_id), batch_of)
+
+    def _reason(self, status: int, body: object) -> tuple[int, object]:
+        return status, openai_error(body)
+
+
+def batch_of(told: object) -> object:
+    """Return a batch as OpenAI's. What is not an object stays as it is."""
+    found = lenient.mapping(told)
+    if not found:
+        return told
+    batch: dict[str, Any] = {name: found[name] for name in _ALIKE if name in found}
+    status = status_of(found.get("status"))
+    if status is None or not status.is_final:
+        return batch
+    batch[f"{status}_at"] = found.get("finalized_at")
+    if status == "failed":
+        batch["errors"] = found.get("error")
+    # A list has no results; those of a failed batch are told.
+    if status != "failed" or found.get("results"):
+        batch["output_file_id"] = f"{RESULTS}{found.get('id')}"
+    return batch
+
+
+def _list_of(told: object) -> object:
+    """Return a list as OpenAI's."""
+    try:
+        found = lenient.entries(told, is_first=False)
+    except ValueError:
+        return told
+    return {**lenient.mapping(told), "data": [batch_of(one) for one in found]}
+
+
+def result_line(told: object) -> bytes:
+    """Return a result as OpenAI's line: an error has a type in place of a status and a code."""
+    found = lenient.mapping(told)
+    if error := lenient.mapping(found.get("error")):
+        kind = lenient.text(error.get("error_type"))
+        reason = {**error, "code": None if kind in _STATUSES else kind or None}
+        status = _STATUSES.get(kind, HTTPStatus.BAD_REQUEST if kind else HTTPStatus.BAD_GATEWAY)
+        told = {**found, "error": None, "response": {"status_code": status, "body": {"error": reason}}}
+    return json.dumps(told).encode()

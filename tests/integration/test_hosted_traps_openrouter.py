@@ -1,0 +1,83 @@
+"""What is otherwise at OpenRouter, through the whole pipeline."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.hostedjob import DAY, Desk, all_are, cost_of, plain, row, script
+
+
+@pytest.fixture(autouse=True)
+def openrouter(desk: Desk) -> None:
+    desk.backend("openrouter")
+
+
+def test_trap_r_rows_go_out_inline_and_come_back_under_their_ids(desk: Desk) -> None:
+    ids = ["with spaces", "ünïcode 行", "x" * 100, "a/b?c=d"]
+    job = desk.run([row(name) for name in ids])
+    assert desk.ends(job) == dict.fromkeys(ids, "succeeded")
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
+def test_trap_r_a_batch_whose_create_was_not_answered_is_known_by_its_rows_once_it_has_ended(desk: Desk) -> None:
+    script(desk, "cut_after", verb="create")
+    script(desk, "hidden", verb="create", seconds=300.0)
+    job = desk.run(plain(3))
+    assert desk.ends(job) == all_are("succeeded", 3)
+    assert len(desk.batches()) == 1
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
+def test_trap_r_a_running_batch_of_the_same_size_is_waited_for_and_not_adopted(desk: Desk) -> None:
+    script(desk, "turnaround", seconds=0.5 * DAY)
+    first = desk.submit(plain(3))
+    desk.until(first, desk.batches)
+    script(desk, "cut_before", verb="create")
+    second = desk.submit([row(f"s{number}") for number in range(3)])
+    desk.finish(first, second)
+    assert desk.ends(first) == all_are("succeeded", 3)
+    assert set(desk.ends(second).values()) == {"succeeded"}
+    assert len(desk.batches()) == 2
+    assert desk.cost(first) + desk.cost(second) == cost_of(desk.provider.bill())
+
+
+def test_trap_r_a_batch_cannot_be_ended_and_its_answers_are_kept(desk: Desk) -> None:
+    job = desk.submit(plain(3))
+    desk.until(job, desk.batches)
+    desk.cancel(job)
+    desk.settle(job)
+    assert any("no call to end" in said for said in desk.held(job))
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 3)
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
+def test_trap_r_a_failed_row_has_a_type_and_no_status(desk: Desk) -> None:
+    job = desk.run([*plain(2), row("bad", "context_length_exceeded"), row("once", "status:500:1")])
+    ends = desk.ends(job)
+    assert ends.pop("bad").startswith("failed: ")
+    assert ends == {**all_are("succeeded", 2), "once": "succeeded"}
+    assert "maximum context length" in desk.rows(job)["bad"]["error"]["message"]
+
+
+def test_trap_r_a_batch_is_refused_after_it_was_accepted_and_says_why(desk: Desk) -> None:
+    script(desk, "fails", message="Base64 images are rejected on every provider", times=None)
+    job = desk.run(plain(2))
+    assert set(desk.ends(job).values()) == {"failed: error"}
+    assert "Base64 images" in desk.rows(job)["r0"]["error"]["message"]
+    assert desk.provider.bill()["lines"] == []
+
+
+def test_trap_r_rows_that_an_expired_batch_left_are_sent_again(desk: Desk) -> None:
+    script(desk, "expires", share=0.5)
+    job = desk.run(plain(10))
+    assert desk.ends(job) == all_are("succeeded", 10)
+    assert [batch["rows"] for batch in desk.batches()] == [10, 5]
+    assert set(desk.attempts(job).values()) == {1}
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
+def test_trap_r_a_batch_takes_5000_rows(desk: Desk) -> None:
+    job = desk.submit(plain(5_001))
+    desk.until(job, lambda: len(desk.batches()) == 2)
+    assert sorted(batch["rows"] for batch in desk.detail(job)["shards"]) == [1, 5_000]
