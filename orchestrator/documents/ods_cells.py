@@ -94,7 +94,7 @@ class _Book:
         self._empty = self._blank = 0  # empty cells, and rows, before the open one
         self._cells = 0
         self._value: str | None = None  # of the open cell, unless its text is its value
-        self._lines: list[list[str]] = []  # paragraphs of the open cell, and of open shapes and comments in it
+        self._lines: list[list[list[str]]] = []  # paragraphs of the open cell, and of open shapes and comments in it
         self._comments: list[str] = []
         self._is_author = False
         self._is_text = False
@@ -138,7 +138,7 @@ class _Book:
 
     def characters(self, text: str) -> None:
         if self._is_text and self._lines:
-            self._lines[-1][-1] += text
+            self._lines[-1][-1].append(text)
 
     def _begin_style(self, attributes: dict[str, str]) -> None:
         self._style = attributes.get(f"{_STYLE}name", "")
@@ -194,7 +194,7 @@ class _Book:
     def _end_cell(self) -> None:
         if self._depth > 1:
             return
-        value = "\n".join(self._lines[0]) if self._value is None else self._value
+        value = "\n".join(map("".join, self._lines[0])) if self._value is None else self._value
         self._lines = []
         if not value:
             self._empty += self._columns
@@ -222,7 +222,7 @@ class _Book:
     def _begin_paragraph(self, attributes: dict[str, str]) -> None:
         del attributes
         if self._lines:
-            self._lines[-1].append("")
+            self._lines[-1].append([])
             self._is_text = True
 
     def _end_paragraph(self) -> None:
@@ -235,8 +235,8 @@ class _Book:
     def _end_span(self) -> None:
         script, begin = self._spans.pop()
         if script is not None and self._is_text and self._lines:
-            line = self._lines[-1][-1]
-            self._lines[-1][-1] = line[:begin] + script(line[begin:])
+            pieces = self._lines[-1][-1]
+            pieces[begin:] = [script("".join(pieces[begin:]))]
 
     def _spaces(self, attributes: dict[str, str]) -> None:
         number = attributes.get(f"{_TEXT}c", "1")
@@ -252,7 +252,7 @@ class _Book:
         self._is_author = False
 
     def _end_comment(self) -> None:
-        lines = self._lines.pop() if self._lines else []
+        lines = list(map("".join, self._lines.pop())) if self._lines else []
         author = f"{lines.pop(0)}: " if self._is_author and lines else ""
         if text := " ".join(" ".join(lines).split()):
             row = (len(self.sheets[-1].rows) if self.sheets else 0) + self._blank + 1
@@ -274,7 +274,7 @@ class _Book:
         self._lines.append([])
 
     def _end_shape(self) -> None:
-        lines = self._lines.pop() if self._lines else []
+        lines = list(map("".join, self._lines.pop())) if self._lines else []
         if self.sheets:
             self.sheets[-1].beside += filter(None, (" ".join(line.split()) for line in lines))
 
