@@ -50,10 +50,10 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
         else:
             if report.to_send:
                 out().print(plan_lines(found, intake.job.deadline_at, out().width, problems))
-                for line in notes(intake):
-                    show(line)
             else:
                 show(f"nothing to send: {report}")
+            for line in notes(intake):
+                show(line)
             if words := told(ignored):
                 show(f"documents: {words}")
             if report.of_other_models:
@@ -72,6 +72,7 @@ def notes(intake: Intake) -> list[str]:
         return ["orch run and orch submit are refused (exit code 3)"]
     if intake.how is not How.NEW:
         return [f"orch run and orch submit go on: {intake.reason}"]
-    if intake.plan is not None and not intake.plan.verdict.holds:
+    sends = intake.report is not None and intake.report.to_send > 0
+    if sends and intake.plan is not None and not intake.plan.verdict.holds:
         return ["orch run and orch submit go on: these figures are estimates"]
     return []
