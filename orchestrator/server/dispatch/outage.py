@@ -15,7 +15,7 @@ SOME_ROWS = 3
 """If this many rows fail all their tries and none succeeds, the upstream is at fault."""
 
 
-class FailedRow(Protocol):
+class HeldRow(Protocol):
     """A row that failed. `is_at_fault` is set once the upstream answered another row after it failed."""
 
     is_at_fault: bool
@@ -24,7 +24,7 @@ class FailedRow(Protocol):
         """Reset the tries that failed while the upstream was at fault."""
 
 
-R = TypeVar("R", bound=FailedRow)
+R = TypeVar("R", bound=HeldRow)
 
 
 class Blame(Enum):
