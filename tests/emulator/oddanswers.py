@@ -67,14 +67,15 @@ def _flat_counts(told: Json) -> list[str]:
 
 def _other_counts(told: Json, value: object) -> None:
     """Without counts where the value is None, else with this one in their place."""
-    told.update({name: value for name in ("request_counts", "state") if name in told})
+    names = ["request_counts", *(["state"] if isinstance(told.get("state"), dict) else [])]
+    told.update({name: value for name in names if name in told})
     for name in _flat_counts(told):
         told[name] = value
         if value is None:
             del told[name]
     if value is None:
-        told.pop("request_counts", None)
-        told.pop("state", None)
+        for name in names:
+            told.pop(name, None)
 
 
 def _number(value: object) -> int:
@@ -112,6 +113,8 @@ def _before(told: Json) -> Json:
         "error_file",
         "completed_at",
     )
+    if isinstance(told.get("state"), str):
+        return {"state": "JOB_STATE_RUNNING"}
     if "state" in told:
         total = _number(told["state"].get("num_requests"))
         state = dict.fromkeys(told["state"], 0) | {"num_requests": total, "num_pending": total}
