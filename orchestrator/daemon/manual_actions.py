@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
+from pathlib import Path
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import RefusedError, UsageError
@@ -36,12 +37,14 @@ def cancel(store: Store, job: Job, who: str, at: datetime) -> None:
 def retry(store: Store, job: Job, states: Sequence[RequestState], task: str | None, who: str, at: datetime) -> int:
     """Make rows pending again, and send refused rows to their backend again; return their number.
 
-    Rows that a later run or another job has answered take that answer, and those that it has in flight await it.
+    Rows that a later run or another job has answered take that answer, and those that it has under way await it.
     Raises RefusedError for a superseded job: the job that supersedes it has asked for the rows that both share.
     """
     _require_not_superseded(store, job)
-    runs = [run.id for run in store.jobs.of_series(job.series)]
     others = open_jobs(store, job.home)
+    runs = [run.id for run in store.jobs.of_series(job.series)]
+    if not Path(job.source).exists():  # its file was moved, and may have a run in its new place
+        runs += [of.id for of in map(store.jobs.get, others) if (of.name, of.kind) == (job.name, job.kind)]
     taken = store.awaited.taken(job, runs, others, states, task=task) if takes_answers(job) else {}
     number = store.rows.retry(job.id, states, task=task, awaiting=taken) + send_held(store, job, task)
     if number:

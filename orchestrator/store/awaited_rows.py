@@ -114,7 +114,7 @@ class AwaitedRows:
         """Return what rows with these outcomes can take from other jobs, by place, as `awaits` writes it.
 
         It is the newest answer of a run of the same file to the same row, or of any job to the very same request, or
-        else such a request of an open job that is in flight.
+        else such a request in flight, or one that an open run of the same file is to send.
         """
         others = set(open_jobs) - {job.id}
         c = requests.c
@@ -134,9 +134,29 @@ class AwaitedRows:
                 if (answer := by_id.get(row.custom_id) or by_key.get(row.cache_key)) is not None:
                     found[row.seq] = place_elsewhere(answer.seq), answer.job_id
             left = {row.seq: row.cache_key for row in rows if row.seq not in found and row.cache_key is not None}
-            in_flight = self.by_key(others, set(left.values()), checked=job.kind is JobKind.DOCUMENTS)
-            found |= {seq: awaits(in_flight[key][0]) for seq, key in left.items() if key in in_flight}
+            keys = set(left.values())
+            under_way = self._open_by_key(others & set(runs), keys)
+            in_flight = self.by_key(others, keys, checked=job.kind is JobKind.DOCUMENTS)
+            under_way |= {key: awaits(rows[0]) for key, rows in in_flight.items()}
+            found |= {seq: under_way[key] for seq, key in left.items() if key in under_way}
         return found
+
+    def _open_by_key(self, jobs: Collection[JobId], keys: Collection[str]) -> dict[str, tuple[int, str]]:
+        """Return the open rows that these jobs ask themselves, by cache key, as `awaits` writes them."""
+        if not jobs or not keys:
+            return {}
+        c = requests.c
+        query = select(*_FOUND, c.cache_key, c.twin_of).where(HAS_KEY)
+        with self._db.read() as tx:
+            rows = tx.execute(bulk.each(query, c.cache_key, keys, tx.dialect)).all()
+        return {
+            row.cache_key: (place_elsewhere(row.seq), row.job_id)
+            for row in rows
+            if row.job_id in jobs
+            and row.state == RequestState.PENDING
+            and row.twin_of is None
+            and row.first_offset is None
+        }
 
     def sources(self, job_id: JobId) -> dict[JobId, int]:
         """Return the number of a job's waiting rows for each other job that they await."""

@@ -278,13 +278,17 @@ def test_a_cancelled_job_that_is_retried_takes_what_a_later_run_has(desk: Desk) 
 
 @pytest.mark.thinned(2, 1)
 @pytest.mark.parametrize("ends", ["completed", "expired", "cancelled"])
-def test_a_cancelled_job_that_is_retried_awaits_what_a_later_run_has_in_flight(desk: Desk, ends: str) -> None:
+@pytest.mark.parametrize("is_out", [True, False], ids=["in flight", "not sent yet"])
+def test_a_cancelled_job_that_is_retried_awaits_what_a_later_run_has_under_way(
+    desk: Desk, ends: str, *, is_out: bool
+) -> None:
     first = desk.submit(job_file(desk))
     desk.cancel(first)
     desk.finish(first)
     if ends == "expired":
         script(desk, "expires")
-    second = out(desk, job_file(desk, "tags: {x: a}"))
+    edited = job_file(desk, "tags: {x: a}")
+    second = out(desk, edited) if is_out else desk.submit(edited)
     again(desk, first, until_over=False)
     desk.settle(first, second)
     assert len(desk.batches()) == 1
@@ -293,6 +297,24 @@ def test_a_cancelled_job_that_is_retried_awaits_what_a_later_run_has_in_flight(d
     desk.finish(first, second)
     assert set(desk.ends(first).values()) == {"succeeded"}
     assert all_once(desk)
+    paid_in_full(desk, first, second)
+
+
+def test_a_job_that_is_retried_awaits_what_its_file_is_to_send_from_where_it_was_moved(desk: Desk) -> None:
+    (desk.folder / "project").mkdir()
+    path = desk.written(jsonl(lines(temperature=0))).rename(desk.folder / "project/requests.jsonl")
+    first = desk.submit(path)
+    desk.cancel(first)
+    desk.finish(first)
+    (desk.folder / "project").rename(desk.folder / "moved")
+    moved = desk.folder / "moved/requests.jsonl"
+    moved.write_bytes(jsonl([*lines(temperature=0)[:3], chat_line("r3", "what else?", MODEL, temperature=0)]))
+    second = desk.submit(moved)
+    again(desk, first, until_over=False)
+    desk.finish(first, second)
+    for job in (first, second):
+        assert set(desk.ends(job).values()) == {"succeeded"}
+    assert desk.billed() == {"r0": 1, "r1": 1, "r2": 1, "r3": 2}
     paid_in_full(desk, first, second)
 
 

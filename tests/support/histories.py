@@ -476,7 +476,7 @@ def _open(store: Store) -> list[Job]:
 
 def _asked_about(store: Store, job: Job, since: int = 0) -> str | None:
     """The job that a question is about, which came behind so many events; another of its batches may go on."""
-    told = [event.reason for event in store.jobs.events(job.id)[since:] if event.kind is EventKind.WAITING]
+    told = [event.reason for event in store.jobs.events(job.id)[since:] if event.kind == EventKind.WAITING]
     found = REPAYS.search(told[-1]) if told else None
     return None if found is None else found[1]
 
