@@ -24,6 +24,7 @@ from benchmarks.serving import ROOT, Constant, Unavailable, say, write_rows
 
 ROUNDS = 5
 YARDSTICK = "import sqlalchemy"
+LIBRARY = "import orchestrator"
 ORCH = (sys.executable, "-m", "orchestrator.cli")
 
 
@@ -36,18 +37,19 @@ def main() -> None:
         write_rows(place / "rows.jsonl", 1)
         run = (*ORCH, "run", str(place / "rows.jsonl"), "--quiet")
         with _home(place) as used:
-            _seconds(run, place, "orch.toml", used)  # there is a job to show
+            seconds_of(run, place, "orch.toml", used)  # there is a job to show
             found: dict[str, list[tuple[float, float]]] = {}
             for _ in range(ROUNDS):
                 with _home(place) as fresh, _home(place) as empty:
                     for name, command, settings, home, code in (
                         (YARDSTICK, (sys.executable, "-c", YARDSTICK), "orch.toml", used, 0),
+                        (LIBRARY, (sys.executable, "-c", LIBRARY), "orch.toml", used, 0),
                         ("orch --help", (*ORCH, "--help"), "orch.toml", used, 0),
                         ("orch status", (*ORCH, "status"), "orch.toml", used, 0),
                         ("orch run, a mistake in orch.toml, a fresh home", run, "broken.toml", empty, 2),
                         ("orch run of one row, a fresh home", run, "orch.toml", fresh, 0),
                     ):
-                        found.setdefault(name, []).append(_seconds(command, place, settings, home, code))
+                        found.setdefault(name, []).append(seconds_of(command, place, settings, home, code))
     walls, cpus = (
         {name: statistics.median(each[at] for each in taken) for name, taken in found.items()} for at in (0, 1)
     )
@@ -64,7 +66,9 @@ def _home(place: Path) -> Iterator[Path]:
         yield Path(home)
 
 
-def _seconds(command: tuple[str, ...], place: Path, settings: str, home: Path, code: int = 0) -> tuple[float, float]:
+def seconds_of(
+    command: tuple[str, ...], place: Path, settings: str, home: Path, code: int = 0
+) -> tuple[float, float]:
     """Wall and CPU seconds of a command. Raises Unavailable where it ends with another code."""
     # What is installed is compiled; a checkout whose surroundings forbid that would be compiled at each start.
     more = {"PYTHONPYCACHEPREFIX": str(place / "compiled"), "PYTHONPATH": str(ROOT)}
