@@ -24,8 +24,8 @@ def test_a_stranger_installs_it_and_runs_the_demo(tmp_path: Path, upstream: Upst
     venv.create(tmp_path / "venv", with_pip=True, symlinks=True)
     bin_folder, environment = tmp_path / "venv/bin", clean_environment(tmp_path)
     constraints = ROOT / "constraints/dev.txt"
-    command = [bin_folder / "python", *PIP, "install", "--constraint", constraints, f"{wheel}[all]"]
-    subprocess.run([*map(str, command)], check=True, env=environment)
+    pip = [str(part) for part in (bin_folder / "python", *PIP, "install", "--constraint", constraints)]
+    subprocess.run([*pip, f"{wheel}[all]"], check=True, env=environment)
 
     def orch(*arguments: str) -> str:
         return subprocess.run(
@@ -42,6 +42,7 @@ def test_a_stranger_installs_it_and_runs_the_demo(tmp_path: Path, upstream: Upst
     assert orch("help").startswith("# Documentation")
     assert re.search(r"rows: \d+ of 120 succeeded", orch("demo", "--upstream", upstream.base_url))
 
+    subprocess.run([*pip, "pandas"], check=True, env=environment)
     # The page of the Python interface, as an editor and a strict type checker see it.
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     (tmp_path / "page.py").write_text("\n".join(['BASE_URL = "http://127.0.0.1:8000/v1"', *blocks]), encoding="utf-8")
