@@ -113,8 +113,8 @@ class AwaitedRows:
     ) -> dict[int, tuple[int, str]]:
         """Return what rows with these outcomes can take from other jobs, by place, as `awaits` writes it.
 
-        It is the newest answer of a run of the same file to the same row, or of any job to the very same request, or
-        else such a request in flight, or one that an open run of the same file is to send.
+        The newest answer of a run of the same file comes first, then any job's answer to the very same request.
+        Without an answer, rows await that request in flight, or unsent in an open run of the file.
         """
         others = set(open_jobs) - {job.id}
         c = requests.c
