@@ -238,16 +238,26 @@ def refused(folder: Path, name: str, case: Case, capsys: pytest.CaptureFixture[s
     assert "Traceback" not in told.err
 
 
-@pytest.mark.parametrize("case", JOBS.values(), ids=JOBS)
-def test_a_mistake_in_a_job_file(folder: Path, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+def refused_job(folder: Path, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    """Hold a job file beside good settings to its mistake."""
     (folder / "orch.toml").write_text(TOML, encoding="utf-8")
     refused(folder, "job.yaml", case, capsys)
 
 
-@pytest.mark.parametrize("case", SETTINGS.values(), ids=SETTINGS)
-def test_a_mistake_in_the_settings(folder: Path, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+def refused_settings(folder: Path, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    """Hold settings beside a good job file to their mistake."""
     (folder / "job.yaml").write_text(JOB, encoding="utf-8")
     refused(folder, "orch.toml", case, capsys)
+
+
+@pytest.mark.parametrize("case", JOBS.values(), ids=JOBS)
+def test_a_mistake_in_a_job_file(folder: Path, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    refused_job(folder, case, capsys)
+
+
+@pytest.mark.parametrize("case", SETTINGS.values(), ids=SETTINGS)
+def test_a_mistake_in_the_settings(folder: Path, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    refused_settings(folder, case, capsys)
 
 
 def test_the_files_without_a_mistake_are_taken(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,8 @@ from tests.integration.test_mistakes import (
     Case,
     folder,
     prompt,
-    refused,
+    refused_job,
+    refused_settings,
     source,
     task,
 )
@@ -107,14 +108,12 @@ SETTINGS: dict[str, Case] = {
 
 @pytest.mark.parametrize("case", JOBS.values(), ids=JOBS)
 def test_a_mistake_in_a_job_file(folder: Path, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "orch.toml").write_text(TOML, encoding="utf-8")
-    refused(folder, "job.yaml", case, capsys)
+    refused_job(folder, case, capsys)
 
 
 @pytest.mark.parametrize("case", SETTINGS.values(), ids=SETTINGS)
 def test_a_mistake_in_the_settings(folder: Path, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "job.yaml").write_text(JOB, encoding="utf-8")
-    refused(folder, "orch.toml", case, capsys)
+    refused_settings(folder, case, capsys)
 
 
 @pytest.mark.parametrize(("encoding", "line"), [("latin-1", 6), ("utf-16", 1)])
