@@ -232,6 +232,7 @@ from orchestrator.documents import confined, csv_rows, listed, Readers
 from orchestrator.documents.readers import TableRows
 from orchestrator.core.errors import InputError
 from orchestrator.settings.job_spec import (DocumentSource)
+DocumentSource(path="docs")  # imports what it needs while its user may
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)

@@ -352,7 +352,12 @@ def _fitting(planning: Planning) -> Plan | None:
     plan = planning.plan()
     if planning.is_refused(plan):
         nearest = " or ".join(f"{option} {value}" for option, value in plan.verdict.nearest())
-        hint = f"what would hold: {nearest}" if nearest else "`orch plan` shows every route in detail"
+        against = [f"{one.backend}: {one.objection}" for one in planning.options if one.objection is not None]
+        hint = "`orch plan` shows every route in detail"
+        if nearest:
+            hint = f"what would hold: {nearest}"
+        elif len(against) == len(planning.options):
+            hint = "\n  ".join(against)
         raise RefusedError(plan.verdict.reason, hint=hint)
     return plan
 

@@ -196,7 +196,8 @@ class Planning:
 
         If every usable backend is paid by the hour, a budget stops the job while it runs instead.
         """
-        if all(isinstance(self._config.backends[one.backend], TimedBackend) for one in self._usable):
+        usable = [self._config.backends[one.backend] for one in self._usable]
+        if usable and all(isinstance(one, TimedBackend) for one in usable):
             return replace(self.terms, budget=None)
         shared = self._left(self._job)
         shared = None if shared is None else max(Decimal(0), shared - self._reserved)

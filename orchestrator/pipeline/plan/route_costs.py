@@ -145,6 +145,7 @@ class Prospects:
         if is_left or not self._store.shards.of_job(self._job.id):
             # Rows that are left of a job that has begun may be sent again nowhere else: they end as too few.
             against = {**few, **against}
+        against = {**self._unbounded, **against}
         return [self._option(name, backend, against.get(name)) for name, backend in self._config.backends.items()]
 
     @property
@@ -157,6 +158,14 @@ class Prospects:
         learned = objections(self._config, self._job, refused, self._only)
         is_left = any(name not in learned for name in self._config.backends)
         return learned if is_left else objections(self._config, self._job, only=self._only)
+
+    @property
+    def _unbounded(self) -> dict[str, str]:
+        """Objections to backends paid by the token, if answers without a limit count against the job's budget."""
+        if self._job.budget is None or all(part.max_output is not None for part in self._open):
+            return {}
+        paid = (name for name, one in self._config.backends.items() if not isinstance(one, TimedBackend))
+        return dict.fromkeys(paid, "rows without `max_tokens` cannot be held to a budget")
 
     @property
     def _given_up(self) -> dict[str, str]:
