@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from orchestrator.core.counts import Counts, Failing, FailOn
 from orchestrator.core.model import Job, JobState, Usage, job_state
+from orchestrator.core.money import money
 from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
 from orchestrator.policy.night_figures import DeadlineResult, deadline_result
 from orchestrator.settings.model_lists import alias_words
@@ -44,6 +45,12 @@ class JobLine(Struct, frozen=True):
     running: Decimal
     rate: float
     eta_seconds: float | None
+
+    def __str__(self) -> str:
+        done, total = f"{self.done:,}", f"{self.counts.total:,}"
+        return (
+            f"{self.job.id}: {self.state}, {done} of {total} done, {self.failed_so_far:,} failed, {money(self.cost)}"
+        )
 
     @property
     def processed(self) -> int:
