@@ -35,7 +35,7 @@ from orchestrator.library.frames import frame_of
 from orchestrator.library.handles import JobHandle, see_through, session
 from orchestrator.library.job_folders import KEY, ROWS, JobFolder, turn_of, write_documents, write_frame
 from orchestrator.library.plan_reports import PlanReport
-from orchestrator.library.progress_views import LogView, view_for
+from orchestrator.library.progress_views import LogView, log, view_for
 from orchestrator.pipeline.build.intake import How, Intake, Options
 from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.build.rehearsal import rehearse
@@ -138,7 +138,7 @@ class _Draft(Generic[T]):
         """Queue the job and return it. The home's daemon runs it, and is started if none runs.
 
         With `daemon=False`, it is only queued; `JobHandle.runner` says what will run it.
-        Raises RefusedError if no plan keeps the deadline and the budget.
+        Raises RefusedError if the deadline has passed, or every way costs more than the budget.
         """
         options = JobTerms(deadline, budget, backend).options()
         with session() as context:
@@ -174,8 +174,11 @@ class _Draft(Generic[T]):
 
 
 def take_in_file(context: Context, folder: JobFolder, options: Options, view: LogView) -> Intake:
-    """Record and build the job of a folder, or find it. Raises OrchError."""
-    return take_in(context.store, context.home, context.config, folder.file, options, now, view.reading)
+    """Record and build the job of a folder, or find it; log a warning if its plan does not hold. Raises OrchError."""
+    intake = take_in(context.store, context.home, context.config, folder.file, options, now, view.reading)
+    if intake.plan is not None and not intake.plan.verdict.holds:
+        log.warning("%s: %s", intake.job.id, intake.plan.verdict.reason)
+    return intake
 
 
 def finish(context: Context, intake: Intake, view: LogView) -> tuple[Job, bool]:

@@ -251,6 +251,15 @@ def test_requests_under_a_budget_need_a_limit_where_answers_are_paid_by_the_toke
     assert upstream.requests() == []
 
 
+def test_a_deadline_that_is_unlikely_is_a_warning_and_the_job_runs(
+    home: Path, upstream: Upstream, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_config(home, [upstream.base_url], rows_per_second=0.001, extra='[models]\nsmall = "some-model"\n')
+    assert ask(FRAME, deadline=timedelta(minutes=2))["error"].isna().all()
+    (told,) = (record for record in caplog.records if record.name == "orch" and record.levelname == "WARNING")
+    assert "likely to be in time; the target is 99%" in told.getMessage()
+
+
 def test_frames_without_rows_come_back_with_their_columns(home: Path, upstream: Upstream) -> None:
     assert ask([], schema=Facts) == []
     assert ask(pandas.DataFrame(), schema=Facts).columns.tolist() == ["topic", "pages", "error", "cost"]
