@@ -123,6 +123,11 @@ def open_client(base_url: str, headers: Mapping[str, str], silent: float, *, sta
     return bounded(client, stay=stay)
 
 
+def bearer_client(base_url: str, key: str, silent: float) -> httpx2.Client:
+    """Return an `open_client` that sends a key as a bearer token."""
+    return open_client(base_url, {"Authorization": f"Bearer {key}"}, silent)
+
+
 def bounded(client: httpx2.Client, *, stay: bool = False) -> httpx2.Client:
     """Make a client obey `control` and `transfer`; only its GET calls follow redirects.
 

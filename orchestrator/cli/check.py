@@ -164,8 +164,8 @@ def _examine() -> Iterator[Found]:
         yield "backends", False, f"none configured; {cure}", 2
         return
     yield from _examine_models(config)
-    jobs: list[Job] = []
-    yield from _examine_jobs(config, jobs)
+    jobs, unfit = _examine_jobs(config)
+    yield from unfit
     asked = {name: _models(config, name, jobs) for name in config.backends}
     if not any(asked.values()):
         cure = "`orch plan JOB.yaml` checks those of a job file"
@@ -225,12 +225,12 @@ def _examine_models(config: settings.Config) -> Iterator[Found]:
             yield f"models.{alias}", False, f"orch.toml has no backend {name!r}; {near}", 2
 
 
-def _examine_jobs(config: settings.Config, jobs: list[Job]) -> Iterator[Found]:
-    """Add the home's open jobs and the next jobs of its schedules to `jobs`; report each that cannot run."""
-    home = Home(config.home)
+def _examine_jobs(config: settings.Config) -> tuple[list[Job], list[Found]]:
+    """Return the home's open jobs and the next jobs of its schedules, and a report of each that cannot run."""
+    home, unfit = Home(config.home), list[Found]()
     with _known(config) as store:
         if store is None:
-            return
+            return [], []
         found = {f"job {job.id}": job for job in store.jobs.unfinished(home.identity())}
         for schedule in store.schedules.all():
             if schedule.home == home.identity() and schedule.paused_at is None:
@@ -238,12 +238,12 @@ def _examine_jobs(config: settings.Config, jobs: list[Job]) -> Iterator[Found]:
                 try:
                     found[what] = draft(Path(schedule.file), config, home, Options(), now())
                 except OrchError as error:
-                    yield what, False, str(error), error.exit_code
+                    unfit.append((what, False, str(error), error.exit_code))
     for what, job in found.items():
         against = objections(config, job)
         if against.keys() >= config.backends.keys():
-            yield what, False, "; ".join(f"{name}: {why}" for name, why in against.items()), 3
-        jobs.append(job)
+            unfit.append((what, False, "; ".join(f"{name}: {why}" for name, why in against.items()), 3))
+    return list(found.values()), unfit
 
 
 def _examine_home(config: settings.Config) -> Iterator[Found]:

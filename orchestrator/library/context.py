@@ -166,7 +166,7 @@ class Context(CommandSettings):
         from orchestrator.daemon.settings_in_force import differences
 
         job, state = detail.line.job, detail.line.state
-        if job.built_at is None or state.is_final:
+        if job.built_at is None:
             return None
         if (holder := running_daemon(self.home)) is None:
             return next(iter(self.missing_keys(job).values()), None)

@@ -72,14 +72,14 @@ class ShardSteps:
 
     def dissolve(self, job: Job, shard: Shard, reason: str) -> None:
         """Dissolve an unsent shard: its rows wait for another shard."""
-        settling.remove_input(self._home, shard)
+        settling.abandon(self._home, shard)
         self._store.shards.dissolve(shard, reason)
         self.remote_cleanup.add(shard.id)
         self._work.note(job, EventKind.SPLIT, reason, shard)
 
     def give_up(self, shard: Shard) -> None:
         """End an unsent shard; the caller ends its rows."""
-        settling.remove_input(self._home, shard)
+        settling.abandon(self._home, shard)
         self._store.shards.move(shard, ShardState.CANCELLED, held=None)
         self.remote_cleanup.add(shard.id)
 

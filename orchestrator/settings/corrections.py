@@ -134,13 +134,13 @@ _SHAPES: Mapping[str, str] = {
     "models": "write  models: {ALIAS: MODEL}",
     "long": "write  long: {reduce: Make one answer of these.}",
 }
+"""Forms of mappings that a single value cannot stand for."""
 _TABLES: Mapping[str, str] = {
     "batch": "write  batch = {input = 1.25, output = 5.00}",
     "backends": "name each by its table:  [backends.NAME]",
     "gpus": 'it belongs above the tables of its models, into [backends.NAME]:  gpus = "0-3"',
 }
 """Forms of tables that a single value cannot stand for."""
-"""Forms of mappings that a single value cannot stand for."""
 
 
 def of_value(problem: Mapping[str, Any], *, is_toml: bool) -> str | None:

@@ -17,6 +17,7 @@ from orchestrator.server.host import ServerThread
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
 from orchestrator.store import Store
+from tests.emulator.client import Emulator
 from tests.support.batchapi import Sdk, sdk_at
 from tests.support.process import Upstream, upstreams, wait_until
 
@@ -70,3 +71,9 @@ def store(store_url: str) -> Iterator[Store]:
     """A store on an empty database, of each kind in turn."""
     with Store.open(store_url) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    with Emulator(tmp_path_factory.mktemp("provider")) as running:
+        yield running

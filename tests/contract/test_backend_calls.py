@@ -26,12 +26,6 @@ KEY = "sk-calls-0123456789"
 SHARD = "letters-1.001"
 
 
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    with Emulator(tmp_path_factory.mktemp("provider")) as running:
-        yield running
-
-
 @pytest.fixture
 def client(emulator: Emulator) -> Iterator[httpx2.Client]:
     emulator.reset()

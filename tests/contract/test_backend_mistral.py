@@ -22,12 +22,6 @@ KEY = "mistral-secret-0123456789"
 SPACED = '{"custom_id" : "r1",  "method": "POST", "url": "%s", "body": {"model": "%s",  "messages": []}}'
 
 
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    with Emulator(tmp_path_factory.mktemp("provider")) as running:
-        yield running
-
-
 @pytest.fixture
 def backend(emulator: Emulator) -> Iterator[Backend]:
     emulator.reset(1)

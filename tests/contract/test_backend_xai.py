@@ -35,12 +35,6 @@ RECORDED = {
 }
 
 
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
-    with Emulator(tmp_path_factory.mktemp("provider")) as running:
-        yield running
-
-
 @pytest.fixture
 def backend(emulator: Emulator) -> Iterator[Backend]:
     emulator.reset(1)

@@ -142,13 +142,8 @@ def create(world: World, call: Call) -> Reply:
     older = world.listed_batches(call.flavour, call.account) if call.has("older_batch") else []
     if older:
         return Reply(_told(world, older[0]))
-    made = [_batch(world, call, told, hours * HOUR)]
-    if made[0].plan.has_twin:
-        made.append(_batch(world, call, told, hours * HOUR))
-    for one in made:
-        one.number = len(world.batches)
-        world.add_batch(one)
-    return Reply(_told(world, made[0]))
+    made = world.made(lambda: _batch(world, call, told, hours * HOUR))
+    return Reply(_told(world, made))
 
 
 def _batch(world: World, call: Call, told: Json, window: float) -> Batch:

@@ -72,13 +72,8 @@ def create(world: World, call: Call) -> Reply:
     older = world.listed_batches(call.flavour, call.account) if call.has("older_batch") else []
     if older:
         return Reply(_told(world, older[0]), status=202)
-    made = [_batch(world, call, told)]
-    if made[0].plan.has_twin:
-        made.append(_batch(world, call, told))
-    for one in made:
-        one.number = len(world.batches)
-        world.add_batch(one)
-    return Reply(_told(world, made[0]), status=202)
+    made = world.made(lambda: _batch(world, call, told))
+    return Reply(_told(world, made), status=202)
 
 
 def _batch(world: World, call: Call, told: Json) -> Batch:

@@ -152,14 +152,9 @@ def create(world: World, call: Call) -> Reply:
     older = world.listed_batches(call.flavour, call.account) if call.has("older_batch") else []
     if older:
         return Reply({"job": _job(world, older[0])}, status=201)
-    made = [_batch(world, call, told)]
-    if made[0].plan.has_twin:
-        made.append(_batch(world, call, told))
-    for one in made:
-        one.number = len(world.batches)
-        world.add_batch(one)
+    made = world.made(lambda: _batch(world, call, told))
     warning = {} if told.get("completion_window", "24h") == "24h" else {"warning": "completion_window is 24h"}
-    return Reply({"job": _job(world, made[0]), **warning}, status=201)
+    return Reply({"job": _job(world, made), **warning}, status=201)
 
 
 def _batch(world: World, call: Call, told: Json) -> Batch:

@@ -7,7 +7,7 @@ import heapq
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -196,6 +196,14 @@ class World:
             raise Refusal(429, problem_of(429), {"retry-after": "60"})
         self.batches[batch.id] = batch
         self._settle(batch)
+
+    def made(self, make: Callable[[], Batch]) -> Batch:
+        """Add the batch that `make` returns, and its twin if it has one. Raises Refusal as `add_batch` does."""
+        batch = make()
+        for one in [batch, *([make()] if batch.plan.has_twin else [])]:
+            one.number = len(self.batches)
+            self.add_batch(one)
+        return batch
 
     def new_batch(self, flavour: str, account: str, endpoint: str, prefix: str, faults: tuple[Fault, ...]) -> Batch:
         """A batch with its fate, not yet among the others."""

@@ -85,13 +85,8 @@ def create(world: World, call: Call) -> Reply:
     is_usable = stored is not None and (world.now() >= stored.usable_at or stored.told_at == "validation")
     if not is_ours or not is_usable or (stored is not None and stored.is_deleted):
         raise refuse(404, f"File {told.get('input_file_id')} not found")
-    made = [_batch(world, call, told)]
-    if made[0].plan.has_twin:
-        made.append(_batch(world, call, told))
-    for one in made:
-        one.number = len(world.batches)
-        world.add_batch(one)
-    return Reply(_told(world, made[0]))
+    made = world.made(lambda: _batch(world, call, told))
+    return Reply(_told(world, made))
 
 
 def _batch(world: World, call: Call, told: Json) -> Batch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.hostedjob import HOUR, Desk, all_are, cost_of, plain, row, script
+from tests.support.hostedjob import HOUR, Desk, all_are, cost_of, finds_a_lost_create, plain, row, script
 
 
 @pytest.fixture(autouse=True)
@@ -59,12 +59,7 @@ def test_trap_h_rows_that_a_timeout_left_have_no_line_and_are_sent_again(desk: D
 
 
 def test_trap_h_a_job_whose_create_was_not_answered_is_found_by_its_metadata(desk: Desk) -> None:
-    script(desk, "cut_after", verb="create")
-    script(desk, "hidden", verb="create", seconds=300.0)
-    job = desk.run(plain(3))
-    assert desk.ends(job) == all_are("succeeded", 3)
-    assert len(desk.batches()) == 1
-    assert desk.cost(job) == cost_of(desk.provider.bill())
+    finds_a_lost_create(desk)
 
 
 def test_trap_h_a_job_that_ends_between_the_look_and_the_cancel_is_collected(desk: Desk) -> None:

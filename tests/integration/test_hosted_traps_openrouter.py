@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.hostedjob import DAY, Desk, all_are, cost_of, plain, row, script
+from tests.support.hostedjob import DAY, Desk, all_are, cost_of, finds_a_lost_create, plain, row, script
 
 
 @pytest.fixture(autouse=True)
@@ -20,12 +20,7 @@ def test_trap_r_rows_go_out_inline_and_come_back_under_their_ids(desk: Desk) -> 
 
 
 def test_trap_r_a_batch_whose_create_was_not_answered_is_known_by_its_rows_once_it_has_ended(desk: Desk) -> None:
-    script(desk, "cut_after", verb="create")
-    script(desk, "hidden", verb="create", seconds=300.0)
-    job = desk.run(plain(3))
-    assert desk.ends(job) == all_are("succeeded", 3)
-    assert len(desk.batches()) == 1
-    assert desk.cost(job) == cost_of(desk.provider.bill())
+    finds_a_lost_create(desk)
 
 
 def test_trap_r_a_running_batch_of_the_same_size_is_waited_for_and_not_adopted(desk: Desk) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.hostedjob import HOUR, Desk, all_are, cost_of, plain, row, script
+from tests.support.hostedjob import HOUR, Desk, all_are, cost_of, finds_a_lost_create, plain, row, script
 
 
 @pytest.fixture(autouse=True)
@@ -36,14 +36,9 @@ def test_trap_o_an_upload_that_was_not_answered_is_there_once(desk: Desk) -> Non
 
 @pytest.mark.parametrize("is_read", [True, False])
 def test_trap_o_a_batch_whose_create_was_not_answered_is_found_by_its_file(desk: Desk, is_read: bool) -> None:
-    script(desk, "cut_after", verb="create")
-    script(desk, "hidden", verb="create", seconds=300.0)
     if not is_read:
         script(desk, "no_id", verb="files", times=3)
-    job = desk.run(plain(3))
-    assert desk.ends(job) == all_are("succeeded", 3)
-    assert len(desk.batches()) == 1
-    assert desk.cost(job) == cost_of(desk.provider.bill())
+    finds_a_lost_create(desk)
 
 
 def test_trap_o_errors_of_rows_have_a_code_and_no_status(desk: Desk) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.integration.test_canary_hosted import job_file, texts
-from tests.support.hostedjob import HOUR, Desk, Json, all_are, cost_of, plain, row, script
+from tests.support.hostedjob import HOUR, Desk, Json, all_are, cost_of, finds_a_lost_create, plain, row, script
 
 ECHOES = ("sent", "nulls", "snakes", "defaults")
 
@@ -92,12 +92,7 @@ def test_trap_k_a_result_that_comes_twice_is_booked_once(desk: Desk) -> None:
 
 
 def test_trap_k_a_job_whose_create_was_not_answered_is_found_by_the_place_of_its_results(desk: Desk) -> None:
-    script(desk, "cut_after", verb="create")
-    script(desk, "hidden", verb="create", seconds=300.0)
-    job = desk.run(plain(3))
-    assert desk.ends(job) == all_are("succeeded", 3)
-    assert len(desk.batches()) == 1
-    assert desk.cost(job) == cost_of(desk.provider.bill())
+    finds_a_lost_create(desk)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.hostedjob import DAY, Desk, all_are, cost_of, plain, row, script
+from tests.support.hostedjob import DAY, Desk, all_are, cost_of, finds_a_lost_create, plain, row, script
 
 
 @pytest.fixture(autouse=True)
@@ -50,12 +50,7 @@ def test_trap_x_a_failed_row_has_googles_number(desk: Desk) -> None:
 
 
 def test_trap_x_a_batch_whose_create_was_not_answered_is_found_by_its_name(desk: Desk) -> None:
-    script(desk, "cut_after", verb="create")
-    script(desk, "hidden", verb="create", seconds=300.0)
-    job = desk.run(plain(3))
-    assert desk.ends(job) == all_are("succeeded", 3)
-    assert len(desk.batches()) == 1
-    assert desk.cost(job) == cost_of(desk.provider.bill())
+    finds_a_lost_create(desk)
 
 
 def test_trap_x_a_cancelled_batch_keeps_the_rows_that_ran(desk: Desk) -> None:

@@ -330,6 +330,16 @@ def all_are(end: str, count: int) -> dict[str, str]:
     return {f"r{number}": end for number in range(count)}
 
 
+def finds_a_lost_create(desk: Desk) -> None:
+    """A batch whose create was not answered, and that shows late, is the only one."""
+    script(desk, "cut_after", verb="create")
+    script(desk, "hidden", verb="create", seconds=300.0)
+    job = desk.run(plain(3))
+    assert desk.ends(job) == all_are("succeeded", 3)
+    assert len(desk.batches()) == 1
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
 @contextmanager
 def desk_of(
     provider: Emulator, folder: Path, monkeypatch: pytest.MonkeyPatch, database_url: str | None = None

@@ -49,7 +49,7 @@ def settings_in(name: str) -> str:
     """The orch.toml of a recipe."""
     for text in (text for document in documents(name) for text in strings(document)):
         if (heredoc := re.search(r"<<SETTINGS\n(.*?)^SETTINGS$", text, re.DOTALL | re.MULTILINE)) is not None:
-            return heredoc[1].replace("$HOME", "/home/orch")  # the shell fills it in
+            return heredoc[1].replace("$HOME", "~")  # the shell fills it in
         if "[backends." in text:
             return text
     raise AssertionError(f"{name} has no settings")

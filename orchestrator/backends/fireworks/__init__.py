@@ -38,7 +38,7 @@ class FireworksPackage(BackendPackage[FireworksBackend]):
         from orchestrator.backends.fireworks.jobs import sent_line
 
         silent = settings.request_timeout
-        client = calls.open_client(settings.base_url, {"Authorization": f"Bearer {access.key}"}, silent)
+        client = calls.bearer_client(settings.base_url, access.key, silent)
         signed = calls.open_client(settings.base_url, {}, silent)
         api = FireworksAPI(client, signed, settings.account, access.key, silent)
         return FireworksBatches(access.name, api, PROFILE, sent=sent_line)

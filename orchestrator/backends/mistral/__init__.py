@@ -36,7 +36,7 @@ class MistralPackage(BackendPackage[MistralBackend]):
         from orchestrator.backends.openai.batches import OpenAIBatches
 
         silent = settings.request_timeout
-        client = calls.open_client(settings.base_url, {"Authorization": f"Bearer {access.key}"}, silent)
+        client = calls.bearer_client(settings.base_url, access.key, silent)
         api = MistralAPI(client, access.key, silent)
         return OpenAIBatches(access.name, api, PROFILE, sent=sent_line)
 

@@ -37,7 +37,7 @@ class OpenRouterPackage(BackendPackage[OpenRouterBackend]):
         from orchestrator.backends.openrouter.batches import OpenRouterBatches
 
         silent = settings.request_timeout
-        client = calls.open_client(settings.base_url, {"Authorization": f"Bearer {access.key}"}, silent)
+        client = calls.bearer_client(settings.base_url, access.key, silent)
         return OpenRouterBatches(access.name, OpenRouterAPI(client, access.key, silent), PROFILE, access.root)
 
 

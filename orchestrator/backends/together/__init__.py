@@ -39,7 +39,7 @@ class TogetherPackage(BackendPackage[TogetherBackend]):
         from orchestrator.backends.together.api import TogetherAPI, TogetherBatches
 
         silent = settings.request_timeout
-        client = calls.open_client(settings.base_url, {"Authorization": f"Bearer {access.key}"}, silent)
+        client = calls.bearer_client(settings.base_url, access.key, silent)
         api = TogetherAPI(client, access.key, silent)
         return TogetherBatches(access.name, api, self.profile(settings), sent=sent_line)
 

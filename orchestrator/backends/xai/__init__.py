@@ -39,7 +39,7 @@ class XaiPackage(BackendPackage[XaiBackend]):
         from orchestrator.backends.xai.api import XaiAPI
 
         silent = settings.request_timeout
-        client = calls.open_client(settings.base_url, {"Authorization": f"Bearer {access.key}"}, silent)
+        client = calls.bearer_client(settings.base_url, access.key, silent)
         return OpenAIBatches(access.name, XaiAPI(client, access.key, silent), PROFILE)
 
 

@@ -296,8 +296,7 @@ def open_predecessor(store: Store, job: Job, options: Options) -> Job | None:
     except UsageError as error:
         if options.after is not None:
             raise
-        place = ("after",)
-        raise _wrong(Path(job.source), place, error.message, error.hint) from None
+        raise _wrong(Path(job.source), ("after",), error.message, error.hint) from None
     return first if stands is predecessors.Predecessor.OPEN else None
 
 
@@ -351,15 +350,17 @@ def _fitting(planning: Planning) -> Plan | None:
         return None
     plan = planning.plan()
     if planning.is_refused(plan):
-        nearest = " or ".join(f"{option} {value}" for option, value in plan.verdict.nearest())
-        against = [f"{one.backend}: {one.objection}" for one in planning.options if one.objection is not None]
-        hint = "`orch plan` shows every route in detail"
-        if nearest:
-            hint = f"what would hold: {nearest}"
-        elif len(against) == len(planning.options):
-            hint = "\n  ".join(against)
-        raise RefusedError(plan.verdict.reason, hint=hint)
+        raise RefusedError(plan.verdict.reason, hint=_cure(planning, plan))
     return plan
+
+
+def _cure(planning: Planning, plan: Plan) -> str:
+    """Return what would hold, or else the objections if every backend has one."""
+    if nearest := " or ".join(f"{option} {value}" for option, value in plan.verdict.nearest()):
+        return f"what would hold: {nearest}"
+    if all(one.objection is not None for one in planning.options):
+        return "\n  ".join(f"{one.backend}: {one.objection}" for one in planning.options)
+    return "`orch plan` shows every route in detail"
 
 
 def _revised(store: Store, job: Job, wanted: Job, options: Options, now: datetime) -> Job:

@@ -216,20 +216,25 @@ def _chosen(
     selection.check()
 
 
+def _unread_table(spec: JobSpec, read: _Read) -> tuple[str | int, ...]:
+    """Return the place of the first source whose rows are all bad, and of its column; empty without such a source.
+
+    Not one row of its tables has a text, those in archives too: a column is not there.
+    """
+    for index, codes in read.sources.items():
+        if codes == {DocumentProblem.BAD_ROW}:
+            source = spec.documents[index]
+            named = [name for name in ("text_column", "id_column") if getattr(source, name) is not None]
+            return index, *(named if len(named) == 1 else ())
+    return ()
+
+
 def _unaskable(path: Path, spec: JobSpec, read: _Read) -> Iterator[InputError]:
     """Yield tasks that can be asked of no document; a fault of the documents is reported once."""
     never = [task.id for task in spec.tasks if task.id in read.failed and task.id not in read.asked]
     if never and all(read.failed[task].code != BAD_TEMPLATE for task in never):
         why = [*read.problems.values()][:MOST_NAMED]
-        place: tuple[str | int, ...] = ("documents",)
-        # No row of a source's tables has a text, those in archives too: one of its columns is not there.
-        if (
-            index := next((n for n, codes in read.sources.items() if codes == {DocumentProblem.BAD_ROW}), None)
-        ) is not None:
-            columns = [
-                name for name in ("text_column", "id_column") if getattr(spec.documents[index], name) is not None
-            ]
-            place = ("documents", index, *(columns if len(columns) == 1 else ()))
+        place = ("documents", *_unread_table(spec, read))
         yield _mistake(path, place, f"none of {number_of(read.documents, 'document')} can be used", why)
         return
     for index, task in enumerate(spec.tasks):

@@ -26,7 +26,7 @@ from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.fetch import download
 from orchestrator.pipeline.collect.sent_documents import SentDocuments
-from orchestrator.pipeline.collect.settling import remove_input, settled
+from orchestrator.pipeline.collect.settling import abandon, settled
 from orchestrator.pipeline.lost_answers import GONE, KINDS
 from orchestrator.policy import results
 from orchestrator.policy.answer_check import AnswerCheck
@@ -150,7 +150,7 @@ def take(
     for other in store.shards.of_job(job.id):
         if other.state is ShardState.PENDING:
             # Some of its rows may be answered now: the rest is planned anew.
-            remove_input(home, other)
+            abandon(home, other)
             store.shards.dissolve(other, f"answers of {shard.id} arrived after all")
     before = [home.results(shard.id, kind) for kind in KINDS]
     found_lines = results.read(home.results(shard.id, LATE))

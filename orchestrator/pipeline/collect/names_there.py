@@ -36,6 +36,11 @@ def note(home: Home, shard: Shard, ours: Mapping[str, str]) -> None:
         file.write(msgspec.json.encode(_Names(shard.batch_id, dict(ours))))
 
 
+def forget(home: Home, shard: Shard) -> None:
+    """Delete what `note` has recorded of a shard."""
+    _path(home, shard).unlink(missing_ok=True)
+
+
 def put_ours(home: Home, shard: Shard, path: Path) -> None:
     """Give the lines of a downloaded result file their rows' own ids, if these differ. Raises OSError.
 

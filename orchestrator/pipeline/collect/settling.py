@@ -18,7 +18,7 @@ from orchestrator.core import tokens
 from orchestrator.core.model import Job, Outcome, Price, RequestState, Usage
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.collect import common_refusals, reask, swapped_answers
+from orchestrator.pipeline.collect import common_refusals, names_there, reask, swapped_answers
 from orchestrator.pipeline.collect.common_refusals import OF_REQUEST, CommonRefusal
 from orchestrator.pipeline.collect.fetch import discard
 from orchestrator.pipeline.collect.learned_refusals import LearnedRefusals
@@ -338,9 +338,16 @@ def close(store: Store, home: Home, shard: Shard, now: datetime, owed: int = 0) 
 
 
 def remove_input(home: Home, shard: Shard) -> None:
-    """Delete a shard's input file, what a backend made from it, and the ids that its rows have at a backend."""
+    """Delete a collected shard's input file, and the ids that its rows have at a backend."""
+    home.shard_input(shard.id).unlink(missing_ok=True)
+    if shard.sends == 0:
+        names_there.forget(home, shard)
+
+
+def abandon(home: Home, shard: Shard) -> None:
+    """Delete the local files of a shard that is not sent after all."""
     path = home.shard_input(shard.id)
-    for left in path.parent.glob(f"{path.name}*"):
+    for left in path.parent.glob(f"{path.name}*"):  # a kill may have left what a backend made from it
         left.unlink(missing_ok=True)
 
 

@@ -38,7 +38,7 @@ from orchestrator.core.model import Job
 from orchestrator.core.shards import HoldCode, Shard, ShardState
 from orchestrator.pipeline import lost_answers
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
-from orchestrator.pipeline.collect.settling import remove_input
+from orchestrator.pipeline.collect.settling import abandon
 from orchestrator.pipeline.dialects import LineWriter, line_writer
 from orchestrator.pipeline.plan import cache_first
 from orchestrator.pipeline.polls import PolledShard, SearchPhase, SendPhase
@@ -264,7 +264,7 @@ def _withdraw(store: Store, home: Home, shard: Shard, uploaded: str | None = Non
     current = store.shards.get(shard.id)
     if current.state is not ShardState.CANCELLED:
         return
-    remove_input(home, current)
+    abandon(home, current)
     if uploaded is not None:
         store.shards.note(current, input_file_id=uploaded, cleaned_at=None)
 
