@@ -36,7 +36,7 @@ from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.planning import Planning, turnarounds
 from orchestrator.pipeline.plan.progress_samples import Samples
 from orchestrator.pipeline.plan.replan_timer import ReplanTimer
-from orchestrator.pipeline.polls import PollSchedule
+from orchestrator.pipeline.poll_schedule import PollSchedule
 from orchestrator.pipeline.provider_calls import Inline, ProviderCalls
 from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.shard_steps import ShardSteps

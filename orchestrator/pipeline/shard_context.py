@@ -12,7 +12,7 @@ from orchestrator.core.errors import AccountError, BackendBusy, BackendError, Ba
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import HoldCode, Shard, ShardId, ShardState
-from orchestrator.pipeline import budget, polls
+from orchestrator.pipeline import budget, poll_schedule
 from orchestrator.pipeline.admission import AdmissionControl, CallKind
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.backend_set import BackendSet
@@ -46,7 +46,7 @@ class ShardWork:
         self.now = now
         self.provider_calls = provider_calls
         self.admission_control = AdmissionControl(store, now)
-        self.polls = polls.PollSchedule()
+        self.polls = poll_schedule.PollSchedule()
         self._inline = Inline()
         self._begun: dict[ShardId, ShardState] = {}
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.batch_api import BatchStatus
+from orchestrator.pipeline.poll_schedule import LONGEST, next_look
 from orchestrator.policy.overdue import Usual, stall, usual_of
-from orchestrator.policy.poll_schedule import LONGEST, next_look
 
 MIN, HOUR, DAY = 60.0, 3600.0, 86_400.0
 KNOWN = Usual(validating_p90=3 * MIN, total_p50=20 * MIN, total_p90=70 * MIN, samples=5)

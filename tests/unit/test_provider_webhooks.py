@@ -22,7 +22,7 @@ from orchestrator.core.connections import ClientTimeouts
 from orchestrator.core.errors import BackendError, UsageError
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.daemon.provider_webhooks import MAX_BODY, MOST_CONNECTIONS, PATIENCE, listening, secrets_of
-from orchestrator.pipeline.polls import MOST_PUSHED, PollSchedule
+from orchestrator.pipeline.poll_schedule import MOST_PUSHED, PollSchedule
 from orchestrator.server.webhooks import signed_headers, target_of
 from orchestrator.settings.config import Config, load
 from orchestrator.settings.discovery import Place

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.policy.reask import MENDABLE, MOST_ANSWER, mended
+from orchestrator.policy.reask_lines import MENDABLE, MOST_ANSWER, mended
 from orchestrator.policy.row_errors import BAD_ANSWERS
 
 LINE: dict[str, Any] = {

@@ -12,7 +12,7 @@ from orchestrator.core.errors import AccountError, BackendError, UsageError
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.polls import PolledShard, RunPhase
+from orchestrator.pipeline.poll_schedule import PolledShard, RunPhase
 from orchestrator.policy import evidence, overdue
 from orchestrator.policy.evidence import Denied, EndedBatch, EvidenceVerdict
 from orchestrator.policy.overdue import BatchLife

@@ -23,7 +23,7 @@ from orchestrator.pipeline.collect import reask
 from orchestrator.pipeline.collect.sent_documents import SentDocuments
 from orchestrator.pipeline.finish.confidences import checks_of
 from orchestrator.policy import results
-from orchestrator.policy.reask import MENDABLE
+from orchestrator.policy.reask_lines import MENDABLE
 from orchestrator.policy.results import FoundLine
 from orchestrator.policy.row_errors import BAD_ANSWERS
 from orchestrator.settings.home import Home

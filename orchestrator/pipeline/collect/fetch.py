@@ -20,7 +20,7 @@ from orchestrator.core.shards import Shard
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import names_there
 from orchestrator.pipeline.lost_answers import GONE, KINDS
-from orchestrator.pipeline.polls import BestReading, FilesPhase
+from orchestrator.pipeline.poll_schedule import BestReading, FilesPhase
 from orchestrator.policy import evidence, results
 from orchestrator.policy.evidence import FileReading
 from orchestrator.settings.home import Home

@@ -21,7 +21,7 @@ from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import fetch, late_answers, reask, settling
 from orchestrator.pipeline.collect.unanswered import EndedShard
 from orchestrator.pipeline.finish.confidences import checks_of
-from orchestrator.pipeline.polls import FilesPhase
+from orchestrator.pipeline.poll_schedule import FilesPhase
 from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.succession import open_jobs
 from orchestrator.policy import evidence

@@ -20,7 +20,7 @@ from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import batch_life, common_refusals
 from orchestrator.pipeline.collect.failures_so_far import FailuresSoFar
 from orchestrator.pipeline.plan import forecasts
-from orchestrator.pipeline.polls import UNKNOWN, RunPhase
+from orchestrator.pipeline.poll_schedule import UNKNOWN, RunPhase
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
 from orchestrator.policy import evidence, overdue
 

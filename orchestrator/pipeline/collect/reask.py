@@ -18,7 +18,7 @@ from orchestrator.core import batch_api
 from orchestrator.core.errors import JobFilesError
 from orchestrator.core.model import Job, Outcome, Span
 from orchestrator.core.shards import Shard
-from orchestrator.policy import reask
+from orchestrator.policy import reask_lines
 from orchestrator.policy.answer_text import text_of
 from orchestrator.settings.home import Home
 from orchestrator.settings.stored_spec import tasks_of
@@ -55,7 +55,7 @@ def _written(
         for row, settled in failed:
             outcome = settled.outcome
             original = _read(source, row.first or row.span)
-            line = reask.mended(
+            line = reask_lines.mended(
                 original, _answer(home, shard, outcome), outcome.error_code or "", outcome.error_message or ""
             )
             spans[row.seq] = Span(target.tell(), len(line))

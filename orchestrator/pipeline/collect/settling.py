@@ -36,7 +36,7 @@ from orchestrator.pipeline.lost_answers import KINDS
 from orchestrator.policy import results, row_errors
 from orchestrator.policy.answer_ends import Bound
 from orchestrator.policy.preflight import fields_of
-from orchestrator.policy.reask import MENDABLE
+from orchestrator.policy.reask_lines import MENDABLE
 from orchestrator.policy.results import FoundLine, NotExecuted, RowRefusal
 from orchestrator.settings.home import Home
 from orchestrator.settings.model_lists import rung_of

@@ -41,7 +41,7 @@ from orchestrator.pipeline.backend_handles import BackendHandle, Models
 from orchestrator.pipeline.collect.settling import abandon
 from orchestrator.pipeline.dialects import LineWriter, line_writer
 from orchestrator.pipeline.plan import cache_first
-from orchestrator.pipeline.polls import PolledShard, SearchPhase, SendPhase
+from orchestrator.pipeline.poll_schedule import PolledShard, SearchPhase, SendPhase
 from orchestrator.policy.batch_errors import NOT_SENT, STRAY_UPLOADS, input_is_missed
 from orchestrator.policy.evidence import DENIALS
 from orchestrator.policy.model_names import resolve_model

@@ -19,7 +19,7 @@ from orchestrator.pipeline import budget, lost_answers
 from orchestrator.pipeline.admission import CallKind
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import batch_life, common_refusals
-from orchestrator.pipeline.polls import SendPhase
+from orchestrator.pipeline.poll_schedule import SendPhase
 from orchestrator.pipeline.provider_calls import Done
 from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
 from orchestrator.pipeline.submit import batch_creation, preflight

@@ -1,4 +1,4 @@
-"""Stage 4: shards are polled at sensible intervals. What polls have shown is kept in memory, a value per phase."""
+"""Stage 4: when each shard is polled next. What polls have shown is kept in memory, a value per phase."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
+from orchestrator.core.durations import MINUTE, spread
 from orchestrator.core.shards import Shard
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.policy import poll_schedule
 from orchestrator.policy.evidence import Denied, FileReading
 from orchestrator.policy.overdue import Usual
 
 UNKNOWN = Usual()
 MOST_PUSHED = 10_000
 """Most pushed batches kept until polled; some may belong to other programs with the same account."""
+GROWTH = 1.5
+LONGEST_FACTOR = 5
+LONGEST = 10.0 * MINUTE
 
 
 class SendPhase(Struct):
@@ -156,9 +159,7 @@ class PollSchedule(Struct):
         ends_in = None
         if usual.is_known and shard.submitted_at is not None:
             ends_in = usual.total_p50 - (now - shard.submitted_at).total_seconds()
-        wait = poll_schedule.next_look(
-            handle.poll_seconds, look.polls, seed=f"{shard.id}/{look.polls}", ends_in=ends_in
-        )
+        wait = next_look(handle.poll_seconds, look.polls, seed=f"{shard.id}/{look.polls}", ends_in=ends_in)
         look.due = now + timedelta(seconds=wait)
         return look.changed
 
@@ -181,7 +182,7 @@ class PollSchedule(Struct):
             look.busy_since, look.failing_since = look.busy_since or now, None
         else:
             look.failing_since = look.failing_since or now
-        wait = poll_schedule.next_look(handle.poll_seconds, look.polls, seed=f"{shard.id}/{look.polls}")
+        wait = next_look(handle.poll_seconds, look.polls, seed=f"{shard.id}/{look.polls}")
         look.due = now + timedelta(seconds=max(wait, retry_after or 0.0))
 
     def hurry(self, shard: Shard, now: datetime) -> None:
@@ -193,3 +194,17 @@ class PollSchedule(Struct):
     def forget(self, shard: Shard) -> None:
         """Forget a shard: its next stage is due at once."""
         self._by_shard.pop(shard.id, None)
+
+
+def next_look(base: float, polls: int, *, seed: str, ends_in: float | None = None) -> float:
+    """Return the seconds until the next poll of a batch, after this many polls without news. Pure.
+
+    `base` is the shortest pause; each pause is 1.5 times the one before, up to five times `base` and ten minutes.
+    When batches usually end (`ends_in` seconds from now) it is `base` again. A fifth is random.
+    """
+    longest = max(base, min(LONGEST_FACTOR * base, LONGEST))
+    pause = min(longest, base * GROWTH ** min(polls, 10))
+    # A batch overdue by more than the longest pause is late for its own reason: polling often does not help.
+    if ends_in is not None and ends_in > -longest:
+        pause = min(pause, max(base, ends_in))
+    return min(longest, spread(pause, seed))
