@@ -173,7 +173,7 @@ test-fast: dev
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(QUICK) -m "not slow and not soak and not vllm and not postgres"
 
 # Long runs, in parts of an hour at most on two cores; each makes what it needs, and a skip fails it. ORCH_SOAK_* set the lengths.
-SOAKS := examples variants schedules odd-schedules points hosted-kills histories kills storms standbys disks bodies far gateways libraries provider-sdks integrations site release library-kills vllm work
+SOAKS := examples variants schedules odd-schedules other-schedules points hosted-kills other-kills histories kills storms standbys disks bodies far gateways libraries provider-sdks integrations site release library-kills vllm work
 SOAK := ORCH_NO_SKIPS=1 $(BIN)/python -m pytest -m soak --timeout 7200 -s
 
 soak: $(SOAKS:%=soak-%)
@@ -193,16 +193,22 @@ soak-variants: install
 	ORCH_NO_SKIPS=1 $(PYTEST) -m "soak and not vllm" --timeout 1800 --ignore tests/soak --ignore tests/integration/test_histories.py --ignore tests/acceptance/test_serve_on_ray.py
 
 soak-schedules: install
-	$(SOAK) tests/soak/test_hosted_storms.py -k "test_schedules and not odd"
+	$(SOAK) tests/soak/test_hosted_storms.py -k "test_schedules and not odd and not others"
 
 soak-odd-schedules: install
 	$(SOAK) tests/soak/test_hosted_storms.py -k odd_answers
+
+soak-other-schedules: install
+	$(SOAK) tests/soak/test_hosted_storms.py -k test_schedules_at_others
 
 soak-points: install
 	$(SOAK) tests/soak/test_hosted_storms.py -k test_killed_once_at_every_point
 
 soak-hosted-kills: install
 	$(SOAK) tests/soak/test_hosted_storms.py -k test_hundreds_of_kills
+
+soak-other-kills: install
+	$(SOAK) tests/soak/test_hosted_storms.py -k test_kills_at_others
 
 soak-histories: install
 	$(SOAK) -n 2 tests/integration/test_histories.py

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,14 +13,11 @@ from tests.support.cli import Orch
 from tests.support.hosted_kills import (
     SPEED,
     KillRun,
-    bedrock_schedule,
     hosted_schedule,
-    openrouter_schedule,
+    schedule_at,
     sync_schedule,
-    vertex_schedule,
-    xai_schedule,
 )
-from tests.support.schedules import Schedule
+from tests.support.schedules import OTHERS
 
 KILLS = 5
 
@@ -48,16 +45,16 @@ def test_killed_while_a_batch_api_has_the_rows(
 @pytest.mark.slow
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("drawn", [bedrock_schedule, vertex_schedule, xai_schedule, openrouter_schedule])
-def test_killed_while_a_bucket_has_the_rows(
-    drawn: Callable[[int, int], Schedule],
+@pytest.mark.parametrize("other", OTHERS)
+def test_killed_while_another_protocol_has_the_rows(
+    other: str,
     seed: int,
     database_url: str,
     run_orch: Orch,
     provider: Emulator,
     tmp_path: Path,
 ) -> None:
-    run = KillRun(run_orch, provider, drawn(seed, 60), tmp_path, database_url)
+    run = KillRun(run_orch, provider, schedule_at(other)(seed, 60), tmp_path, database_url)
 
     report = run.until_done(KILLS, 12, random.Random(seed))
 

@@ -1,7 +1,7 @@
 """Hosted jobs under thousands of schedules (`make soak`); the figures go to docs/explanation/reliability.md.
 
 ORCH_SOAK_SCHEDULES sets how many schedules are drawn, ORCH_SOAK_HOSTED_KILLS how many SIGKILLs each route gets on
-each database, ORCH_SOAK_SEED where the seeds begin.
+each database, ORCH_SOAK_SEED where the seeds begin. One schedule in ORCH_SOAK_ON_POSTGRES runs on Postgres.
 """
 
 from __future__ import annotations
@@ -25,39 +25,21 @@ from tests.support.hosted_kills import (
     SPEED,
     KillRun,
     hosted_schedule,
-    mistral_schedule,
     odd_hosted_schedule,
+    schedule_at,
     sync_schedule,
-    xai_schedule,
 )
 from tests.support.postgres import PostgresServer
-from tests.support.schedules import (
-    FIREWORKS,
-    MISTRALS,
-    TOGETHERS,
-    VOCABULARY,
-    XAIS,
-    Kills,
-    Orders,
-    Schedule,
-    drawn,
-    odd,
-    plain,
-)
+from tests.support.schedules import OTHERS, VOCABULARY, Kills, Schedule, drawn, odd, plain
 
 SCHEDULES = int(os.environ.get("ORCH_SOAK_SCHEDULES", "800"))
 KILLS = int(os.environ.get("ORCH_SOAK_HOSTED_KILLS", "100"))
+ON_POSTGRES = int(os.environ.get("ORCH_SOAK_ON_POSTGRES", "10"))
 FIRST_SEED = int(os.environ.get("ORCH_SOAK_SEED", "1000000"))
 KILLS_A_JOB = 12
-DRAWN = {
-    "batch": hosted_schedule,
-    "odd batch": odd_hosted_schedule,
-    "mistral": mistral_schedule,
-    "xai": xai_schedule,
-    "flex": sync_schedule,
-}
-ON_POSTGRES = 10
-"""One schedule in so many."""
+A_SHARE = 4
+"""Each of `OTHERS` gets one kill and one schedule in so many."""
+DRAWN = {"batch": hosted_schedule, "odd batch": odd_hosted_schedule, "flex": sync_schedule}
 
 
 @pytest.fixture(scope="module")
@@ -99,22 +81,22 @@ def test_schedules_of_odd_answers(there: Providers, postgres: PostgresServer) ->
 
 @pytest.mark.soak
 @pytest.mark.parametrize("draw", [drawn, odd])
-@pytest.mark.parametrize(
-    "orders", [MISTRALS, XAIS, TOGETHERS, FIREWORKS], ids=["mistral", "xai", "together", "fireworks"]
-)
+@pytest.mark.parametrize("other", OTHERS)
 def test_schedules_at_others(
-    orders: Orders, draw: Callable[..., Schedule], there: Providers, postgres: PostgresServer
+    other: str, draw: Callable[..., Schedule], there: Providers, postgres: PostgresServer
 ) -> None:
-    storm(there, postgres, lambda seed: draw(seed, orders))
+    storm(there, postgres, lambda seed: draw(seed, OTHERS[other]), SCHEDULES // A_SHARE)
 
 
-def storm(there: Providers, postgres: PostgresServer, draw: Callable[[int], Schedule]) -> None:
+def storm(
+    there: Providers, postgres: PostgresServer, draw: Callable[[int], Schedule], schedules: int = SCHEDULES
+) -> None:
     """Schedules one after the other, most of them on SQLite."""
     sums = Sums()
     with postgres.database() as migrated:
         Store.open(migrated).close()
         template = str(make_url(migrated).database)
-        for seed in range(FIRST_SEED, FIRST_SEED + SCHEDULES):
+        for seed in range(FIRST_SEED, FIRST_SEED + schedules):
             if seed % ON_POSTGRES:
                 sums.add(run(there, draw(seed)))
             else:
@@ -140,20 +122,35 @@ def test_killed_once_at_every_point(there: Providers, order: tuple[str, ...]) ->
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 @pytest.mark.parametrize(
-    ("route", "rows", "most_calls"),
-    [("batch", 200, 25), ("odd batch", 200, 25), ("mistral", 200, 25), ("xai", 200, 25), ("flex", 2000, 500)],
+    ("route", "rows", "most_calls"), [("batch", 200, 25), ("odd batch", 200, 25), ("flex", 2000, 500)]
 )
 def test_hundreds_of_kills(
     route: str, rows: int, most_calls: int, kind: str, postgres: PostgresServer, tmp_path: Path
 ) -> None:
+    kill(lambda seed: DRAWN[route](seed, rows), most_calls, KILLS, f"{route} on {kind}", (kind, tmp_path, postgres))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("other", OTHERS)
+def test_kills_at_others(other: str, kind: str, postgres: PostgresServer, tmp_path: Path) -> None:
+    drawn_there = schedule_at(other)
+    kill(lambda seed: drawn_there(seed, 200), 25, KILLS // A_SHARE, f"{other} on {kind}", (kind, tmp_path, postgres))
+
+
+def kill(
+    draw: Callable[[int], Schedule], most_calls: int, kills: int, name: str, where: tuple[str, Path, PostgresServer]
+) -> None:
+    """Jobs one after the other, until so many kills have struck."""
+    kind, tmp_path, postgres = where
     sums: Counter[str] = Counter()
     stages: Counter[str] = Counter()
-    while sums["kills"] < KILLS:
+    while sums["kills"] < kills:
         seed = FIRST_SEED + sums["jobs"]
         folder = tmp_path / f"job-{seed}"
         home = folder / "home"
         home.mkdir(parents=True)
-        schedule = DRAWN[route](seed, rows)
+        schedule = draw(seed)
         orch = Orch(home)
         with (
             Emulator(folder / "provider", seed=seed, speed=SPEED) as provider,
@@ -166,4 +163,4 @@ def test_hundreds_of_kills(
         facts = ("kills", "rows", "batches", "billed", "unexplained", "doubled")
         sums += Counter({name: getattr(report, name) for name in facts} | {"jobs": 1})
         stages += report.stages
-        sys.stderr.write(f"{route} on {kind}: {dict(sums)}, struck while {dict(stages)}\n")
+        sys.stderr.write(f"{name}: {dict(sums)}, struck while {dict(stages)}\n")

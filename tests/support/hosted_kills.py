@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -23,15 +23,12 @@ from tests.support.google import vertex_told
 from tests.support.hostedjob import table
 from tests.support.process import wait_until
 from tests.support.schedules import (
-    BEDROCKS,
+    BEDROCKS_MARKS,
     MARKS,
-    MISTRALS,
     MODEL,
-    OPENROUTERS,
     ORDERS,
+    OTHERS,
     PLAIN,
-    VERTEXES,
-    XAIS,
     Kills,
     Mark,
     Orders,
@@ -87,31 +84,17 @@ def odd_hosted_schedule(seed: int, rows: int) -> Schedule:
     return with_odd_answers(hosted_schedule(seed, rows), most_lasting=200.0)
 
 
-def mistral_schedule(seed: int, rows: int) -> Schedule:
-    """The same with Mistral as one of the two."""
-    return with_odd_answers(hosted_schedule(seed, rows, MISTRALS), most_lasting=200.0)
+def schedule_at(other: str) -> Callable[[int, int], Schedule]:
+    """The same with this provider as one of the two."""
 
+    def odd(seed: int, rows: int) -> Schedule:
+        schedule = hosted_schedule(seed, rows, OTHERS[other])
+        # Bedrock's Converse counts no thoughts by themselves.
+        is_counted = other != "bedrock"
+        lines = [row if is_counted or row.mark in BEDROCKS_MARKS else given(row.custom_id) for row in schedule.rows]
+        return with_odd_answers(replace(schedule, rows=lines), most_lasting=200.0)
 
-def xai_schedule(seed: int, rows: int) -> Schedule:
-    """The same with xAI as one of the two."""
-    return with_odd_answers(hosted_schedule(seed, rows, XAIS), most_lasting=200.0)
-
-
-def openrouter_schedule(seed: int, rows: int) -> Schedule:
-    """The same with OpenRouter as one of the two."""
-    return with_odd_answers(hosted_schedule(seed, rows, OPENROUTERS), most_lasting=200.0)
-
-
-def bedrock_schedule(seed: int, rows: int) -> Schedule:
-    """The same with Bedrock as one of the two. Converse counts no thoughts by themselves."""
-    schedule = hosted_schedule(seed, rows, BEDROCKS)
-    lines = [given(row.custom_id) if row.mark.text.startswith("reasoning") else row for row in schedule.rows]
-    return with_odd_answers(replace(schedule, rows=lines), most_lasting=200.0)
-
-
-def vertex_schedule(seed: int, rows: int) -> Schedule:
-    """The same with Vertex AI as one of the two."""
-    return with_odd_answers(hosted_schedule(seed, rows, VERTEXES), most_lasting=200.0)
+    return odd
 
 
 def sync_schedule(seed: int, rows: int) -> Schedule:
@@ -129,20 +112,18 @@ def toml_of(provider: Emulator, schedule: Schedule) -> str:
     kinds = {
         "cloud": f'kind = "openai"\nprofile = "openai"\nbase_url = "{provider.url_openai}"',
         "claude": f'kind = "anthropic"\nbase_url = "{provider.url_anthropic}"',
-        "mistral": f'kind = "mistral"\nbase_url = "{provider.url_of("mistral")}"',
-        "openrouter": f'kind = "openrouter"\nbase_url = "{provider.url_of("openrouter")}"',
-        "xai": f'kind = "xai"\nbase_url = "{provider.url_of("xai")}"',
-        "gemini": f'kind = "gemini"\nbase_url = "{provider.url_of("gemini")}"',
         "bedrock": table(bedrock_told(provider.url_of("bedrock"), KEY)).rstrip(),
         "vertex": table(vertex_told(provider.url_of("vertex"), KEY)).rstrip(),
         "flex": f'kind = "sync"\nbase_url = "{provider.url_openai}"\nservice_tier = "flex"\n'
         f"max_concurrency = {MAX_CONCURRENCY}",
     }
-    # Its calls and its bill are those of batches alone.
     kinds |= {
-        name: f"{kinds[name]}\npreflight = false"
-        for name in ("cloud", "claude", "mistral", "gemini", "bedrock", "vertex", "xai", "openrouter")
+        name: f'kind = "{name}"\nbase_url = "{provider.url_of(name)}"'
+        for name in ("mistral", "gemini", "together", "xai", "fireworks", "openrouter")
     }
+    kinds["fireworks"] += '\naccount = "a"'
+    # Its calls and its bill are those of batches alone.
+    kinds |= {name: f"{told}\npreflight = false" for name, told in kinds.items() if name != "flex"}
     limits = f"{{ min_rows = 1, max_rows = {schedule.most_rows} }}"
     keys = {name: "" if name == "bedrock" else '\napi_key_env = "KEY"' for name in kinds}
     blocks = [f"[backends.{name}]\n{kinds[name]}{keys[name]}\nlimits = {limits}" for name in schedule.order]

@@ -341,14 +341,14 @@ def with_odd_answers(schedule: Schedule, most_lasting: float) -> Schedule:
 
 Orders = Sequence[tuple[str, str]]
 ORDERS: Orders = (("cloud", "claude"), ("claude", "cloud"), ("azure", "cloud"), ("cloud", "azure"))
-BEDROCKS: Orders = (("bedrock", "cloud"), ("cloud", "bedrock"), ("bedrock", "claude"))
-GEMINIS: Orders = (("gemini", "cloud"), ("cloud", "gemini"), ("gemini", "mistral"))
-VERTEXES: Orders = (("vertex", "cloud"), ("cloud", "vertex"), ("vertex", "claude"))
-FIREWORKS: Orders = (("fireworks", "cloud"), ("cloud", "fireworks"), ("fireworks", "claude"))
-TOGETHERS: Orders = (("together", "cloud"), ("cloud", "together"), ("together", "claude"))
-OPENROUTERS: Orders = (("openrouter", "cloud"), ("cloud", "openrouter"), ("openrouter", "claude"))
-XAIS: Orders = (("xai", "cloud"), ("cloud", "xai"), ("xai", "claude"))
-MISTRALS: Orders = (("mistral", "cloud"), ("cloud", "mistral"), ("mistral", "claude"))
+OTHERS: dict[str, Orders] = {
+    name: ((name, "cloud"), ("cloud", name), (name, last))
+    for name, last in (
+        ("mistral", "claude"), ("gemini", "mistral"), ("bedrock", "claude"), ("vertex", "claude"),
+        ("together", "claude"), ("xai", "claude"), ("fireworks", "claude"), ("openrouter", "claude"),
+    )
+}  # fmt: skip
+"""Beside `ORDERS`, by the provider that is one of the two in each."""
 
 
 def _marks(order: tuple[str, str]) -> tuple[Mark, ...]:
