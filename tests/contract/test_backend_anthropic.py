@@ -25,6 +25,7 @@ from orchestrator.backends import (
     Intent,
     RemoteBatch,
     Sighting,
+    inline_rows,
     line_digest,
     sent_line,
 )
@@ -36,7 +37,7 @@ from orchestrator.core.errors import BackendRefused, InputError, JobFilesError, 
 from tests.emulator.client import Emulator
 from tests.support.claudedesk import CHAT, DAY, MODEL, SHARD, Desk, Json
 
-TAG = inline.shard_tag(SHARD)
+TAG = inline_rows.shard_tag(SHARD)
 HOUR = 3600.0
 
 
@@ -517,7 +518,7 @@ def test_memory_does_not_grow_with_the_batch(desk: Desk, provider: Emulator) -> 
     tracemalloc.start()
     try:
         desk.backend.upload(path, f"{SHARD}.jsonl")
-        made = desk.backend.create(BatchOrder(SHARD, inline.file_id(path), CHAT, DAY, len(rows)))
+        made = desk.backend.create(BatchOrder(SHARD, inline_rows.file_id(path), CHAT, DAY, len(rows)))
         provider.clock.advance(HOUR)
         output = desk.backend.retrieve(made.id).output_file_id
         assert output is not None
@@ -558,7 +559,7 @@ def test_lines_are_split_at_newlines_alone_wherever_chunks_end(lines: list[str],
 )
 def test_an_id_that_is_none_of_ours_stays_as_it_is(theirs: str, desk: Desk) -> None:
     with desk.input(["a", "b"]).open("rb") as source:
-        ids = inline.Ids(source, TAG)
+        ids = inline_rows.Ids(source, TAG)
         assert ids.ours(theirs) == theirs
         assert [ids.ours(f"{TAG}-{number}") for number in (2, 1)] == ["r1", "r0"]
 
@@ -570,7 +571,7 @@ def test_an_id_of_another_shard_is_known_by_its_digest(desk: Desk, digest: Calla
     path = desk.input(["a", "b"])
     first, second = map(digest, path.read_bytes().splitlines())
     with path.open("rb") as source:
-        ids = inline.Ids(source, TAG)
+        ids = inline_rows.Ids(source, TAG)
         assert ids.ours(f"{'0' * 16}-7-{second.hex()}") == "r1"
         assert ids.ours(f"{TAG}-2-{first.hex()}") == "r0", "the line counts, not its number"
         assert ids.ours(unknown := f"{TAG}-1-{'0' * 16}") == unknown
@@ -580,7 +581,7 @@ def test_ids_of_another_shard_with_one_request_are_of_different_rows(desk: Desk)
     path = desk.input(["a", "a"])
     digest = sent_line(path.read_bytes().splitlines()[0])[1].hex()
     with path.open("rb") as source:
-        ids = inline.Ids(source, TAG)
+        ids = inline_rows.Ids(source, TAG)
         theirs = [f"{'0' * 16}-{number}-{digest}" for number in (7, 8)]
         assert {ids.ours(one) for one in theirs} == {"r0", "r1"}
         assert [ids.ours(one) for one in theirs] == [ids.ours(one) for one in theirs]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends import DoctorCheck, Intent, Sighting
+from orchestrator.backends import DoctorCheck, Intent, Sighting, inline_rows
 from orchestrator.backends.anthropic import inline
 from orchestrator.backends.anthropic.batches import UNREAD
 from orchestrator.core.errors import (
@@ -218,7 +218,7 @@ def test_results_are_read_in_pieces(tmp_path: Path) -> None:
     message = {"id": "msg_1", "content": [{"type": "text", "text": "word " * 2000}], "stop_reason": "end_turn"}
     line = json.dumps({"custom_id": "x", "result": {"type": "succeeded", "message": message}}).encode() + b"\n"
     with answering(Answer(line * 1000), tmp_path) as (desk, _):
-        path = inline.path_of(desk.order(["x"]).input_file_id)
+        path = inline_rows.path_of(desk.order(["x"]).input_file_id)
         tracemalloc.start()
         try:
             desk.backend.download("results:msgbatch_1:output", tmp_path / "out.jsonl", path)
@@ -236,5 +236,5 @@ def test_a_batch_is_sent_in_pieces(tmp_path: Path) -> None:
         desk.backend.create(order)
     (post,) = running.posts(BATCHES)
     assert post.headers["content-length"] == str(len(post.body))
-    assert post.body == inline.requests(inline.path_of(order.input_file_id)).read_bytes()
+    assert post.body == inline.requests(inline_rows.path_of(order.input_file_id)).read_bytes()
     assert len(json.loads(post.body)["requests"]) == 300

@@ -31,6 +31,7 @@ from orchestrator.backends import (
     by_request,
     calls,
     direct,
+    inline_rows,
     lenient,
     sent_line,
 )
@@ -90,7 +91,7 @@ class AnthropicBatches:
         client: anthropic.Anthropic,
         max_tokens: int,
         silent: float | None = None,
-        root: Path = inline.ANYWHERE,
+        root: Path = inline_rows.ANYWHERE,
     ) -> None:
         """Use a client; `silent` is the longest silence of a transfer in seconds, None as for other calls.
 
@@ -120,14 +121,14 @@ class AnthropicBatches:
         if left_out:
             fields = ", ".join(f"{field} ({number_of(rows, 'row')})" for field, rows in sorted(left_out.items()))
             log.warning("%s: %s: left out, as Anthropic has no counterpart: %s", self._name, name, fields)
-        return inline.file_id(path, self._root)
+        return inline_rows.file_id(path, self._root)
 
     def create(self, order: BatchOrder) -> RemoteBatch:
-        path = inline.path_of(order.input_file_id, self._root)
+        path = inline_rows.path_of(order.input_file_id, self._root)
         if inline.refused_rows(path) == order.rows:
             return all_refused(order.shard, order.rows)
         with (
-            inline.opened(inline.requests(path)) as content,
+            inline_rows.opened(inline.requests(path)) as content,
             self._translated("create a batch", calls.transfer(), creating=True),
         ):
             # Not `batches.create`: it would hold every request in memory; a file goes out in pieces.
@@ -176,7 +177,7 @@ class AnthropicBatches:
                 continue
             if not batch.has_ended:
                 undecided = f"batch {batch.id} {UNDECIDED}"
-            elif (tag := self._tag_of(batch)) == inline.shard_tag(intent.shard):
+            elif (tag := self._tag_of(batch)) == inline_rows.shard_tag(intent.shard):
                 found.append(remote_batch(batch))
             elif tag is None:
                 undecided = f"batch {batch.id} {UNTAGGED}"
@@ -241,7 +242,7 @@ class AnthropicBatches:
         with self._translated(f"read {batch.id}"), self._results(batch.id) as found:
             for line in found:
                 with suppress(*batch_api.JSON_ERRORS):
-                    if (tag := inline.tag_of(decode_row(line).custom_id)) is not None:
+                    if (tag := inline_rows.tag_of(decode_row(line).custom_id)) is not None:
                         return tag
                     untagged = ""
         return untagged
@@ -302,11 +303,11 @@ class AnthropicBatches:
         if kind == "refused":
             return keep((), lambda _: (line.rstrip(b"\n") for line in own), path, ())
         with (
-            inline.opened(input_path) as source,
+            inline_rows.opened(input_path) as source,
             self._translated(f"download {file_id}", calls.transfer()),
             self._results(batch_id, tidy=False) as chunks,
         ):
-            ids = inline.Ids(source, inline.tag_sent(input_path))
+            ids = inline_rows.Ids(source, inline.tag_sent(input_path))
 
             def told(came: Iterable[bytes]) -> Iterator[bytes]:
                 yield from (line.rstrip(b"\n") for line in own)

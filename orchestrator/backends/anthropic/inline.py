@@ -1,46 +1,24 @@
-"""Input files whose requests go out inline: their local translation, and the way back from row ids.
-
-A row's id is `TAG-NUMBER-DIGEST`: sixteen digits for the shard, the line's number from 1, and sixteen digits for the
-request. So an id identifies its row without a table. Its digest does so in another shard too, whose store has
-forgotten the first. The file's own id is its path under the home, which may have moved when it is used again.
-"""
+"""The local translation of an input file, whose requests go out inline: the request's body, and the unsent rows."""
 
 from __future__ import annotations
 
-import re
-from array import array
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
-from orchestrator.backends import line_digest, sent_line
 from orchestrator.backends.anthropic.messages import CHAT, translate
 from orchestrator.backends.anthropic.results import refused_line
 from orchestrator.backends.cache_marks import marks_for, write_marks
+from orchestrator.backends.inline_rows import ANYWHERE, INLINE, opened, path_of, row_id, shard_tag, tag_within
 from orchestrator.core import batch_api, request_lines
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import InputError, JobFilesError
 from orchestrator.policy.prompt_cache import marked
 
-_INLINE = "inline:"
-ANYWHERE = Path("/")
 _HEAD = b'{"requests":['
-_THEIR_ID = re.compile(r"([0-9a-f]{16})-([1-9][0-9]{0,8})(?:-([0-9a-f]{16}))?")
-
-
-def shard_tag(shard: str) -> str:
-    """Return the prefix of a shard's row ids at Anthropic."""
-    return blake2b(shard.encode(), digest_size=8).hexdigest()
-
-
-def row_id(tag: str, number: int, raw: bytes) -> str:
-    """Return the id of a row at the provider, from its shard's tag, its number from 1, and its request."""
-    return f"{tag}-{number}-{sent_line(raw)[1].hex()}"
 
 
 class _Line(msgspec.Struct):
@@ -49,12 +27,7 @@ class _Line(msgspec.Struct):
     url: str = CHAT
 
 
-class _Identity(msgspec.Struct):
-    custom_id: str
-
-
 _decode_line = msgspec.json.Decoder(_Line).decode
-_decode_identity = msgspec.json.Decoder(_Identity).decode
 
 
 def translate_file(path: Path, shard: str, max_tokens: int) -> Counter[str]:
@@ -101,55 +74,9 @@ def _request_line(raw: bytes, path: Path, number: int) -> _Line:
         raise InputError(f"is not a request: {error}", file=path, line=number) from None
 
 
-class Ids:
-    """Our custom_ids by Anthropic's row ids; takes eight bytes of memory a row, and more for another shard's ids."""
-
-    def __init__(self, source: BinaryIO, tag: str) -> None:
-        self._source = source
-        self._tag = tag
-        self._offsets = array("Q", (offset for _, offset, _ in request_lines.lines(source)))
-        self._by_digest: dict[bytes, list[str]] | None = None
-        self._given: dict[str, str] = {}
-
-    def ours(self, theirs: str) -> str:
-        """Return the custom_id; an id of none of these lines stays unchanged."""
-        found = _THEIR_ID.fullmatch(_plain(theirs))
-        if found is None:
-            return theirs
-        if found[1] == self._tag and int(found[2]) <= len(self._offsets):
-            self._source.seek(self._offsets[int(found[2]) - 1])
-            line = self._source.readline()
-            if found[3] is None or bytes.fromhex(found[3]) in _digests(line):
-                return _decode_identity(line).custom_id
-        return theirs if found[3] is None else self._of_digest(_plain(theirs), bytes.fromhex(found[3])) or theirs
-
-    def _of_digest(self, theirs: str, digest: bytes) -> str | None:
-        """Return the custom_id of the next line with a request, the same for the same id; None if none is left."""
-        if self._by_digest is None:
-            self._by_digest = {}
-            self._source.seek(0)
-            for _, _, raw in request_lines.lines(self._source):
-                for known in _digests(raw):
-                    self._by_digest.setdefault(known, []).append(_decode_identity(raw).custom_id)
-        if theirs not in self._given and (left := self._by_digest.get(digest)):
-            self._given[theirs] = left.pop()
-        return self._given.get(theirs)
-
-
-def file_id(path: Path, root: Path = ANYWHERE) -> str:
-    """Return the id of a translated input file; `root` is the folder that may be moved."""
-    path = path.absolute()
-    return f"{_INLINE}{path.relative_to(root) if path.is_relative_to(root) else path}"
-
-
-def path_of(file_id: str, root: Path = ANYWHERE) -> Path:
-    """Return the input file of an id."""
-    return root / file_id.removeprefix(_INLINE)
-
-
 def forget(file_id: str, root: Path = ANYWHERE) -> None:
     """Delete the files beside an input file; ignore other ids."""
-    if file_id.startswith(_INLINE):
+    if file_id.startswith(INLINE):
         path = path_of(file_id, root)
         requests(path).unlink(missing_ok=True)
         _refusals(path).unlink(missing_ok=True)
@@ -163,17 +90,6 @@ def requests(path: Path) -> Path:
 
 def _refusals(path: Path) -> Path:
     return path.with_name(path.name + ".refused.jsonl")
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file of the job for reading. Raises JobFilesError if it is missing."""
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise JobFilesError(f"cannot read {path}: {error.strerror}") from error
-    with file:
-        yield file
 
 
 def refusals(path: Path) -> Iterator[bytes]:
@@ -190,32 +106,11 @@ def refused_rows(path: Path) -> int:
     return sum(1 for _ in refusals(path))
 
 
-def tag_of(theirs: object) -> str | None:
-    """Return the tag in an id, ignoring case and blanks; None if it has none."""
-    found = _THEIR_ID.fullmatch(_plain(theirs)) if isinstance(theirs, str) else None
-    return None if found is None else found[1]
-
-
-def digest_of(theirs: object) -> bytes | None:
-    """Return the digest of the request in an id; None if it has none."""
-    found = _THEIR_ID.fullmatch(_plain(theirs)) if isinstance(theirs, str) else None
-    return None if found is None or found[3] is None else bytes.fromhex(found[3])
-
-
-def _digests(line: bytes) -> tuple[bytes, bytes]:
-    """Return the digests that ids of a line have had: of its request, and of the whole line."""
-    return sent_line(line)[1], line_digest(line)
-
-
-def _plain(theirs: str) -> str:
-    return theirs.strip().lower()
-
-
 def tag_sent(path: Path) -> str:
     """Return the tag in the first id that was sent."""
     with opened(requests(path)) as file:
         head = file.read(len(_HEAD) + 64).decode(errors="replace")
-    found = _THEIR_ID.search(head)
-    if found is None:
+    tag = tag_within(head)
+    if tag is None:
         raise JobFilesError(f"{requests(path)} holds no requests")
-    return found[1]
+    return tag

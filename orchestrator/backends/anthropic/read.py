@@ -10,8 +10,7 @@ import anthropic
 import msgspec
 from msgspec import Struct
 
-from orchestrator.backends import BATCH_GONE, Intent, LineProblem, RemoteBatch, lenient
-from orchestrator.backends.anthropic import inline
+from orchestrator.backends import BATCH_GONE, Intent, LineProblem, RemoteBatch, inline_rows, lenient
 from orchestrator.backends.anthropic.results import result_line
 from orchestrator.backends.openai.read import asked_pause, unanswered
 from orchestrator.core import batch_api
@@ -110,11 +109,11 @@ def sent_row(line: bytes) -> tuple[str, bytes] | None:
         name = decode_row(line).custom_id
     except batch_api.JSON_ERRORS:
         return None
-    digest = inline.digest_of(name)
+    digest = inline_rows.digest_of(name)
     return None if digest is None else (name, digest)
 
 
-def read_result(line: bytes, ids: inline.Ids) -> tuple[str, bytes]:
+def read_result(line: bytes, ids: inline_rows.Ids) -> tuple[str, bytes]:
     """Convert a line of results to OpenAI's shape, with its file; a line that is not a row stays unchanged."""
     try:
         row = decode_row(line)

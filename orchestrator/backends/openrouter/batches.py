@@ -23,9 +23,9 @@ from orchestrator.backends import (
     Sighting,
     by_request,
     calls,
+    inline_rows,
     lenient,
 )
-from orchestrator.backends.anthropic import inline
 from orchestrator.backends.files import translated
 from orchestrator.backends.openai.batches import FIND_SLACK, OpenAIBatches
 from orchestrator.backends.openai.read import remote_batch
@@ -51,21 +51,21 @@ class OpenRouterBatches(OpenAIBatches):
 
     _api: OpenRouterAPI
 
-    def __init__(self, name: str, api: OpenRouterAPI, profile: Profile, root: Path = inline.ANYWHERE) -> None:
+    def __init__(self, name: str, api: OpenRouterAPI, profile: Profile, root: Path = inline_rows.ANYWHERE) -> None:
         super().__init__(name, api, profile)
         self._root = root
 
     def upload(self, path: Path, name: str) -> str:
         """Return the id of an input file, which goes out with the create. Raises InputError for an invalid line."""
-        with inline.opened(path) as source:
+        with inline_rows.opened(path) as source:
             for number, (_, _, raw) in enumerate(request_lines.lines(source), 1):
                 _fields(raw, path, number)
-        return inline.file_id(path, self._root)
+        return inline_rows.file_id(path, self._root)
 
     def create(self, order: BatchOrder) -> RemoteBatch:
-        path = inline.path_of(order.input_file_id, self._root)
+        path = inline_rows.path_of(order.input_file_id, self._root)
         with (
-            inline.opened(path) as source,
+            inline_rows.opened(path) as source,
             translated(source, _body(order, path, source)) as body,
             self._translated("create a batch", calls.transfer(), creating=True),
         ):
@@ -80,7 +80,7 @@ class OpenRouterBatches(OpenAIBatches):
             return not is_old and batch.rows in (None, intent.rows) and intent.known(batch.id) is None
 
         listed, undecided, is_blank = self._search(may_be, intent.since, unread, is_one=False)
-        found, tag = list[RemoteBatch](), inline.shard_tag(intent.shard)
+        found, tag = list[RemoteBatch](), inline_rows.shard_tag(intent.shard)
         for batch in listed:
             if not batch.status.is_final:
                 undecided = f"batch {batch.id} matches in rows and time; whose it is will show when it has ended"
@@ -96,7 +96,7 @@ class OpenRouterBatches(OpenAIBatches):
     def _tags_in(self, batch: RemoteBatch) -> frozenset[str] | None:
         """Return the tags of a batch's row ids; None if its results cannot be read."""
         ids = self._row_ids(batch)
-        return None if ids is None else frozenset(filter(None, map(inline.tag_of, ids)))
+        return None if ids is None else frozenset(filter(None, map(inline_rows.tag_of, ids)))
 
     def _row_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
         try:
@@ -126,7 +126,7 @@ class OpenRouterBatches(OpenAIBatches):
         ids = self._row_ids(batch)
         if ids is None:
             return None
-        return by_request((one, digest) for one in ids if (digest := inline.digest_of(one)) is not None)
+        return by_request((one, digest) for one in ids if (digest := inline_rows.digest_of(one)) is not None)
 
     def files(self) -> Iterator[RemoteFile]:
         """Yield nothing: OpenRouter has no files."""
@@ -142,8 +142,8 @@ class OpenRouterBatches(OpenAIBatches):
             raise BackendRefused(f"{self._name}: OpenRouter has no call to end {batch_id}", code=NO_CANCEL)
 
     def _read_lines(self, chunks: Iterable[bytes], input_path: Path) -> Iterator[bytes]:
-        with inline.opened(input_path) as source:
-            ids = inline.Ids(source, "")
+        with inline_rows.opened(input_path) as source:
+            ids = inline_rows.Ids(source, "")
             for line in super()._read_lines(chunks, input_path):
                 row = lenient.decode_object(line)
                 if row is not None and isinstance(theirs := row.get("custom_id"), str):
@@ -165,9 +165,9 @@ def _body(order: BatchOrder, path: Path, source: Any) -> Iterator[bytes]:
     """Yield the body of a create; every other field has to stand before `requests`."""
     head = {"endpoint": order.endpoint, "model": order.model, "completion_window": _WINDOW}
     yield msgspec.json.encode(head)[:-1] + b',"requests":['
-    tag, between = inline.shard_tag(order.shard), b""
+    tag, between = inline_rows.shard_tag(order.shard), b""
     for number, (_, _, raw) in enumerate(request_lines.lines(source), 1):
-        row = inline.row_id(tag, number, raw)
+        row = inline_rows.row_id(tag, number, raw)
         yield between + msgspec.json.encode({"custom_id": row, "body": _fields(raw, path, number)})
         between = b",\n"
     yield b"]}"
