@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from orchestrator.backends.package import package_of, rules_for
 from orchestrator.settings.backend_packages import GROUP, hosted_kinds
 
 ROOT = Path(__file__).resolve().parents[2]
+BACKENDS = ROOT / "orchestrator" / "backends"
+OURS = {path.parent.name for path in BACKENDS.glob("*/__init__.py")}
 SDKS = {
     "openai",
     "anthropic",
@@ -19,6 +22,7 @@ SDKS = {
     "fireworks",
     "xai_sdk",
     "openrouter",
+    "google.auth",
     "google.genai",
     "boto3",
     "botocore",
@@ -82,20 +86,48 @@ def test_a_broken_package_is_left_out_and_harms_no_other(tmp_path: Path) -> None
     assert "the package of backend theirs is left out" in ended.stderr
 
 
-def test_reading_orch_toml_imports_no_sdk_of_a_provider(tmp_path: Path) -> None:
-    code = f"import sys, orchestrator.settings.config; print(sorted({SDKS!r} & set(sys.modules)))"
+def test_reading_an_orch_toml_of_every_kind_imports_no_sdk_of_a_provider(tmp_path: Path) -> None:
+    """Nor do the modules beside the packages, which they share."""
+    shared = [f"orchestrator.backends.{path.stem}" for path in BACKENDS.glob("[a-z]*.py")]
+    assert len(shared) > 15
+    code = f"""
+import sys
+from importlib import import_module
+from orchestrator.settings.backend_packages import hosted_kinds
+print(*hosted_kinds())
+for name in {shared!r}:
+    import_module(name)
+print(*sorted({SDKS!r} & set(sys.modules)))
+"""
     ended = run(code, tmp_path)
-    assert (ended.stdout.strip(), ended.stderr) == ("[]", "")
+    kinds, imported = ended.stdout.splitlines()
+    assert (kinds.split(), imported, ended.stderr) == (list(hosted_kinds()), "", "")
+
+
+def test_a_folder_has_at_most_700_lines() -> None:
+    """Those that are longer do not grow: OpenAI's holds what most others speak, too."""
+    longer = {"anthropic": 1750, "openai": 1550, "bedrock": 880}
+    for folder in OURS:
+        lines = sum(len(path.read_text().splitlines()) for path in (BACKENDS / folder).glob("*.py"))
+        assert lines <= longer.get(folder, 700), f"{folder} has {lines} lines"
+
+
+def test_what_packages_share_imports_none_of_them_but_the_common_protocol() -> None:
+    """A package may use another's module only if that is OpenAI's, or speaks the same requests."""
+    allowed = {("vertex", "gemini")}
+    for folder in ["", *sorted(OURS)]:
+        for path in (BACKENDS / folder).glob("*.py"):
+            used = set(re.findall(r"^ *from orchestrator\.backends\.([a-z_]+)", path.read_text(), re.MULTILINE))
+            foreign = used & OURS - {folder, "openai"}
+            assert {(folder, other) for other in foreign} <= allowed, path
 
 
 def test_each_of_our_folders_is_a_package_whose_kinds_lead_back_to_it() -> None:
-    folders = {path.parent.name for path in (ROOT / "orchestrator" / "backends").glob("*/__init__.py")}
-    assert folders
     found = set()
     for kind, settings in hosted_kinds().items():
         values = {"kind": kind, "api_key_env": "K", "base_url": "https://api.example"}
         found.add(type(package_of(settings.model_construct(**values))).__module__.rpartition(".")[2])
-    assert found == folders
+    assert found == OURS
 
 
 def test_lines_of_a_package_are_for_its_provider_alone() -> None:
