@@ -21,7 +21,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendError, OrchError, RefusedError, UsageError
 from orchestrator.core.model import JobKind
 from orchestrator.library.context import Context, ready, say_exposure
-from orchestrator.pipeline.build.intake import Options, kind_of, read_spec
+from orchestrator.pipeline.build.intake import Options, draft, kind_of, read_spec
 from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.build.rehearsal import rehearse
 from orchestrator.pipeline.plan.synchronous_backends import at_once
@@ -80,6 +80,8 @@ def try_job(
     def once() -> int:
         with ready() as context, progress(quiet=quiet or as_json) as view:
             say_exposure(context)
+            for one in files:  # a mistake in a file is told even if no backend answers
+                draft(one, context.config, context.home, Options(at_once=()), now())
             named = documents if sample is None else _sampled(context, file, sample)
             scope = Scope(limit or (None if named else DOCUMENTS), named, tasks)
             options = _options(context, scope, backend, budget, new=new)

@@ -158,7 +158,7 @@ def columns(*about: object) -> Iterator[Plain]:
 
 def unreadable(key: str, error: ExtractionError) -> UnreadableDocument:
     """Return the report on a file, folder or table as a whole."""
-    return UnreadableDocument(key, key.rpartition("/")[2], error.code, error.message, error.size)
+    return UnreadableDocument(key, key.rpartition("/")[2], error.code, error.message, error.size, error.setting)
 
 
 def _plain(found: Document | UnreadableDocument) -> Plain:
@@ -168,7 +168,7 @@ def _plain(found: Document | UnreadableDocument) -> Plain:
         pictures = tuple(map(tuple, found.pictures))
         fields = {whole(name): _whole_value(value) for name, value in found.fields.items()}
         return key, name, whole(found.text), found.digest, found.size, fields, pictures, found.notes
-    return key, name, found.code.value, whole(found.message), found.size
+    return key, name, found.code.value, whole(found.message), found.size, found.setting
 
 
 def _whole_value(value: object) -> object:
@@ -186,5 +186,5 @@ def from_plain(found: Plain) -> Document | UnreadableDocument:
     if len(found) == 8:
         pictures = tuple(Picture(*one) for one in found[6])  # type: ignore[attr-defined]
         return Document(*found[:6], pictures, found[7])  # type: ignore
-    key, name, code, message, size = found
-    return UnreadableDocument(key, name, DocumentProblem(code), message, size)  # type: ignore[arg-type]
+    key, name, code, message, size, setting = found
+    return UnreadableDocument(key, name, DocumentProblem(code), message, size, setting)  # type: ignore[arg-type]

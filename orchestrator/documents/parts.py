@@ -133,7 +133,7 @@ class _Walk:
                 yield from self._documents(key, part, kind, depth)
             except (ExtractionError, OSError) as error:
                 problem = error if isinstance(error, ExtractionError) else files.io_problem(error)
-                yield UnreadableDocument(key, name, problem.code, problem.message, problem.size)
+                yield UnreadableDocument(key, name, problem.code, problem.message, problem.size, problem.setting)
 
     def _is_read(self, kind: Kind) -> bool:
         return is_read_unasked(kind, pictures=self._file.render is not None, converts=self._file.converts)

@@ -32,5 +32,5 @@ class Table(Protocol):
         """Map columns to values. Raises ExtractionError (bad_row, encoding)."""
 
 
-def bad_row(message: str, size: int | None = None) -> ExtractionError:
-    return ExtractionError(DocumentProblem.BAD_ROW, message, size)
+def bad_row(message: str, size: int | None = None, setting: str | None = None) -> ExtractionError:
+    return ExtractionError(DocumentProblem.BAD_ROW, message, size, setting)

@@ -100,7 +100,7 @@ def documents(
         try:
             document = _document(table, file, keyed)
         except ExtractionError as error:
-            yield UnreadableDocument(keyed.key, keyed.name, error.code, error.message, keyed.row.size)
+            yield UnreadableDocument(keyed.key, keyed.name, error.code, error.message, keyed.row.size, error.setting)
             continue
         unpacking.add(max(0, document.size - keyed.row.size - beside))
         yield document
@@ -194,18 +194,22 @@ def _only(file: TableFile) -> tuple[str, ...]:
 def _check_columns(table: Table, file: TableFile) -> None:
     if table.columns is None:
         return
-    for name in filter(None, file.named_columns.values()):
+    for setting, name in file.named_columns.items():
+        if name is None:
+            continue
         if name not in table.columns:
             there = ", ".join(column[:MOST_SHOWN] for column in table.columns[:MOST_NAMED] if column)
             near = meant(name, filter(None, table.columns))
             cure = f"{near} Correct" if near else "correct"
-            raise bad_row(f"The table has no column {name!r}, only: {there}; {cure} the job file or the table.")
+            raise bad_row(
+                f"The table has no column {name!r}, only: {there}; {cure} the job file or the table.", None, setting
+            )
         if table.columns.count(name) > 1:
-            raise bad_row(f"The table has several columns named {name!r}; give them different names.")
+            raise bad_row(f"The table has several columns named {name!r}; give them different names.", None, setting)
 
 
 def _keyed(table: Table, file: TableFile) -> Iterator[_Keyed]:
-    seen = _Seen()
+    seen = SeenTexts()
     for row in table.rows():
         cells, problem, ident = None, row.problem, row.label or f"{row.number}"
         if file.id_column is not None:
@@ -229,7 +233,9 @@ def _keyed(table: Table, file: TableFile) -> Iterator[_Keyed]:
 def _ident(cells: Mapping[str, object], column: str, row: TableRow) -> str:
     value = cells.get(column)
     if isinstance(value, bool | dict | list | bytes | None):
-        raise bad_row(f"Row {row.number} has no text or number in the id column {column!r}; give it one.")
+        setting = None if column in cells else "id_column"
+        told = f"Row {row.number} has no text or number in the id column {column!r}; give it one."
+        raise bad_row(told, None, setting)
     ident = str(value).replace("\0", "")
     if not ident.strip():
         raise bad_row(f"Row {row.number} has an empty id in the column {column!r}; give it one.")
@@ -296,7 +302,9 @@ def _measure(values: Iterable[object], row: TableRow, so_far: list[int], depth: 
 def _text(cells: Mapping[str, object], column: str, row: TableRow) -> str:
     value = cells.get(column)
     if value is None:
-        raise bad_row(f"Row {row.number} has no text in the column {column!r}; fill it in or remove the row.")
+        setting = None if column in cells else "text_column"
+        told = f"Row {row.number} has no text in the column {column!r}; fill it in or remove the row."
+        raise bad_row(told, None, setting)
     if not isinstance(value, str):
         kind = type(value).__name__
         raise bad_row(f"Row {row.number} has {kind} instead of text in the column {column!r}; write it as text.")
@@ -322,7 +330,7 @@ def _without_nul(cells: Mapping[str, object], canonical: bytes) -> Mapping[str, 
     return {str(strip(k)): strip(v) for k, v in cells.items()}
 
 
-class _Seen:
+class SeenTexts:
     """A set of strings in 8 to 27 bytes each, by their 64-bit hash: millions of ids must not fill the memory."""
 
     def __init__(self) -> None:

@@ -77,13 +77,17 @@ class Document(Struct, frozen=True):
 
 
 class UnreadableDocument(Struct, frozen=True):
-    """A file, folder or row that was found but not read; `message` says what is wrong and what to do."""
+    """A file, folder or row that was found but not read; `message` says what is wrong and what to do.
+
+    `setting` is the setting of the source that names a column which is not there, None for any other problem.
+    """
 
     key: str
     name: str
     code: DocumentProblem
     message: str
     size: int | None
+    setting: str | None = None
 
 
 class RemoteObject(NamedTuple):
@@ -107,8 +111,11 @@ class RemoteObject(NamedTuple):
 class ExtractionError(Exception):
     """A reader's failure for one document; becomes an `UnreadableDocument`. Never leaves this package."""
 
-    def __init__(self, code: DocumentProblem, message: str, size: int | None = None) -> None:
+    def __init__(
+        self, code: DocumentProblem, message: str, size: int | None = None, setting: str | None = None
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.size = size
+        self.setting = setting

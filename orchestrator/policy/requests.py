@@ -43,10 +43,14 @@ _READERS = "2"
 
 
 class Built(msgspec.Struct, frozen=True):
-    """One request and its JSON line without newline; the line is empty if the row has a problem."""
+    """One request and its JSON line without newline; the line is empty if the row has a problem.
+
+    `setting` is the setting of the source that is at fault, as in `UnreadableDocument`.
+    """
 
     row: Row
     line: bytes
+    setting: str | None = None
 
 
 def custom_id(document_key: str, task_id: str) -> str:
@@ -270,7 +274,8 @@ class Builder:
 
         if isinstance(document, UnreadableDocument):
             for question in self._questions:
-                yield self._failed(question, document.key, None, (document.code.value, document.message))
+                failed = self._failed(question, document.key, None, (document.code.value, document.message))
+                yield replace(failed, setting=document.setting)
             return
         on = self._clean
         cleaned = (

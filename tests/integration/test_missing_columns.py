@@ -100,12 +100,12 @@ def test_a_table_in_an_archive_names_the_field_and_the_column_that_is_meant(
     file = asked(folder, "  - path: in/rows.zip\n    text_column: text\n")
     assert run(["validate", str(file)]) == 2
     told = capsys.readouterr().err
-    assert f"{file}:4: documents[0].text_column: none of 1 document can be used" in told
+    assert f"{file}:4: documents[0].text_column: no document can be used" in told
     assert "The table has no column 'text', only: Name, Text; did you mean 'Text'? Correct the job file" in told
     file = asked(folder, "  - path: in/rows.zip\n    text_column: Text\n    id_column: number\n")
     assert run(["validate", str(file)]) == 2
     told = capsys.readouterr().err
-    assert f"{file}:3: documents[0]: none of 1 document can be used" in told
+    assert f"{file}:5: documents[0].id_column: no document can be used" in told
     assert "The table has no column 'number', only: Name, Text; did you mean 'Name'? Correct" in told
 
 

@@ -287,7 +287,7 @@ def test_a_row_without_the_id_column_is_a_bad_row(jsonl: Path) -> None:
 
 @given(st.lists(st.integers(0, 3000), max_size=4000))
 def test_seen_is_a_set(numbers: list[int]) -> None:
-    seen, real = tables._Seen(), set()
+    seen, real = tables.SeenTexts(), set()
     for number in numbers:
         assert seen.add(str(number)) == (number not in real)
         real.add(number)

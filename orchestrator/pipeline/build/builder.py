@@ -21,13 +21,14 @@ from orchestrator.core.errors import InputError, StorageError
 from orchestrator.core.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.pipeline.backend_handles import Models
 from orchestrator.pipeline.build import reuse
+from orchestrator.pipeline.build.askable import Askable
 from orchestrator.pipeline.build.build_report import GONE, BuildReport
 from orchestrator.pipeline.build.ready_batch_file import batch_lines
 from orchestrator.pipeline.build.reuse import holding
 from orchestrator.pipeline.build.room import RoomCheck, given_back, written_to
 from orchestrator.pipeline.build.scan import DocumentMemory, Made, Sweep, made_chunks
 from orchestrator.pipeline.build.shared import Sharing
-from orchestrator.pipeline.build.source_checks import check_names, located
+from orchestrator.pipeline.build.source_checks import check_names, in_two_sources, located
 from orchestrator.pipeline.selection import Scope, Selection
 from orchestrator.policy.cache_keys import line_cache_key
 from orchestrator.policy.request_limits import bounds
@@ -251,12 +252,7 @@ def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
         if row.custom_id in known:
             break
         known.add(row.custom_id)
-    return InputError(
-        f"the document {row.document} is in two sources",
-        file=job.source,
-        field="documents",
-        hint="change `include` or `exclude` of the sources so that they do not overlap",
-    )
+    return in_two_sources(Path(job.source), row.document)
 
 
 def _from_documents(
@@ -273,13 +269,17 @@ def _from_documents(
     with Readers.of(reading) as readers:
         report.expected = check_names(spec, Path(job.source), readers, scope)
         builder = Builder(spec, reuse.learned_bound(store, job))
+        askable = Askable(Path(job.source), spec)
         for index, source in enumerate(spec.documents):
             if tasks := scope.tasks_of(spec, source):
                 asking = builder.asking(tasks)
                 sweep = Sweep(store, home, job, asking, selection, runs, asked, memory, report, clock_ns, readers)
                 with located(Path(job.source), index):
-                    yield from sweep.made(source, base)
+                    for made in sweep.made(source, base):
+                        askable.note(index, made.built)
+                        yield made
     selection.check()
+    askable.require()
 
 
 def _from_batch_file(job: Job, report: BuildReport) -> Iterator[Made]:

@@ -33,6 +33,17 @@ def located(file: Path, index: int) -> Iterator[None]:
         ) from error
 
 
+def in_two_sources(file: Path, document: str) -> InputError:
+    """Return the error for a document that two sources of a job file share."""
+    return InputError(
+        f"the document {document} is in two sources",
+        file=file,
+        line=line_of(("documents",), lines_of(file)),
+        field="documents",
+        hint="change `include` or `exclude` of the sources so that they do not overlap",
+    )
+
+
 def check_names(spec: JobSpec, file: Path, readers: Readers, scope: Scope) -> int | None:
     """Check columns and template variables; return the number of documents in scope, None if only reading can tell.
 

@@ -17,8 +17,9 @@ from orchestrator.core.errors import InputError, OrchError
 from orchestrator.core.model import Job, JobKind
 from orchestrator.documents.files import FIELDS
 from orchestrator.documents.ignored import Ignored, NotRead
-from orchestrator.documents.types import DocumentProblem
+from orchestrator.pipeline import predecessors
 from orchestrator.pipeline.build import builder
+from orchestrator.pipeline.build.askable import Askable, ValidationProblem, no_document
 from orchestrator.pipeline.build.intake import (
     Options,
     check_deadline,
@@ -29,17 +30,15 @@ from orchestrator.pipeline.build.intake import (
 )
 from orchestrator.pipeline.build.ready_batch_file import batch_lines
 from orchestrator.pipeline.build.scan import CHUNK, chunks
-from orchestrator.pipeline.build.source_checks import check_names, located
+from orchestrator.pipeline.build.source_checks import check_names, in_two_sources, located
 from orchestrator.pipeline.plan.routes import check_eligible, lost_settings
 from orchestrator.pipeline.selection import EVERYTHING, Scope, Selection
 from orchestrator.settings import known_answers
 from orchestrator.settings.backend_packages import hosted_kinds
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
-from orchestrator.settings.job_file import lines_of
 from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.known_answers import Gold
-from orchestrator.settings.source_lines import line_of, spell
 from orchestrator.settings.task_spec import Task
 from orchestrator.store import Store
 
@@ -49,27 +48,6 @@ if TYPE_CHECKING:
 MOST_KINDS = 1000
 """Most kinds of problems kept apart. A table of a million bad rows has problems that differ only in numbers."""
 MOST_NAMED = 3
-BAD_TEMPLATE = "template"
-"""Code of a request that cannot be made from its task's template."""
-
-
-class ValidationProblem(Struct):
-    """Problem of some `documents`: `message` is the first document's, and `first` names some of them."""
-
-    code: str
-    message: str
-    documents: int = 0
-    first: list[str] = field(default_factory=list)
-
-    def add(self, document: str) -> None:
-        """Count another document."""
-        self.documents += 1
-        if len(self.first) < MOST_NAMED:
-            self.first.append(document)
-
-    def __str__(self) -> str:
-        more = f" (and {self.documents - 1:,} like it: --list)" if self.documents > 1 else ""
-        return f"{self.first[0]}: {self.code}: {self.message}{more}"
 
 
 class ValidatedFile(Struct, frozen=True):
@@ -90,22 +68,18 @@ class ValidatedFile(Struct, frozen=True):
 class _Read(Struct):
     """Result of reading all documents; `expected` is their number, if known beforehand.
 
-    `known` has the documents with known answers that were found; `names` has some documents' names. `sources` has the
-    codes of each source's documents; a document that was read has the code "".
+    `known` has the documents with known answers that were found; `names` has some documents' names.
     """
 
     documents: int = 0
     expected: int | None = None
     requests: int = 0
     problems: dict[tuple[str, str], ValidationProblem] = field(default_factory=dict)
-    asked: dict[str, int] = field(default_factory=dict)
-    failed: dict[str, ValidationProblem] = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
     names: list[str] = field(default_factory=list)
-    sources: dict[int, set[str]] = field(default_factory=dict)
     ignored: Ignored = field(default_factory=Ignored)
 
-    def failure(self, document: str, task: str, code: str, message: str) -> None:
+    def failure(self, document: str, code: str, message: str) -> None:
         """Note a request that cannot be made."""
         key = code, re.sub(r"\d+", "#", message)
         if key not in self.problems and len(self.problems) == MOST_KINDS:
@@ -113,7 +87,6 @@ class _Read(Struct):
         found = self.problems.setdefault(key, ValidationProblem(code, message))
         if not found.first or found.first[-1] != document:
             found.add(document)  # once, however many tasks it fails
-        self.failed.setdefault(task, ValidationProblem(code, message)).add(document)
 
 
 def check_file(
@@ -139,11 +112,12 @@ def check_file(
     scope.check_tasks(spec)
     known = [] if spec.gold is None else known_answers.read(path.parent / spec.gold, known_answers.tasks_of(spec))
     read = _Read(ignored=Ignored(lists=lists))
-    _fill(read, path, spec, config, {one.document for one in known}, scope, progress)
+    askable = Askable(path, spec)
+    _fill(read, askable, path, spec, config, {one.document for one in known}, scope, progress)
     job = sketch(path, spec, config, Options(scope=scope), now(), home)
     is_whole = scope == EVERYTHING
     mistakes = [
-        *_unaskable(path, spec, read),
+        *_unaskable(askable, read),
         *_wrong_gold(path, spec, known, read, is_whole=is_whole),
         *_tried(lambda: _routed(config, job)),
         *_tried(lambda: check_deadline(job)),
@@ -154,6 +128,7 @@ def check_file(
     absent = _absent(spec, known, read) if is_whole else ()
     of_models = [*_of_models(spec, config), *_of_vectors(spec, config)]
     warnings = [*_warnings(spec), *_of_backends(config), *of_models, *_of_settings(config, job), *absent]
+    warnings += _of_predecessor(opened, spec, home)
     return ValidatedFile(
         kind,
         read.documents,
@@ -171,32 +146,35 @@ def _check_output(opened: Callable[[], AbstractContextManager[Store | None]], jo
 
 
 def _fill(
-    read: _Read, path: Path, spec: JobSpec, config: Config, known: set[str], scope: Scope, progress: builder.Progress
-) -> None:
+    read: _Read, askable: Askable, path: Path, spec: JobSpec, config: Config, known: set[str], scope: Scope,
+    progress: builder.Progress,
+) -> None:  # fmt: skip
+    from orchestrator.documents.tables import SeenTexts
     from orchestrator.policy.requests import Builder
 
-    builder = Builder(spec)
-    for tasks, document in _chosen(path, spec, config, scope, read):
+    builder, seen = Builder(spec), SeenTexts()
+    for index, tasks, document in _chosen(path, spec, config, scope, read):
         read.documents += 1
         read.ignored.document(document.key, getattr(document, "code", None), getattr(document, "notes", ""))
         for built in builder.asking(tasks).build(document):
             row = built.row
+            askable.note(index, built)
+            if len(spec.documents) > 1 and not seen.add(row.custom_id):
+                raise in_two_sources(path, row.document)
             read.requests += 1
             if row.document in known:
                 read.known.add(row.document)
             if len(read.names) < MOST_KINDS:
                 read.names.append(row.document)
-            if row.problem is None:
-                read.asked[row.task] = read.asked.get(row.task, 0) + 1
-            else:
-                read.failure(row.document, row.task, *row.problem)
+            if row.problem is not None:
+                read.failure(row.document, *row.problem)
         progress(read.documents, read.requests, read.expected)
 
 
 def _chosen(
     path: Path, spec: JobSpec, config: Config, scope: Scope, read: _Read
-) -> Iterator[tuple[list[str], Document | UnreadableDocument]]:
-    """Yield the documents in scope, each with its tasks."""
+) -> Iterator[tuple[int, list[str], Document | UnreadableDocument]]:
+    """Yield the documents in scope, each with the index of its source and its tasks."""
     from orchestrator.documents import Readers, listed
 
     selection = Selection(scope)
@@ -211,43 +189,17 @@ def _chosen(
                     for found, texts in zip(part, readers.read(one.order for one in part), strict=True):
                         for document in texts:
                             if selection.takes(document.key, found.key):
-                                read.sources.setdefault(index, set()).add(getattr(document, "code", ""))
-                                yield tasks, document
+                                yield index, tasks, document
     selection.check()
 
 
-def _unread_table(spec: JobSpec, read: _Read) -> tuple[str | int, ...]:
-    """Return the place of the first source whose rows are all bad, and of its column; empty without such a source.
-
-    Not one row of its tables has a text, those in archives too: a column is not there.
-    """
-    for index, codes in read.sources.items():
-        if codes == {DocumentProblem.BAD_ROW}:
-            source = spec.documents[index]
-            named = [name for name in ("text_column", "id_column") if getattr(source, name) is not None]
-            return index, *(named if len(named) == 1 else ())
-    return ()
-
-
-def _unaskable(path: Path, spec: JobSpec, read: _Read) -> Iterator[InputError]:
-    """Yield tasks that can be asked of no document; a fault of the documents is reported once."""
-    never = [task.id for task in spec.tasks if task.id in read.failed and task.id not in read.asked]
-    if never and all(read.failed[task].code != BAD_TEMPLATE for task in never):
-        why = [*read.problems.values()][:MOST_NAMED]
-        place = ("documents", *_unread_table(spec, read))
-        yield _mistake(path, place, f"none of {number_of(read.documents, 'document')} can be used", why)
-        return
-    for index, task in enumerate(spec.tasks):
-        if task.id in never:
-            why = [read.failed[task.id]]
-            text = f"{task.id!r} can be asked of none of {number_of(read.documents, 'document')}"
-            yield _mistake(path, ("tasks", index, "prompt"), text, why)
-
-
-def _mistake(path: Path, place: tuple[str | int, ...], text: str, why: Sequence[ValidationProblem]) -> InputError:
-    return InputError(
-        f"{text}: {'; '.join(map(str, why))}", file=path, line=line_of(place, lines_of(path)), field=spell(place)
-    )
+def _unaskable(askable: Askable, read: _Read) -> Iterator[InputError]:
+    """Yield what keeps tasks from every document; a fault of the documents is reported once."""
+    mistakes = [*askable.mistakes()]
+    if not mistakes and askable.is_unusable:
+        why = "; ".join(map(str, [*read.problems.values()][:MOST_NAMED]))
+        mistakes = [askable.mistake(("documents",), f"{no_document(read.documents)} can be used: {why}")]
+    yield from mistakes
 
 
 def _wrong_gold(
@@ -310,6 +262,23 @@ def _of_settings(config: Config, job: Job) -> Iterator[str]:
     """Yield settings of tasks that a model refuses, though another backend takes them or the task lets them go."""
     for backend, said in lost_settings(config, job).items():
         yield f"{backend}: {said}"
+
+
+def _of_predecessor(
+    opened: Callable[[], AbstractContextManager[Store | None]], spec: JobSpec, home: str
+) -> Iterator[str]:
+    """Yield why a job of this file would be refused now, because of the job that it comes after."""
+    if spec.after is None:
+        return
+    with opened() as store:
+        try:
+            if store is not None:
+                predecessors.require(store, home, spec.after)
+                return
+            told = f"there is no job {spec.after!r}"
+        except OrchError as error:
+            told = error.message
+    yield f"after: {told}: `orch run` and `orch submit` are refused until it is there and has not failed"
 
 
 def _of_models(spec: JobSpec, config: Config) -> Iterator[str]:

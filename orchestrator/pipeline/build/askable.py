@@ -1,0 +1,114 @@
+"""Mistakes of a job file that show only while its documents are read: a column in an archive, a failing template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from orchestrator.core.counts import number_of
+from orchestrator.core.errors import InputError
+from orchestrator.policy.requests import Built
+from orchestrator.settings.job_file import lines_of
+from orchestrator.settings.job_spec import JobSpec
+from orchestrator.settings.source_lines import line_of, spell
+
+MOST_NAMED = 3
+BAD_TEMPLATE = "template"
+"""Code of a request that cannot be made from its task's template."""
+
+
+class ValidationProblem(Struct):
+    """Problem of some `documents`: `message` is the first document's, and `first` names some of them."""
+
+    code: str
+    message: str
+    documents: int = 0
+    first: list[str] = field(default_factory=list)
+
+    def add(self, document: str) -> None:
+        """Count another document."""
+        self.documents += 1
+        if len(self.first) < MOST_NAMED:
+            self.first.append(document)
+
+    def __str__(self) -> str:
+        more = f" (and {self.documents - 1:,} like it: --list)" if self.documents > 1 else ""
+        return f"{self.first[0]}: {self.code}: {self.message}{more}"
+
+
+class _Source(Struct):
+    """Documents of a source with the first problem; `settings` are those at fault, None if a document has none."""
+
+    settings: set[str | None] = field(default_factory=set)
+    documents: int = 0
+    last: str | None = None
+    problem: ValidationProblem | None = None
+
+
+class Askable:
+    """Notes which documents each task of a job file can be asked about, and which sources have their columns."""
+
+    def __init__(self, file: Path, spec: JobSpec) -> None:
+        self._file = file
+        self._spec = spec
+        self._sources: dict[int, _Source] = {}
+        self._asked: set[str] = set()
+        self._failed: dict[str, ValidationProblem] = {}
+        self._is_unusable = True
+
+    def note(self, index: int, built: Built) -> None:
+        """Note a request about a document of the source with this index."""
+        source = self._sources.setdefault(index, _Source())
+        row = built.row
+        if row.document != source.last:
+            source.documents, source.last = source.documents + 1, row.document
+        source.settings.add(built.setting)
+        if row.problem is None:
+            self._asked.add(row.task)
+            self._is_unusable = False
+            return
+        code, message = row.problem
+        self._is_unusable = self._is_unusable and code != BAD_TEMPLATE
+        if built.setting is not None and source.problem is None:
+            source.problem = ValidationProblem(code, message, 1, [row.document])
+        self._failed.setdefault(row.task, ValidationProblem(code, message)).add(row.document)
+
+    @property
+    def documents(self) -> int:
+        """Number of documents so far."""
+        return sum(source.documents for source in self._sources.values())
+
+    @property
+    def is_unusable(self) -> bool:
+        """True if no document can be used, whatever is asked about it."""
+        return self._is_unusable and self.documents > 0
+
+    def mistakes(self) -> Iterator[InputError]:
+        """Yield what only the job file can cure: columns that no row of a source has, templates that always fail."""
+        for index, source in self._sources.items():
+            [setting, *others] = source.settings
+            if setting is not None and not others:
+                told = f"{no_document(source.documents)} can be used: {source.problem}"
+                yield self.mistake(("documents", index, setting), told)
+        for index, task in enumerate(self._spec.tasks):
+            failed = self._failed.get(task.id)
+            if failed is not None and task.id not in self._asked and failed.code == BAD_TEMPLATE:
+                told = f"{task.id!r} can be asked of {no_document(self.documents)}: {failed}"
+                yield self.mistake(("tasks", index, "prompt"), told)
+
+    def require(self) -> None:
+        """Raise InputError for the first of the mistakes."""
+        for mistake in self.mistakes():
+            raise mistake
+
+    def mistake(self, place: tuple[str | int, ...], message: str) -> InputError:
+        """Return an error with its place in the job file."""
+        line = line_of(place, lines_of(self._file))
+        return InputError(message, file=self._file, line=line, field=spell(place))
+
+
+def no_document(number: int) -> str:
+    """Return "none of 3 documents" of a number of documents."""
+    return f"none of {number_of(number, 'document')}" if number != 1 else "no document"
