@@ -36,6 +36,11 @@ def profile_for(settings: AnyBackend) -> Profile:
     return package_of(settings).profile(settings)
 
 
+def can_cancel(settings: AnyBackend | None) -> bool:
+    """Return False if a backend's provider cannot end a batch that runs."""
+    return settings is None or profile_for(settings).cancels
+
+
 def limits_of(settings: AnyBackend, profile: Profile) -> BatchLimits:
     """Return a batch's limits: from orch.toml, else from the profile."""
     return with_limits(profile, **settings.limits.model_dump())

@@ -54,9 +54,10 @@ class Profile(Struct, frozen=True):
     `lists_models`: rows use the names in its list of models. `asks_directly`: it has synchronous endpoints, and these
     accept what its batches accept. `tells_shards`: its batches carry the ids of our shards. `names_rows`: its results
     have ids of rows, and are read without the input file. `reads_inputs`: its input files can be read back.
-    `stacks`: cached tokens cost less in a batch than at once. `path` begins the addresses of rows and of a create.
-    `create_fields` go into each create beside the standard ones. `at_once_as_batch`: its synchronous endpoint has the
-    batch price. `is_orch` marks our own server: its lists are cheap, and it offers the results of a running batch.
+    `cancels`: it can end a batch that runs. `stacks`: cached tokens cost less in a batch than at once. `path` begins
+    the addresses of rows and of a create. `create_fields` go into each create beside the standard ones.
+    `at_once_as_batch`: its synchronous endpoint has the batch price.
+    `is_orch` marks our own server: its lists are cheap, and it offers the results of a running batch.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Profile(Struct, frozen=True):
     tells_shards: bool = True
     names_rows: bool = True
     reads_inputs: bool = True
+    cancels: bool = True
     stacks: bool = True
     path: str = V1
     create_fields: tuple[tuple[str, Any], ...] = ()

@@ -15,6 +15,7 @@ from orchestrator.core.counts import number_of
 from orchestrator.core.model import Job
 from orchestrator.core.shards import AT_BACKEND
 from orchestrator.library.context import Context
+from orchestrator.pipeline.backend_set import unstoppable
 from orchestrator.pipeline.build.intake import How, Intake, Options, earlier_content
 from orchestrator.pipeline.succession import Edited
 
@@ -26,15 +27,23 @@ def of_edited(context: Context, file: Path, options: Options, view: LiveProgress
 
     Does not ask without a terminal, or if the options already decide.
     """
-    if options.edited is not None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    asks = options.edited is None and sys.stdin.isatty() and sys.stderr.isatty()
+    if not asks and options.edited is not Edited.SUPERSEDE:
         return options
     found = earlier_content(context.store, context.home, context.config, file, options, now())
     if found is None:
+        return options
+    left = unstoppable(context.store, context.config, found)
+    if not asks:
+        if left is not None:
+            say(f"orch: job {found.id}, which is superseded: {left}")
         return options
     view.stop()
     say(f"orch: job {found.id} of this file is unfinished, and the file was edited since")
     say(f"orch: {_under_way(context, found)}")
     say("orch: supersede: the new job takes over what is the same and under way; the rest of the other is cancelled")
+    if left is not None:
+        say(f"orch: {left} whatever you choose")
     say("orch: finish: the other job goes on, and nothing new is started")
     say("orch: beside: both are finished; what is the same and under way is asked once")
     choice = click.prompt(

@@ -29,6 +29,7 @@ from orchestrator.daemon.lock import Holder, running_daemon
 from orchestrator.daemon.settings_in_force import differences
 from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.library.context import Context, opened, ready, say_exposure
+from orchestrator.pipeline.backend_set import unstoppable
 from orchestrator.pipeline.build.intake import How, Intake, Options, draft
 from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.build.rehearsal import rehearse
@@ -244,6 +245,8 @@ def cancel(job_name: str, quiet: bool, as_json: bool) -> int:
     with opened() as context, progress(quiet=quiet or as_json) as view:
         job = context.job(job_name, tell=not as_json)
         manual_actions.cancel(context.store, job, manual_actions.USER, now())
+        if (settings := context.readable) is not None and (left := unstoppable(context.store, settings, job)):
+            say(f"orch: {left}; the job waits for its answers")
         if job.home != context.home.identity():
             say("orch: the job belongs to another home, whose daemon will end it")
         else:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.backends import Backend
-from orchestrator.backends.open import limits_of, open_backend, profile_for
+from orchestrator.backends.open import can_cancel, limits_of, open_backend, profile_for
 from orchestrator.backends.package import package_of
 from orchestrator.core.clock import now
+from orchestrator.core.counts import number_of
 from orchestrator.core.model import Job
+from orchestrator.core.shards import ShardState
 from orchestrator.pipeline import disk
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
 from orchestrator.pipeline.budget import SharedBudgets
@@ -29,6 +31,21 @@ from orchestrator.settings.backends import HostedBackend, OwnServer, TimedBacken
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
+
+
+def unstoppable(store: Store, config: Config, job: Job) -> str | None:
+    """Describe the batches of a job that cannot be ended while they run, or None if all can."""
+    sent = (ShardState.SUBMITTING, ShardState.SUBMITTED)
+    shards = [
+        one
+        for one in store.shards.of_job(job.id)
+        if one.state in sent and not can_cancel(config.backends.get(one.backend))
+    ]
+    if not shards:
+        return None
+    rows, names = sum(one.rows for one in shards), ", ".join(sorted({one.backend for one in shards}))
+    told = f"{number_of(len(shards), 'batch')} of {number_of(rows, 'row')} at {names}"
+    return f"{told} cannot be ended once running, and will be paid"
 
 
 class BackendSet(ABC):

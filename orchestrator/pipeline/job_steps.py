@@ -7,6 +7,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
+from orchestrator.backends.open import can_cancel
 from orchestrator.core.counts import Counts, number_of
 from orchestrator.core.errors import (
     BackendError,
@@ -22,7 +23,7 @@ from orchestrator.core.events import PROBE, EventKind
 from orchestrator.core.model import NIGHT, CancelCode, Job, RequestState
 from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
 from orchestrator.pipeline import budget, succession
-from orchestrator.pipeline.backend_set import BackendSet
+from orchestrator.pipeline.backend_set import BackendSet, unstoppable
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.build.builds import Builds, RecordedJob, build_recorded, carried_out
 from orchestrator.pipeline.build.room import give_back
@@ -192,14 +193,20 @@ class Pipeline:
         awaited = {shard.id for shard in sent if store.awaited.is_awaited(others, shard.id)}
         if not awaited:
             return self._supersede(job, newer) or ended > 0
-        rerouted = [self._reroute(job, shard, reason) for shard in sent if shard.id not in awaited]
+        rerouted = [
+            self._reroute(job, shard, reason)
+            for shard in sent
+            if shard.id not in awaited and can_cancel(self._backends.config.backends.get(shard.backend))
+        ]
         return any(rerouted) or ended > 0
 
     def _supersede(self, job: Job, newer: Job) -> bool:
         reason = f"superseded by job {newer.id}"
         done = self._store.jobs.request_cancel(job.id, CancelCode.SUPERSEDED, reason, self._now())
         if done:
-            self._note(job, EventKind.CANCEL, reason, code=CancelCode.SUPERSEDED)
+            left = unstoppable(self._store, self._backends.config, job)
+            told = reason if left is None else f"{reason}; {left}"
+            self._note(job, EventKind.CANCEL, told, code=CancelCode.SUPERSEDED)
         return done
 
     def _expired(self, job: Job, shards: list[Shard]) -> bool:
@@ -297,6 +304,10 @@ class Pipeline:
             self._store.shards.note(shard, rerouted_at=self._now(), rerouted_for=reason)
         else:
             return False
+        if shard.state is not ShardState.PENDING and not can_cancel(
+            self._backends.config.backends.get(shard.backend)
+        ):
+            reason += f"; {shard.backend} cannot end their batch, so they are paid there as well"
         self._note(job, EventKind.RESCUED, f"rows rerouted: {reason}", shard)
         return True
 

@@ -72,7 +72,7 @@ class BatchLife(Struct, frozen=True):
     `made`, `window` and `overruns` say how long it may run, `shown` when its backend last showed it. `failing_since`
     is when polls began to fail (None: the last one did not). `ends_from` is when its end was decided, `asked` when it
     was first requested. Times of polls are this process's own: a process that was down for days has asked nothing.
-    `is_needed` says that its rows are needed elsewhere in time.
+    `is_needed` says that its rows are needed elsewhere in time, `cancels` that its backend can end it while it runs.
     """
 
     made: datetime
@@ -83,6 +83,7 @@ class BatchLife(Struct, frozen=True):
     ends_from: datetime | None = None
     asked: datetime | None = None
     is_needed: bool = False
+    cancels: bool = True
 
     @property
     def overdue(self) -> datetime:
@@ -91,6 +92,8 @@ class BatchLife(Struct, frozen=True):
 
     def lost(self, now: datetime) -> str | None:
         """Return why it is no longer awaited, or None."""
+        if self.is_needed and not self.cancels and self.asked is not None and now > self.asked:
+            return "its backend cannot end it, and its rows are needed in time: they are paid there and elsewhere"
         failing = None if self.failing_since is None else now - self.failing_since
         if failing is not None:
             needed = self.is_needed and self.ends_from is not None and now >= self.ends_from + LAST_CALL
@@ -99,8 +102,8 @@ class BatchLife(Struct, frozen=True):
             if now >= self.made + self.window and _is_long(failing, now - self.shown):
                 return f"its backend has not listed it for {_days(now - self.shown)}"
             return None
-        ends_from = min(self.ends_from or self.overdue, self.overdue)
-        if self.asked is not None and _is_long(now - self.asked, now - ends_from):
+        ends_from = min(self.ends_from or self.overdue, self.overdue) if self.cancels else self.overdue
+        if self.asked is not None and _is_long(now - max(self.asked, ends_from), now - ends_from):
             return f"it has not ended, {_days(now - ends_from)} after it should have"
         return None
 

@@ -25,6 +25,8 @@ from tests.emulator.settings import Settings
 from tests.emulator.sync import chat
 from tests.emulator.world import StoredFile, World
 
+LIFE = 96 * 3600.0
+"""It is said that a batch may take so long at some providers, whatever its window."""
 MAX_ROWS = 5_000
 MAX_BYTES = 200 * 1024 * 1024
 TYPES = {
@@ -79,6 +81,7 @@ def create(world: World, call: Call) -> Reply:
 def _batch(world: World, call: Call, told: Json) -> Batch:
     """Its rows are kept as OpenAI's lines, out of sight."""
     found = world.new_batch(call.flavour, call.account, told["endpoint"], "batch-", call.faults)
+    found.window_s = LIFE
     path, now = world.new_path(), world.now()
     lines = (
         {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.hostedjob import HOUR, Desk, all_are, cost_of, plain, row, script
+from tests.support.hostedjob import HOUR, Desk, all_are, cost_of, plain, rescued_and_paid_twice, row, script
 
 
 @pytest.fixture(autouse=True)
@@ -88,3 +88,7 @@ def test_trap_p_a_job_that_has_begun_goes_on_behind_a_cancel_and_is_collected(de
     assert desk.ends(job) == all_are("succeeded", 3)
     assert desk.provider.calls("cancel") == {}
     assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
+def test_trap_p_late_rows_of_a_running_job_are_paid_for_twice_and_that_is_told(desk: Desk) -> None:
+    rescued_and_paid_twice(desk, "fireworks")

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from tests.support.hostedjob import DAY, Desk, all_are, cost_of, finds_a_lost_create, plain, row, script
+from orchestrator.pipeline.backend_set import unstoppable
+from tests.emulator.client import Emulator
+from tests.emulator.driving import jsonl
+from tests.support.cli import Orch
+from tests.support.hostedjob import (
+    DAY,
+    KEY,
+    Desk,
+    all_are,
+    cost_of,
+    finds_a_lost_create,
+    plain,
+    rescued_and_paid_twice,
+    row,
+    script,
+    settings_of,
+    write_toml,
+)
+from tests.support.process import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -76,3 +97,55 @@ def test_trap_r_a_batch_takes_5000_rows(desk: Desk) -> None:
     job = desk.submit(plain(5_001))
     desk.until(job, lambda: len(desk.batches()) == 2)
     assert sorted(batch["rows"] for batch in desk.detail(job)["shards"]) == [1, 5_000]
+
+
+def test_trap_r_late_rows_that_are_needed_in_time_are_paid_for_twice_and_that_is_told(desk: Desk) -> None:
+    rescued_and_paid_twice(desk, "openrouter")
+
+
+def test_trap_r_answers_of_a_cancelled_job_are_waited_for_beyond_a_day(desk: Desk) -> None:
+    script(desk, "turnaround", seconds=3 * DAY)
+    job = desk.submit(plain(3))
+    desk.until(job, desk.batches)
+    desk.cancel(job)
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 3)
+
+
+def test_trap_r_a_superseded_job_says_which_batch_cannot_be_ended(desk: Desk) -> None:
+    """And waits for it: what is under way there goes nowhere else."""
+    script(desk, "turnaround", seconds=0.5 * DAY)
+    file = desk.written(jsonl([*plain(3)]))
+    first = desk.submit(file)
+    desk.until(first, desk.batches)
+    assert unstoppable(desk.store, desk.config, first) == (
+        "1 batch of 3 rows at openrouter cannot be ended once running, and will be paid"
+    )
+    file.write_bytes(jsonl([row("another")]))
+    second = desk.submit(file)
+    desk.finish(first, second)
+    assert any("cannot be ended once running" in told for told in desk.events(first, "cancel"))
+    assert desk.ends(second) == {"another": "succeeded"}
+    assert desk.cost(first) + desk.cost(second) == cost_of(desk.provider.bill())
+
+
+def test_a_cancel_and_an_edit_name_the_batch_that_runs_on(tmp_path: Path) -> None:
+    orch, file = Orch(tmp_path / "another"), tmp_path / "rows.jsonl"
+    orch.home.mkdir()
+    with Emulator(tmp_path / "its provider") as provider:
+        write_toml(orch.home / "orch.toml", {"openrouter": settings_of(provider, "openrouter")})
+        env = {**provider.environment, "OPENROUTER_KEY": KEY}
+        file.write_bytes(jsonl(plain(3)))
+        process = orch.start("run", str(file), env=env)
+        wait_until(lambda: provider.state()["batches"], 60)
+        [job] = wait_until(lambda: json.loads(orch("status", "--json", env=env).stdout or "[]"), 60)
+        process.terminate()
+        process.wait(30)
+        file.write_bytes(jsonl(plain(4)))
+        edited = orch("submit", str(file), "--supersede", env=env)
+        provider.clock.set(speed=5000.0)
+        cancelled = orch("cancel", job["job"], env=env, timeout=120)
+    orch.close()
+    runs_on = "1 batch of 3 rows at openrouter cannot be ended once running, and will be paid"
+    assert f"orch: job {job['job']}, which is superseded: {runs_on}\n" in edited.stderr
+    assert f"orch: {runs_on}; the job waits for its answers\n" in cancelled.stderr

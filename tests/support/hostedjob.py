@@ -31,6 +31,7 @@ from tests.emulator.driving import chat_line, jsonl
 from tests.support.aws import aws_environment, bedrock_told
 from tests.support.databases import new_sqlite
 from tests.support.google import vertex_told
+from tests.support.process import wait_until
 
 KEY = "sk-test-0123456789abcdef"
 MODEL = "m"
@@ -368,3 +369,34 @@ def foreign_batch(desk: Desk, rows: int) -> str:
         params = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "theirs"}]}
         requests = [{"custom_id": f"theirs-{number}", "params": params} for number in range(rows)]
         return other.messages.batches.create(requests=requests).id  # type: ignore[arg-type]
+
+
+def rescued_and_paid_twice(desk: Desk, name: str) -> None:
+    """Late rows of a batch that cannot be ended go elsewhere in time; both payments are booked and told."""
+    desk.backends({name: {"poll_seconds": 10}})
+    for number in range(12):
+        desk.run([row(f"earlier{number}")])
+    earlier = cost_of(desk.provider.bill())
+    desk.backends({name: {"poll_seconds": 10}, "flex": {"service_tier": "default"}})
+    desk.provider.settings(turnaround_s=[0.5 * DAY, 0.5 * DAY])
+    job = desk.submit(plain(6), deadline="3h")
+    desk.settle(job)
+    assert desk.store.shards.of_job(job.id)[0].backend == name
+    while len(desk.store.shards.of_job(job.id)) == 1:
+        desk.later(MINUTE, job)
+    assert desk.uncertain(job) > 0, "what runs on there is booked when it is given up"
+    desk.provider.clock.set(speed=5.0)
+    wait_until(lambda: not desk.settle(job) and desk.is_over(job), 30)  # its rows run in real time
+    current = desk.store.jobs.get(job.id)
+    assert current.finished_at is not None
+    assert current.deadline_at is not None
+    assert current.finished_at < current.deadline_at
+    assert desk.ends(job) == all_are("succeeded", 6)
+    assert any("paid there as well" in told for told in desk.events(job, "rerouted"))
+    assert any("they are paid there and elsewhere" in told for told in desk.events(job, "ended"))
+    desk.later(0.6 * DAY, job)
+    assert sum(line["rows"] for line in desk.provider.bill()["lines"]) == 12 + 6 + 6
+    assert any("too late for their rows, and are booked" in told for told in desk.events(job, "late"))
+    # The six rows at a batch's price, and again at twice that.
+    assert desk.cost(job) == (cost_of(desk.provider.bill()) - earlier) / 2 * 3
+    assert desk.uncertain(job) == 0

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.model import JobId
 from orchestrator.core.shards import Shard, ShardId, ShardState
-from orchestrator.policy.planner import Decision, Open, Option, Running, SynchronousOption, replan
+from orchestrator.policy.planner import Decision, Open, Option, Running, SynchronousOption, plan, replan
 from orchestrator.policy.planner.job_orders import locate_rows
 from tests.unit.test_planner import BATCH, HOUR, MINUTE, NOW, known, synchronous, terms
 
@@ -90,3 +90,29 @@ def test_a_synchronous_option_needs_no_file() -> None:
     one = shard(100)
     assert locate_rows([one], {one.id: 100}, ("openai",), {}, NOW, waiting=0, rerouted=0).synchronous == ()
     assert isinstance(REALTIME, SynchronousOption)
+
+
+ENDLESS = replace(BATCH, cancels=False, cancel_seconds=120.0)
+
+
+def test_rows_of_a_batch_that_cannot_be_ended_are_paid_for_though_they_go_elsewhere() -> None:
+    slow = replace(ENDLESS, turnaround=known(20 * HOUR))
+    given_up = asked(sent(40), slow, 0.2)
+    assert given_up.cancel == ("b",)
+    assert given_up.expected == PAID + Decimal("0.001") * ROWS
+    both = (PAID + Decimal("0.001") * ROWS) * Decimal("1.2")
+    assert asked(sent(40), slow, 0.2, str(both)).cancel == ("b",)
+    assert not asked(sent(40), slow, 0.2, str(both - Decimal("0.01"))).cancel
+
+
+@pytest.mark.parametrize("hours", [1.0, 2.0, 4.0])
+def test_a_plan_counts_both_payments_before_it_bets_on_a_batch_that_cannot_be_ended(hours: float) -> None:
+    ended, endless = (replan(Open(waiting=ROWS), [one, REALTIME], terms(hours), NOW) for one in (BATCH, ENDLESS))
+    assert endless.reroute is not None
+    assert endless.expected > ended.expected
+    assert endless.expected >= PAID + Decimal(str(endless.reroute.needed)) * Decimal("0.001") * ROWS
+
+
+def test_a_plan_says_that_a_reroute_is_paid_twice() -> None:
+    routes = [plan(ROWS, [one, REALTIME], terms(2), NOW).routes[0] for one in (BATCH, ENDLESS)]
+    assert ["paid twice" in route.reason for route in routes] == [False, True]

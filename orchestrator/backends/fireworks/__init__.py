@@ -20,6 +20,7 @@ PROFILE = Profile(
     provider="fireworks",
     appear_seconds=60.0,
     reads_inputs=False,
+    cancels=False,
     endpoints=CHAT_ONLY,
 )
 

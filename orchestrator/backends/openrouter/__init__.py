@@ -20,6 +20,7 @@ PROFILE = Profile(
     overruns=True,
     endpoints=CHAT_ONLY,
     tells_shards=False,
+    cancels=False,
 )
 
 

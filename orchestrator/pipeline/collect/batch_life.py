@@ -102,6 +102,7 @@ def life_of(job: Job, shard: Shard, handle: BackendHandle, watched: PolledShard,
         ends_from=max(made, min(ends)) if ends else None,
         asked=watched.phase(RunPhase).asked_at,
         is_needed=shard.rerouted_at is not None and may_leave,
+        cancels=handle.profile.cancels,
     )
 
 

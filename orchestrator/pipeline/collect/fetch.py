@@ -94,6 +94,8 @@ def expected_rows(shard: Shard) -> int:
     """Return how many rows the files must have: all of a completed batch, else the rows that the backend counts."""
     if shard.provider_status == BatchStatus.COMPLETED:
         return shard.rows
+    if shard.refusal_code == BATCH_GONE and shard.output_file_id is None and shard.error_file_id is None:
+        return 0  # orch gave it up before it named a file: whatever it has done, nothing can be read
     return min(shard.rows, shard.provider_completed + shard.provider_failed)
 
 

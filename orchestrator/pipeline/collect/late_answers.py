@@ -17,6 +17,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from orchestrator.backends import RemoteBatch
+from orchestrator.backends.profiles import Profile
 from orchestrator.core.atomic import durable
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.counts import number_of
@@ -31,6 +32,7 @@ from orchestrator.pipeline.lost_answers import GONE, KINDS
 from orchestrator.policy import results
 from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.evidence import ANSWERS_KEPT
+from orchestrator.policy.overdue import OVERRUN
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.records import InShard, Settled
@@ -54,13 +56,18 @@ class Late(Struct, frozen=True):
         return ", ".join(parts) or "its files arrived after all, with nothing new"
 
 
-def is_waited_for(shard: Shard, now: datetime) -> bool:
+def is_waited_for(shard: Shard, profile: Profile, now: datetime) -> bool:
     """True if late answers of a shard that is over are still looked for."""
-    return shard.owed > 0 and now < _until(shard)
+    return shard.owed > 0 and now < _until(shard, profile)
 
 
-def _until(shard: Shard) -> datetime:
-    return (shard.collected_at or shard.created_at) + ANSWERS_KEPT
+def _until(shard: Shard, profile: Profile) -> datetime:
+    kept = (shard.collected_at or shard.created_at) + ANSWERS_KEPT
+    if profile.cancels:
+        return kept
+    # It goes on, and has its answers when it ends by itself.
+    window = timedelta(seconds=shard.window_seconds)
+    return max(kept, (shard.submitted_at or shard.created_at) + window + OVERRUN)
 
 
 def look(store: Store, home: Home, shard: Shard, handle: BackendHandle, now: datetime) -> Path | None:
@@ -83,7 +90,7 @@ def look(store: Store, home: Home, shard: Shard, handle: BackendHandle, now: dat
     named = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}
     if found := {name: file_id for name, file_id in named.items() if file_id is not None}:
         store.shards.note(shard, **found)
-    is_last = now >= _until(shard) - LONGEST_PAUSE
+    is_last = now >= _until(shard, handle.profile) - LONGEST_PAUSE
     return _brought(store, home, shard, handle, batch, path, is_last=is_last)
 
 

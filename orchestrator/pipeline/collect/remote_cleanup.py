@@ -106,7 +106,7 @@ class RemoteCleanup:
             return
         try:
             handle = self._handle_of(shard.backend)
-            stage = self._look if late_answers.is_waited_for(shard, self._now()) else self._delete
+            stage = self._look if late_answers.is_waited_for(shard, handle.profile, self._now()) else self._delete
             provider_calls = INLINE if handle.is_own else self._provider_calls
             done = provider_calls.do(handle.name, _key(shard), lambda: stage(job, shard, handle))
         except OrchError as error:

@@ -275,8 +275,9 @@ class _Settlement:
                 sent[row.seq] = cost
         book(shard, "rerouted", spent, now)
         book(shard, "uncertain", sent, now)
-        if ended.fetched.did_nothing:
-            # The provider says that these rows did not run, but its bill is not visible.
+        runs_on = shard.refusal_code == BATCH_GONE and not ended.handle.is_own and not ended.handle.profile.cancels
+        if ended.fetched.did_nothing or runs_on:
+            # The provider says that these rows did not run, but its bill is not visible; or it cannot end the batch.
             open_rows = [row for row in self._rows.values() if row.state is RequestState.PENDING]
             prices = {row.seq: price.of_uncertain(model, 1, _expected(row)) for row in open_rows}
             book(shard, "uncertain", {seq: one for seq, one in prices.items() if one is not None}, now)

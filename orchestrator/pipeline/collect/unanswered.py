@@ -84,7 +84,7 @@ class ShardTally(Struct):
             parts.append(f"an unknown id is {self.odd!r}")
         parts += [f"its {kind} file is no longer at the backend" for kind in self.lost]
         if self.owed:
-            parts.append(f"up to {number_of(self.owed, 'answer')} may exist there: orch looks for a day")
+            parts.append(f"up to {number_of(self.owed, 'answer')} may come there: orch looks for them")
         return ", ".join(parts) or "no rows"
 
 

@@ -33,6 +33,7 @@ from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.planner import BatchOption, Claim, Cost, CostSteps, Open, Option, SynchronousOption, observed
 from orchestrator.policy.planner.job_orders import seconds_beside
 from orchestrator.policy.planner.stints import Sight, done, unfinished
+from orchestrator.policy.planner.types import SLIPS
 from orchestrator.settings.backends import (
     Backend,
     FleetBackend,
@@ -183,7 +184,12 @@ class Prospects:
         sight, profile = self._sight(name), profile_for(backend)
         cost, unpriced = self._token_cost(name, backend, self._now)
         room, behind = self._room(name, backend, profile)
-        cancel = observed.seconds_until_free(sight.shards, self._now)
+        cancel: float = observed.GIVEN_UP
+        usual, slips = cancel, SLIPS
+        if profile.cancels:
+            cancel = observed.seconds_until_free(sight.shards, self._now)
+            usual = observed.median_cancel(sight.shards, self._now)
+            slips = observed.slips(sight.shards, self._now, cancel)
         return BatchOption(
             backend=name,
             location=backend.location,
@@ -194,10 +200,11 @@ class Prospects:
             behind=behind,
             window=float(window_for(profile, DAY).seconds),
             silent=observed.silence(sight.shards, self._now),
-            slips=observed.slips(sight.shards, self._now, cancel),
-            cancel_usual=observed.median_cancel(sight.shards, self._now),
+            slips=slips,
+            cancel_usual=usual,
             objection=objection or unpriced,
             least=limits_of(backend, profile).min_rows,
+            cancels=profile.cancels,
         )
 
     def _few_rows(self, name: str) -> str | None:

@@ -297,5 +297,6 @@ class Dispatch:
         with suppress(BackendError):
             if not double.status.is_final:
                 handle.api.cancel(double.id)
-        told = f"{handle.name} also made batch {double.id} of the same rows: orch cancels it; it may be billed"
+        ends = "orch cancels it; it may be billed" if handle.profile.cancels else "it cannot be ended, and is billed"
+        told = f"{handle.name} also made batch {double.id} of the same rows: {ends}"
         self._work.note(job, EventKind.DOUBLE, told, shard)

@@ -32,6 +32,11 @@ class BatchShare(Struct, frozen=True):
         return float(self.option.cost.p50)
 
     @property
+    def billed(self) -> int:
+        """Rows that are paid for even after a cancel."""
+        return self.owed if self.option.cancels else self.rows
+
+    @property
     def free_after(self) -> float:
         """Seconds from a cancel until its rows are free (95 %)."""
         return self.option.cancel_seconds
@@ -60,7 +65,8 @@ class BatchShare(Struct, frozen=True):
     def unfinished(self, seconds: float) -> float:
         """Return the expected share of rows that remain if the batches are cancelled `seconds` from now."""
         waves, option = self.waves, self.option
-        done_share = self.kept * min(1.0, seconds / option.turnaround.within(0.5, self.age)) if self.kept else 0.0
+        kept = self.kept if option.cancels else 0.0  # answers of a batch that goes on cannot be had before its end
+        done_share = kept * min(1.0, seconds / option.turnaround.within(0.5, self.age)) if kept else 0.0
         if waves == 1:
             return (1.0 - self.by(seconds)) * (1.0 - done_share)
         left, unfinished = self.rows, 0.0
@@ -73,7 +79,7 @@ class BatchShare(Struct, frozen=True):
 
     def paid(self, unfinished: float) -> float:
         """Return the share of rows that is billed, if the share `unfinished` remains after a cancel."""
-        return 1.0 - unfinished * (1.0 - self.owed / self.rows)
+        return 1.0 - unfinished * (1.0 - self.billed / self.rows)
 
     def within(self, chance: float) -> float:
         """Return the quantile at `chance` of the seconds until all rows are done; infinite if they expire first."""

@@ -25,6 +25,8 @@ def routes_of(candidate: CandidatePlan, ours: Capacity, now: datetime) -> list[R
             if candidate.reroute_after is None
             else f"rerouted after {duration(candidate.reroute_after)} if still running"
         )
+        if candidate.reroute_after is not None and not batch_share.option.cancels:
+            why += ", and then paid twice: it cannot end a batch"
         routes.append(_route(batch_share.option, batch_share.rows, ours.horizon, now, why))
     for place, (sync, rows) in enumerate(zip(ours.sync_options, candidate.new, strict=True)):
         if rows:

@@ -31,8 +31,8 @@ ASSUMED_FINISH, FINISH_ROWS = 60.0, 500.0
 """Assumed seconds from the end of the last batch to the finished job; and the rows that add one second."""
 SILENT_AFTER = 15 * MINUTE
 """A provider without an answer for this long is silent. Batches are polled more often."""
-SILENT_CANCEL = 2 * MINUTE
-"""Seconds until rows at a silent provider are free: orch does not wait for its answer."""
+GIVEN_UP = 2 * MINUTE
+"""Seconds until rows are free at a provider that is silent or cannot cancel: orch does not wait for its answer."""
 TODAY = timedelta(hours=12)
 """Observations older than this belong to another night."""
 UNSEEN_SLIP = 0.05
@@ -97,7 +97,7 @@ def _observed_batches(shards: Sequence[Shard], now: datetime) -> Iterator[SeenBa
 
 def seconds_until_free(shards: Sequence[Shard], now: datetime) -> float:
     """Return the seconds from a cancel now until the rows of a hosted batch are free (95 %)."""
-    return SILENT_CANCEL if silence(shards, now) else cancel_seconds(shards, now)
+    return GIVEN_UP if silence(shards, now) else cancel_seconds(shards, now)
 
 
 def cancel_seconds(shards: Sequence[Shard], now: datetime, assumed: float = ASSUMED_CANCEL) -> float:
@@ -108,7 +108,7 @@ def cancel_seconds(shards: Sequence[Shard], now: datetime, assumed: float = ASSU
 def median_cancel(shards: Sequence[Shard], now: datetime) -> float:
     """Return the median of the seconds from a cancel until its rows are free."""
     if silence(shards, now):
-        return SILENT_CANCEL
+        return GIVEN_UP
     return forecast.wait_quantile(_cancel_waits(shards), assumed=ASSUMED_CANCEL, at=now, chance=0.5, smoothed=True)
 
 

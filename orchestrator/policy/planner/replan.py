@@ -286,8 +286,8 @@ def _position(job: Open, board: _Board, running: Sequence[Running], count: int, 
 
 
 def _billed_rows(running: Running, option: BatchOption) -> int:
-    """Return the rows of a batch that are billed even after a cancel: done, or at a silent provider."""
-    return running.rows if running.is_over or option.silent > 0 else 0
+    """Return the rows of a batch that are billed even after a cancel: those done, or all if it has no effect."""
+    return running.rows if running.is_over or option.silent > 0 or not option.cancels else 0
 
 
 def _sunk_cost(cancelled: Sequence[Running], board: _Board) -> Cost:

@@ -46,7 +46,8 @@ class BatchOption(Struct, frozen=True):
     With probability `slips`, it takes far longer. `kept` is the share of unfinished rows that a cancelled batch has
     done; less before the median turnaround. `room` is the quota of enqueued rows (None: no limit); other jobs use
     `behind` of it. A batch has at least `least` rows, and expires after `window` seconds. The provider has not
-    answered for `silent` seconds. `objection` is the reason not to send rows, or None.
+    answered for `silent` seconds. Rows given up at a provider that never `cancels` are paid for all the same.
+    `objection` is the reason not to send rows, or None.
     """
 
     backend: str
@@ -63,6 +64,7 @@ class BatchOption(Struct, frozen=True):
     slips: float = SLIPS
     cancel_usual: float | None = None
     least: int = 1
+    cancels: bool = True
 
 
 class SynchronousOption(Struct, frozen=True):
