@@ -156,6 +156,10 @@ def of_value(problem: Mapping[str, Any], *, is_toml: bool) -> str | None:
             return f'put it in quotes: "{str(value).lower() if isinstance(value, bool) else value}"'
         case "string_type" if value is None:
             return _NOTHING
+        case "string_type" if isinstance(value, dict) and [*value.values()] == [None]:
+            return (
+                f'a value in braces is no text: write  "{{{{ {next(iter(value))} }}}}"  for a field of the document'
+            )
         case "string_type":
             return "write one text, not several values"
         case "string_pattern_mismatch":

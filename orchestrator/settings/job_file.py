@@ -6,6 +6,7 @@ Each mistake is reported with file, line and field. The fields of a job file are
 from __future__ import annotations
 
 import json
+import re
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -19,6 +20,8 @@ TEXT_ONLY = frozenset({"text", "ocr"})
 """Values of `render` that send no picture."""
 MAX_ERRORS = 20
 """Most mistakes of one kind to report."""
+_DOUBLED_JSON = re.compile(r"""\{\{\s*\\?["'][^"'{}]*["']\s*:""")
+_TRIPLED = re.compile(r"\{\{\{\s*(\w+)\s*\}\}\}")
 
 
 def load(path: Path) -> JobSpec:
@@ -140,11 +143,17 @@ def _check_template(source: str, path: Path, lines: Lines, place: tuple[str | in
         template(source)
     except TemplateProblem as problem:
         where = "" if problem.line is None else f" (line {problem.line} of the text)"
+        hint = None
+        if _DOUBLED_JSON.search(source):
+            hint = "write JSON with single braces: {{ … }} is only for fields of the document"
+        elif found := _TRIPLED.search(source):
+            hint = f"write {{{{ {found[1]} }}}}, in two braces"
         raise InputError(
             f"is not a Jinja2 template: {problem.message}{where}",
             file=path,
             line=line_of(place, lines),
             field=spell(place),
+            hint=hint,
         ) from None
 
 

@@ -27,6 +27,7 @@ _SMART = "“”„‘’«»"
 _SECRET = regex(r"env$|key|secret|token|passw|url|hook|auth", re.IGNORECASE)
 """Names of fields whose values are not repeated: a secret may stand there."""
 _IN_BRACES = 'quote the texts in braces and brackets (["*.txt"]), or write each in a line of its own'
+_PLACEHOLDER = regex(r"\{\{|\{\w+\}\s*\S")
 _NO_COLON = "could not find expected ':'"
 _BRACED_PAIR = regex(r"[{,]\s*([A-Za-z_][\w-]*)\s*:\s")
 _STRAIGHT = 'use straight quotes: "…"'
@@ -83,7 +84,7 @@ def _of_line(line: str) -> str | None:
     found = _YAML_PAIR.fullmatch(line)
     if found is None:
         return None
-    if found[3].startswith("{{") or (found[3][0] in "\"'" and not _is_closed(found[3])):
+    if _PLACEHOLDER.match(found[3]) or (found[3][0] in "\"'" and not _is_closed(found[3])):
         return f"put the text into a block:  {found[2]}: |-  and the text indented below it"
     if found[3][0] == "!":
         return f"a job file has no tags: write the value itself, or in quotes:  {found[2]}: …"

@@ -135,7 +135,7 @@ def test_a_file_name_for_a_prompt_is_a_warning(folder: Path, capsys: pytest.Capt
     (folder / "orch.toml").write_text(TOML, encoding="utf-8")
     (folder / "job.yaml").write_text(prompt("prompts/sender.txt"), encoding="utf-8")
     assert run(["validate", "job.yaml"]) == 0
-    assert "tasks[0].prompt is sent as it is, a file's name" in "".join(capsys.readouterr())
+    assert "job.yaml:6: tasks[0].prompt: is sent as it is, a file's name" in "".join(capsys.readouterr())
 
 
 def test_a_backend_in_the_name_of_a_model_is_a_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,7 +146,7 @@ def test_warnings_and_unreadable_documents_are_told_and_do_not_keep_it(desk: Des
     (desk.folder / "documents" / "1.txt").write_text("", encoding="utf-8")
     out, err = desk("schedule", "add", str(desk.file), *BERLIN)
     assert out.startswith("letters: next")
-    assert "orch: warning: tasks[0].prompt places {{ text }}" in err
+    assert "tasks[0].prompt: places {{ text }}" in err
     assert "orch: documents/1.txt: empty" in err
 
 

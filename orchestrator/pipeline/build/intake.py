@@ -234,16 +234,16 @@ def check_deadline(job: Job) -> None:
         return
     spec, where = spec_of(job), "--deadline"
     if spec is not None and spec.deadline and _deadline(spec.deadline, job.created_at) == job.deadline_at:
-        where = _place_of(Path(job.source), "deadline")
+        where = place_of(Path(job.source), "deadline")
     raise RefusedError(
         f"{where}: the deadline {job.deadline_at:%Y-%m-%d %H:%M} UTC has already passed",
         hint="give a later one, in the job file or with --deadline (8h, 06:00)",
     )
 
 
-def _place_of(file: Path, field: str) -> str:
+def place_of(file: Path, *place: str | int) -> str:
     """Return where a job file has a field: file, line and name."""
-    return InputError("", file=file, line=line_of((field,), lines_of(file)), field=field).where
+    return _wrong(file, place, "", None).where
 
 
 def submit(
@@ -314,7 +314,7 @@ def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> 
     except OutputError as error:
         if unattended and error.code.may_pass:
             return
-        told = _place_of(Path(job.source), "output")
+        told = place_of(Path(job.source), "output")
         raise OutputError(error.code, f"{told}: {error.message.removeprefix('output: ')}", hint=error.hint) from error
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import InputError
+from orchestrator.pipeline.build.placeholders import meant_by
 from orchestrator.pipeline.selection import Scope
 from orchestrator.policy.requests import variables
 from orchestrator.settings.job_file import lines_of
@@ -49,6 +49,7 @@ def check_names(spec: JobSpec, file: Path, readers: Readers, scope: Scope) -> in
 
     Raises InputError for a path or column that is not there, and for a variable that no document has.
     """
+    from orchestrator.core.templates import template
     from orchestrator.documents import survey
 
     surveys = {}
@@ -62,12 +63,13 @@ def check_names(spec: JobSpec, file: Path, readers: Readers, scope: Scope) -> in
         if None in of_task:
             continue  # only the rows themselves can tell; a row without the variable is reported by name
         for name in sorted(variables(task) - known):
-            near = get_close_matches(name, [*known, "text"], 1)
+            near = meant_by(name, [*known, "text"])
+            field = "prompt" if name in template(task.prompt).variables else "system"
             raise InputError(
                 f"the template uses {{{{ {name} }}}}, which no document has",
                 file=file,
-                line=line_of(("tasks", index, "prompt"), lines_of(file)),
-                field=f"tasks[{index}].prompt",
-                hint=f"did you mean {{{{ {near[0]} }}}}?" if near else f"known: text, {', '.join(sorted(known))}",
+                line=line_of(("tasks", index, field), lines_of(file)),
+                field=f"tasks[{index}].{field}",
+                hint=f"did you mean {{{{ {near} }}}}?" if near else f"known: text, {', '.join(sorted(known))}",
             )
     return scope.documents([surveys[source].documents for source in spec.documents if scope.tasks_of(spec, source)])

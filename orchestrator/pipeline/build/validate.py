@@ -25,9 +25,11 @@ from orchestrator.pipeline.build.intake import (
     check_deadline,
     check_output,
     kind_of,
+    place_of,
     read_spec,
     sketch,
 )
+from orchestrator.pipeline.build.placeholders import foreign_placeholders
 from orchestrator.pipeline.build.ready_batch_file import batch_lines
 from orchestrator.pipeline.build.scan import CHUNK, chunks
 from orchestrator.pipeline.build.source_checks import check_names, in_two_sources, located
@@ -68,7 +70,8 @@ class ValidatedFile(Struct, frozen=True):
 class _Read(Struct):
     """Result of reading all documents; `expected` is their number, if known beforehand.
 
-    `known` has the documents with known answers that were found; `names` has some documents' names.
+    `known` has the documents with known answers that were found; `names` has some documents' names, and
+    `fields` what templates may use of them.
     """
 
     documents: int = 0
@@ -77,6 +80,7 @@ class _Read(Struct):
     problems: dict[tuple[str, str], ValidationProblem] = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
     names: list[str] = field(default_factory=list)
+    fields: set[str] = field(default_factory=set)
     ignored: Ignored = field(default_factory=Ignored)
 
     def failure(self, document: str, code: str, message: str) -> None:
@@ -127,7 +131,7 @@ def check_file(
         raise _joined(mistakes)
     absent = _absent(spec, known, read) if is_whole else ()
     of_models = [*_of_models(spec, config), *_of_vectors(spec, config)]
-    warnings = [*_warnings(spec), *_of_backends(config), *of_models, *_of_settings(config, job), *absent]
+    warnings = [*_warnings(path, spec, read), *_of_backends(config), *of_models, *_of_settings(config, job), *absent]
     warnings += _of_predecessor(opened, spec, home)
     return ValidatedFile(
         kind,
@@ -155,6 +159,7 @@ def _fill(
     builder, seen = Builder(spec), SeenTexts()
     for index, tasks, document in _chosen(path, spec, config, scope, read):
         read.documents += 1
+        read.fields.update(getattr(document, "fields", ()))
         read.ignored.document(document.key, getattr(document, "code", None), getattr(document, "notes", ""))
         for built in builder.asking(tasks).build(document):
             row = built.row
@@ -323,19 +328,18 @@ def _joined(mistakes: Sequence[OrchError]) -> OrchError:
 
 
 _FILE_NAME = re.compile(r"[\w./\\-]+\.(txt|md|jinja2?|j2|ya?ml|json)")
-_SINGLE_BRACES = re.compile(r"(?<!\{)\{(" + "|".join(sorted({*FIELDS, "text"})) + r")\}(?!\})")
 
 
-def _warnings(spec: JobSpec) -> Iterator[str]:
+def _warnings(path: Path, spec: JobSpec, read: _Read) -> Iterator[str]:
     from orchestrator.policy.requests import places_text_late
 
+    yield from foreign_placeholders(path, spec, {*read.fields, *FIELDS, "text"})
     for index, task in enumerate(spec.tasks):
-        for name in _SINGLE_BRACES.findall(task.prompt):
-            yield f"tasks[{index}].prompt has {{{name}}}, which stays as it is: write {{{{ {name} }}}} for its value"
+        place = place_of(path, "tasks", index, "prompt")
         if _FILE_NAME.fullmatch(task.prompt):
-            yield f"tasks[{index}].prompt is sent as it is, a file's name: write the question itself there"
+            yield f"{place}: is sent as it is, a file's name: write the question itself there"
         if places_text_late(task):
             yield (
-                f"tasks[{index}].prompt places {{{{ text }}}} behind other text: the engine's prefix cache then "
+                f"{place}: places {{{{ text }}}} behind other text: the engine's prefix cache then "
                 "reads each document once per task instead of once; leave {{ text }} out to put it first"
             )
