@@ -338,7 +338,7 @@ def test_documents_that_vanish_while_they_are_read(
     write_config(orch_home, [upstream.base_url], retry_delay=0.01)
     folder = tmp_path / "documents"
     folder.mkdir()
-    names = [f"{number:04}.txt" for number in range(3000)]
+    names = [f"{number:04}.txt" for number in range(6000)]
     for name in names:
         (folder / name).write_text(f"letter {name}", encoding="utf-8")
     job = tmp_path / "job.yaml"
@@ -353,7 +353,7 @@ def test_documents_that_vanish_while_they_are_read(
     assert process.wait(PATIENCE) == 0, run_orch.output(process)
     (job_id,) = (path.name for path in orch_home.glob("jobs/*"))
     found = json.loads(run_orch("status", job_id, "--json").stdout)
-    assert found["requests"]["total"] == 3000
+    assert found["requests"]["total"] == 6000
     (reason,) = found["reasons"]
     assert (reason["code"], reason["rows"]) == ("vanished", found["requests"]["failed"])
     assert "was listed and is gone" in reason["message"]

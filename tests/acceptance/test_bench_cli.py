@@ -78,7 +78,7 @@ def test_a_bench_is_killed_goes_on_and_is_used_by_plans(orch: Orch, engine: Upst
     at_knee = next(one for one in found["sweep"] if one["concurrency"] == found["knee"]["concurrency"])
     assert at_knee["end"] == "measured"
     assert at_knee["error_share"] == 0
-    assert at_knee["kv_peak"] > 0.5
+    assert 0 < at_knee["kv_peak"] <= 1
     assert at_knee["preemptions"] == 0
     assert 0.03 < at_knee["p50"] <= at_knee["p99"]
     assert found["engine_version"] == "0.33.0"

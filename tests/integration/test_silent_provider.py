@@ -17,7 +17,7 @@ from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl
 from tests.support.cli import Orch
 from tests.support.hostedjob import HOUR, KEY, MINUTE, Desk, all_are, plain, row, settings_of, write_toml
-from tests.support.process import wait_until
+from tests.support.process import PATIENCE, wait_until
 
 VERBS = ["upload", "create", "retrieve", "list", "content", "cancel", "models", "delete_file"]
 HANGS = 600.0
@@ -35,7 +35,7 @@ def returned(provider: Emulator) -> int:
     return sum(entry["count"] for entry in provider.state()["requests"] if entry["status"] == 0)
 
 
-def returned_by_the_end(desk: Desk, done: Callable[[], bool], seconds: float = 60.0) -> int:
+def returned_by_the_end(desk: Desk, done: Callable[[], bool], seconds: float = PATIENCE) -> int:
     """Run the daemon, with threads of its own, until it is done; how many calls had come back by then.
 
     They are counted while it runs: its end hangs up on those that are still under way.
@@ -96,7 +96,7 @@ def test_rows_of_an_unreachable_batch_are_rescued_in_time_and_what_it_did_is_boo
     while len(desk.store.shards.of_job(job.id)) == 1:
         desk.later(MINUTE, job)
     desk.provider.clock.set(speed=5.0)
-    wait_until(lambda: not desk.settle(job) and desk.is_over(job), 30)  # its rows run in real time
+    wait_until(lambda: not desk.settle(job) and desk.is_over(job))  # its rows run in real time
     assert desk.ends(job) == all_are("succeeded", 6)
     assert [shard["backend"] for shard in desk.detail(job)["shards"]][-1] == "flex"
     assert any("its rows are needed in time" in text for text in desk.events(job, "ended"))
@@ -134,9 +134,9 @@ def test_a_daemon_stops_at_once_though_a_call_hangs(
     if command == "up":
         assert orch("submit", rows, env=env).returncode == 0
     process = orch.start(*(["up"] if command == "up" else ["run", rows]), env=env)
-    wait_until(lambda: any(one["seen"] for one in provider.state()["script"]), 60)
+    wait_until(lambda: any(one["seen"] for one in provider.state()["script"]))
     process.send_signal(number)
-    assert process.wait(30) == (0 if command == "up" else 130)
+    assert process.wait(PATIENCE) == (0 if command == "up" else 130)
     assert "left in a call that does not return" in (orch.home / "engine.log").read_text()
 
 
@@ -154,7 +154,7 @@ def test_a_cancel_ends_and_says_what_is_left_to_do_where_the_provider_is_silent(
 
     wait_until(lambda: states() == ["submitted"], 60)
     process.terminate()
-    process.wait(30)
+    process.wait(PATIENCE)
     silent(provider, "openai")
     write_toml(orch.home / "orch.toml", {"openai": settings_of(provider, "openai", request_timeout=1.0)})
     provider.clock.set(speed=20.0)

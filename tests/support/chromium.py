@@ -184,7 +184,7 @@ class Tab:
 
         return self._browser.run(evaluated())
 
-    def until(self, expression: str, seconds: float = 60.0, meanwhile: Callable[[], None] = lambda: None) -> float:
+    def until(self, expression: str, seconds: float = 120.0, meanwhile: Callable[[], None] = lambda: None) -> float:
         """Wait until an expression holds; the seconds that it took. One that throws does not hold yet."""
         began = time.monotonic()
         # The page may be loading: what an expression looks for is not there then.

@@ -96,7 +96,7 @@ def test_a_call_that_goes_wrong_is_told_and_the_others_are_done(
 
 @pytest.mark.slow
 def test_more_memory_is_had_by_who_asks_for_it() -> None:
-    with WorkerPool(1, replace(LIMITS, more_memory=600_000_000)) as pool:
+    with WorkerPool(1, replace(LIMITS, seconds=60, more_memory=600_000_000)) as pool:
         calls = [call("hog", 400_000_000), call("take_more", 400_000_000), call("take_more", 700_000_000)]
         assert [outcome(values) for values in pool.map(calls)] == [[Trip.MEMORY], [400_000_000], [Trip.MEMORY]]
 
