@@ -55,26 +55,35 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the variants of a test that is `thinned(k)`, leave the first of each k to `make test`.
-
-    `thinned(k, n)` leaves the one that comes n places behind it.
+    """Mark what runs on Postgres, and the variants that `thinned(k)` keeps out of `make test`.
 
     What needs vLLM comes first: it takes longest, and nothing else is left to do beside it at the end.
-
-    What runs on Postgres is marked so.
     """
     items.sort(key=lambda item: item.get_closest_marker("vllm") is None)
-    seen: Counter[str] = Counter()
+    variants: dict[tuple[str, int], list[pytest.Function]] = {}
     for item in items:
         if _runs_on_postgres(item):
             item.add_marker("postgres")
         thinned = item.get_closest_marker("thinned")
         if thinned is not None and item.get_closest_marker("soak") is None:
-            name, _, _ = item.nodeid.partition("[")
-            each, first = (*thinned.args, 0)[:2]
-            if seen[name] % each != first:
-                item.add_marker("soak")
-            seen[name] += 1
+            assert isinstance(item, pytest.Function), "it has variants"
+            variants.setdefault((item.nodeid.partition("[")[0], *thinned.args), []).append(item)
+    for (_, k), each in variants.items():
+        for variant in _beyond_a_cover(each, most=-(-len(each) // k)):
+            variant.add_marker("soak")
+
+
+def _beyond_a_cover(variants: list[pytest.Function], most: int) -> list[pytest.Function]:
+    """Return all but `most` variants, which have each value of each parameter among them if that can be."""
+    left = [
+        (variant, {(name, repr(value)) for name, value in variant.callspec.params.items()}) for variant in variants
+    ]
+    seen: Counter[tuple[str, str]] = Counter()
+    for _ in range(most):
+        best = min(left, key=lambda one: (-sum(value not in seen for value in one[1]), sum(seen[v] for v in one[1])))
+        left.remove(best)
+        seen.update(best[1])
+    return [variant for variant, _ in left]
 
 
 def _runs_on_postgres(item: pytest.Item) -> bool:

@@ -67,9 +67,9 @@ upstreams = ["{upstream}"]
 location = "local"
 idle = true
 
-{backends}
+{told}
 [models]
-small = {{local = "default", openai = "{NANO}", bedrock = "{NOVA}", vertex = "{GEMINI}"}}
+small = {{local = "default", {backend} = "{model}"}}
 
 [[budgets]]
 name = "legal"
@@ -106,9 +106,8 @@ LOOKS_BACK = re.compile(
     r"(contracts|letters)-\w|orch (status|report|diff|fetch|gc|backup|acknowledge|quarantine|budget)"
 )
 """Pages with such commands are for a home that has seen two nights."""
-NANO = "gpt-5-nano"
-AWS_KEY, NOVA = "AKIACOMMANDLINE", "amazon.nova-micro-v1:0"
-EMAIL, GEMINI = "night@project.iam.gserviceaccount.com", "gemini-2.5-pro"
+AWS_KEY, EMAIL = "AKIACOMMANDLINE", "night@project.iam.gserviceaccount.com"
+SMALL = {"openai": "gpt-5-nano", "bedrock": "amazon.nova-micro-v1:0", "vertex": "gemini-2.5-pro"}
 SCRIPT = """
 import sys, time
 from openai import OpenAI
@@ -277,7 +276,8 @@ class Reader:
         self._serves = True
         port = f" --port {self._ports['8080']}" if server[1].startswith("orch serve") else ""
         return (
-            f"{server[1]}{port} > server.log 2>&1 & SERVER=$!\n"
+            # Emptied first: the server's own redirection may come after the look, which then finds the last one.
+            f": > server.log; {server[1]}{port} > server.log 2>&1 & SERVER=$!\n"
             "until grep -q 'is up;\\|pages at\\|OPENAI_API_KEY\\|with keys' server.log\n"
             "do kill -0 $SERVER || { cat server.log; break; }; sleep 0.1; done"
         )
@@ -298,10 +298,10 @@ def provider(tmp_path: Path) -> Iterator[Emulator]:
         yield running
 
 
-def write_home(folder: Path, upstream: Upstream, backends: dict[str, dict[str, Any]]) -> None:
+def write_home(folder: Path, upstream: Upstream, backend: str, facts: dict[str, Any]) -> None:
     """Write what a page finds in the folder: settings, batch files, a script."""
-    told = "\n".join(f"[backends.{name}]\n{table(facts)}" for name, facts in backends.items())
-    text = HOME.format(upstream=upstream.base_url, backends=told, NANO=NANO, NOVA=NOVA, GEMINI=GEMINI)
+    told = f"[backends.{backend}]\n{table(facts)}"
+    text = HOME.format(upstream=upstream.base_url, told=told, backend=backend, model=SMALL[backend])
     (folder / "orch.toml").write_text(text)
     for name in ("small", "large"):
         model_folder(folder / name)
@@ -320,23 +320,24 @@ def reader(
     folder, asked = tmp_path / "reader", PAGES[page]
     folder.mkdir()
     env = {"OPENAI_API_KEY": KEY, "OPENAI_WEBHOOK_SECRET": SECRET, "VLLM_KEY": KEY}
-    told = settings_of(provider, "openai", api_key_env="OPENAI_API_KEY", webhook_secret_env="OPENAI_WEBHOOK_SECRET")
-    backends = {"openai": told}
-    provider.settings(models=[NANO])
+    backend = asked.backend if asked.backend in SMALL else "openai"
+    provider.settings(models=[SMALL[backend]])
     match asked.backend:
         case "bedrock":
-            provider.settings(models=[NOVA])
-            backends = {"bedrock": bedrock_told(provider.url_of("bedrock"), AWS_KEY, preflight=False)}
+            facts = bedrock_told(provider.url_of("bedrock"), AWS_KEY, preflight=False)
             env |= aws_environment(AWS_KEY, tmp_path)
         case "vertex":
-            provider.settings(models=[GEMINI])
-            backends = {"vertex": vertex_told(provider.url_of("vertex"), EMAIL, preflight=False)}
+            facts = vertex_told(provider.url_of("vertex"), EMAIL, preflight=False)
             key = key_file(tmp_path, EMAIL, provider.url_of("vertex"))
             env |= {"NO_GCE_CHECK": "true", "GOOGLE_APPLICATION_CREDENTIALS": str(key)}
-        case "postgres":
-            env["BINARIES"] = str(request.getfixturevalue("postgres").binaries)
-            env["ORCH_DATABASE_URL"] = request.getfixturevalue("postgres_url").replace("+psycopg", "")
-    write_home(folder, upstream, backends)
+        case other:
+            facts = settings_of(
+                provider, "openai", api_key_env="OPENAI_API_KEY", webhook_secret_env="OPENAI_WEBHOOK_SECRET"
+            )
+            if other == "postgres":
+                env["BINARIES"] = str(request.getfixturevalue("postgres").binaries)
+                env["ORCH_DATABASE_URL"] = request.getfixturevalue("postgres_url").replace("+psycopg", "")
+    write_home(folder, upstream, backend, facts)
     with Shell(folder, provider.clock.path, TZ="UTC", COLUMNS="120", **env) as shell:
         reader = Reader(shell, folder, asked, upstream)
         reader.prepare(provider.clock, with_nights=any(LOOKS_BACK.search(line) for line in commands(page)))

@@ -119,7 +119,7 @@ def test_a_nearly_full_disk_is_looked_at_more_often(tmp_path: Path, monkeypatch:
     assert free[0] > 800_000, "what the daemon beside it writes has room"
 
 
-@pytest.mark.thinned(2, 1)
+@pytest.mark.thinned(2)
 def test_one_for_which_there_is_room_again_goes_on(desk_on_each: Desk) -> None:
     desk = desk_on_each
     big = queued(desk)

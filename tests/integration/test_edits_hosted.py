@@ -103,7 +103,7 @@ def test_a_late_batch_is_awaited_where_a_new_one_would_be_later(desk: Desk) -> N
     paid_in_full(desk, first, second)
 
 
-@pytest.mark.thinned(2, 1)
+@pytest.mark.thinned(2)
 def test_a_third_edit_takes_over_what_the_first_job_asked(desk: Desk) -> None:
     jobs = [out(desk, job_file(desk))]
     for tag in ("a", "b", "c"):
@@ -150,7 +150,7 @@ def test_a_batch_file_that_is_renamed_in_a_project_that_is_moved_is_the_same_job
     assert all_once(desk)
 
 
-@pytest.mark.thinned(2, 1)
+@pytest.mark.thinned(2)
 def test_a_batch_file_that_is_copied_awaits_what_has_one_answer(desk: Desk) -> None:
     content = jsonl([*lines(temperature=0)[:2], *lines()[2:]])
     first = out(desk, desk.written(content))
@@ -186,7 +186,7 @@ def test_a_document_that_changes_does_not_start_a_second_job(desk: Desk) -> None
     assert all_once(desk)
 
 
-@pytest.mark.thinned(2, 1)
+@pytest.mark.thinned(2)
 def test_a_document_and_a_tag_that_change_ask_that_document(desk: Desk) -> None:
     first = out(desk, job_file(desk))
     (desk.folder / "documents" / "1.txt").write_text("Another letter.")
@@ -228,7 +228,7 @@ def test_rows_that_are_not_shared_are_asked_anew_and_the_earlier_job_is_cancelle
     assert desk.store.jobs.get(first.id).cancel_code == "superseded"
 
 
-@pytest.mark.thinned(2, 1)
+@pytest.mark.thinned(2)
 def test_a_superseded_job_is_not_retried_beside_the_one_that_has_its_rows(desk: Desk) -> None:
     jobs = [desk.submit(job_file(desk, f"tags: {{x: {tag}}}")) for tag in "abc"]
     desk.settle(*jobs)
@@ -263,7 +263,7 @@ def test_a_superseded_job_that_is_retried_takes_what_its_cancelled_successor_has
     paid_in_full(desk, first, second)
 
 
-@pytest.mark.thinned(2, 1)
+@pytest.mark.thinned(2)
 def test_a_cancelled_job_that_is_retried_takes_what_a_later_run_has(desk: Desk) -> None:
     first = desk.submit(job_file(desk))
     desk.cancel(first)
@@ -276,7 +276,7 @@ def test_a_cancelled_job_that_is_retried_takes_what_a_later_run_has(desk: Desk) 
     assert desk.cost(first) == 0
 
 
-@pytest.mark.thinned(2, 1)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("ends", ["completed", "expired", "cancelled"])
 @pytest.mark.parametrize("is_out", [True, False], ids=["in flight", "not sent yet"])
 def test_a_cancelled_job_that_is_retried_awaits_what_a_later_run_has_under_way(
@@ -340,7 +340,7 @@ def test_a_job_that_waits_is_superseded_and_sends_nothing(desk: Desk) -> None:
     assert all_once(desk)
 
 
-@pytest.mark.thinned(2, 1)
+@pytest.mark.thinned(2)
 def test_beside_finishes_both_and_still_pays_once(desk: Desk) -> None:
     first = out(desk, job_file(desk))
     second = desk.submit(job_file(desk, "tags: {x: a}"), edited=Edited.BESIDE)
@@ -362,7 +362,7 @@ def test_rows_that_the_shared_batch_loses_are_asked_by_the_new_job(desk: Desk) -
     paid_in_full(desk, first, second)
 
 
-@pytest.mark.thinned(2, 1)
+@pytest.mark.thinned(2)
 def test_a_new_job_that_is_refused_leaves_the_earlier_one_as_it_was(desk: Desk) -> None:
     first = desk.submit(job_file(desk))
     with pytest.raises(RefusedError):
@@ -383,7 +383,7 @@ def test_a_new_job_that_is_cancelled_ends_both(desk: Desk) -> None:
     assert desk.billed() == {}
 
 
-@pytest.mark.thinned(2, 1)
+@pytest.mark.thinned(2)
 def test_only_limited_runs_of_the_same_part_supersede_each_other(desk: Desk) -> None:
     whole = out(desk, job_file(desk))
     part = desk.submit(job_file(desk, "tags: {x: a}"), scope=Scope(2, (), ()))

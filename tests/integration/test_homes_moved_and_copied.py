@@ -74,7 +74,7 @@ def test_a_home_that_lost_its_id_is_known_by_its_jobs(desk: Desk, lost: str) -> 
     paid_once(desk, job)
 
 
-@pytest.mark.thinned(2, 1)
+@pytest.mark.thinned(2)
 def test_jobs_of_several_homes_are_a_question(desk: Desk) -> None:
     first = in_flight(desk)
     (desk.home.root / "home.id").write_text("another")
@@ -106,7 +106,7 @@ def test_a_project_that_was_moved_goes_on_with_its_job(desk: Desk) -> None:
     paid_once(desk, job)
 
 
-@pytest.mark.thinned(2, 1)
+@pytest.mark.thinned(2)
 def test_a_copy_of_a_home_sends_nothing_beside_it_and_goes_on_in_its_place(desk: Desk) -> None:
     job = in_flight(desk)
     copy = Home(desk.folder.parent / "copy")
@@ -140,7 +140,7 @@ def test_a_home_that_was_moved_goes_on(desk: Desk) -> None:
             pass
 
 
-@pytest.mark.thinned(2, 1)
+@pytest.mark.thinned(2)
 def test_a_home_whose_database_is_older_than_its_jobs_gets_an_id_where_somebody_says_so(desk: Desk) -> None:
     job = in_flight(desk)
     desk.cancel(job)
@@ -176,7 +176,7 @@ def test_a_file_that_was_edited_in_a_moved_project_supersedes_its_job(desk: Desk
     assert desk.cost(first) + desk.cost(second) == cost_of(desk.provider.bill())
 
 
-@pytest.mark.thinned(2, 1)
+@pytest.mark.thinned(2)
 def test_a_job_whose_settings_file_was_moved_goes_on_under_it(desk: Desk) -> None:
     job = in_flight(desk)
     place = desk.folder / "elsewhere"
@@ -203,7 +203,7 @@ def test_another_settings_file_is_no_moved_one(desk: Desk) -> None:
     assert "waits for a daemon with its settings" in desk.events(job, "waiting")[-1]
 
 
-@pytest.mark.thinned(2, 1)
+@pytest.mark.thinned(2)
 def test_what_a_user_sees_of_a_lost_id(desk: Desk) -> None:
     job = in_flight(desk)
     (desk.home.root / "home.id").write_text("")

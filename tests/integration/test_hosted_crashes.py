@@ -51,6 +51,7 @@ def test_under_a_random_schedule_the_bill_is_the_ledger(there: Providers, chunk:
     assert struck.total() > IN_A_CHUNK, "hardly anything was killed"
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("draw", [drawn, odd])
 @pytest.mark.parametrize("chunk", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, CHUNKS))])

@@ -171,7 +171,7 @@ def test_a_batch_that_has_answered_nothing_has_lost_nothing(backups: Backups, sa
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
-@pytest.mark.thinned(2, 1)
+@pytest.mark.thinned(2)
 def test_a_job_that_awaits_lost_answers_of_another_is_told_so(backups: Backups) -> None:
     desk = backups.desk
     path = desk.written(jsonl(plain(6, temperature=0)))

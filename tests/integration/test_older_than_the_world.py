@@ -76,7 +76,7 @@ def test_a_list_that_fails_is_asked_again_once_for_all_shards(backups: Backups, 
     assert lists(desk) <= before + 5
 
 
-@pytest.mark.thinned(2, 1)
+@pytest.mark.thinned(2)
 def test_a_process_lists_once(backups: Backups) -> None:
     desk = backups.desk
     desk.provider.clock.advance(1)
@@ -160,7 +160,7 @@ def test_rows_of_a_job_that_sends_nothing_any_more_are_adopted_by_the_next_one(b
     assert desk.cost(first) + desk.cost(second) == cost_of(desk.provider.bill())
 
 
-@pytest.mark.thinned(2, 1)
+@pytest.mark.thinned(2)
 def test_rows_of_another_home_in_the_same_account_are_its_own(backups: Backups) -> None:
     desk, path = backups.desk, forgotten(backups)
     backups.put_back("monday")
