@@ -6,7 +6,7 @@ bound before they are sent: their prompts, with a margin for our estimate, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 
@@ -212,12 +212,11 @@ class SharedBudgets:
         """Return the standing of every budget, in the order of orch.toml."""
         return [self._stands(budget) for budget in self._config.budgets]
 
-    def _of(self, job: Job) -> Iterator[Budget]:
-        """Yield the budgets that count a job."""
+    def _of(self, job: Job) -> list[Budget]:
+        """Return the budgets that count a job."""
         if not self._config.budgets:
-            return
-        tags = self._store.jobs.tags(job.id).items()
-        yield from (one for one in self._config.budgets if one.key_value is None or one.key_value in tags)
+            return []
+        return budgets.counting(self._config.budgets, self._store.jobs.tags(job.id))
 
     def _look(self, budget: Budget) -> _Look:
         return _Look(self._store.ledger.newest(), self._store.ledger.unpaid(budget.key_value))

@@ -7,7 +7,7 @@ it is collected. So nothing has to be carried over at a period's end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import StrEnum
@@ -33,6 +33,11 @@ class BudgetMark(StrEnum):
     OK = "ok"
     WARNING = "warning"  # more than its warning mark is spent
     STOPPED = "stopped"  # everything is spent or in flight
+
+
+def counting(budgets: Iterable[Budget], tags: Mapping[str, str]) -> list[Budget]:
+    """Return the budgets that count a job with these tags."""
+    return [one for one in budgets if one.key_value is None or one.key_value in tags.items()]
 
 
 class Period(Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,9 @@ from orchestrator.cli import run
 from orchestrator.core.shards import ShardState
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
+from tests.emulator.driving import chat_line, jsonl
 from tests.support.cli import Orch, write_config
+from tests.support.process import Upstream
 from tests.support.stored import job, row, settle, sharded, succeeded
 
 NOW = "2026-11-21T20:00:00+00:00"
@@ -64,6 +67,28 @@ def test_it_shows_what_is_left_until_when(run_orch: Orch) -> None:
     }  # fmt: skip
     assert (nightly["tag"], nightly["state"], nightly["left_usd"]) == (None, "stopped", "0")
     assert datetime.fromisoformat(nightly["starts_at"]) == datetime(2026, 11, 21, 18, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("command", ["plan", "submit", "run"])
+@pytest.mark.parametrize(
+    ("tag", "limit", "code"),
+    [("", None, 3), ("", 20, 0), ('tag = "team=legal"\n', None, 0)],
+    ids=["without a limit", "with one", "under a budget for others"],
+)
+def test_rows_without_a_limit_are_refused_under_a_shared_budget(
+    tag: str, limit: int | None, code: int, command: str, run_orch: Orch, tmp_path: Path, upstream: Upstream
+) -> None:
+    (run_orch.home / "orch.toml").write_text(
+        f'[backends.api]\nkind = "sync"\nbase_url = "{upstream.base_url}"\nprovider = "openai"\n'
+        'api_key_env = "API_KEY"\n[prices.m]\ninput = 1\noutput = 2\n'
+        f'[[budgets]]\nname = "all"\namount = 1\nperiod = "month"\n{tag}'
+    )
+    rows = tmp_path / "rows.jsonl"
+    rows.write_bytes(jsonl([chat_line("a", "Hi", "m", **({} if limit is None else {"max_tokens": limit}))]))
+    asked = run_orch(command, str(rows), env={"API_KEY": "k"})
+    assert asked.returncode == code, asked.stderr
+    told = "rows without `max_tokens` cannot be held to budget all"
+    assert (told in asked.stderr + asked.stdout) is (code == 3)
 
 
 @pytest.fixture

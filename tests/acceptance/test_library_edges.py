@@ -229,25 +229,39 @@ def test_a_budget_of_nothing_sends_nothing_that_costs(home: Path, upstream: Upst
     assert len(upstream.requests()) == asked
 
 
+SHARED_BUDGET = '[[budgets]]\nname = "all"\namount = 1\nperiod = "month"\n'
+
+
+@pytest.mark.parametrize(
+    ("shared", "budget", "which"),
+    [("", 1, "a budget"), (SHARED_BUDGET, None, "budget all"), (SHARED_BUDGET, 1, "a budget")],
+    ids=["the job's own", "shared", "both"],
+)
 @pytest.mark.parametrize("limit", [{}, {"max_tokens": 20}], ids=["without a limit", "with one"])
 def test_requests_under_a_budget_need_a_limit_where_answers_are_paid_by_the_token(
-    limit: dict[str, int], home: Path, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+    limit: dict[str, int],
+    shared: str,
+    budget: int | None,
+    which: str,
+    home: Path,
+    upstream: Upstream,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("API_KEY", "k")
     (home / "orch.toml").write_text(
         f'[backends.api]\nkind = "sync"\nbase_url = "{upstream.base_url}"\nprovider = "openai"\n'
         'api_key_env = "API_KEY"\n'
-        "[prices.some-model]\ninput = 1\noutput = 2\n"
+        f"[prices.some-model]\ninput = 1\noutput = 2\n{shared}"
     )
     bodies = [{"model": "some-model", "messages": [{"role": "user", "content": "Hi"}], **limit}]
     if limit:
-        (answer,) = orch.requests(bodies, budget=1, progress=False)
+        (answer,) = orch.requests(bodies, budget=budget, progress=False)
         assert not isinstance(answer, orch.RowError)
         assert str(orch.open_job("requests").progress).endswith("completed, 1 of 1 done, 0 failed, $0.000015")
         return
     with pytest.raises(orch.RefusedError, match="no backend may run this job") as told:
-        orch.requests(bodies, budget=1, progress=False)
-    assert "rows without `max_tokens` cannot be held to a budget" in (told.value.hint or "")
+        orch.requests(bodies, budget=budget, progress=False)
+    assert f"rows without `max_tokens` cannot be held to {which}" in (told.value.hint or "")
     assert upstream.requests() == []
 
 

@@ -210,7 +210,7 @@ class Planning:
         """Plan all open rows as if none had been sent: what a submit prints, by the terms of the orders."""
         found = self._prospects
         planned, terms = self._planned(found.rows, self.options, self._binding), self._binding
-        if terms.budget != self.terms.budget and not planned.verdict.holds:
+        if self._usable and terms.budget != self.terms.budget and not planned.verdict.holds:
             told = f"{planned.verdict.reason}; shared budgets leave no more now"
             planned = replace(planned, verdict=replace(planned.verdict, reason=told, budget=None))
         own = self.terms.budget
@@ -234,6 +234,8 @@ class Planning:
         Assumptions refuse no job: running it shows more. Prices are known; an hour of our own upstreams is worth what
         they do in it.
         """
+        if not self._usable and self._prospects.unbounded:
+            return True
         if plan.verdict.holds or (self._job.deadline_at is None and self.terms.budget is None):
             return False
         if self._binding.budget != self.terms.budget:

@@ -27,7 +27,7 @@ from orchestrator.pipeline.plan.engine_speeds import EngineSpeeds, ModelRows, Ob
 from orchestrator.pipeline.plan.prices import ByToken, Shape, going_on, prices_of
 from orchestrator.pipeline.plan.routes import Aliases, models_of, objections
 from orchestrator.pipeline.plan.token_density import density
-from orchestrator.policy import forecast, quota
+from orchestrator.policy import budgets, forecast, quota
 from orchestrator.policy.forecast import Lengths
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.planner import BatchOption, Claim, Cost, CostSteps, Open, Option, SynchronousOption, observed
@@ -146,7 +146,7 @@ class Prospects:
         if is_left or not self._store.shards.of_job(self._job.id):
             # Rows that are left of a job that has begun may be sent again nowhere else: they end as too few.
             against = {**few, **against}
-        against = {**self._unbounded, **against}
+        against = {**self.unbounded, **against}
         return [self._option(name, backend, against.get(name)) for name, backend in self._config.backends.items()]
 
     @property
@@ -161,12 +161,18 @@ class Prospects:
         return learned if is_left else objections(self._config, self._job, only=self._only)
 
     @property
-    def _unbounded(self) -> dict[str, str]:
-        """Objections to backends paid by the token, if answers without a limit count against the job's budget."""
-        if self._job.budget is None or all(part.max_output is not None for part in self._open):
+    def unbounded(self) -> dict[str, str]:
+        """Objections to backends paid by the token, if answers without a limit count against a budget."""
+        if all(part.max_output is not None for part in self._open):
+            return {}
+        held_to = None if self._job.budget is None else "a budget"
+        if held_to is None and self._config.budgets:
+            shared = budgets.counting(self._config.budgets, self._store.jobs.tags(self._job.id))
+            held_to = f"budget {shared[0].name}" if shared else None
+        if held_to is None:
             return {}
         paid = (name for name, one in self._config.backends.items() if not isinstance(one, TimedBackend))
-        return dict.fromkeys(paid, "rows without `max_tokens` cannot be held to a budget")
+        return dict.fromkeys(paid, f"rows without `max_tokens` cannot be held to {held_to}")
 
     @property
     def _given_up(self) -> dict[str, str]:
