@@ -10,12 +10,14 @@ from __future__ import annotations
 import ctypes
 import re
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pypdfium2 import raw
+
+from orchestrator.documents.pdf_scripts import ScriptedWord
 
 SEPARATOR = " | "
 MIN_LINES = 3
@@ -63,11 +65,26 @@ class _Column(NamedTuple):
 Line = list[Box]
 
 
+class _Scripts:
+    """Words with raised and lowered digits, by their places."""
+
+    def __init__(self, words: Sequence[ScriptedWord]) -> None:
+        self._places = sorted((x, y, number) for number, word in enumerate(words) for x, y in word.places)
+        self._words = words
+
+    def within(self, box: Box) -> list[ScriptedWord]:
+        """Return the words with such digits in a box."""
+        low, high = box.bottom - 1, box.top  # a digit may stand a hair below its box
+        places = self._places[bisect_left(self._places, (box.left,)) : bisect_left(self._places, (box.right,))]
+        return [self._words[number] for number in dict.fromkeys(n for _, y, n in places if low <= y <= high)]
+
+
 class _Texts(dict[Box, str]):
     """The texts in the boxes of a page, each read once: PDFium goes through the whole page for one."""
 
-    def __init__(self, layer: Any, characters: int) -> None:
+    def __init__(self, layer: Any, characters: int, scripts: _Scripts) -> None:
         self._layer = layer
+        self._scripts = scripts
         self._buffer = array("H", bytes(4 * characters + 4))
         self._first = ctypes.c_ushort.from_buffer(self._buffer)  # a type for each length of a buffer takes long
 
@@ -76,20 +93,23 @@ class _Texts(dict[Box, str]):
             self._layer, box.left - 0.5, box.top, box.right + 0.5, box.bottom, self._first, len(self._buffer)
         )
         found = self._buffer[: max(size - 1, 0)].tobytes().decode("utf-16-le", "ignore")  # a NUL ends it
+        for word in self._scripts.within(box):
+            found = found.replace(word.plain.rstrip(), word.written, 1)
         self[box] = " ".join(found.replace("\ufffe", "-").split())
         return self[box]
 
 
-def with_tables(page: Any, layer: Any, text: str) -> str:
-    """Return the text of a page with its tables as rows."""
+def with_tables(page: Any, layer: Any, text: str, scripted: Sequence[ScriptedWord] = ()) -> str:
+    """Return the text of a page with its tables as rows; in `text`, scripted words are as they are written."""
     lines = text.split("\n")
     objects = raw.FPDFPage_CountObjects(page)
     is_plain = objects < MANY_OBJECTS * len(lines)
     is_short = len(lines) < MIN_LINES and objects < 2 * MIN_LINES  # PDFium joins the lines of some pages
     if is_short or (is_plain and len(text) > FEW_CHARACTERS * len(lines)):
         return text
-    texts = _Texts(layer, len(text))
-    for block in _blocks(_lines(_boxes(layer))):
+    scripts = _Scripts(scripted)
+    texts = _Texts(layer, len(text), scripts)
+    for block in _blocks(_lines(_boxes(layer, scripts))):
         for headings in range(min(MOST_HEADINGS, len(block) - MIN_LINES) + 1):
             better = _with_table(texts, block[headings:], lines)
             if better is not lines:
@@ -114,15 +134,20 @@ def _with_table(texts: _Texts, block: list[Line], lines: list[str]) -> list[str]
     return _replaced_apart(lines, cells, rows) if is_full else lines
 
 
-def _boxes(layer: Any) -> list[Box]:
+def _boxes(layer: Any, scripts: _Scripts) -> list[Box]:
+    """Return the boxes of texts in the order of the page; raised and lowered digits are in the box before them."""
     count = raw.FPDFText_CountRects(layer, 0, -1)
     if count > MOST_BOXES:
         return []
     left, top, right, bottom = (ctypes.c_double() for _ in range(4))
-    boxes = []
+    boxes: list[Box] = []
     for index in range(count):
         raw.FPDFText_GetRect(layer, index, left, top, right, bottom)
-        boxes.append(Box(left.value, bottom.value, right.value, top.value))
+        box = Box(left.value, bottom.value, right.value, top.value)
+        if boxes and abs(left.value - boxes[-1].right) < box.height and scripts.within(box):
+            last = boxes.pop()
+            box = Box(last.left, min(last.bottom, box.bottom), box.right, max(last.top, box.top))
+        boxes.append(box)
     return boxes
 
 

@@ -15,6 +15,7 @@ from orchestrator.documents.garbled import is_garbled
 from orchestrator.documents.office import Losses, TextLimit
 from orchestrator.documents.pdf_annotations import with_annotations
 from orchestrator.documents.pdf_lost_text import LostText, loses_text
+from orchestrator.documents.pdf_scripts import scripted_words, with_words
 from orchestrator.documents.pdf_tables import with_tables
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
@@ -112,7 +113,10 @@ class OpenPdf:
         try:
             layer = page.get_textpage()
             try:
-                text = clean(layer.get_text_range()).strip()
+                plain = layer.get_text_range()
+                handle = layer.raw  # a call with the layer looks it up each time
+                words = list(scripted_words(handle, plain))
+                text = clean(with_words(plain, words)).strip()
                 if "\ufffe" in text:
                     text = _BROKEN_WORD.sub("", text).replace("\ufffe", "-").strip()
                 is_whole, told = True, text
@@ -123,7 +127,7 @@ class OpenPdf:
                 elif is_garbled(text):
                     told = text = self._by_other_engine(index, text) or text
                 else:
-                    told = with_tables(page, layer, text)
+                    told = with_tables(page, handle, text, words)
                 told = clean(with_annotations(self.pages, page, layer, told)).strip()
                 is_drawn = bool(told) or pypdfium2.raw.FPDFPage_CountObjects(page) > 0
                 return PageText(told, is_whole and not is_garbled(text), is_drawn)

@@ -24,7 +24,7 @@ READERS: Mapping[str, int] = {
     "mhtml": 4,
     "msg": 6,
     "odf": 7,
-    "pdf": 7,
+    "pdf": 8,
     "pptx": 5,
     "rtf": 4,
     "sheets": 12,

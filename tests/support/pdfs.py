@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 _DESCRIPTOR = (
@@ -75,8 +76,21 @@ def drawn(lines: Sequence[str]) -> bytes:
 _ESCAPED = bytes(code if chr(code) not in "()\\" else ord("?") for code in range(256))
 
 
-def placed(texts: Sequence[tuple[float, float, str]], size: int = 10) -> bytes:
-    """Latin texts, each with the place where it begins in points."""
-    drawn = (b"1 0 0 1 %g %g Tm (%s) Tj" % (x, y, text.encode("latin-1").translate(_ESCAPED)) for x, y, text in texts)
+def placed(texts: Sequence[tuple[float, float, str]], size: int = 10, *, share: float = 0.6) -> bytes:
+    """Latin texts, each with the place where it begins in points; of `m^{2}` and `H_{2}O`, 2 is raised or lowered.
+
+    `share`: the size of raised and lowered characters.
+    """
+    drawn = (b"1 0 0 1 %g %g Tm %s" % (x, y, _shown(text, size, share)) for x, y, text in texts)
     font = b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding>>"
     return page(b"BT /F %d Tf " % size + b" ".join(drawn) + b" ET", font)
+
+
+def _shown(text: str, size: int, share: float) -> bytes:
+    shown = []
+    for piece in re.split(r"([_^]\{.*?\})", text):
+        rise = {"^{": 0.35, "_{": -0.15}.get(piece[:2], 0) * size
+        inner = piece[2:-1] if rise else piece
+        escaped = inner.encode("cp1252").translate(_ESCAPED)
+        shown.append(b"/F %g Tf %g Ts (%s) Tj" % (size * share if rise else size, rise, escaped))
+    return b" ".join(shown)

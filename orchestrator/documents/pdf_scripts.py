@@ -1,0 +1,198 @@
+"""Raised and lowered digits of PDF pages, told by size and baseline, so that 1,200³ is not read as 1,2003."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from pypdfium2 import raw
+
+from orchestrator.documents.scripts import lowered, raised
+
+_NUMBER, _BLANK = re.compile("[0-9](?:[0-9.,]*[0-9])?"), re.compile(r"\s")
+_SIGNS, _POINTS = "+-−–", ",.;:"
+_LONGEST = 12
+"""Characters of a script; more of them are small print."""
+_MOST = 50
+"""Characters of a number."""
+_SMALLEST, _SMALL = 0.45, 0.85
+"""Sizes of scripts, as shares of the size beside them: initials are more than twice as large as their text."""
+_UP, _DOWN, _FAR = 0.15, 0.06, 0.8
+"""Steps from the baseline, as shares of the same size. Word processors lower digits by little."""
+_INSIDE = 0.2
+"""The same of its own size: from the left edge of a digit to its middle."""
+_NO_SIZE = 0.001
+_LINE, _BEHIND_BREAK = "\r\n", re.compile(r"\S\r\n")
+_NEXT = 1.5
+"""The same of the larger one: the longest way from one character to the next."""
+_STEP, _CLOSE = 0.4, 40
+"""Points between baselines below which nothing is raised, and the most between neighbours that a break parts."""
+
+
+class ScriptedWord(NamedTuple):
+    """A word with raised or lowered digits, and where it begins in its page's text."""
+
+    start: int
+    plain: str
+    written: str
+    places: list[tuple[float, float]]
+    """A point inside the last character of each script, from the lower left corner of the page."""
+
+
+class _Script(NamedTuple):
+    before: int
+    """End of the text before it, without a line break that only PDFium has."""
+    start: int
+    end: int
+    change: Callable[[str], str]
+
+
+class _Glyph(NamedTuple):
+    is_known: bool
+    """True if it is the character that the text has at this index."""
+    size: float
+    x: float
+    y: float
+    across: float
+    up: float
+    """With `across`, the direction in which its letters stand upright."""
+
+    def step(self, other: _Glyph) -> tuple[float, float]:
+        """Return how far another one stands along the line and above it, as shares of this one's size."""
+        right, high = other.x - self.x, other.y - self.y
+        return (right * self.up - high * self.across) / self.size, (right * self.across + high * self.up) / self.size
+
+    def script(self, other: _Glyph) -> Callable[[str], str] | None:
+        """Return how to write another one beside this one; None if it is neither raised nor lowered."""
+        size, (_, high) = other.size / self.size, self.step(other)
+        if not _SMALLEST < size < _SMALL or abs(high) > _FAR:
+            return None
+        return raised if high > _UP else lowered if high < -_DOWN else None
+
+
+def scripted_words(layer: Any, text: str) -> Iterator[ScriptedWord]:
+    """Yield the words with raised or lowered digits of a page, in order; `text` is as PDFium gives it."""
+    place = _places(layer, text)
+    x, y, matrix = ctypes.c_double(), ctypes.c_double(), raw.FS_MATRIX()
+
+    @cache
+    def glyph(index: int) -> _Glyph:
+        at = place(index)
+        raw.FPDFText_GetCharOrigin(layer, at, x, y)
+        raw.FPDFText_GetMatrix(layer, at, matrix)
+        scale = math.hypot(matrix.c, matrix.d) or 1.0
+        size = abs(raw.FPDFText_GetFontSize(layer, at)) * scale or _NO_SIZE
+        is_known = raw.FPDFText_GetUnicode(layer, at) == ord(text[index])
+        return _Glyph(is_known, size, x.value, y.value, matrix.c / scale, matrix.d / scale)
+
+    at = 0
+    for scripts in _by_word(text, _scripts(layer, text, place, glyph)):
+        begin = at = max(at, *(text.rfind(blank, at, scripts[0].before) + 1 for blank in " \n"))
+        written, places = "", []
+        for before, start, end, change in scripts:
+            written += text[at:before] + change(text[start:end])
+            at, digit = end, glyph(end - 1)
+            places.append((digit.x + _INSIDE * digit.size, digit.y))
+        follows = at + len(_LINE)
+        if text.startswith(_LINE, at) and follows < len(text) and _goes_on(glyph(follows), digit, change):
+            end = at = follows
+        else:
+            blank = _BLANK.search(text, at)
+            end = blank.start() if blank else len(text)
+        yield ScriptedWord(begin, text[begin:end], written + text[at:end], places)
+
+
+def _goes_on(following: _Glyph, digit: _Glyph, change: Callable[[str], str]) -> bool:
+    """True if a line goes on behind a script: PDFium sees two lines where the boxes of letters do not overlap."""
+    return following.script(digit) is change and following.step(digit)[0] < 0
+
+
+def with_words(text: str, words: list[ScriptedWord]) -> str:
+    """Return a page's text with these words as they are written."""
+    pieces, at = [], 0
+    for word in words:
+        pieces += [text[at : word.start], word.written]
+        at = word.start + len(word.plain)
+    return "".join([*pieces, text[at:]])
+
+
+def _by_word(text: str, scripts: Iterable[_Script]) -> list[list[_Script]]:
+    words: list[list[_Script]] = []
+    for script in scripts:
+        if not words or _BLANK.search(text, words[-1][-1].end, script.before):
+            words.append([])
+        words[-1].append(script)
+    return words
+
+
+def _places(layer: Any, text: str) -> Callable[[int], int]:
+    """Return what tells the number of a character in PDFium's list from its index in the text."""
+    if raw.FPDFText_CountChars(layer) == len(text):
+        return int
+    return lambda index: int(raw.FPDFText_GetCharIndexFromTextIndex(layer, index))
+
+
+def _scripts(layer: Any, text: str, place: Callable[[int], int], glyph: Callable[[int], _Glyph]) -> Iterator[_Script]:
+    done = 0
+    for first, end in _on_two_baselines(layer, text, place):
+        first = max(first, done)
+        if first >= end:
+            continue
+        glyphs = [glyph(index) for index in range(first, end)]
+        at, base = first, max(glyphs, key=lambda one: one.size)
+        for change, of_one in groupby(glyphs, base.script):
+            start, at = at, at + len(list(of_one))
+            if change is None:
+                continue
+            while at == end < len(text) and not text[at].isspace() and base.script(glyph(at)) is change:
+                at = end = at + 1
+            stop = start + len(text[start:at].rstrip(_POINTS))
+            before = start - len(_LINE) * (start > first and text[start - 1] == "\n")
+            pair = (at - 1, at) if start == first else (before - 1, start)
+            if start < stop <= start + _LONGEST and _are_beside(*map(glyph, pair)):
+                done = at
+                yield _Script(before, start, stop, change)
+
+
+def _on_two_baselines(layer: Any, text: str, place: Callable[[int], int]) -> Iterator[tuple[int, int]]:
+    """Yield where numbers end, and where they or a character before them begin, if both have different baselines.
+
+    PDFium breaks some lines before a script, so that a character at the end of a line counts if it is close.
+    """
+    origin, x, y = raw.FPDFText_GetCharOrigin, ctypes.c_double(), ctypes.c_double()
+    line = script = math.inf
+    for number in _NUMBER.finditer(text):
+        end = number.end()
+        origin(layer, place(end - 1), x, y)
+        high = y.value
+        if -_STEP < high - line < _STEP:  # as most: on the line of the number before
+            continue
+        first = number.start()
+        if first and not text[first - 1].isspace():
+            first -= 2 if text[first - 1] in _SIGNS and first > 1 and not text[first - 2].isspace() else 1
+        elif _BEHIND_BREAK.fullmatch(text, max(0, first - 3), first):
+            right = x.value
+            origin(layer, place(first - 3), x, y)
+            first -= 3 * (0 < right - x.value < _CLOSE and abs(high - y.value) < _CLOSE)
+        origin(layer, place(first), x, y)
+        if abs(high - y.value) > _STEP:
+            if end - first < _MOST and _drawing(layer, place(first)) != _drawing(layer, place(end - 1)):
+                line, script = y.value, high
+                yield first, end
+        elif abs(high - script) > _STEP:
+            line = high
+
+
+def _drawing(layer: Any, place: int) -> int | None:
+    """Return what tells the piece of text in which a character was drawn; a turned one has many baselines."""
+    return ctypes.cast(raw.FPDFText_GetTextObject(layer, place), ctypes.c_void_p).value
+
+
+def _are_beside(last: _Glyph, one: _Glyph) -> bool:
+    """True if a character follows another one closely, and both are what the text says."""
+    return last.is_known and one.is_known and 0 < last.step(one)[0] < _NEXT * max(1, one.size / last.size)
