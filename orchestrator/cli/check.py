@@ -21,7 +21,6 @@ from orchestrator.core.errors import InputError, OrchError, UsageError
 from orchestrator.core.extras import require_otel
 from orchestrator.core.model import Job, JobKind, scope_words
 from orchestrator.core.money import per_hour
-from orchestrator.core.near_names import meant
 from orchestrator.core.permissions import readable_by_others
 from orchestrator.core.sanitize import one_line
 from orchestrator.daemon.settings_in_force import differences
@@ -215,14 +214,8 @@ def _models(config: settings.Config, backend: str, jobs: Sequence[Job]) -> list[
 
 
 def _examine_models(config: settings.Config) -> Iterator[Found]:
-    """Report names of [models] for backends that orch.toml does not have: nobody would ever ask them."""
-    for alias, ladder in config.models.items():
-        rungs = [ladder] if isinstance(ladder, str | dict) else ladder
-        for name in sorted(
-            {name for rung in rungs if isinstance(rung, dict) for name in rung} - config.backends.keys()
-        ):
-            near = meant(name, config.backends) or f"known: {', '.join(config.backends)}"
-            yield f"models.{alias}", False, f"orch.toml has no backend {name!r}; {near}", 2
+    for mistake in config.unknown_backends:
+        yield str(mistake.field), False, f"{mistake.where}: {mistake.message}; {mistake.hint}", 2
 
 
 def _examine_jobs(config: settings.Config) -> tuple[list[Job], list[Found]]:

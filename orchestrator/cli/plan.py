@@ -12,7 +12,7 @@ from orchestrator.cli.options import FILE, plan_options
 from orchestrator.cli.output import json_option, print_json, quiet_option, show
 from orchestrator.core.clock import now
 from orchestrator.documents.ignored import told
-from orchestrator.library.context import opened
+from orchestrator.library.context import opened, say_unknown_backends
 from orchestrator.pipeline.build.intake import How, Intake, Options
 from orchestrator.pipeline.build.rehearsal import rehearse
 from orchestrator.pipeline.plan.problems_now import problems_now
@@ -32,6 +32,7 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
     budget. Estimates, such as a turnaround never seen or the cost of an hour, refuse nothing.
     """
     with opened() as context, progress(quiet=quiet or as_json) as view:
+        say_unknown_backends(context.config)
         intake = rehearse(context.store, context.home, context.config, file, options, now, view.reading)
         view.stop()
         found = intake.plan

@@ -283,6 +283,13 @@ def say_exposure(context: Context) -> None:
     if (rights := readable_by_others(context.home.root)) is not None:
         say(f"orch: other users can read {context.home.root} ({rights}): chmod -R go-rwx {context.home.root}")
     say_keys(context.config)
+    say_unknown_backends(context.config)
+
+
+def say_unknown_backends(config: Config) -> None:
+    """Warn of names in [models] for backends that orch.toml does not have."""
+    for mistake in config.unknown_backends:
+        say(f"orch: warning: {mistake.where}: {mistake.message}; {mistake.hint}")
 
 
 def say_keys(config: Config | None) -> None:

@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from orchestrator.core.errors import InputError
+from orchestrator.core.near_names import meant
 from orchestrator.core.zones import zone_of
 from orchestrator.settings.backend_kinds import AnyBackend
 from orchestrator.settings.backends import (
@@ -35,7 +36,7 @@ from orchestrator.settings.backends import (
 )
 from orchestrator.settings.corrections import EMAIL
 from orchestrator.settings.discovery import Place, locate
-from orchestrator.settings.source_lines import load_toml, read_text, validated
+from orchestrator.settings.source_lines import line_of, load_toml, read_text, spell, validated
 from orchestrator.settings.strict import Ladder, OnUse, PlainPath, Strict, VariableName
 from orchestrator.settings.telemetry import Telemetry
 
@@ -358,6 +359,28 @@ class Config:
         if self.telemetry is not None:
             found += [(variable, self.telemetry.endpoint) for variable in self.telemetry.headers_env.values()]
         return list(dict.fromkeys(found))
+
+    @property
+    def unknown_backends(self) -> list[InputError]:
+        """Mistakes in [models]: names for backends that the file does not have. Nobody would ever ask them."""
+        found = [
+            ((alias, name) if isinstance(ladder, dict) else (alias, number, name), name)
+            for alias, ladder in self.models.items()
+            for number, rung in enumerate(ladder if isinstance(ladder, (list, tuple)) else (ladder,))
+            for name in (rung if isinstance(rung, dict) else ())
+            if name not in self.backends
+        ]
+        known = f"known: {', '.join(self.backends)}"
+        return [
+            self.mistake(("models", *place), f"there is no backend {name!r}", meant(name, self.backends) or known)
+            for place, name in found
+            if self.backends
+        ]
+
+    def mistake(self, place: tuple[str | int, ...], message: str, hint: str | None) -> InputError:
+        """Return an error with its place in the file."""
+        lines = {} if self.path is None else load_toml(self.path, self.text)[1]
+        return InputError(message, file=self.path, line=line_of(place, lines), field=spell(place), hint=hint)
 
     @property
     def home(self) -> Path:

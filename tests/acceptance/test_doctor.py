@@ -157,7 +157,8 @@ def test_the_models_of_open_jobs_and_schedules_are_looked_at(
     gpu = f'[backends.gpu]\nupstreams = ["{upstream.base_url}"]\nidle = true\n'
     price = "[prices.{}]\ninput = 1\noutput = 1\nbatch = {{input = 1, output = 1}}\n"
     write(run_orch.home, cloud + gpu + '[models]\nsmall = {gpo = "x"}\n')
-    assert doctor(run_orch, emulator)[1]["models.small"][1] == "orch.toml has no backend 'gpo'; did you mean 'gpu'?"
+    told = doctor(run_orch, emulator)[1]["models.small.gpo"][1]
+    assert ": models.small.gpo: there is no backend 'gpo'; did you mean 'gpu'?" in told
     write(run_orch.home, cloud + gpu + price.format("typed-wrong"))
     code, found = doctor(run_orch, emulator)
     assert code == 0

@@ -167,6 +167,42 @@ def test_every_command_refuses_it_alike(
     assert cure in told.err
 
 
+OF_NO_BACKEND = {
+    '[models]\nsmall = {lokal = "x"}': (":6: models.small: has names for lokal, and", "write  small: {local: NAME}"),
+    '[models.small]\nlokal = "x"': (":5: models.small: has names for lokal, and", "write  small: {local: NAME}"),
+    '[models]\nsmall = ["a", {lokal = "x"}]': (":6: models.small: model 2 of the list is for lokal", "known: local"),
+}
+
+
+@pytest.mark.parametrize("settings", OF_NO_BACKEND)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_alias_of_the_settings_for_no_backend_of_theirs(
+    folder: Path, settings: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, cure = OF_NO_BACKEND[settings]
+    with (folder / "orch.toml").open("a", encoding="utf-8") as file:
+        file.write(settings)
+    (folder / "job.yaml").write_text(JOB.replace("models: {small: some-model}\n", ""), encoding="utf-8")
+    assert run([*COMMANDS[command], "job.yaml"]) == 2
+    told = capsys.readouterr().err
+    assert f"orch: {folder / 'orch.toml'}{place}" in told
+    assert cure in told
+
+
+@pytest.mark.parametrize("command", ["validate", "plan", "submit"])
+def test_an_alias_that_the_job_does_not_use_is_a_warning(
+    folder: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = folder / "orch.toml"
+    with file.open("a", encoding="utf-8") as settings:
+        settings.write('[models]\nother = {lokal = "x"}\nlist = ["a", {local = "b", gone = "c"}]\n')
+    (folder / "job.yaml").write_text(JOB, encoding="utf-8")
+    assert run([command, "job.yaml", *(["--dry-run"] if command == "submit" else [])]) == 0
+    told = "".join(capsys.readouterr())
+    assert f"warning: {file}:6: models.other.lokal: there is no backend 'lokal'; did you mean 'local'?" in told
+    assert f"warning: {file}:7: models.list[1].gone: there is no backend 'gone'; known: local" in told
+
+
 def test_a_trial_tells_a_mistake_even_if_no_backend_answers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = (folder / "orch.toml").read_text(encoding="utf-8")
     (folder / "orch.toml").write_text(re.sub("http://[^/]*", "http://127.0.0.1:9", settings), encoding="utf-8")

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orchestrator.core.clock import now
-from orchestrator.core.errors import RefusedError, UsageError
+from orchestrator.core.errors import InputError, RefusedError
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.policy import confidence
 from tests.emulator.answers import DIMENSIONS
@@ -105,7 +105,7 @@ def test_a_backend_without_the_endpoint_is_not_asked(desk: Desk) -> None:
 
 def test_vectors_of_several_models_are_not_mixed(desk: Desk) -> None:
     desk.backend()
-    with pytest.raises(UsageError, match="vectors of several models cannot be compared"):
+    with pytest.raises(InputError, match="vectors of several models cannot be compared"):
         desk.submit(job_file(desk, EMBED, models={"m": [MODEL, "other"]}))
 
 

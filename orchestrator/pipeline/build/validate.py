@@ -259,6 +259,8 @@ def _routed(config: Config, job: Job) -> None:
 
 
 def _of_backends(config: Config) -> Iterator[str]:
+    for mistake in config.unknown_backends:
+        yield f"{mistake.where}: {mistake.message}; {mistake.hint}"
     if not config.backends:
         yield f"no backend is configured ({config.path or 'there is no orch.toml'}): there is nothing to run it on"
 

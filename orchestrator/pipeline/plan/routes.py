@@ -74,17 +74,15 @@ def _check_rungs(config: Config, job: Job) -> None:
     declared = _declared(config, job)
     for task in tasks_of(job):
         if task.kind == "embedding" and not isinstance(declared[task.model], (str, Mapping)):
-            raise UsageError(
-                f"models.{task.model}: the task {task.id!r} makes vectors, and vectors of several models "
-                "cannot be compared",
-                hint="name one model for it",
-            )
+            told = f"the task {task.id!r} makes vectors, and vectors of several models cannot be compared"
+            raise _wrong_model(config, job, task.model, told, "name one model for it")
     for alias in sorted({alias for task in tasks_of(job) for alias in task.aliases.values()}):
         ladder = declared[alias]
         for number, rung in enumerate(() if isinstance(ladder, (str, dict)) else ladder, 1):
             if isinstance(rung, dict) and not rung.keys() & config.backends.keys():
                 known = ", ".join(config.backends) or "none"
                 raise _wrong_model(
+                    config,
                     job,
                     alias,
                     f"model {number} of the list is for {', '.join(rung) or 'no backend'}, "
@@ -93,12 +91,12 @@ def _check_rungs(config: Config, job: Job) -> None:
                 )
 
 
-def _wrong_model(job: Job, alias: str, message: str, hint: str) -> OrchError:
-    """Return an error about an alias: of the job file with its line, or of orch.toml."""
+def _wrong_model(config: Config, job: Job, alias: str, message: str, hint: str) -> OrchError:
+    """Return an error about an alias, with its line in the job file or in orch.toml."""
     spec, file = spec_of(job), Path(job.source)
-    if spec is None or alias not in spec.models:
-        return UsageError(f"models.{alias}: {message}", hint=hint)
     place, line = ("models", alias), None
+    if spec is None or alias not in spec.models:
+        return config.mistake(place, message, hint)
     with suppress(OrchError, OSError):  # a job outlives its file
         line = line_of(place, lines_of(file))
     return InputError(message, file=file, line=line, field=spell(place), hint=hint)
@@ -230,6 +228,7 @@ def _check_backends_of_models(config: Config, job: Job) -> None:
         if isinstance(names, Mapping) and names and not names.keys() & config.backends.keys():
             known = next(iter(config.backends))
             raise _wrong_model(
+                config,
                 job,
                 alias,
                 f"has names for {', '.join(sorted(names))}, and orch.toml has no such backend",
