@@ -363,13 +363,15 @@ class FinishedRow(msgspec.Struct, frozen=True):
 class Price(msgspec.Struct, frozen=True):
     """Cost of an answer in US dollars, and the source of that figure.
 
-    `unpriced`: the answer used something without a price of its own, so the cost is an estimate too.
+    `unpriced`: the answer used something without a price of its own, so the cost is an estimate too. `listed` is the
+    list price of the same tokens at once, in no batch; None if no list has the model.
     """
 
     cost: Decimal
     source: str
     estimated: bool = False
     unpriced: bool = False
+    listed: Decimal | None = None
 
 
 REPAY = "repay"

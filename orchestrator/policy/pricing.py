@@ -183,6 +183,16 @@ def row_price(
     return _without_unpriced(guessed.price(expected), outcome.unpriced)
 
 
+def list_price(provider: str | None, model: str, usage: Usage, at: datetime, overrides: Overrides) -> Decimal | None:
+    """Return the dollars for one row's tokens at once, in no batch; None without tokens or a price."""
+    if usage == NO_USAGE:
+        return None
+    try:
+        return rates(provider, model, tier=Tier.STANDARD, at=at, overrides=overrides).price(usage).cost
+    except InputError:
+        return None
+
+
 def _answered_at(outcome: Outcome, now: datetime) -> datetime:
     """Return when a row was answered; `now` if it states no plausible time."""
     told = outcome.answered_at

@@ -69,7 +69,13 @@ class BookedUsage(Protocol):
     def unpriced(self) -> int:
         """Rows whose answers used something that the cost does not cover."""
 
+    @property
+    def listed(self) -> Decimal | None:
+        """Their list price as it was booked, in dollars; None if none was."""
 
+
+BOOKED = "the list price when the row was answered"
+"""Source of a list price that was booked with its row."""
 Listed = Callable[[str, str, datetime], TierPrice]
 """Returns a model's non-batch list price at a backend and a time. Raises InputError if no list has it."""
 
@@ -131,7 +137,8 @@ class CostReport(Struct, frozen=True):
     """Costs by group, and their sum. `compare` is the hosted model whose list prices are shown beside them.
 
     `days` are the first and last day (UTC) with a ledger line, None without ledger lines. `running` is what running
-    batches have cost so far: it is not booked yet, so no line has it.
+    batches have cost so far: it is not booked yet, so no line has it. `relisted`: some lines are older than the
+    booking of list prices, and have those of today's orch.toml.
     """
 
     by: str
@@ -140,6 +147,7 @@ class CostReport(Struct, frozen=True):
     total: CostLine
     days: tuple[date, date] | None = None
     running: Decimal = Decimal(0)
+    relisted: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the stable form, documented in docs/reference/json.md."""
@@ -268,7 +276,9 @@ def cost_report(by: str, facts: CostFacts, compare: str, listed: Listed, at: dat
 
     lines = [line(group, group, parts) for group, parts in _grouped(facts.lines).items()]
     days = [part.day for part in facts.whole]
-    return CostReport(by, compare, lines, line("total", None, facts.whole), (min(days), max(days)) if days else None)
+    total = line("total", None, facts.whole)
+    relisted = any(_is_relisted(part, listed) for part in facts.whole)
+    return CostReport(by, compare, lines, total, (min(days), max(days)) if days else None, relisted=relisted)
 
 
 _NOTHING = Estimate(Decimal(0), Decimal(0), Decimal(0))
@@ -307,7 +317,20 @@ def _grouped(lines: Iterable[BookedUsage]) -> dict[str, list[BookedUsage]]:
     return groups
 
 
+def _is_relisted(part: BookedUsage, listed: Listed) -> bool:
+    """True if a list has a price for tokens without a booked one."""
+    if part.listed is not None or part.usage == Usage():
+        return False
+    try:
+        listed(part.backend, part.model, datetime.combine(part.day, time(12), UTC))
+    except InputError:
+        return False
+    return True
+
+
 def _at_once(part: BookedUsage, listed: Listed, compared: TierPrice) -> Price:
+    if part.listed is not None:
+        return Price(part.listed, BOOKED)
     try:
         found = listed(part.backend, part.model, datetime.combine(part.day, time(12), UTC))
         return found.price(part.usage, max(part.rows, 1))

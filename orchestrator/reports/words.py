@@ -110,9 +110,10 @@ def cost_notes(report: CostReport) -> list[str]:
     batch = estimated_words(total.batch.cost, is_estimate=total.batch.estimated)
     told = [
         f"list: the same tokens at the list price of the model that answered, at once and in no batch{stands_in}",
-        "list prices follow orch.toml as it is now, where it sets a model's price; what was paid stays as booked",
         f"at {report.compare} they cost {money(total.realtime.cost)} at once, {batch} in a batch{guessed}",
     ]
+    if report.relisted:
+        told.insert(1, "rows from before orch booked list prices have those that orch.toml sets now")
     if total.estimate is not None:
         told.append("forecast: by the plans; in brackets, how far the finished jobs came out above or below")
     if total.wasted:

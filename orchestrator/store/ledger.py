@@ -41,7 +41,8 @@ class Total(Struct, frozen=True):
     """Tokens and dollars of a group, split by backend, model and day, as needed for list prices.
 
     `wasted` is a part of `cost`, and `uncertain` a part of `wasted`. `unpriced` counts lines whose cost does not
-    cover everything that their answer used.
+    cover everything that their answer used. `listed` is the list price that was booked, None for lines without one:
+    those are a Total of their own.
     """
 
     group: str
@@ -55,6 +56,7 @@ class Total(Struct, frozen=True):
     wasted: Decimal
     estimated: bool
     unpriced: int = 0
+    listed: Decimal | None = None
 
 
 class Guesses(Struct, frozen=True):
@@ -149,7 +151,8 @@ class Ledger:
             {
                 "job_id": shard.job_id, "seq": seq, "shard_id": shard.id, "at": now, "kind": kind,
                 "backend": shard.backend, "model": shard.model, "cost": price.cost, "price_source": price.source,
-                "estimated": price.estimated, "unpriced": price.unpriced or None, **asdict(usages.get(seq, _NOTHING)),
+                "estimated": price.estimated, "unpriced": price.unpriced or None,
+                "listed": price.listed if seq in usages else None, **asdict(usages.get(seq, _NOTHING)),
             }
             for seq, price in prices.items()
         ]  # fmt: skip
@@ -189,29 +192,13 @@ class Ledger:
                 _picos(func.sum(case((_WASTED, cost), else_=0))),
                 guessed,
                 func.count().filter(ledger.c.unpriced),
+                func.sum(cast(ledger.c.listed, BigInteger)),
             )
-            .group_by("group", ledger.c.backend, ledger.c.model, "day")
-            .order_by("group", ledger.c.backend, ledger.c.model, "day")
+            .group_by("group", ledger.c.backend, ledger.c.model, "day", ledger.c.listed.is_(None))
+            .order_by("group", ledger.c.backend, ledger.c.model, "day", ledger.c.listed.is_(None))
         )
         with self._db.read() as tx:
-            return [
-                Total(
-                    _name(by, key),
-                    backend,
-                    model,
-                    _date(number),
-                    rows,
-                    Usage(*map(int, tokens)),
-                    int(cost) * PICO,
-                    int(vain) * PICO,
-                    int(waste) * PICO,
-                    bool(guessed),
-                    unpriced,
-                )
-                for key, backend, model, number, rows, *tokens, cost, vain, waste, guessed, unpriced in tx.execute(
-                    _narrowed(query, by, since, job_id)
-                )
-            ]
+            return [_total(by, *values) for values in tx.execute(_narrowed(query, by, since, job_id))]
 
     def documents(
         self, by: str, since: datetime | None = None, job_id: str | None = None, zone: tzinfo | None = UTC
@@ -252,6 +239,14 @@ class Ledger:
         if not earlier:
             return (at + offset) // DAY
         return (at + case(*((at < end, before) for end, before in earlier), else_=offset)) // DAY
+
+
+def _total(by: str, key: object, backend: str, model: str, number: object, rows: int, *sums: Any) -> Total:
+    *tokens, cost, vain, waste, guessed, unpriced, listed = sums
+    return Total(
+        _name(by, key), backend, model, _date(number), rows, Usage(*map(int, tokens)), int(cost) * PICO,
+        int(vain) * PICO, int(waste) * PICO, bool(guessed), unpriced, None if listed is None else int(listed) * PICO,
+    )  # fmt: skip
 
 
 def _narrowed(query: Select[Any], by: str, since: datetime | None, job_id: str | None) -> Select[Any]:

@@ -37,7 +37,7 @@ SETTLED = (*CARRIED, "cost")
 """The columns of a settled row."""
 BOOKED = (
     "job_id", "seq", "shard_id", "at", "kind", "backend", "model", *COUNTS, "tier", "cost",
-    "price_source", "estimated", "unpriced",
+    "price_source", "estimated", "unpriced", "listed",
 )  # fmt: skip
 """The columns of a ledger line."""
 FINISHED = (
@@ -304,7 +304,7 @@ def booked(
     usage = Usage() if kind == "uncertain" else row.used or outcome.usage
     return (
         job_id, outcome.seq, shard_id, now, kind, backend, outcome.model or "", *_tokens(usage), outcome.tier,
-        price.cost, price.source, price.estimated, price.unpriced or None,
+        price.cost, price.source, price.estimated, price.unpriced or None, price.listed,
     )  # fmt: skip
 
 

@@ -276,6 +276,7 @@ ledger = Table(
     Column("price_source", Words, nullable=False),
     Column("estimated", Boolean, nullable=False),
     Column("unpriced", Boolean),
+    Column("listed", Money),
     UniqueConstraint("shard_id", "seq", "kind"),
     Index(None, "at"),
 )

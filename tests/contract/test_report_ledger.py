@@ -95,6 +95,23 @@ def test_totals_are_split_by_what_a_list_price_takes(store: Store) -> None:
     ]
 
 
+def test_list_prices_that_were_booked_are_summed_apart_from_rows_without(store: Store) -> None:
+    found = added(store, 4)
+    batch = sharded(store, found)
+    cheap = [(outcome, replace(price, listed=Decimal("0.25"))) for outcome, price in (succeeded(0), succeeded(1))]
+    settle(store, batch, *cheap, succeeded(2))
+    unfinished = {3: replace(HALF, listed=Decimal(8))}
+    store.ledger.book(batch, "unfinished", unfinished, NOW, {3: Usage(1, 0, 1)})
+    store.ledger.book(batch, "unmatched", {2: replace(HALF, listed=Decimal(8))}, NOW)
+    sums = {(total.model, total.listed): total.rows for total in store.ledger.totals("backend")}
+    assert sums == {
+        ("tiny", Decimal("0.5")): 2,
+        ("tiny", None): 1,
+        (batch.model, Decimal(8)): 1,
+        (batch.model, None): 1,
+    }
+
+
 def test_a_job_without_tags_is_in_the_report_by_tag(store: Store) -> None:
     settle(store, sharded(store, added(store, 1)), succeeded(0, "2"))
     assert [(total.group, total.cost) for total in store.ledger.totals("tag")] == [("", 2)]

@@ -110,3 +110,22 @@ def test_what_has_no_price_is_told_everywhere(run_orch: Orch, folder: Path) -> N
     assert "cost_estimated" not in said("fetch", job["job"], "--format", "csv").splitlines()[0]
     table = said("fetch", job["job"], "--format", "csv", "--columns", "custom_id,cost_estimated").split()
     assert "".join(table).count("true") == len(WITHOUT_USAGE)
+
+
+def test_a_list_price_stays_when_prices_are_edited(run_orch: Orch, folder: Path) -> None:
+    env = {"KEY": "k"}
+    assert run_orch("run", "rows.jsonl", "-o", "out.jsonl", cwd=folder, env=env).returncode == 0
+
+    def total() -> Any:
+        done = run_orch("report", "cost", "--json", cwd=folder, env=env)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)["total"]
+        return found["list_usd"], found["list_estimated"], found["saved_usd"]
+
+    before = total()
+    assert float(before[0]) > 0
+    settings = (folder / CONFIG).read_text()
+    (folder / CONFIG).write_text(settings.replace("input = 1\noutput = 4", "input = 100\noutput = 400"))
+    assert total() == before
+    (folder / CONFIG).write_text(settings.split("[prices")[0])
+    assert total() == before

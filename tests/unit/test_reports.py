@@ -16,6 +16,7 @@ from orchestrator.core.errors import InputError
 from orchestrator.core.model import Forecast, JobId, Usage
 from orchestrator.policy.pricing import Tier, TierPrice, rates
 from orchestrator.reports.cost import CostFacts, CostReport, Estimate, cost_report, estimates
+from orchestrator.reports.words import cost_notes
 from orchestrator.store.ledger import Total
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -27,10 +28,10 @@ NONE = Decimal(0)
 def part(
     group: str, model: str, rows: int, usage: Usage, cost: str | Decimal = NONE, *, backend: str = "gpu",
     day: date = TODAY, uncertain: str | Decimal = NONE, wasted: str | Decimal = NONE, estimated: bool = False,
-    unpriced: int = 0,
+    unpriced: int = 0, listed: Decimal | None = None,
 ) -> Total:  # fmt: skip
     sums = [Decimal(each) for each in (cost, uncertain, wasted)]
-    return Total(group, backend, model, day, rows, usage, *sums, estimated, unpriced)
+    return Total(group, backend, model, day, rows, usage, *sums, estimated, unpriced, listed)
 
 
 TOTALS = [
@@ -54,6 +55,21 @@ def reported(by: str, totals: list[Total], compare: str = NANO, **facts: Any) ->
     listed = facts.pop("listed", unlisted)
     given = {"whole": totals, "documents": {}, "estimates": {}, **facts}
     return cost_report(by, CostFacts(totals, **given), compare, listed, NOW)
+
+
+def test_a_booked_list_price_stays_whatever_the_list_says_now() -> None:
+    usage = Usage(2_000_000, 0, 1_000_000)
+    booked = part("legal", "gpt-5-nano", 2, usage, "0.2", listed=Decimal(9))
+    [line] = reported("tag:team", [booked], listed=of_openai).lines
+    assert (line.listed.cost, line.listed.estimated, line.saved) == (9, False, Decimal("8.8"))
+    before = part("legal", "gpt-5-nano", 2, usage, "0.2")
+    report = reported("tag:team", [booked, before], listed=of_openai)
+    assert report.total.listed.cost == Decimal("9.5"), "a row from before has what the list says"
+    words = "rows from before orch booked list prices"
+    assert any(words in told for told in cost_notes(report))
+    assert not any(words in told for told in cost_notes(reported("tag:team", [booked], listed=of_openai)))
+    local = part("legal", "tiny", 2, usage, "0.2")
+    assert not any(words in told for told in cost_notes(reported("tag:team", [local]))), "no list ever had it"
 
 
 def test_groups_are_summed_over_their_models() -> None:
