@@ -79,7 +79,7 @@ def _check(
     if take_back and note is not None:
         raise UsageError("--note: only applies when acknowledging, not to --take-back")
     if everything and names_some:
-        raise UsageError("--all: means all failures of all job files", hint="leave out DOCUMENT and --job, or --all")
+        raise UsageError("--all takes all failures of all job files", hint="leave out DOCUMENT and --job, or --all")
     if not lists and not everything and not names_some:
         raise UsageError("name a DOCUMENT, --job JOB, or --all", hint=_SHOWS)
 

@@ -18,7 +18,7 @@ from orchestrator.store.home_evidence import adopt as go_on
 @click.argument("home_id", metavar="[HOME_ID]", required=False)
 @json_option
 def adopt(home_id: str | None, as_json: bool) -> int:
-    """Go on with this home: with the id HOME_ID if home.id is gone, or in place of the home that it is a copy of.
+    """Use this home: with the id HOME_ID if home.id is gone, or in place of the home that it is a copy of.
 
     The other home of a copy does not send rows any more; stop its daemon first.
     """

@@ -303,7 +303,7 @@ def _key(night: Night) -> str:
 
 
 def _code_of(error: OrchError) -> str:
-    """Return the code of why a night has no job."""
+    """Return the code for a night without a job."""
     match error:
         case OutputError():
             return error.code

@@ -34,7 +34,7 @@ def name_of(kind: str) -> str:
 
 
 def kind_of(data: bytes, kind: str, suffix: str) -> str | None:
-    """Return another kind that the content surely is, though its ending names `kind`; None if there is none.
+    """Return another kind that the content surely is, though its ending names `kind`; None without one.
 
     Text and web pages are read in place of old workbooks and letters, as programs export them so. In place of other
     kinds they are usually the error page of a download.

@@ -23,7 +23,7 @@ _SIGNS = {
     "mover": ("", "^"),
     "munderover": ("", "_", "^"),
 }
-"""What stands before each part of an element."""
+"""Text before each part of an element."""
 _BETWEEN = {"mtr": ", ", "mtable": "; "}
 
 

@@ -266,7 +266,7 @@ def _row(line: Line, texts: list[str], columns: list[_Column]) -> str:
 
 
 def _replaced(lines: list[str], cells: Sequence[Sequence[str]], rows: list[str]) -> list[str]:
-    """Return the lines with the rows in place of lines with the same characters; unchanged without such lines."""
+    """Replace lines by the rows that have the same characters; the other lines stay."""
     wanted = Counter(_solid("".join(cell for line in cells for cell in line)))
     size, begins = wanted.total(), tuple({_solid(line[0])[:4] for line in cells})
     solid = list(map(_solid, lines))

@@ -159,8 +159,8 @@ class Readers:
     def read(self, orders: Iterable[Order]) -> Iterator[Documents]:
         """Yield the documents of each file, or their problems, in the order of the files.
 
-        What is not taken of one before requesting the next is lost. A file that crashes a reader gives a problem in
-        its place; others are unaffected.
+        Take a file's documents before the next file: the rest of them is lost. A file that crashes a reader gives a
+        problem in its place; others are unaffected.
         """
         self._odd = 0
         under_way: deque[tuple[LocalOrder, Task | None]] = deque()

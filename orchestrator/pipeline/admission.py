@@ -31,7 +31,7 @@ HOUR = timedelta(hours=1)
 FIRST_ACCOUNT_PAUSE, ACCOUNT_PAUSE = timedelta(seconds=15), timedelta(minutes=5)
 """Pauses between tries of a refused key or an empty account: the cause may pass, or somebody fixes it."""
 ACCOUNT_PATIENCE = timedelta(minutes=5)
-"""How long a refused account is only noted. After that, it is an error that needs a person."""
+"""Time for which a refused account is only noted. After that, it is an error that needs a person."""
 ACCOUNT_FORGOTTEN = timedelta(days=1)
 SETTLES = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=15), timedelta(minutes=30))
 

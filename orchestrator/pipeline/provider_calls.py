@@ -38,7 +38,7 @@ class ProviderCalls(Protocol):
     def do(self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False) -> Done[T] | None:
         """Return the result of the stage under `key`, or start it if none is under way; None until it is over.
 
-        Raises what the stage raised. Of the stages that are `alone`, a backend runs one at a time.
+        Raises what the stage raised. A backend runs one `alone` stage at a time.
         """
 
     def collect(self, key: str) -> Done[Any] | None:

@@ -1,4 +1,4 @@
-"""How answers ended: complete, at `max_tokens`, withheld, or with a full context window. Pure."""
+"""Ends of answers: complete, at `max_tokens`, withheld, or with a full context window. Pure."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def places(rows: int, wanted: int) -> list[int]:
 
 
 def until(built_at: datetime, deadline: datetime | None) -> datetime | None:
-    """Return when the others go without the canary's results; None if there is no deadline."""
+    """Return when the others go without the canary's results; None without a deadline."""
     return None if deadline is None else built_at + (deadline - built_at) / PART
 
 

@@ -98,7 +98,7 @@ class EndedBatch(Struct, frozen=True):
 
 
 def nothing_until(ended: datetime, late: timedelta | None) -> datetime:
-    """Return until when to look for files of a batch that did nothing by its provider's own word.
+    """Return how long to look for files of a batch of which the provider says that it did nothing.
 
     The provider says three times that there is nothing: counts of zero, no usage, empty files. `late` is the longest
     that its files have ever come after the end, None if no batch has shown it. The wait is at most an hour, also
@@ -108,7 +108,7 @@ def nothing_until(ended: datetime, late: timedelta | None) -> datetime:
 
 
 def nothing(backend: str, rows: int, until: datetime, now: datetime) -> EvidenceVerdict:
-    """Judge if the rows of a batch that did nothing by its provider's own word return; see `nothing_until`."""
+    """Judge if rows return whose batch did nothing, as the provider says; see `nothing_until`."""
     told = f"{backend} says that the batch is completed, with 0 of {number_of(rows, 'row')}, no usage and empty files"
     return EvidenceVerdict() if now >= until else EvidenceVerdict(f"{told}; its rows go back at {until:%a %H:%M} UTC")
 

@@ -17,7 +17,7 @@ from orchestrator.settings.task_spec import Task
 ALIVE = Decimal("0.9")
 """P(rows of a batch find the cache): it must outlive nine of ten batches of this provider twice over."""
 SPARE = 2
-"""How many times as long as a batch usually takes the cache must live."""
+"""Least life of the cache, as a multiple of a batch's usual time."""
 MARK = "cache:"
 """The beginning of `Shard.preflight` of a row that writes a cache."""
 _CODE = ("{{", "{%", "{#")

@@ -45,7 +45,7 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 def text_range(question: str, text: str, without_text: str) -> tuple[int, int]:
     """Return where a document's text stands in a question; `without_text` is the same question without it.
 
-    A prompt may change the text that it places: then the difference between both questions counts.
+    If the prompt changes the text, the text is what differs between both questions.
     """
     start = question.find(text)
     if start >= 0:

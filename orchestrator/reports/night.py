@@ -321,7 +321,7 @@ class NightReport(Struct, frozen=True):
 
     @property
     def running(self) -> Decimal:
-        """What running batches have cost so far, in dollars."""
+        """Cost of running batches so far, in dollars."""
         return sum((job.facts.running for job in self.jobs), Decimal(0))
 
     def to_json(self) -> dict[str, Any]:

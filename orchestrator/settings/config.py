@@ -362,7 +362,7 @@ class Config:
 
     @property
     def unknown_backends(self) -> list[InputError]:
-        """Mistakes in [models]: names for backends that the file does not have. Nobody would ever ask them."""
+        """Mistakes in [models]: names for backends that the file does not have, so they would never be asked."""
         found = [
             ((alias, name) if isinstance(ladder, dict) else (alias, number, name), name)
             for alias, ladder in self.models.items()

@@ -254,7 +254,7 @@ class JobSpec(JobFilePart):
         None, ge=0, le=MAX_BUDGET, description="US dollars an hour late; the deadline then has its price"
     )
     after: str | None = Field(
-        None, min_length=1, description="name or id of a job that has to finish well before this one begins"
+        None, min_length=1, description="name or id of a job that must succeed before this one begins"
     )
     on_late: Literal["finish", "expire"] = Field("finish", description="rows that a missed deadline leaves behind")
     clean: Clean = Field(default_factory=Clean, description="off unless asked for")

@@ -1,4 +1,4 @@
-"""What the tables of orch.toml share: their base class, names of variables, and models of an alias."""
+"""Parts that the tables of orch.toml share: their base class, names of variables, and models of an alias."""
 
 from __future__ import annotations
 

@@ -134,9 +134,9 @@ class Task(JobFilePart):
     )
     check: Literal["quotes", "nonce"] | None = Field(
         None,
-        description="`quotes`: what the answer has under `quote` or `quotes` must stand in the document; in a "
-        "schema, `x-quote: true` says it of one property. `nonce`: the answer gives back a code of its row, so that "
-        "an answer under another row's key is found",
+        description="`quotes`: texts of the answer under `quote` or `quotes` must stand in the document, and those "
+        "under a property with `x-quote: true`. `nonce`: the answer gives back a code of its row, so that an answer "
+        "under another row's key is found",
     )
     extra: dict[str, Any] = Field(default_factory=dict, description="further fields of the request body, as they are")
     retries: int = Field(
@@ -333,7 +333,7 @@ JSON_TYPES = {
     "str": "string", "text": "string", "date": "string", "datetime": "string", "int": "integer", "float": "number",
     "decimal": "number", "bool": "boolean", "list": "array", "dict": "object", "map": "object", "none": "null",
 }  # fmt: skip
-"""What names of types in other languages are called in JSON Schema."""
+"""JSON Schema's names for types of other languages."""
 
 
 def _only(info: ValidationInfo, kind: TaskKind, *, is_set: bool) -> None:

@@ -1,4 +1,4 @@
-"""Rows that were paid for and whose answers are lost, and that nobody has agreed to pay for again."""
+"""Rows that were paid for and whose answers are lost, without consent to pay for them again."""
 
 from __future__ import annotations
 

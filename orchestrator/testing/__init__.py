@@ -106,7 +106,7 @@ def results(desk: Desk, batch: RemoteBatch, shard: str) -> list[dict[str, Any]]:
 
 
 def cancel(desk: Desk, batch: RemoteBatch) -> None:
-    """Cancel a batch, or be told that its provider has no call for that."""
+    """Cancel a batch, or find that its provider has no call for that."""
     try:
         desk.backend.cancel(batch.id)
     except BackendRefused as refusal:

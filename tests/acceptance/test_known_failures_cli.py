@@ -160,7 +160,7 @@ def test_the_exit_code_of_what_only_gives_rows(nights: Nights) -> None:
 BAD_ARGUMENTS = {
     ("acknowledge",): "name a DOCUMENT, --job JOB, or --all",
     ("acknowledge", "documents/good.txt"): "no row of the document 'documents/good.txt' has failed in the newest run",
-    ("acknowledge", "--all", "documents/bad.txt"): "--all: means all failures of all job files",
+    ("acknowledge", "--all", "documents/bad.txt"): "--all takes all failures of all job files",
     ("acknowledge", "--list", "--note", "x"): "--list: only shows failures",
     ("acknowledge", "--take-back", "--all", "--note", "x"): "--note: only applies when acknowledging",
     ("acknowledge", "--job", "none"): "there is no job 'none'",

@@ -153,7 +153,7 @@ class FireworksAPI(HttpAPI):
             return ApiAnswer(json.dumps({"id": batch_id, "status": "cancelled"}).encode(), refusal.headers)
 
     def cancel(self, batch_id: str) -> None:
-        """Delete a job if none of its rows has run. Another job goes on: a deletion would lose paid answers."""
+        """Delete a job if none of its rows has run. Another job continues: a deletion would lose paid answers."""
         path = path_of(self._jobs, batch_id)
         if not has_begun(lenient.mapping(self._get(path).json())):
             self._answer(self._http.delete(path))

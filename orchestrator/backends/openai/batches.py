@@ -176,7 +176,7 @@ class OpenAIBatches:
             return Sighting(undecided=undecided, is_blank=is_blank)
         # A live or completed batch is better than a failed or cancelled one.
         first, *doubles = sorted(found, key=lambda one: one.status in (BatchStatus.FAILED, BatchStatus.CANCELLED))
-        # If its id cannot be asked now, it is ours all the same: the list shows it.
+        # If its id cannot be asked now, it is still ours: the list shows it.
         with suppress(BackendError):
             if self.retrieve(first.id) is None:
                 told = f"the list shows batch {first.id} of this shard, but does not know it by its id yet"

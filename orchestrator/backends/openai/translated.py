@@ -65,7 +65,7 @@ class TranslatedBatches(OpenAIBatches):
         self._translate = translate
 
     def upload(self, path: Path, name: str) -> str:
-        """Refuse a batch of which some rows cannot be sent, and too few can."""
+        """Refuse a batch with too few rows that can be sent."""
         if (least := self._profile.limits.min_rows) > 1:
             counts = Counter[bool]()
             with path.open("rb") as source:

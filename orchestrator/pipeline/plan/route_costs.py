@@ -279,7 +279,7 @@ class Prospects:
 
     @cached_property
     def later_cost(self) -> Cost | None:
-        """Cost of the `later` rows; None if like the open rows'. Answers of a stronger model cost more."""
+        """Cost of the `later` rows; None if they cost as much as the open rows. A stronger model costs more."""
         models = models_of(self._config, self._job)
         # Shapes count tokens, for which a vocabulary is loaded: only if a stronger model may be asked.
         if not any(above(part.model, models) for part in self._open):

@@ -384,7 +384,7 @@ class UnknownBatches:
         return facts_of(batch, now) | {"submitted_at": min(batch.created_at or now, now)}
 
     def _made(self, job: Job, handle: BackendHandle, batch: RemoteBatch, number: int) -> Shard:
-        """Return a new shard for the batch, with this number or else its former one if that is free."""
+        """Return a new shard for the batch, with its former number if that is free, else with this one."""
         _, _, tagged = (batch.shard or "").rpartition(".")
         if tagged.isdigit() and int(tagged) >= number:
             number = int(tagged)

@@ -35,7 +35,7 @@ _CALLED = {listed: name for name, listed in _PRICED_AS.items()}
 
 
 class Structured(StrEnum):
-    """How a server is asked for JSON. Answers are always checked against the task's schema."""
+    """Way to ask a server for JSON. Answers are always checked against the task's schema."""
 
     JSON_SCHEMA = "json_schema"  # the server enforces the schema
     JSON_OBJECT = "json_object"  # the server enforces JSON; the schema is in the prompt

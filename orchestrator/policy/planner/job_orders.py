@@ -11,7 +11,7 @@ from orchestrator.policy.planner.stints import unfinished, waits_for_answers
 from orchestrator.policy.planner.types import Claim, Cost, Decision, Open, Option, Running, SynchronousOption, Terms
 
 OVERDUE_SHARE = 0.5
-"""An overdue cancel is expected to take this share of its age more."""
+"""Further time that an overdue cancel is expected to take, as a share of its age."""
 MIN_WANTED_SHARE = 0.05
 """A shard moves as a whole, so only if this share of its rows is wanted elsewhere."""
 

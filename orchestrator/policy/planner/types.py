@@ -46,7 +46,7 @@ class BatchOption(Struct, frozen=True):
     With probability `slips`, it takes far longer. `kept` is the share of unfinished rows that a cancelled batch has
     done; less before the median turnaround. `room` is the quota of enqueued rows (None: no limit); other jobs use
     `behind` of it. A batch has at least `least` rows, and expires after `window` seconds. The provider has not
-    answered for `silent` seconds. Rows given up at a provider that never `cancels` are paid for all the same.
+    answered for `silent` seconds. Rows given up at a provider that never `cancels` are still paid for.
     `objection` is the reason not to send rows, or None.
     """
 
@@ -190,7 +190,7 @@ class Refusal(Struct, frozen=True):
 class Reroute(Struct, frozen=True):
     """Batches that still run at `at` are cancelled, and their leftovers go `to` these backends, cheapest first.
 
-    `needed` is the P(a reroute is necessary).
+    `needed` is the probability that a reroute becomes necessary.
     """
 
     at: datetime

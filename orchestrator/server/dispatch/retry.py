@@ -12,7 +12,7 @@ from orchestrator.core.refusal_words import refuses_request
 
 
 class End(StrEnum):
-    """How an attempt at a row ended."""
+    """End of an attempt at a row."""
 
     ANSWERED = "answered"  # an HTTP answer of JSON; its status decides
     UNREACHABLE = "unreachable"  # no connection: says nothing about the row
@@ -24,7 +24,7 @@ class End(StrEnum):
 
 
 class Action(StrEnum):
-    """What to do with the row."""
+    """Action for the row."""
 
     KEEP = "keep"  # write the answer as the row's result
     RETRY = "retry"  # try again after `delay`

@@ -1,4 +1,4 @@
-"""schedules, their nights, and what was told of them"""
+"""schedules, their nights and sent reports"""
 
 from __future__ import annotations
 
