@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from orchestrator.documents import compound
 from orchestrator.documents.office import OLE
 from orchestrator.documents.workbook_repair import ERRORS, MOST_CELLS
+from orchestrator.documents.workbook_scripts import write_scripts
 
 _HEAD = struct.Struct("<HH")
 _BOUNDARIES = (0x0009, 0x0209, 0x0409, 0x0809)  # records that begin a sheet
@@ -38,8 +39,9 @@ _BLANK = frozenset((0x00BE, 0x0201, 0x0208))
 def repaired(data: bytes) -> bytes:
     """Return the workbook as the library can read it; unchanged if it can already.
 
-    The used rows of sparse sheets are moved together. Long texts that formulas give become one record each, and
-    errors become texts. Errors that were typed in are lost: their records have no room for a text.
+    The used rows of sparse sheets are moved together. Long texts that formulas give become one record each, errors
+    become texts, and raised and lowered digits stay apart. Errors that were typed in are lost: their records have no
+    room for a text.
     Raises what `olefile` and `struct` raise for damage.
     """
     name, stream = _workbook(data)
@@ -48,7 +50,8 @@ def repaired(data: bytes) -> bytes:
     sparse = [at for at in _sheets(stream) if _is_sparse(stream, at)]
     is_wide = stream[4:6] != _EXCEL_5
     has_formats = not is_wide and _write_formats(stream)
-    changes = (_join_texts(stream), _write_errors(stream, is_wide=is_wide), has_formats, sparse)
+    has_scripts = is_wide and write_scripts(stream, list(_records(stream, 0)))
+    changes = (_join_texts(stream), _write_errors(stream, is_wide=is_wide), has_formats, has_scripts, sparse)
     if not any(changes):
         return data
     for at in sparse:

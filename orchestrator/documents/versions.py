@@ -27,7 +27,7 @@ READERS: Mapping[str, int] = {
     "pdf": 8,
     "pptx": 5,
     "rtf": 4,
-    "sheets": 12,
+    "sheets": 13,
     "svg": 3,
     "text": 4,
     "xml": 3,

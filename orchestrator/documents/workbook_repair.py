@@ -15,12 +15,14 @@ import struct
 import zipfile
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from xml.sax.saxutils import quoteattr
 
 from orchestrator.documents.encoding import bom_of, wide_without_bom
 from orchestrator.documents.office_package import Package, Relation
 from orchestrator.documents.scripts import lowered, raised
 from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.workbook_scripts import binary_fonts, binary_texts
 
 MOST_CELLS = 5_000_000
 """Cells of a sheet's rectangle. A cell takes 32 bytes in the library, and as many again as a Python object."""
@@ -28,6 +30,7 @@ _BINARY_SHEETS = re.compile(r"xl/(worksheets|macrosheets)/[^/]+\.bin", re.IGNORE
 _SHEETS = re.compile(r"xl/(worksheets|macrosheets)/[^/]+\.xml", re.IGNORECASE)
 _RELATIONS, _WORKBOOK, _BINARY = "xl/_rels/workbook.xml.rels", "xl/workbook.xml", "xl/workbook.bin"
 _BINARY_RELATIONS = "xl/_rels/workbook.bin.rels"
+_BINARY_SHARED, _BINARY_STYLES = "xl/sharedstrings.bin", "xl/styles.bin"
 _PLACES = {
     "chartsheet": "chartsheets/sheet{}", "dialogsheet": "dialogsheets/sheet{}", "sharedStrings": "sharedStrings",
     "styles": "styles", "worksheet": "worksheets/sheet{}", "xlIntlMacrosheet": "worksheets/sheet{}",
@@ -140,6 +143,8 @@ def _repair_of(part: str, package: Package) -> Callable[[bytes], bytes] | None:
         return _REPAIRS[name]
     if name == _SHARED:
         return _repaired_texts
+    if name == _BINARY_SHARED and package.holds(_BINARY_STYLES):
+        return lambda texts: _with_binary_scripts(texts, package.whole(_BINARY_STYLES))
     if name not in _TEXTS:
         return None
     head = package.head(part, _HEAD)
@@ -174,6 +179,13 @@ def _with_script(run: re.Match[bytes]) -> bytes:
         return run[0]
     change = raised if kind[1] == b"super" else lowered
     return run[1] + change(run[2].decode()).encode("ascii", "xmlcharrefreplace")
+
+
+def _with_binary_scripts(texts: bytes, styles: bytes) -> bytes:
+    with suppress(IndexError, struct.error):  # damaged: the library may read it all the same
+        fonts = binary_fonts(_binary_records(styles))
+        return binary_texts(texts, _binary_records(texts), fonts) if fonts else texts
+    return texts
 
 
 def _repaired_relations(relations: bytes) -> bytes:

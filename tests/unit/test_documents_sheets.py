@@ -261,7 +261,22 @@ def binary_errors() -> bytes:
     return binary_workbook(cells + binary_record(6, struct.pack("<II", 2, 0) + binary_text("kept")), bytes(8))
 
 
-def binary_workbook(cells: bytes, about: bytes) -> bytes:
+def binary_scripts() -> bytes:
+    """A binary workbook with raised and lowered digits in its shared texts."""
+
+    def rich(text: str, *runs: tuple[int, int]) -> bytes:
+        places = struct.pack("<I", len(runs)) + b"".join(struct.pack("<HH", *run) for run in runs)
+        return binary_record(19, bytes((bool(runs),)) + binary_text(text) + (places if runs else b""))
+
+    texts = rich("1,2003 m", (0, 0), (5, 1), (6, 0)) + rich("CO2", (2, 2)) + rich("plain 42") + rich("106", (2, 1))
+    fonts = b"".join(binary_record(43, struct.pack("<4H", 200, 0, 400, script) + bytes(17)) for script in (0, 1, 2))
+    texts = binary_record(159, struct.pack("<II", 4, 4)) + texts + binary_record(160)
+    fonts += binary_record(617, struct.pack("<I", 1)) + binary_record(47, bytes(16)) + binary_record(618)
+    cells = b"".join(binary_record(7, struct.pack("<III", column, 0, column)) for column in range(4))
+    return binary_workbook(cells, bytes(8), sharedStrings=texts, styles=fonts)
+
+
+def binary_workbook(cells: bytes, about: bytes, **parts: bytes) -> bytes:
     """A binary workbook with one row; `about` are the first numbers of its sheet's description."""
     text, record = binary_text, binary_record
     sheet = record(156, about + text("rId1") + text("S"))
@@ -283,6 +298,7 @@ def binary_workbook(cells: bytes, about: bytes) -> bytes:
             "xl/_rels/workbook.bin.rels": related("rId1", "worksheet", "worksheets/sheet1.bin"),
             "xl/workbook.bin": whole,
             "xl/worksheets/sheet1.bin": rows,
+            **{f"xl/{name}.bin": part for name, part in parts.items()},
         }
     )
 
@@ -335,6 +351,65 @@ def old_workbook(
     return compound({stream: whole.ljust(8192, b"\0")})
 
 
+def old_scripts(*texts: tuple[str, int, list[tuple[int, int]]], cut: int = 8224) -> bytes:
+    """A workbook of Excel 97-2003 with texts in one row: characters, bytes of each, and runs of place and font.
+
+    Fonts 1 and 5 raise, 2 lowers. A record of texts ends after `cut` bytes, and a text goes on in the next.
+    """
+
+    def record(kind: int, data: bytes) -> bytes:
+        return struct.pack("<HH", kind, len(data)) + data
+
+    scripts = [0, 1, 2, 0, 1]
+    fonts = b"".join(record(0x31, struct.pack("<5H", 200, 0, 0, 400, script) + bytes(6)) for script in scripts)
+    pieces = [struct.pack("<II", len(texts), len(texts))]
+    for text, width, runs in texts:
+        pieces[-1] += struct.pack("<HB", len(text), (width > 1) | 8 * bool(runs))
+        pieces[-1] += struct.pack("<H", len(runs)) if runs else b""
+        data = text.encode("utf-16-le" if width > 1 else "latin-1")
+        while data:
+            room = max(cut - len(pieces[-1]), 0) // width * width
+            pieces[-1] += data[:room]
+            data = data[room:]
+            pieces += [bytes((width > 1,))] if data else []
+        pieces[-1] += b"".join(struct.pack("<HH", *run) for run in runs)
+    shared = b"".join(record(0x3C if number else 0xFC, piece) for number, piece in enumerate(pieces))
+    cells = b"".join(record(0xFD, struct.pack("<HHHI", 0, column, 0, column)) for column in range(len(texts)))
+    return old_workbook({(1, 0): 7.0}, more=cells, first=fonts + shared)
+
+
+SCRIPTS_OF_OLD = [
+    ("1,2003 m", 1, [(0, 0), (5, 1), (6, 0)]),
+    ("1,2004", 1, [(5, 5)]),
+    ("CO2", 1, [(2, 2)]),
+    ("5€3", 2, [(2, 1)]),
+    ("5€106", 2, [(2, 3), (4, 1)]),
+    ("4th", 1, [(1, 1)]),
+    ("plain 42", 1, []),
+]
+
+
+@pytest.mark.parametrize("cut", [8224, 40, 17])
+def test_raised_and_lowered_digits_of_old(cut: int) -> None:
+    """A text of one byte a character has no room for ⁴, and a font's number is one more from the fifth on."""
+    assert text_of(old_scripts(*SCRIPTS_OF_OLD, cut=cut)) == (
+        "## S\n1,200³ m | 1,200^4 | CO_2 | 5€³ | 5€10⁶ | 4th | plain 42\n7"
+    )
+
+
+@pytest.mark.parametrize("length", [8_100, 8_213, 20_000, 70_000])
+@pytest.mark.parametrize("width", [1, 2])
+def test_raised_digits_of_old_behind_a_text_of_several_records(length: int, width: int) -> None:
+    long = "x" * (length // 2)
+    found = text_of(old_scripts((long, width, []), ("1,2003", 1, [(5, 1)]), (long, width, []), ("end", 1, [])))
+    assert found == f"## S\n{long} | 1,200³ | {long} | end\n7"
+
+
+def test_formats_behind_the_end_of_a_text_of_old_harm_nothing() -> None:
+    whole = old_scripts(("1,2003", 1, [(9, 1)]), ("24", 1, [(1, 1), (0, 77), (9, 2)]), ("x", 1, []))
+    assert text_of(whole) == "## S\n1,2003 | 24 | x\n7"
+
+
 def long_text(text: str, *, is_wide: bool) -> bytes:
     """The records of a formula that gives a text of more than a record."""
     data = text.encode("utf-16-le" if is_wide else "latin-1")
@@ -381,6 +456,7 @@ def test_a_long_text_of_a_formula_of_old(is_wide: bool) -> None:
         (lambda: in_utf_16("utf-16-be"), "## A\ngrößer | 1.5"),
         (before_release, "## A\none | two\nthree"),
         (binary_before_release, "## S\nfrom 2006"),
+        (binary_scripts, "## S\n1,200³ m | CO₂ | plain 42 | 10⁶"),
         (binary_errors, "## S\n#N/A | #DIV/0! | kept"),
         (without_part, "## A\nx"),
         (merged, "## S\na | b"),
@@ -401,6 +477,7 @@ def test_a_long_text_of_a_formula_of_old(is_wide: bool) -> None:
         "utf-16-be",
         "before release",
         "binary before release",
+        "binary scripts",
         "binary errors",
         "without part",
         "merged",
