@@ -116,8 +116,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.write(head + body)
         else:
             self._transport.writelines((head, body))
-            if not self._transport.get_write_buffer_size():
-                payload.sent()
+        if not self._transport.get_write_buffer_size():
+            payload.sent()
 
     def give_up(self, error: ExchangeError | None = None) -> None:
         """Close the connection at once; its request, if any, ends with the error."""
