@@ -22,7 +22,9 @@ BODY_MEMORY = 192 * MB
 SMALL_PART = 4
 """The room of small bodies is the budget divided by this."""
 SHARE = 0.5
-"""The part of a room that one tenant may take if keys are required, which leaves space for other tenants."""
+"""The part of what other tenants leave of a room that one tenant may take if keys are required. So some space is left
+for the next tenant, however many have taken theirs.
+"""
 LARGE_FILE = 16 * MB
 LARGE_CHECKS = 2
 """Number of large input files that are checked at once; one tenant may have half of them."""
@@ -64,7 +66,7 @@ class RoomShare:
 
 
 class Room:
-    """Room for `most` bytes together, with at most `share` of them for one owner; first come, first served.
+    """Room for `most` bytes together; first come, first served. An owner has at most `share` of what others leave.
 
     A body larger than its owner's share waits until that owner has no other body here. A body larger than the room
     waits until the room is empty.
@@ -72,7 +74,7 @@ class Room:
 
     def __init__(self, most: int, share: float = 1.0, wait: float | None = WAIT_SECONDS) -> None:
         self.most = most
-        self._share = int(most * share)
+        self._share = share
         self._wait = wait
         self._held: dict[str, int] = {}
         self._waiting: deque[tuple[str, int, asyncio.Future[RoomShare]]] = deque()
@@ -131,7 +133,7 @@ class Room:
     def _take(self, owner: str, size: int) -> RoomRefusal | None:
         """Take bytes if there is room, or return why not."""
         held = self._held.get(owner, 0)
-        if held and held + size > self._share:
+        if held and held + size > self._share * (self.most - self.taken + held):
             return RoomRefusal.SHARE
         if self.taken + size > self.most:
             return RoomRefusal.ROOM

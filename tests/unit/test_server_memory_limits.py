@@ -71,6 +71,15 @@ def test_who_has_had_his_share_lets_others_pass() -> None:
     run(live)
 
 
+def test_some_space_is_left_for_the_next_owner_however_many_have_taken_theirs() -> None:
+    room = Room(1000, share=0.5)
+    for owner in range(8):
+        while room.hold(str(owner), 1) is None:
+            pass
+        assert room.hold("next", 1) is None
+        room.free("next", 1)
+
+
 def test_a_body_larger_than_the_room_has_it_alone_and_is_not_passed_for_ever() -> None:
     async def live() -> None:
         room = Room(10, share=0.5)
@@ -91,7 +100,7 @@ def test_a_body_larger_than_a_share_is_the_only_one_of_its_owner() -> None:
     async def live() -> None:
         room = Room(10, share=0.5)
         place = await room.take("a", 8)
-        assert (room.hold("a", 1), room.hold("b", 2), room.hold("b", 1)) == (
+        assert (room.hold("a", 1), room.hold("b", 2), room.hold("c", 1)) == (
             RoomRefusal.SHARE,
             None,
             RoomRefusal.ROOM,
