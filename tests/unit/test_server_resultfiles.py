@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from orchestrator.server.dispatch.results import MAX_WAITING_BYTES, ResultFile, Writer
 from orchestrator.server.dispatch.torn_result_lines import cut_torn_tail, recover
+from orchestrator.server.memory_limits import Room
 
 
 def line(custom_id: str) -> bytes:
@@ -169,6 +170,26 @@ def test_it_says_when_there_is_room_again(tmp_path: Path) -> None:
 
     asyncio.run(write())
     assert told == [False]
+
+
+def test_lines_with_a_room_share_hold_up_no_other_rows(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    async def write() -> None:
+        heavy, light = (ResultFile(tmp_path / f"{name}.jsonl", told.extend) for name in ("heavy", "light"))
+        room, writer = Room(4 * MAX_WAITING_BYTES), Writer()
+        for _ in range(2):
+            place = await room.take("one", 2 * MAX_WAITING_BYTES)
+            writer.put(heavy, b" " * (2 * MAX_WAITING_BYTES), "heavy", place)
+        writer.put(light, line("a"), "light")
+        assert not writer.is_full
+        await writer.close()
+        assert (writer.is_full, writer.waiting_bytes, room.taken) == (False, 0, 0)
+        heavy.close()
+        light.close()
+
+    asyncio.run(write())
+    assert told == ["light", "heavy", "heavy"]
 
 
 TORN = {

@@ -11,6 +11,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ PIECE_BYTES = 1024 * 1024
 """Lines are joined to pieces of about this size; a longer line is written by itself."""
 GROUP_SECONDS = 0.02
 RETRY_SECONDS = 1.0
+_placed_bytes = attrgetter("placed_bytes")
 
 
 class ResultFile:
@@ -37,6 +39,8 @@ class ResultFile:
         self.notes: list[Any] = []
         self.places: list[RoomShare] = []
         """The room shares of the waiting lines."""
+        self.placed_bytes = 0
+        """Bytes of the waiting lines that have a room share."""
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         self.durable = os.fstat(self._fd).st_size
         os.lseek(self._fd, self.durable, os.SEEK_SET)
@@ -80,6 +84,7 @@ class Writer:
         """Called when it is no longer full."""
         self._waiting: dict[ResultFile, None] = {}
         self.waiting_bytes = 0
+        self._placed_bytes = 0
         self.problem: str | None = None
         self._was_full = False
         self._wake = asyncio.Event()
@@ -89,8 +94,11 @@ class Writer:
 
     @property
     def is_full(self) -> bool:
-        """True if no more results should be produced until some are written."""
-        return self.waiting_bytes > MAX_WAITING_BYTES or self.problem is not None
+        """True if no more results should be produced until some are written.
+
+        Lines with a room share do not count: their room bounds them, and they must not hold up other tenants.
+        """
+        return self.waiting_bytes - self._placed_bytes > MAX_WAITING_BYTES or self.problem is not None
 
     def put(self, file: ResultFile, line: bytes, note: object, place: RoomShare | None = None) -> None:
         """Queue one line (without newline); `file.report` gets its `note` once it is durable.
@@ -100,13 +108,15 @@ class Writer:
         if place is not None:
             place.is_handed_on = True
             file.places.append(place)
+            file.placed_bytes += len(line) + 1
+            self._placed_bytes += len(line) + 1
         if not file.lines:
             self._waiting[file] = None
             self._wake.set()
         file.lines.append(line)
         file.notes.append(note)
         self.waiting_bytes += len(line) + 1
-        if self.waiting_bytes > MAX_WAITING_BYTES:
+        if self.is_full:
             self._was_full = True
 
     async def close(self) -> None:
@@ -123,7 +133,8 @@ class Writer:
             # Rows that end within one window share a sync; the wait ends early only to close.
             await self._pause(RETRY_SECONDS if self.problem else GROUP_SECONDS)
             problem = None
-            for file in list(self._waiting):
+            # Short lines first: another tenant's long ones take longer to write.
+            for file in sorted(self._waiting, key=_placed_bytes):
                 problem = await self._write(file) or problem
             self.problem = problem
             if self._waiting:
@@ -143,17 +154,20 @@ class Writer:
         del self._waiting[file]
         lines, notes = file.lines, file.notes
         places, file.places = file.places, []
+        placed_bytes, file.placed_bytes = file.placed_bytes, 0
         file.lines, file.notes = [], []
         loop = asyncio.get_running_loop()
         written, error = await loop.run_in_executor(self._thread, _append, file, lines)
         self.waiting_bytes -= sum(map(len, lines[:written])) + written
         if error is None:
+            self._placed_bytes -= placed_bytes
             file.report(notes)
             del lines
             for place in places:
                 place.give_back()
             return None
         file.places = places + file.places
+        file.placed_bytes += placed_bytes
         file.lines = lines[written:] + file.lines
         file.notes, notes = notes[written:] + file.notes, notes[:written]
         self._waiting[file] = None
