@@ -37,8 +37,9 @@ def fitted(settings: Settings, files: int) -> Settings:
     """
     free = max(0, files - OTHER_FILES)
     upstreams = max(1, len(settings.upstreams), settings.most_upstreams)
-    rows = min(settings.max_concurrency, max(LEAST_ROWS, free // 4 // upstreams))
+    rows = min(settings.most_in_flight, max(LEAST_ROWS, free // 4 // upstreams))
     connections = (free - rows * upstreams) // 3
     most = min(settings.max_connections, max(LEAST_CONNECTIONS, connections))
     calls = min(settings.max_calls, max(1, most // 4))
-    return replace(settings, max_concurrency=rows, max_connections=most, max_calls=calls)
+    at_once = min(settings.max_concurrency, rows)
+    return replace(settings, max_concurrency=at_once, most_in_flight=rows, max_connections=most, max_calls=calls)

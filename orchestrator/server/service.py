@@ -238,6 +238,7 @@ class Service:
             api_key=api_key or settings.api_key,
             timeout=settings.request_timeout,
             ceiling=settings.max_concurrency,
+            most_in_flight=settings.most_in_flight,
             clock=time.monotonic,
             learned=min(measured, default=learned.get(url)),
             rate_limiter=RateLimiter(*rates) if settings.paid or any(rates) else None,

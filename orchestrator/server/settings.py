@@ -9,6 +9,8 @@ from msgspec import Struct, field
 from orchestrator.core.connections import PATIENCE, ClientTimeouts
 from orchestrator.server.memory_limits import BODY_MEMORY
 
+MOST_IN_FLIGHT = 16_384
+
 
 class Settings(Struct, frozen=True):
     """Sizes are in bytes, times in seconds. With `dispatch=False` the server serves and cancels, but sends no row.
@@ -26,6 +28,10 @@ class Settings(Struct, frozen=True):
     request_timeout: float = 600.0
     retry_delay: float = 0.5
     max_concurrency: int = 1024
+    most_in_flight: int = MOST_IN_FLIGHT
+    """Rows of one upstream in flight, with those whose answers wait for room: beyond `max_concurrency`, they leave
+    their slots to other tenants.
+    """
     measured_limits: Mapping[str, int] = field(default_factory=dict)
     """The best concurrency that a bench found for an upstream of each model, used as its first limit."""
     body_memory: int = BODY_MEMORY

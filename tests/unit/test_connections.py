@@ -221,9 +221,9 @@ def test_answers_that_nobody_reads_have_no_more_memory_than_there_is(clock: Loop
 def test_connections_and_rows_fit_into_the_files_that_may_be_open(files: int, upstreams: int) -> None:
     urls = tuple(f"http://gpu{number}" for number in range(upstreams))
     found = fitted(Settings(upstreams=urls), files)
-    rows = found.max_concurrency * upstreams
+    rows = found.most_in_flight * upstreams
     assert LEAST_CONNECTIONS <= found.max_connections <= 4096
-    assert LEAST_ROWS <= found.max_concurrency <= 1024
+    assert LEAST_ROWS <= found.max_concurrency <= min(1024, found.most_in_flight)
     assert 0 < found.max_calls <= found.max_connections // 4
     if files >= 512:
         # What is left is for the files of batches.

@@ -216,3 +216,24 @@ def test_a_batch_whose_row_has_no_room_is_passed_over_and_keeps_its_turn() -> No
     assert turn() is None
     is_full = False
     assert [turn(), turn(), turn()] == ["large", "large", None]
+
+
+def test_a_tenant_that_may_have_no_row_is_asked_once_and_keeps_its_turn() -> None:
+    batches = [Rows(f"a{number}", 1, tenant="a") for number in range(50)]
+    fair, asked, may = of(*batches, Rows("b", 9, tenant="b")), list[str](), set("b")
+
+    def take(rows: Rows) -> Rows | None:
+        asked.append(rows.name)
+        if rows.tenant not in may:
+            raise KeepsTurnError(of_tenant=True)
+        return rows.take()
+
+    def turn() -> str | None:
+        fair.wake()
+        found = fair.take("x", take, lambda rows: rows.size)
+        return None if found is None else found.name
+
+    assert [turn() for _ in range(9)] == ["b"] * 9
+    assert len(asked) <= 18
+    may.add("a")
+    assert [turn() for _ in range(51)] == [*(batch.name for batch in batches), None]

@@ -70,6 +70,22 @@ def test_a_published_rate_is_not_searched_for(
     assert upstream(clock, RateLimiter(rate), learned).room() == limit
 
 
+def test_answers_that_wait_for_room_take_slots_of_their_own_tenant_alone(clock: Clock) -> None:
+    one = Upstream("http://upstream/v1", api_key=None, timeout=5.0, ceiling=4, clock=clock, most_in_flight=9)
+    for _ in range(4):
+        one.begin(clock.now)
+    one.unread.update(a=3, b=1)
+    assert (one.inflight, one.at_work) == (4, 0), "its limit is learned from rows that it works on"
+    assert [one.has_slot(beside, "a") for beside in (4, 5)] == [True, False]
+    assert [one.has_slot(beside, "b") for beside in (6, 7)] == [True, False]
+    assert [one.has_slot(beside, "c") for beside in (7, 8)] == [True, False]
+    one.unread.update(d=7)
+    assert [one.has_slot(beside, "c") for beside in (8, 9)] == [True, False], "more than files may be open for"
+    for tenant in "aaabddddddd":
+        one.reads(tenant)
+    assert (one.has_slot(3), one.has_slot(4), dict(one.unread)) == (True, False, {})
+
+
 def test_without_rates_nothing_waits(clock: Clock) -> None:
     free = upstream(clock)
     free.heard(None, GOOD, 0.0)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from orchestrator.server.dispatch.in_flight import Work
 from orchestrator.server.dispatch.payload import Payload
+from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.memory_limits import Room, RoomRefusal, Rooms, RoomShare
 
 UNCOUNTED_ROW = 4096
@@ -17,8 +18,10 @@ class BodyMemory:
     """The rooms of a server, as its dispatcher uses them."""
 
     def __init__(self, rooms: Rooms, on_room: Callable[[], None]) -> None:
-        """`on_room` is called when there is room again after a row was not admitted."""
-        self._rooms = rooms
+        """`on_room` is called when rows may start: there is room again after a row was not admitted, or an answer
+        waits for room and leaves its slot to other tenants.
+        """
+        self._rooms, self._on_room = rooms, on_room
         rooms.small.on_free = rooms.large.on_free = on_room
 
     def admit(self, work: Work, full: list[Room]) -> bool:
@@ -44,21 +47,26 @@ class BodyMemory:
         if room is not None:
             room.free(work.source.tenant, min(work.size, room.most))
 
-    def ask(self, tenant: str, size: int) -> asyncio.Future[RoomShare]:
-        """Ask for a place for a body of a tenant."""
-        return self._rooms.for_body(size).ask(tenant, size)
+    def ask(self, tenant: str, size: int, upstream: Upstream) -> asyncio.Future[RoomShare]:
+        """Ask for a place for an answer of an upstream; while it waits, its slot there is free for other tenants."""
+        granted = self._rooms.for_body(size).ask(tenant, size)
+        if not granted.done():
+            upstream.unread[tenant] += 1
+            granted.add_done_callback(lambda _: upstream.reads(tenant))
+            self._on_room()
+        return granted
 
 
 class RowPayload(Payload):
     """A row's body to send: its room is freed once it is sent, and its answer asks for a place."""
 
-    __slots__ = ("_memory", "_work")
+    __slots__ = ("_memory", "_upstream", "_work")
 
-    def __init__(self, content: bytes, memory: BodyMemory, work: Work) -> None:
-        self.content, self._memory, self._work = content, memory, work
+    def __init__(self, content: bytes, memory: BodyMemory, work: Work, upstream: Upstream) -> None:
+        self.content, self._memory, self._work, self._upstream = content, memory, work, upstream
 
     def sent(self) -> None:
         self._memory.release(self._work)
 
     def ask(self, size: int) -> asyncio.Future[RoomShare]:
-        return self._memory.ask(self._work.source.tenant, size)
+        return self._memory.ask(self._work.source.tenant, size, self._upstream)

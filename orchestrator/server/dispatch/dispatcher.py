@@ -100,11 +100,11 @@ class Dispatcher:
     def _start_one(self, upstream: Upstream) -> bool:
         if (
             not self._takes_rows(upstream)
-            or upstream.workers >= upstream.room()
+            or not upstream.has_slot(upstream.workers)
             or not self._alarms.may_ask(upstream)
         ):
             return False
-        work = self._take(upstream)
+        work = self._take(upstream, upstream.workers)
         if work is None:
             return False
         self._start(upstream, work)
@@ -193,7 +193,8 @@ class Dispatcher:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _take(self, upstream: Upstream) -> Work | None:
+    def _take(self, upstream: Upstream, beside: int) -> Work | None:
+        """Return the next row for an upstream, beside that many rows there."""
         if self._suspects and not self._suspects_out:
             suspects = (
                 each for each in self._suspects if each.source.is_stopping or self._suits(each.source, upstream)
@@ -212,6 +213,8 @@ class Dispatcher:
         full: list[Room] = []
 
         def take(source: RowSource) -> Work | None:
+            if upstream.unread and not upstream.has_slot(beside, source.tenant):
+                raise KeepsTurnError(of_tenant=True)
             try:
                 work = source.take(upstream, elsewhere) if self._suits(source, upstream) else None
             except Exception:
@@ -246,11 +249,12 @@ class Dispatcher:
                 finally:
                     if work.held is not None:
                         self._memory.release(work)
-                if not self._takes_rows(upstream) or upstream.workers > upstream.room():
+                others = upstream.workers - 1
+                if not self._takes_rows(upstream) or not upstream.has_slot(others):
                     return
                 if not self._enabled or self._paused() or not self._alarms.may_ask(upstream):
                     return
-                work = self._take(upstream)
+                work = self._take(upstream, others)
                 if work is not None:
                     self._count(upstream, work)
         finally:
@@ -323,7 +327,7 @@ class Dispatcher:
             log.exception("a row could not be sent for an internal error")
             source.refuse(work, INTERNAL)
         else:
-            return RowPayload(body, self._memory, work)
+            return RowPayload(body, self._memory, work, upstream)
         return None
 
     def _end(

@@ -32,7 +32,14 @@ class WaitingBatch(Protocol):
 
 
 class KeepsTurnError(Exception):
-    """A batch's row has no room now: the batch is passed over and keeps its turn."""
+    """A batch's row has no room now: the batch is passed over and keeps its turn.
+
+    `of_tenant` says that no other batch of its tenant could give a row either.
+    """
+
+    def __init__(self, *, of_tenant: bool = False) -> None:
+        super().__init__()
+        self.of_tenant = of_tenant
 
 
 S = TypeVar("S", bound=WaitingBatch)
@@ -174,8 +181,10 @@ class Fair(Generic[S]):
         while tenant.batches:
             try:
                 found = take(tenant.batches[0].source)
-            except KeepsTurnError:
+            except KeepsTurnError as error:
                 self._passed.append((tenant, heapq.heappop(tenant.batches)))
+                if error.of_tenant:
+                    return None
                 continue
             if found is not None:
                 return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from orchestrator.server.dispatch.rate_limiter import RateLimiter, Ticket
 from orchestrator.server.dispatch.retry import End
 from orchestrator.server.dispatch.stats import Stats, TimeShare
 from orchestrator.server.logs import plain_url, told
+from orchestrator.server.settings import MOST_IN_FLIGHT
 
 if TYPE_CHECKING:
     import aiohttp
@@ -63,6 +65,7 @@ class Upstream:
         account_seconds: float = 60.0,
         models: Sequence[str] = (),
         aliases: Aliases | None = None,
+        most_in_flight: int = MOST_IN_FLIGHT,
     ) -> None:
         self.url = url
         self.shown = plain_url(url)
@@ -76,6 +79,9 @@ class Upstream:
         # No answer takes much longer than a minute, so at most a minute's requests are in flight at once.
         self.limiter = ConcurrencyLimiter(ceiling, learned, START if rate is None else max(START, int(rate)))
         self.workers = 0
+        self.unread: Counter[str] = Counter()
+        """Rows of each tenant whose answers have come, but wait for room in memory."""
+        self._most_in_flight = most_in_flight
         self.time_share = TimeShare(clock())
         self.interactive = 0
         self.stats = Stats()
@@ -140,6 +146,11 @@ class Upstream:
         return self.time_share.rows
 
     @property
+    def at_work(self) -> int:
+        """Number of rows that it works on: not those whose answers wait here, which say nothing about its limit."""
+        return self.time_share.rows - self.unread.total()
+
+    @property
     def http(self) -> aiohttp.ClientSession:
         """The connection pool for passed-through requests; it sends the upstream's key."""
         if self._session is None:
@@ -177,6 +188,20 @@ class Upstream:
         """Return how many rows may be in flight now."""
         room = self.limiter.room(self.clock(), self.interactive)
         return min(room, 1) if self.on_trial else room
+
+    def has_slot(self, beside: int, tenant: str | None = None) -> bool:
+        """True if a row of a tenant may be in flight beside that many; with None, of some tenant.
+
+        An answer that waits for room counts only against its own tenant: the upstream has done its work.
+        """
+        done = 0
+        if self.unread:
+            done = self.unread.total() - (0 if tenant is None else self.unread[tenant])
+        return beside < self._most_in_flight and beside - done < self.room()
+
+    def reads(self, tenant: str) -> None:
+        """Note that an answer of a tenant no longer waits for room."""
+        self.unread -= Counter((tenant,))
 
     def wait(self) -> float:
         """Return the seconds until its rates allow a further row; 0 if they do now."""
@@ -282,7 +307,7 @@ class Upstream:
     def answered(self, now: float, seconds: float) -> bool:
         """Note a row's end, that many seconds after it was sent; True if more rows may be in flight than before."""
         before = self.limiter.limit
-        self.limiter.completed(now, self.inflight + 1, seconds)
+        self.limiter.completed(now, self.at_work + 1, seconds)
         return self.limiter.limit > before
 
     def well(self, sent_at: float, *, is_success: bool = True) -> bool:
@@ -354,7 +379,7 @@ class Upstream:
         await asyncio.sleep(GROWING_SECONDS if self.limiter.growing or not self.inflight else SETTLED_SECONDS)
 
     async def _look(self) -> None:
-        self.limiter.observe(self.clock(), self.inflight, await self._read_gauges())
+        self.limiter.observe(self.clock(), self.at_work, await self._read_gauges())
 
     async def _probe(self) -> bool:
         try:
