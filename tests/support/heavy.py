@@ -63,8 +63,7 @@ async def _serve(given: argparse.Namespace) -> None:
             if is_post:
                 await asyncio.sleep(given.seconds)
             known = head["path"].endswith("/models")
-            _write(writer, 200 if is_post or known else 404, answer if is_post else MODELS, given.chunked)
-            await writer.drain()
+            await _write(writer, 200 if is_post or known else 404, answer if is_post else MODELS, given.chunked)
 
     server = await asyncio.start_server(one, "127.0.0.1", 0)
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
@@ -82,14 +81,16 @@ async def _head(reader: asyncio.StreamReader) -> dict[str, str]:
     return {"method": method, "path": path, **{name.lower(): value for name, _, value in named}}
 
 
-def _write(writer: asyncio.StreamWriter, status: int, body: bytes, chunked: bool) -> None:
+async def _write(writer: asyncio.StreamWriter, status: int, body: bytes, chunked: bool) -> None:
     length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(body)
     writer.write(b"HTTP/1.1 %d OK\r\nContent-Type: application/json\r\n%b\r\n\r\n" % (status, length))
     for start in range(0, len(body), BLOCK):
         block = body[start : start + BLOCK]
         writer.write(b"%x\r\n%b\r\n" % (len(block), block) if chunked else block)
+        await writer.drain()  # a whole long answer would be copied at once, and hold up every other one
     if chunked:
         writer.write(b"0\r\n\r\n")
+    await writer.drain()
 
 
 def main() -> None:
