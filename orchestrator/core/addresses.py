@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -12,6 +13,8 @@ from orchestrator.core.extras import install_line
 from orchestrator.core.storages import KEYS
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+USUAL = ("https", "http", "s3", "gs", "az", "sftp")
+"""Schemes of the storages that are used most."""
 _EXTRAS = {
     "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure",
     "sftp": "sftp", "ssh": "sftp",
@@ -52,7 +55,9 @@ def address_problem(address: str) -> AddressProblem | None:
     try:
         get_filesystem_class(parts.scheme)
     except ValueError:
-        return AddressProblem(f"{parts.scheme}:// is not a storage that fsspec supports")
+        near = get_close_matches(parts.scheme, USUAL, 1)
+        cure = f"did you mean {near[0]}://?" if near else f"such as {', '.join(f'{one}://' for one in USUAL)}"
+        return AddressProblem(f"{parts.scheme}:// is not a storage that fsspec supports", cure)
     except ImportError as error:
         extra = _EXTRAS.get(parts.scheme)
         hint = install_line(extra) if extra else str(error)

@@ -42,10 +42,20 @@ class TooCostly(Exception):
 
 
 def meant_by(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the schema that a mapping without any keyword was probably meant to be; None for a schema."""
+    """Return the schema that a mapping without any keyword was probably meant to be; None for a schema.
+
+    OpenAI's `response_format` has the schema itself under `schema`.
+    """
     unknown = [key for key in schema if key not in ANNOTATIONS and not key.startswith("x-")]
     if not unknown or any(key in CHECKING or key.startswith("$") for key in schema):
         return None
+    if isinstance(inner := schema.get("schema"), Mapping) and {*schema} <= {
+        "name",
+        "strict",
+        "schema",
+        "description",
+    }:
+        return dict(inner)
     names = {name: {"type": kind} if isinstance(kind, str) else kind for name, kind in schema.items()}
     return {"type": "object", "properties": names, "required": list(names)}
 

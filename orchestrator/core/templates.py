@@ -34,6 +34,7 @@ _CODE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 _STEPS = (nodes.Name, nodes.Getattr, nodes.Getitem, nodes.Filter, nodes.Test, nodes.Compare, nodes.Not, nodes.And,
           nodes.Or, nodes.CondExpr, nodes.Slice)  # fmt: skip
 _PLAIN_NODES = (*_STEPS, nodes.Template, nodes.Output, nodes.TemplateData, nodes.Const, nodes.Operand, nodes.If)
+_OTHERS = (nodes.Include, nodes.Extends, nodes.Import, nodes.FromImport)
 _PLAIN_FILTERS = frozenset(
     ("abs", "capitalize", "count", "d", "default", "e", "escape", "first", "float", "int", "last", "length", "lower",
      "string", "title", "tojson", "trim", "upper")
@@ -122,7 +123,12 @@ def _environment() -> SandboxedEnvironment:
 def _compiled(source: str) -> tuple[Compiled, frozenset[str]]:
     environment = _environment()
     try:
-        return environment.from_string(source), frozenset(meta.find_undeclared_variables(environment.parse(source)))
+        tree = environment.parse(source)
+        if (other := next(tree.find_all(_OTHERS), None)) is not None:
+            raise TemplateProblem(
+                "it takes in another template, and there is none: write its text here", other.lineno
+            )
+        return environment.from_string(source), frozenset(meta.find_undeclared_variables(tree))
     except TemplateSyntaxError as error:
         raise TemplateProblem(_short(error.message or "broken"), error.lineno) from None
     except _COMPILING as error:

@@ -159,6 +159,15 @@ class LocalBackend(TimedBackend):
 ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,79}$")]
 
 
+def _flags(options: tuple[str, ...]) -> tuple[str, ...]:
+    """Raise ValueError for options that do not begin with a flag: vLLM takes the first for the name of a model."""
+    if options and not options[0].startswith("-"):
+        raise ValueError('begins without a flag: write options = ["--max-model-len", "8192"]')
+    if any(re.match(r"--?[\w-]+\s", option) for option in options):
+        raise ValueError('holds a flag and its value in one text: write them apart, as "--max-model-len", "8192"')
+    return options
+
+
 class EngineModel(Strict):
     """A model of a fleet: a folder, a file or a name on the Hub. `options` are vLLM's own.
 
@@ -168,7 +177,7 @@ class EngineModel(Strict):
     model: str = Field(min_length=1)
     tensor_parallel: int = Field(1, ge=1, le=64)
     swap: Literal["stop", "sleep"] = "stop"
-    options: tuple[str, ...] = ()
+    options: Annotated[tuple[str, ...], AfterValidator(_flags)] = ()
 
 
 class FleetBackend(TimedBackend):
@@ -270,7 +279,7 @@ class ClusterModel(Strict):
     placement: Literal["pack", "spread"] = "pack"
     engines: Annotated[tuple[int, int], BeforeValidator(engine_counts)] = (0, 1)
     cost_per_hour: Dollars
-    options: tuple[str, ...] = ()
+    options: Annotated[tuple[str, ...], AfterValidator(_flags)] = ()
 
 
 class RayBackend(FleetBackend):

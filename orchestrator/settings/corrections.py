@@ -50,7 +50,11 @@ OTHER_WORDS: Mapping[str, str] = {
     "column": "text_column", "text_field": "text_column", "text": "text_column", "content_column": "text_column",
     "text_columns": "text_column", "key_column": "id_column", "messages": "prompt", "json": "schema",
     "limit": "amount", "processes": "workers", "in": "input", "out": "output", "email": "email_to",
-    "slack": "webhook_env", "zone": "tz", "timezone": "tz", "time_zone": "tz",
+    "slack": "webhook_env", "zone": "tz", "timezone": "tz", "time_zone": "tz", "temp": "temperature",
+    "response_model": "schema", "json_mode": "schema", "metadata": "tags", "results": "output", "result": "output",
+    "cost_limit": "budget", "max_spend": "budget", "max_budget": "budget", "columns": "text_column",
+    "id": "id_column", "chunk_size": "part_tokens", "chunk_overlap": "overlap_tokens", "overlap": "overlap_tokens",
+    "completion": "output", "to": "email_to", "recipients": "email_to", "webhook_url": "webhook_env",
 }  # fmt: skip
 """Our names of fields, by their names in other tools."""
 MISSING: Mapping[str, str] = {
@@ -60,6 +64,8 @@ MISSING: Mapping[str, str] = {
     "tasks": "the questions:  tasks: [{id: NAME, model: ALIAS, prompt: …}]",
     "name": "what the job is called:  name: letters",
     "base_url": 'the address of the API:  base_url = "https://HOST/v1"',
+    "models": 'the models that it starts:  [backends.NAME.models.ALIAS]  model = "FOLDER_OR_NAME"',
+    "amount": "dollars for each period:  amount = 50",
     "from": 'the address that sends:  from = "orch@example.org"',
     "input": "dollars for a million tokens:  input = 2.50",
 }
@@ -94,6 +100,49 @@ ELSEWHERE: Mapping[str, str] = {
     ),
     "format": "the file's ending says it:  output: {path: FILE.csv}",
     "timeout": "`request_timeout` of a backend in orch.toml; `deadline` says when the job is due",
+    **dict.fromkeys(
+        ("base_url", "api_base", "host", "upstreams"),
+        'addresses are in orch.toml:  [backends.local]  upstreams = ["http://HOST:8000/v1"]',
+    ),
+    "url": "the address of a source is its path:  path: https://…",
+    **dict.fromkeys(("ext", "extension", "file_types", "suffixes"), 'write patterns:  include: ["*.txt", "*.pdf"]'),
+    "ocr": "write  render: ocr  at the source",
+    **dict.fromkeys(
+        ("image", "images", "vision"), "write  render: image  at a source: its pages are sent as pictures"
+    ),
+    "pages": "leave it out: all pages are read; `max_document_tokens` of a task cuts long documents",
+    **dict.fromkeys(("stream", "n", "best_of"), "leave it out: each request has one answer, which comes as a whole"),
+    **dict.fromkeys(
+        (
+            "top_k",
+            "min_p",
+            "repetition_penalty",
+            "frequency_penalty",
+            "presence_penalty",
+            "logit_bias",
+            "tools",
+            "tool_choice",
+        ),
+        "fields of a provider's API belong into `extra`:  extra: {NAME: …}",
+    ),
+    **dict.fromkeys(("prompt_file", "prompt_path"), "write the question itself into `prompt`: no other file is read"),
+    **dict.fromkeys(("depends_on", "needs"), "tasks are independent; a job may come after another:  after: NAME"),
+    **dict.fromkeys(("if", "when", "condition"), "`sources: [NAME]` says which documents a task is for"),
+    **dict.fromkeys(("window", "completion_window"), "`deadline` says when the job is due: orch chooses the window"),
+    **dict.fromkeys(
+        ("every", "interval", "daily", "at"), "`orch schedule add FILE --cron …` says when a job file runs"
+    ),
+    **dict.fromkeys(
+        ("on_error", "fail_fast", "max_errors", "continue_on_error"),
+        "leave it out: a failed row ends no job; `canary: {max_failed: 0.25}` stops a bad one early",
+    ),
+    **dict.fromkeys(
+        ("env", "environment", "variables", "vars", "params"), "write the values: a job file has no variables"
+    ),
+    **dict.fromkeys(
+        ("append", "mode"), "leave it out: a run writes all its rows anew; `partition: night` keeps each"
+    ),
+    **dict.fromkeys(("description", "comment", "version"), "write it as a comment:  # …"),
     "examples": "write examples into `prompt` or `system`",
     "role": "write `system: …` beside `prompt: …`; a task has no other messages",
 }
@@ -106,6 +155,37 @@ NOT_HERE: Mapping[str, str] = {
     "server": "`orch serve HOST:PORT` is the Batch API alone; a local backend needs no port",
     "serve": "`orch serve HOST:PORT` is the Batch API alone; a local backend needs no port",
     "include": "orch.toml is one file: write its tables here",
+    **dict.fromkeys(
+        ("base_url", "url", "api_base", "host", "port", "address", "endpoint"),
+        'write the address of the server:  upstreams = ["http://HOST:8000/v1"]',
+    ),
+    **dict.fromkeys(
+        ("rpm", "tpm", "requests_per_minute", "tokens_per_minute", "rate_limit"),
+        "leave it out: orch learns limits from the answers; `max_concurrency` bounds the rows in flight",
+    ),
+    **dict.fromkeys(
+        ("max_retries", "retries"),
+        "leave it out: orch sends rows again by itself, within `patience` at a local backend",
+    ),
+    **dict.fromkeys(
+        ("deployment", "deployment_name"),
+        "a deployment is named as the model:  models: {ALIAS: {BACKEND: DEPLOYMENT}}",
+    ),
+    "api_version": "leave it out: the /openai/v1/ address needs none",
+    "currency": "leave it out: prices are in dollars",
+    "prompt": "write dollars for a million tokens:  input = 2.50",
+    "input_cost_per_token": "write dollars for a million tokens:  input = 2.50",
+    "output_cost_per_token": "write dollars for a million tokens:  output = 10.00",
+    "ocr": "write  render: ocr  at a source of the job file",
+    "webhook_url": "`webhook_env` in [reports] names the variable that holds the address",
+    "log_level": "`orch up` logs to stderr, and to engine.log in its home",
+    **dict.fromkeys(
+        ("default_backend", "backend"), "leave it out: orch chooses; `allow` of a job file limits the choice"
+    ),
+    **dict.fromkeys(
+        ("openai", "anthropic", "azure", "gemini", "mistral", "vllm", "local"),
+        "a backend is a table of its own:  [backends.NAME]",
+    ),
     "orch": "write its keys at the top of the file, without a table",
     "hours": 'hours are for engines that orch starts:  kind = "engines"',
     "input_per_1k": "write dollars for a million tokens:  input = 2.50",
@@ -121,7 +201,9 @@ KINDS: Mapping[str, str] = {
     "vllm": '"local" (it runs already) or "engines" (orch starts it)',
     "ollama": '"local"', "llama.cpp": '"local"', "sglang": '"local"', "hosted": '"openai"',
     "azure_openai": '"azure"', "azure-openai": '"azure"', "groq": '"openai" with a `base_url`',
-    "openrouter": '"sync"', "realtime": '"sync"', "flex": '"sync"',
+    "litellm": '"sync" with a `base_url`', "batch": '"openai"', "tgi": '"local"', "aws": '"bedrock"',
+    "vertexai": '"vertex"', "vertex-ai": '"vertex"', "vertex_ai": '"vertex"', "google-vertex": '"vertex"',
+    "aistudio": '"gemini"', "openrouter": '"sync"', "realtime": '"sync"', "flex": '"sync"',
     **{kind: f'"{kind}"' for kind in ("local", "engines", "ray", "sync")},
 }  # fmt: skip
 """The kind of backend that a word stands for, beside the kinds of hosted backends."""
@@ -132,12 +214,14 @@ _SHAPES: Mapping[str, str] = {
     "tags": "write  tags: {KEY: VALUE}",
     "labels": "write a list of labels, or  {LABEL: when it fits}",
     "models": "write  models: {ALIAS: MODEL}",
+    "extra": "write  extra: {NAME: VALUE}",
     "long": "write  long: {reduce: Make one answer of these.}",
 }
 """Forms of mappings that a single value cannot stand for."""
 _TABLES: Mapping[str, str] = {
     "batch": "write  batch = {input = 1.25, output = 5.00}",
     "backends": "name each by its table:  [backends.NAME]",
+    "smtp": 'write  smtp = {host = "smtp.example.org", from = "orch@example.org"}',
     "gpus": 'it belongs above the tables of its models, into [backends.NAME]:  gpus = "0-3"',
 }
 """Forms of tables that a single value cannot stand for."""
@@ -150,6 +234,8 @@ def of_value(problem: Mapping[str, Any], *, is_toml: bool) -> str | None:
     match kind:
         case "int_parsing" | "float_parsing" | "decimal_parsing" | "int_from_float" | "decimal_type":
             return _number(value, text, kind)
+        case "int_type" | "float_type" if isinstance(value, list):
+            return "write one number; for several, write a task for each"
         case "bool_parsing" | "bool_type":
             return f"write {_FLAGS.get(text.lower(), 'true or false')}"
         case "string_type" if isinstance(value, int | float | bool):
@@ -217,7 +303,9 @@ def of_shape(name: str, value: Any, wanted: str, bare: str | None, *, is_toml: b
         return cure
     if is_toml and bare is None:
         return f"name the table:  [{name.rpartition('.')[0]}.NAME]" if "." in name else None
-    if name.startswith("tasks["):
+    if name == "allow" and isinstance(value, list):
+        return "write  allow: {backends: [NAME]}"
+    if re.fullmatch(r"tasks\[\d+\]", name):
         return "write  - id: NAME, and below it `model` and `prompt`"
     if name.endswith("]") and bare is not None:
         return f"write  - {bare}: …"
@@ -239,14 +327,21 @@ def of_unknown(name: str, value: Any, known: list[str], elsewhere: Mapping[str, 
 
     `elsewhere` maps fields of other parts of the file to the part that has them.
     """
-    meant = OTHER_WORDS.get(name.lower(), "")
-    near = [meant] if meant in known else get_close_matches(name.lower(), known, 1, 0.6 if value is not None else 0.8)
+    if not is_job_file and name.partition(".")[0] in known:
+        return f"write  [{name}], without quotes"
+    meant, lower = OTHER_WORDS.get(name.lower(), ""), name.lower()
+    cure = (ELSEWHERE if is_job_file else NOT_HERE).get(lower)
+    least = 0.6 if value is not None else 0.8
+    # A field that is known elsewhere is only misspelt if it is very near.
+    near = [meant] if meant in known else get_close_matches(lower, known, 1, least if cure is None else 0.85)
     if near:
         return f"did you mean {near[0]!r}?"
     if is_job_file and value is None and "id" in known:
         return f"a task is named by its id:  - id: {name}"
-    if (cure := (ELSEWHERE if is_job_file else NOT_HERE).get(name.lower())) is not None:
+    if cure is not None:
         return cure
+    if not is_job_file and {"options", "tensor_parallel"} <= {*known}:
+        return f'flags of vLLM belong into options:  options = ["--{name.replace("_", "-")}", "…"]'
     if name[:1].isdigit() and not is_job_file:
         return 'put a name with dots in quotes:  [prices."gpt-4.1"]'
     if (place := elsewhere.get(name)) is not None:

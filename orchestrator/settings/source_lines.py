@@ -194,6 +194,8 @@ def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> 
             message = "must not be empty"
         case "unknown_kind":
             place, hint = (*place, "kind"), corrections.of_kind(problem["input"])
+        case "string_type" if place[:1] == ("models",) and len(place) == 3:
+            hint = "its keys are backends, with the model's name at each; settings belong into a task"
         case _:
             hint = corrections.of_value(problem, is_toml=is_toml)
     return InputError(message, file=file, line=line_of(place, lines), field=spell(place) or None, hint=hint)
@@ -265,7 +267,8 @@ def _inside(annotation: Any) -> Any:
     if any(_tags(arg) for arg in get_args(annotation)):
         return annotation
     if get_origin(annotation) in (Union, UnionType):
-        return next((arg for arg in get_args(annotation) if _is_model(arg) or get_origin(arg) is not None), None)
+        kinds = (_inside(arg) if get_origin(arg) is Annotated else arg for arg in get_args(annotation))
+        return next((arg for arg in kinds if _is_model(arg) or get_origin(arg) is not None), None)
     return annotation
 
 

@@ -53,12 +53,15 @@ def yaml_hint(lines: Sequence[str], number: int, problem: str) -> str | None:
             return cure
     if before.count("{") + before.count("[") > before.count("}") + before.count("]"):
         return "close the brace or bracket of the line above"
+    if problem.startswith("expected ',' or") and problem.endswith("'<scalar>'"):
+        return "put a comma between the entries in braces or brackets"
     if (found := _YAML_PAIR.fullmatch(here)) and found[3][0] in "[{":
         return _IN_BRACES
     if (found := _YAML_PAIR.fullmatch(here)) and (": " in found[3] or found[3].endswith(":") or " #" in found[3]):
         return _quote(found)
     deep, above = (len(line) - len(line.lstrip(" -")) for line in (here, before))
-    if here.strip() and before.strip() and abs(deep - above) == 1:
+    is_deeper = deep > above and problem.startswith("mapping values are not allowed")
+    if here.strip() and before.strip() and (abs(deep - above) == 1 or is_deeper):
         return f"indented by {deep} where the line above is by {above}: align them"
     if problem == _NO_COLON:
         return "write `field: value`, or indent the text as the line above it in its block"
@@ -129,6 +132,20 @@ def toml_hint(line: str, problem: str) -> str | None:
         return "leave out the comma before the }"
     if problem.startswith(("Invalid hex", "Unescaped '\\\\'")) or _WINDOWS_PATH.search(line):
         return "write paths with / , or in single quotes: in double quotes, \\ begins an escape"
+    if problem.startswith("Expected ']'") and (found := re.match(r"\s*(\[+)\s*([\w.-]+)\s*$", line)):
+        return f"close the bracket:  {found[1]}{found[2]}{']' * len(found[1])}"
+    if found := re.match(r"\s*([\w.-]+)\s*(?:==|=\s*=)\s*", line):
+        return f"write one equals sign:  {found[1]} = …"
+    if found := re.fullmatch(r"\s*([\w.-]+)\s*=\s*(?:#.*)?", line):
+        return f"nothing follows the equals sign: write  {found[1]} = VALUE, or leave the line out"
+    if found := re.fullmatch(r"\s*([\w.-]+)\s*=\s*[-+]?0+(\d+(?:\.\d+)?)\s*", line):
+        return f"write  {found[1]} = {found[2]}, without the 0 in front"
+    if found := re.match(r"\s*([\w.-]+)\s*=\s*(?:os\.|process\.env|getenv|env\()", line):
+        return f'name the variable alone:  {found[1]} = "OPENAI_API_KEY"'
+    if re.fullmatch(r"[^#\"']*=\s*\{\s*(?:#.*)?", line):
+        return "a table in braces stands in one line; write  [NAME.KEY]  and its keys below it instead"
+    if problem.startswith("Expected '='") and "=" not in line and (found := re.match(r"\s*([\w.-]+)\s+\S", line)):
+        return f"write  {found[1]} = VALUE"
     if problem.startswith("Unclosed array"):
         return "close the list of a line above with ]"
     if re.fullmatch(r"\s*\[+[^\]\"']*\s[^\]\"']*\]+\s*", line):

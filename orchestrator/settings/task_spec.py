@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -258,9 +260,13 @@ class Task(JobFilePart):
             except SchemaError as error:
                 place = ".".join(map(str, error.path))
                 last = next((part for part in reversed(error.path) if isinstance(part, str)), "")
-                meant = JSON_TYPES.get(str(error.instance)) if last == "type" else None
+                meant = JSON_TYPES.get(str(error.instance).lower()) if last == "type" else None
                 hint = f"; did you mean {meant!r}?" if meant else SCHEMA_SHAPES.get(last, "")
-                told = f"{place + ': ' if place else ''}{error.message}{hint}"
+                message = error.message
+                if last == "type" and isinstance(error.instance, str):
+                    message = f"{error.instance!r} is not a type"
+                    hint = hint or _type_hint(error.instance)
+                told = f"{place + ': ' if place else ''}{message}{hint}"
                 raise ValueError(f"is not a JSON Schema: {told}") from None
             _check_references(value)
             unmarked(value)
@@ -329,11 +335,31 @@ SCHEMA_SHAPES = {
     "items": "; write one schema:  {type: string}",
 }
 """Forms of the values of keywords."""
+_TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 JSON_TYPES = {
     "str": "string", "text": "string", "date": "string", "datetime": "string", "int": "integer", "float": "number",
     "decimal": "number", "bool": "boolean", "list": "array", "dict": "object", "map": "object", "none": "null",
 }  # fmt: skip
 """JSON Schema's names for types of other languages."""
+
+
+def _type_hint(written: str) -> str:
+    """Return a cure for a `type` that JSON Schema does not have, by the notations of other languages."""
+    bare = written.removesuffix("?").removeprefix("Optional[").removesuffix("]")
+    if written == "json_schema":
+        return "; write the schema itself, without OpenAI's `json_schema` around it"
+    if written == "enum":
+        return "; leave `type` out and write  enum: [A, B]"
+    if written == "any":
+        return "; leave `type` out: any value fits then"
+    if written.endswith("?") or written.startswith("Optional["):
+        return f"; write  type: [{JSON_TYPES.get(bare.lower(), bare)}, 'null']"
+    if found := re.fullmatch(r"(?i)(?:list|array)[\[<](\w+)[\]>]|(\w+)\[\]", written):
+        inner = (found[1] or found[2]).lower()
+        return f"; write  type: array, items: {{type: {JSON_TYPES.get(inner, inner)}}}"
+    if near := get_close_matches(written.lower(), _TYPES, 1):
+        return f"; did you mean {near[0]!r}?"
+    return f"; types are {', '.join(_TYPES)}"
 
 
 def _only(info: ValidationInfo, kind: TaskKind, *, is_set: bool) -> None:

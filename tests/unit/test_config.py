@@ -100,7 +100,11 @@ def test_the_databases_timeout_is_a_number_of_seconds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a = 1\nhome = ", ":2: is not valid TOML: Invalid value"),
+        (
+            "a = 1\nhome = ",
+            ":2: is not valid TOML: Invalid value\n"
+            "  hint: nothing follows the equals sign: write  home = VALUE, or leave the line out",
+        ),
         ("home = 5", ":1: home: Input should be a valid string\n  hint: put it in quotes"),
     ],
     ids=["broken", "no string"],
@@ -319,12 +323,19 @@ BAD = {
         FLEET + 'gpus = "0-2"\n' + MODELS,
         ":1: backends.gpu: model large takes 2 GPUs; `gpus` has 3, not a multiple",
     ),
-    "a fleet without models": (FLEET, ":1: backends.gpu.models: is required"),
+    "a fleet without models": (
+        FLEET,
+        ":1: backends.gpu.models: is required\n"
+        '  hint: the models that it starts:  [backends.NAME.models.ALIAS]  model = "FOLDER_OR_NAME"',
+    ),
     "a zone that is none": (
         '[reports]\ntz = "Europe/Berln"\n',
         ":2: reports.tz: 'Europe/Berln' is not a time zone; did you mean Europe/Berlin?",
     ),
-    "broken": ("a = 1\nb = = 2\n", ":2: is not valid TOML: Invalid value"),
+    "broken": (
+        "a = 1\nb = = 2\n",
+        ":2: is not valid TOML: Invalid value\n  hint: write one equals sign:  b = …",
+    ),
     "a text without quotes": (
         "home = /data\n",
         ':1: is not valid TOML: Invalid value\n  hint: write  home = "/data"',

@@ -138,8 +138,7 @@ BAD = {
     ),
     "a type of Python's": (
         GOOD.replace(TASK, f"{TASK}    schema: {{properties: {{end: {{type: str}}}}}}\n"),
-        ":7: tasks[0].schema: is not a JSON Schema: properties.end.type: 'str' is not valid under any of the given "
-        "schemas; did you mean 'string'?",
+        ":7: tasks[0].schema: is not a JSON Schema: properties.end.type: 'str' is not a type; did you mean 'string'?",
     ),
     "a schema that checks nothing": (
         GOOD.replace(TASK, f"{TASK}    schema: {{end_date: string, title: string}}\n"),
@@ -200,7 +199,7 @@ BAD = {
     "a schema that is none": (
         GOOD.replace(TASK, TASK + "    schema: {properties: {a: {type: strnig}}}\n"),
         ":7: tasks[0].schema: is not a JSON Schema: properties.a.type: "
-        "'strnig' is not valid under any of the given schemas",
+        "'strnig' is not a type; did you mean 'string'?",
     ),
     "a schema that refers to nothing": (
         GOOD.replace(TASK, TASK + '    schema: {items: {$ref: "#/$defs/x"}}\n'),

@@ -329,7 +329,7 @@ def _joined(mistakes: Sequence[OrchError]) -> OrchError:
     return first
 
 
-_FILE_NAME = re.compile(r"[\w./\\-]+\.(txt|md|jinja2?|j2|ya?ml|json)")
+_FILE_NAME = re.compile(r"(?:@|file:/*)?[\w./\\-]+\.(txt|md|jinja2?|j2|ya?ml|json)")
 
 
 def _warnings(path: Path, spec: JobSpec, read: _Read) -> Iterator[str]:
