@@ -65,6 +65,7 @@ _CELL = re.compile(rb"""(<(?:\w+:)?c\b[^>]*?\sr=["'])([A-Z]{1,3})(\d{1,7})""")
 _EMPTY_ROW = re.compile(rb"<(?:\w+:)?row\b[^>]*/>")
 _MERGED_WHOLE = re.compile(rb"""<(?:\w+:)?mergeCell\b[^>]*?ref=(["'])(?:[A-Z]+:[A-Z]+|\d+:\d+)\1[^>]*/>""")
 """Columns or rows merged as a whole, at which the library stops."""
+_BINARY_ROW, _BINARY_BLANK, _BINARY_CELLS, _BINARY_DIMENSIONS = 0, 1, range(2, 12), 148
 _BUNDLE_SHEET, _CELL_ERROR, _CELL_TEXT, _FORMULA_ERROR = 156, 3, 6, 11
 ERRORS = {
     0x00: "#NULL!", 0x07: "#DIV/0!", 0x0F: "#VALUE!", 0x17: "#REF!", 0x1D: "#NAME?", 0x24: "#NUM!", 0x2A: "#N/A",
@@ -210,15 +211,51 @@ def _repaired_binary(workbook: bytes) -> bytes:
 
 
 def _repaired_binary_sheet(sheet: bytes) -> bytes:
+    sheet = _without_binary_errors(sheet) if _BINARY_ERROR.search(sheet) else sheet
+    return _without_empty_binary(sheet) if _is_sparse_binary(sheet) else sheet
+
+
+def _without_binary_errors(sheet: bytes) -> bytes:
     """Replace errors by texts: both begin with column and format."""
-    if _BINARY_ERROR.search(sheet) is None:
-        return sheet
     out = bytearray()
     for kind, record, whole in _binary_records(sheet):
         if kind in (_CELL_ERROR, _FORMULA_ERROR) and (text := ERRORS.get(record[8])) is not None:
             data = record[:8] + struct.pack("<I", len(text)) + text.encode("utf-16-le")
             out += bytes((_CELL_TEXT, len(data))) + data
         else:
+            out += whole
+    return bytes(out)
+
+
+def _is_sparse_binary(sheet: bytes) -> bool:
+    """True if its rectangle is too large, as the sheet states its size."""
+    for kind, record, _ in _binary_records(sheet):
+        if kind == _BINARY_DIMENSIONS:
+            first, last, left, right = struct.unpack_from("<4I", record)
+            return bool((last - first + 1) * (right - left + 1) > MOST_CELLS)
+        if kind == _BINARY_ROW:
+            break
+    return False
+
+
+def _without_empty_binary(sheet: bytes) -> bytes:
+    """Do the same as `_without_empty`."""
+    row, used = 0, set[tuple[int, int]]()
+    for kind, record, _ in _binary_records(sheet):
+        if kind == _BINARY_ROW:
+            (row,) = struct.unpack_from("<I", record)
+        elif kind in _BINARY_CELLS:
+            used.add((row, *struct.unpack_from("<I", record)))
+    rows, columns = (sorted({place[axis] for place in used}) for axis in (0, 1))
+    _check_size(rows, columns)
+    row_of, column_of = ({old: struct.pack("<I", new) for new, old in enumerate(one)} for one in (rows, columns))
+    out = bytearray()
+    for kind, record, whole in _binary_records(sheet):
+        if kind in (_BINARY_ROW, *_BINARY_CELLS):
+            new = (column_of if kind else row_of).get(*struct.unpack_from("<I", record))
+            if new is not None:  # a row with cells
+                out += whole[: len(whole) - len(record)] + new + record[4:]
+        elif kind != _BINARY_BLANK:
             out += whole
     return bytes(out)
 
@@ -295,12 +332,7 @@ def _without_empty(sheet: bytes) -> bytes:
     cells = {(found[2], found[3]) for found in _CELL.finditer(sheet)}
     columns = sorted({_number(name) for name, _ in cells})
     rows = sorted({int(number) for _, number in cells})
-    if len(rows) * len(columns) > MOST_CELLS:
-        raise ExtractionError(
-            DocumentProblem.TOO_LARGE,
-            f"A sheet of it has {len(rows):,} rows and {len(columns):,} columns with anything in them, more than "
-            f"{MOST_CELLS:,} cells; split it, or exclude it.",
-        )
+    _check_size(rows, columns)
     place = {letters_of(column): letters_of(at) for at, column in enumerate(columns, 1)}
 
     def row(number: bytes) -> bytes:
@@ -309,6 +341,15 @@ def _without_empty(sheet: bytes) -> bytes:
     sheet = _EMPTY_ROW.sub(b"", sheet)
     sheet = _CELL.sub(lambda found: found[1] + place[found[2]] + row(found[3]), sheet)
     return _ROW.sub(lambda found: found[1] + row(found[2]), sheet)
+
+
+def _check_size(rows: list[int], columns: list[int]) -> None:
+    if len(rows) * len(columns) > MOST_CELLS:
+        raise ExtractionError(
+            DocumentProblem.TOO_LARGE,
+            f"A sheet of it has {len(rows):,} rows and {len(columns):,} columns with anything in them, more than "
+            f"{MOST_CELLS:,} cells; split it, or exclude it.",
+        )
 
 
 _REPAIRS = {_RELATIONS: _repaired_relations, _WORKBOOK: _repaired_workbook, _BINARY: _repaired_binary}

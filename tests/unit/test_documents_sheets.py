@@ -276,13 +276,22 @@ def binary_scripts() -> bytes:
     return binary_workbook(cells, bytes(8), sharedStrings=texts, styles=fonts)
 
 
-def binary_workbook(cells: bytes, about: bytes, **parts: bytes) -> bytes:
+def binary_stray(row: int, column: int) -> bytes:
+    """A binary workbook with a cell far from the others, and a formatted one without content beside it."""
+    cell = binary_record(6, struct.pack("<II", 0, 0) + binary_text("here"))
+    far = binary_record(0, struct.pack("<I", row) + bytes(21)) + binary_record(1, struct.pack("<II", column // 2, 0))
+    far += binary_record(6, struct.pack("<II", column, 0) + binary_text("far"))
+    blank = binary_record(0, struct.pack("<I", row // 2) + bytes(21)) + binary_record(1, struct.pack("<II", 0, 0))
+    return binary_workbook(cell + blank + far, bytes(8), size=struct.pack("<4I", 0, row, 0, column))
+
+
+def binary_workbook(cells: bytes, about: bytes, size: bytes = bytes(16), **parts: bytes) -> bytes:
     """A binary workbook with one row; `about` are the first numbers of its sheet's description."""
     text, record = binary_text, binary_record
     sheet = record(156, about + text("rId1") + text("S"))
     whole = record(131) + record(143) + sheet + record(144) + record(132)
     cell = record(0, bytes(25)) + cells
-    rows = record(129) + record(148, bytes(16)) + record(145) + cell + record(146) + record(130)
+    rows = record(129) + record(148, size) + record(145) + cell + record(146) + record(130)
     kinds = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/"
 
     def related(ident: str, kind: str, to: str) -> str:
@@ -456,6 +465,8 @@ def test_a_long_text_of_a_formula_of_old(is_wide: bool) -> None:
         (lambda: in_utf_16("utf-16-be"), "## A\ngrößer | 1.5"),
         (before_release, "## A\none | two\nthree"),
         (binary_before_release, "## S\nfrom 2006"),
+        (lambda: binary_stray(1_048_575, 16_383), "## S\nhere\n | far"),
+        (lambda: binary_stray(3, 2), "## S\nhere\n |  | far"),
         (binary_scripts, "## S\n1,200³ m | CO₂ | plain 42 | 10⁶"),
         (binary_errors, "## S\n#N/A | #DIV/0! | kept"),
         (without_part, "## A\nx"),
@@ -477,6 +488,8 @@ def test_a_long_text_of_a_formula_of_old(is_wide: bool) -> None:
         "utf-16-be",
         "before release",
         "binary before release",
+        "a binary stray cell",
+        "a binary cell nearby",
         "binary scripts",
         "binary errors",
         "without part",
@@ -537,6 +550,36 @@ def test_a_reader_that_panics_takes_nothing_with_it(tmp_path: Path) -> None:
     assert isinstance(bad, UnreadableDocument)
     assert bad.code is DocumentProblem.UNSUPPORTED
     assert isinstance(good, Document)
+
+
+def in_a_circle() -> bytes:
+    """A workbook of Excel 97-2003 whose list of streams goes on where it begins, and names none that is known."""
+    data = bytearray(
+        old_workbook({(0, 0): 1.0}).replace("Workbook".encode("utf-16-le"), "Workbonk".encode("utf-16-le"))
+    )
+    (directory,), (table,) = (struct.unpack_from("<I", data, at) for at in (48, 76))
+    struct.pack_into("<I", data, 512 * (1 + table) + 4 * directory, directory)
+    return bytes(data)
+
+
+def far_column() -> bytes:
+    """A binary workbook with a damaged number of a column."""
+    cells = (binary_record(6, struct.pack("<II", column, 0) + binary_text("a")) for column in (0, 2**31))
+    return binary_workbook(b"".join(cells), bytes(8))
+
+
+def test_a_reader_that_aborts_takes_nothing_with_it(tmp_path: Path) -> None:
+    """For damage the library in Rust asks for more memory than there is, and ends its process at once."""
+    bad, good = (far_column(), in_a_circle()), (workbook({"S": [["fine"]]}), old_workbook({(0, 0): 1.0}))
+    files = {"a.xlsx": good[0], "b.xlsb": bad[0], "c.xls": good[1], "d.xls": bad[1], "e.xlsb": bad[0]}
+    crash = DocumentProblem.READER_CRASHED
+    for folder, names in (("one", [*files]), ("two", [*files][::-1])):
+        (tmp_path / folder).mkdir()
+        for number, name in enumerate(names):
+            (tmp_path / folder / f"{number}-{name}").write_bytes(files[name])
+        found = {one.key.partition("-")[2]: one for one in read(DocumentSource(path=folder), tmp_path)}
+        told = {name: one.code if isinstance(one, UnreadableDocument) else one.text for name, one in found.items()}
+        assert told == {"a.xlsx": "## S\nfine", "b.xlsb": crash, "c.xls": "## S\n1", "d.xls": crash, "e.xlsb": crash}
 
 
 NAMES = " ".join(
