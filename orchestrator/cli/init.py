@@ -18,21 +18,22 @@ from orchestrator.core.errors import StorageError, UsageError
 UPSTREAM = "http://127.0.0.1:8000/v1"
 
 CONFIG = """\
-# Settings of orch: models, prices, reports. Reference: docs/reference/configuration.md.
+# Settings of orch. All of them: `orch help configuration`.
 
 # Folder of all state, beside this file. Default: ~/.local/share/orch.
 home = "state"
 
-# A server with OpenAI's API, such as vLLM. `orch doctor` checks that it answers.
+# A server with OpenAI's API, such as vLLM. `orch doctor` checks it.
 [backends.local]
 upstreams = ["http://127.0.0.1:8000/v1"]
 location = "local"                     # documents sent there stay with you
-idle = true                            # its hours cost nothing; or: cost_per_hour = 2.50
+idle = true                            # it is free; or: cost_per_hour = 2.50
 #api_key_env = "MY_KEY"
 
-# A hosted Batch API at half price (docs/reference/backends/README.md). The environment variable holds the key.
+# A hosted Batch API at half price (`orch help backends`). Its key is in the
+# variable.
 #[backends.openai]
-#kind = "openai"                    # "azure", "anthropic", "gemini", "vertex", "mistral", …; else a base_url
+#kind = "openai"                       # or "azure", "anthropic", "gemini", …
 #api_key_env = "OPENAI_API_KEY"
 
 # A limit on the total cost of a month's jobs (`orch help budgets`).
@@ -48,20 +49,20 @@ idle = true                            # its hours cost nothing; or: cost_per_ho
 
 # Reports of each job, and alerts, from `orch up` (`orch help night-reports`).
 #[reports]
-#folder = "reports"                    # or webhook_env = "SLACK_WEBHOOK"; or email_to and smtp
+#folder = "reports"                    # or webhook_env; or email_to and smtp
 
 #[alerts]
-#chance = 0.8                          # alert if the chance to meet the deadline is lower
-#failed_share = 0.1                    # alert if more than a tenth of the rows failed
-#cut_share = 0.1                       # alert if more than a tenth of the answers were cut at max_tokens
+#chance = 0.8                          # alert if the deadline is less likely
+#failed_share = 0.1                    # alert if more than 10 % of rows failed
+#cut_share = 0.1                       # alert if more were cut at max_tokens
 
 #[routing]
-#probe = true                          # measure backends long unused (docs/explanation/planning.md)
+#probe = true                          # measure backends that are long unused
 """
 
 DOCUMENTS = """\
 documents:
-  - path: documents                    # txt md html pdf docx; csv jsonl parquet by rows
+  - path: documents                    # text, PDF, office files, mail
     #include: ["**/*.pdf", "**/*.txt"]
     #exclude: ["drafts/**"]
   #- {path: letters.csv, text_column: body}   # a table: a document for each row
@@ -70,11 +71,11 @@ documents:
 CONTRACTS = """\
   - id: term
     model: small
-    #sources: [documents]              # ask about these documents only; default: all
+    #sources: [documents]              # only these documents; default: all
     prompt: When does this contract end, and can it be renewed? Answer as JSON.
     max_tokens: 120
-    #retries: 1                        # re-ask if an answer does not fit, with the reason
-    schema:                            # answers that do not fit are failed rows with a reason
+    #retries: 1                        # re-ask if an answer does not fit
+    schema:                            # other answers are failed rows
       type: object
       properties: {end_date: {type: string}, renewable: {type: boolean}}
       required: [end_date, renewable]
@@ -83,10 +84,11 @@ CONTRACTS = """\
 FACTS = """\
   - id: facts
     model: small
-    prompt: What kind of document is this, who wrote it, and when? Answer as JSON; null for what it does not say.
+    prompt: What kind of document is this, who wrote it, and when? Answer as
+      JSON; null for what it does not say.
     max_tokens: 200
-    #retries: 1                        # re-ask if an answer does not fit, with the reason
-    schema:                            # answers that do not fit are failed rows with a reason
+    #retries: 1                        # re-ask if an answer does not fit
+    schema:                            # other answers are failed rows
       type: object
       properties:
         kind: {type: string}
@@ -95,10 +97,11 @@ FACTS = """\
       required: [kind, author, date]
 """
 
-MODEL = "  small: {local: default}              # `default`: the model that the upstream serves\n"
+MODEL = "  small: {local: default}              # `default`: the server's own model\n"
 
 JOB = """\
-# Questions and documents. Every field: docs/reference/job-file.md. `orch validate job.yaml` checks this file.
+# Questions and documents. `orch help job-file` has every field, and
+# `orch validate job.yaml` checks this file.
 name: {name}
 
 {documents}
@@ -114,7 +117,7 @@ models:
 #deadline: 8h                          # or "06:00", or an ISO time
 #budget: 5                             # dollars, a hard cap
 #allow: {{location: local}}              # use no hosted backend
-output: {{path: answers.csv, shape: wide}}   # a row per document; .xlsx, .parquet and .jsonl too
+output: {{path: answers.csv, shape: wide}}   # or .xlsx, .parquet, .jsonl
 #tags: {{team: legal}}                   # for cost reports
 """
 

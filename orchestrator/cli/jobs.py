@@ -214,7 +214,7 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
         show(f"models     {one_line(report.other_models)}")
     show(f"input      about {report.input_bytes // 4:,} tokens")
     if ignored := told_ignored(report.ignored.to_json()):
-        show(f"not read   {ignored}")
+        show(f"files      {ignored}")
     for key, code, text in report.problems:
         show(f"problem    {one_line(f'{key}: {code}: {text}')}")
     out().print(plan_lines(plan, intake.job.deadline_at, out().width))

@@ -427,7 +427,7 @@ def _late(facts: NightFacts, due: DeadlineResult, now: datetime) -> Need:
 
 
 def _failed(code: str, message: str, rows: int) -> Need:
-    told = f"{number_of(rows, 'row')} did not succeed, {code}"
+    told = f"{number_of(rows, 'row')} did not succeed ({code})"
     if code not in set(DocumentProblem):  # messages of document problems are about one document
         told += f": {_first_line(message)}"
     return Need(NeedKind.ROWS, told, advice_for(code), code)

@@ -85,7 +85,7 @@ def _left_out(report: NightReport) -> list[str]:
     """Say how many jobs the rows leave out: one phrase, or an empty list."""
     if not (number := len(report.jobs) - len(report.counted)):
         return []
-    return [f"rows without {number_of(number, 'job')} whose rows another run has as well"]
+    return [f"{number_of(number, 'job')} not counted: another run has {'its' if number == 1 else 'their'} rows"]
 
 
 def known_words(report: NightReport) -> list[str]:
@@ -132,7 +132,7 @@ def job_title(job: JobReport) -> str:
 
 def note_of(report: NightReport, job: JobReport) -> str:
     """Return what follows a job's heading: whether the headline leaves out its rows."""
-    return "" if job in report.counted else ", rows not in the headline: another run has them as well"
+    return "" if job in report.counted else ", not counted above: another run has its rows"
 
 
 def blocks(job: JobReport) -> list[Block]:

@@ -105,7 +105,7 @@ def test_a_document_that_fails_as_before_is_counted_apart(nights: Nights) -> Non
         ("invalid_json", 1, "2026-11-09"),
         ("empty", 1, "2026-11-09"),
     ]
-    assert [need.partition(":")[0] for need in report["needs"]] == ["1 row did not succeed, invalid_json"]
+    assert [need.partition(":")[0] for need in report["needs"]] == ["1 row did not succeed (invalid_json)"]
     assert "known failures: 2 rows since Mon 9 Nov" in nights("report", "night", nights.job).stdout
 
 

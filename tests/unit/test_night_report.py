@@ -163,8 +163,8 @@ NEEDS: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "failed rows": (
         {"reasons": [("truncated", "ended early\nmore", 1), ("encrypted", "locked", 2)]},
-        ["1 row did not succeed, truncated: ended early → raise `max_tokens`, or ask for less",
-         "2 rows did not succeed, encrypted → save it without a password, or exclude it"],
+        ["1 row did not succeed (truncated): ended early → raise `max_tokens`, or ask for less",
+         "2 rows did not succeed (encrypted) → save it without a password, or exclude it"],
     ),
     "not good enough": (
         {"withheld": "90.0% is below the threshold of 95.0%"},
@@ -336,7 +336,12 @@ def test_a_night_counts_each_row_once_and_says_what_it_leaves_out(
     assert [n for n, one in enumerate(told["jobs"]) if one["counted"]] == counted
     assert told["asked"] == 4 * len(counted)
     left_out = len(jobs) - len(counted)
-    jobs_left_out = f"rows without {left_out} job{'s' if left_out > 1 else ''} whose rows another run has as well"
+    whose = (
+        f"{left_out} jobs not counted: another run has their"
+        if left_out > 1
+        else "1 job not counted: another run has its"
+    )
+    jobs_left_out = f"{whose} rows"
     assert (jobs_left_out in headline(report)) is (left_out > 0)
     headings = [line for line in markdown(report).splitlines() if line.startswith("## contracts")]
-    assert ["rows not in the headline" not in line for line in headings] == [n in counted for n in range(len(jobs))]
+    assert ["not counted above" not in line for line in headings] == [n in counted for n in range(len(jobs))]
