@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _COST_COLUMNS = (
     "rows", "in", "cached", "out", "paid", "forecast", "list", "saved", "wasted", "per document", "per 1k tokens",
 )  # fmt: skip
-COST_RANKS = {"cached": 5, "per 1k tokens": 4, "out": 3, "in": 2, "per document": 1}
+COST_RANKS = {
+    "cached": 7, "per 1k tokens": 6, "out": 5, "in": 4, "per document": 3, "saved": 2, "forecast": 1,
+}  # fmt: skip
 """Columns that a narrow table leaves out, highest rank first."""
 CALIBRATION_COLUMNS = ("forecast", "known", "open", "below p50", "below p95", "came to", "trust")
 STATE_STYLE = {

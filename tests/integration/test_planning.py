@@ -245,9 +245,14 @@ def test_a_plan_is_made_by_the_terms_of_its_orders(desk: Desk) -> None:
     plan = tight.plan()
     assert not plan.verdict.holds
     assert plan.chance == tight.outlook().chance == 0.0  # type: ignore[union-attr]
-    assert "shared budgets leave no more" in plan.verdict.reason
+    assert "shared budgets leave too little" in plan.verdict.reason
     assert plan.verdict.budget is None, "a budget of the job's own would not help"
     assert not tight.is_refused(plan), "it waits for the budget instead"
+    late = Planning(
+        desk.store, desk.config, desk.submit(plain(50), deadline="10m"), now(), lambda job: Decimal("1000")
+    )
+    assert not late.plan().verdict.holds
+    assert "shared budgets" not in late.plan().verdict.reason, "they leave enough: the time is short"
 
 
 def test_a_job_of_which_the_budget_covers_no_whole_batch_goes_in_parts(desk: Desk) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.cli.console_reports import cost_lines
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import Forecast, JobId, Usage
 from orchestrator.policy.pricing import Tier, TierPrice, rates
@@ -333,3 +334,19 @@ def test_days_share_what_was_foreseen_of_their_jobs(
         assert abs(total.p50 - sum(p50s[job] for job in set(by_job) & set(p50s))) < Decimal("1e-20")
         assert abs(total.p50 - sum(each.p50 for each in found.values())) < Decimal("1e-20")
         assert total.over_paid == sum(each.over_paid for each in found.values())
+
+
+@pytest.mark.parametrize("cost", ["0.0000097", "1234.5"])
+def test_a_table_of_80_columns_breaks_no_amount_and_no_name(cost: str) -> None:
+    """It leaves out what the others say as well, and names it below."""
+    lines = [part(f"contracts-of-march-{n:08x}", "gpt-5-nano", 1, Usage(13, 0, 29), cost) for n in range(3)]
+    estimated = {
+        one: Estimate(Decimal(cost), Decimal(cost), Decimal(cost)) for one in (*[x.group for x in lines], None)
+    }
+    shown = cost_lines(reported("job", lines, listed=of_openai, estimates=estimated), 80)
+    text = ["".join(span.text for span in line) for line in shown]
+    assert all(len(line) <= 80 for line in text)
+    table = [line for line in text if line.startswith(("contracts-of-march-", "total"))]
+    assert len(table) == 4, text
+    assert [line.split()[0] for line in table[:3]] == [one.group for one in lines]
+    assert any(line.startswith("not shown: ") for line in text)

@@ -211,8 +211,10 @@ class Planning:
         found = self._prospects
         planned, terms = self._planned(found.rows, self.options, self._binding), self._binding
         if self._usable and terms.budget != self.terms.budget and not planned.verdict.holds:
-            told = f"{planned.verdict.reason}; shared budgets leave no more now"
-            planned = replace(planned, verdict=replace(planned.verdict, reason=told, budget=None))
+            alone = self._planned(found.rows, self.options, self.terms)
+            if alone.verdict.holds or alone.chance > planned.chance:
+                told = f"{planned.verdict.reason}; shared budgets leave too little now"
+                planned = replace(planned, verdict=replace(planned.verdict, reason=told, budget=None))
         own = self.terms.budget
         if terms.budget is None and own is not None and planned.verdict.holds and planned.at_most > own:
             told = f"costs up to {money(planned.at_most)}; the job stops at its budget of {amount(own)}"
