@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import click
 
-from orchestrator.cli.output import show
+from orchestrator.cli.output import show, width_of
 from orchestrator.core.errors import StorageError, UsageError
 
 INSTALLED = "share/doc/orch-batch/"
@@ -21,7 +22,8 @@ FOLDERS = ("how-to", "reference", "", "explanation", "decisions")
 def help_page(topic: str) -> None:
     """Show a page of the documentation, or the list of all pages.
 
-    TOPIC is the name of a page, or of a command without a page of its own.
+    TOPIC is the name of a page, or of a command without a page of its own. A terminal gets it laid out for its width,
+    a file or pipe the Markdown itself.
 
     \b
     orch help
@@ -31,7 +33,14 @@ def help_page(topic: str) -> None:
     pages = find_pages()
     name = topic.removeprefix("docs/").removesuffix(".md")
     if name in pages:
-        show(pages[name].read_text(encoding="utf-8"), whole=True)
+        text = pages[name].read_text(encoding="utf-8")
+        if (width := width_of(sys.stdout)) is None:
+            show(text, whole=True)
+            return
+        from orchestrator.cli.console import out
+        from orchestrator.cli.page_lines import page_lines
+
+        out().print(page_lines(text, width, pages))
         return
     from orchestrator.cli import COMMANDS, run
 
