@@ -26,7 +26,7 @@ CHUNK = 500
 
 
 class Held(Struct, frozen=True):
-    """A row in quarantine: its failure, the first run `since` which it has it, and the number of such runs.
+    """A row in quarantine: its failure, the first run with that failure (`since`), and the number of such runs.
 
     `job` is the newest run of its job file.
     """

@@ -106,7 +106,7 @@ class HomeContents:
         self._require_one_disk()
         self._version: Hashable = None
         self._looked_at = self._began = self.sent_to = (0.0, 0.0)
-        """All records before `sent_to` are on the replica: in `who_is_active.seconds`, and since 1970."""
+        """All records before `sent_to` are on the replica, by two clocks: `who_is_active.seconds`, and since 1970."""
         self.durable: Callable[[], Mapping[str, int | None]] = dict
         """Durable bytes of each growing result file, by path; None if unknown."""
         self.on_sent: Callable[[], None] = lambda: None
