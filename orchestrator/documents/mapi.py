@@ -17,7 +17,7 @@ from orchestrator.documents.encoding import clean, decode, decode_declared
 from orchestrator.documents.types import ExtractionError
 
 STRING, STRING8, BINARY, INTEGER, TIME, OBJECT = 0x1F, 0x1E, 0x102, 3, 0x40, 0x0D
-_BODY, _RTF, _HTML = 0x1000, 0x1009, 0x1013
+_BODY, _REPORT, _RTF, _HTML = 0x1000, 0x1001, 0x1009, 0x1013
 _MESSAGE_CODE_PAGE, _BODY_CODE_PAGE, _LOCALE = 0x3FFD, 0x3FDE, 0x3FF1
 ATTACHED_NAMES, ATTACHED_TYPE, ATTACHED_DATA = (0x3707, 0x3704, 0x3001), 0x370E, 0x3701
 _YEARS = range(1970, 4500)
@@ -131,7 +131,7 @@ class MapiMail(Struct, frozen=True):
 
 
 def body(properties: MapiProperties, limit: int) -> str:
-    """Return the plain text, else that of the HTML or RTF. Raises ExtractionError."""
+    """Return the plain text, else that of the HTML, the RTF or a delivery report. Raises ExtractionError."""
     if text := properties.text(_BODY):
         return text
     html = properties.raw(_HTML, BINARY)
@@ -149,4 +149,4 @@ def body(properties: MapiProperties, limit: int) -> str:
         from orchestrator.documents.packed_rtf import unpacked
 
         return rtf_text.extract(unpacked(packed, limit), next(properties.code_pages(), None))[0]
-    return ""
+    return properties.text(_REPORT)

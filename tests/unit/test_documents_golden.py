@@ -28,11 +28,11 @@ KINDS = ("contracts", "invoices", "reports")
 READ_AS = {
     ("csv", 4): "8b86ffeaa8013766",
     ("docx", 6): "2c8111a4edc5c9ce",
-    ("eml", 6): "0b3b586f85165d28",
+    ("eml", 7): "0b3b586f85165d28",
     ("epub", 4): "6a0913fdcceb0151",
     ("html", 5): "ec7a76b6b3dd216b",
     ("image", 2): "f14d126ee5bfbb52",
-    ("msg", 6): "dd2010f5d93475d9",
+    ("msg", 7): "dd2010f5d93475d9",
     ("odf", 7): "ea1d9db098c4c8b6",
     ("pdf", 8): "90fbb88b84d72a29",
     ("pptx", 5): "b0c816145595c5f4",

@@ -221,6 +221,10 @@ NOTE = {0x1A: "IPM.Note", 0x37: "Offer"}
         (msg(NOTE | {0x1013: "<p>Größe".encode(), 0x3FDE: 65001}), {"message": "Subject: Offer\n\nGröße"}),
         (msg(NOTE | {0x1013: "<p>Größe"}), {"message": "Subject: Offer\n\nGröße"}),
         (msg(NOTE | {0x1009: mails.HELLO_RTF}), {"message": "Subject: Offer\n\nhello world"}),
+        (
+            msg({0x1A: "REPORT.IPM.Note.NDR", 0x37: "Returned", 0x1001: "No such person."}),
+            {"message": "Subject: Returned\n\nNo such person."},
+        ),
         (msg(NOTE | {0x1009: mails.HELLO_RTF[:9]}), {"message": "!unreadable"}),
         (
             msg(

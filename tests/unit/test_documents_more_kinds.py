@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +219,26 @@ def test_what_is_damaged_in_a_7z_archive_is_not_sent_and_what_comes_before_it_is
     data[at] = 0
     assert told(found_in(tmp_path, {"p.7z": bytes(data)})) == {
         "p.7z#a.txt": "alpha" * 9, "p.7z#b.txt": "!unreadable", "p.7z#c.txt": "!unreadable"}  # fmt: skip
+
+
+def test_what_a_7z_archive_packs_in_a_way_that_is_not_read_harms_nothing_else(tmp_path: Path) -> None:
+    """7-Zip packs programs by BCJ2, and texts beside them by another method."""
+    made = io.BytesIO()
+    for mode, method, name in (("w", {"id": py7zr.FILTER_COPY}, "x"), ("a", {"id": py7zr.FILTER_LZMA2}, "y")):
+        made.seek(0)
+        with py7zr.SevenZipFile(made, mode, filters=[method]) as archive:
+            archive.set_encoded_header_mode(False)
+            archive.writestr(b"setup", f"{name}.html")
+            archive.writestr(b"alpha", f"{name}.txt")
+    data = bytearray(made.getvalue())
+    begin = 32 + struct.unpack_from("<Q", data, 12)[0]
+    head = bytes(data[begin:]).replace(b"\x0b\2\0\1\1\0", b"\x0b\2\0\1\4\3\3\1\x1b")
+    data[begin:] = head
+    struct.pack_into("<QI", data, 20, len(head), zlib.crc32(head))
+    struct.pack_into("<I", data, 8, zlib.crc32(data[12:32]))
+    assert told(found_in(tmp_path, {"p.7z": bytes(data)})) == {
+        "p.7z#x.html": "!unreadable", "p.7z#x.txt": "!unreadable", "p.7z#y.html": "setup", "p.7z#y.txt": "alpha",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["server.key", "cert.PEM", "store.p12", "id_ed25519", "a.pfx"])
