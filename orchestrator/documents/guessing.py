@@ -45,14 +45,9 @@ _LARGER = {
     "cp1125": "cp866", "cp858": "cp850", "shift_jis_2004": "cp932", "shift_jisx0213": "cp932",
     "euc_jis_2004": "euc_jp", "euc_jisx0213": "euc_jp", "johab": "johab",
 }  # fmt: skip
-_PAIR = re.compile(rb"[\xa1-\xfe]{2}")
-_EUC_TW = frozenset(
-    bytes.fromhex(pair)
-    for pair in "c4a1 c4a7 c4a9 c4e2 c4e6 c5af c5e8 c7e3 c8b4 cabc cccf cdd0 cefb d1d2 d2b3 d4b6 ddd5".split()
-)
-"""的, 是, 在 and other frequent characters in EUC-TW, which Python does not know."""
-_FREQUENT = 30
-"""One frequent character in so many shows EUC-TW: its texts have one in 26 or more, those of others one in 84."""
+_PAIR, _FAR_PAIR = re.compile(rb"[\xa1-\xfe]{2}"), re.compile(rb"\x8e[\xa1-\xb0][\xa1-\xfe]{2}")
+_FEWEST_PAIRS, _EMPTY_ROWS, _FIRST_SIGN = 12, range(0xA9, 0xC2), 0xC4
+"""EUC-TW, which Python does not know, has no characters in rows that hold many of other encodings."""
 _RARE = frozenset(
     "iso8859-3 iso8859-4 iso8859-10 iso8859-14 iso8859-16 kz1048 ptcp154 cp720 cp775 cp864 cp869 macturkish koi8-t "
     "cp1006".split()
@@ -92,8 +87,11 @@ def guess(data: bytes, at: int) -> str:
 
 
 def _is_euc_tw(sample: bytes) -> bool:
-    pairs = _PAIR.findall(sample)
-    return sum(pair in _EUC_TW for pair in pairs) * _FREQUENT > len(pairs)
+    near = _FAR_PAIR.sub(b"", sample)
+    rows = [pair[0] for pair in _PAIR.findall(near)]
+    is_of_pairs = len(rows) >= _FEWEST_PAIRS and 20 * len(rows) >= 9 * sum(byte > 127 for byte in near)
+    signs = sum(row >= _FIRST_SIGN for row in rows)
+    return is_of_pairs and 2 * signs > len(rows) and not any(row in _EMPTY_ROWS for row in rows)
 
 
 def _without_controls(found: list[Reading]) -> list[Reading]:

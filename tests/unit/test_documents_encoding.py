@@ -231,6 +231,19 @@ def test_an_encoding_that_python_does_not_know_is_not_read_as_another() -> None:
         assert isinstance(read_or_told(data * times), ExtractionError)
 
 
+def test_a_text_in_euc_tw_without_frequent_signs_is_not_read_as_another() -> None:
+    """News of five lines: 會議將於下週三上午十點於總部舉行…"""
+    data = bytes.fromhex(
+        "e4c4fabed9f2cdf5c4b6e2cec4b5c4b8c5a9c4b2f6b5cdf5f4eadde5f5a8c8e7a1a2eef9c7d6dde5cfdce4eddeace6f1d5e8cbe4"
+        "e4edd5ebc5f8d5b9a1a4c6dbc4fcc6b3dca8d0c2cff1ccd6dfe6e2e6c8dcf5d5e2b9c5cad8c4c4a1c8a1a1a2c4a9d2b3e4b4f8ae"
+        "d8e6c6c0a1a2eac4d4baeef9d2a5c7d6c7e2e5eeefdad9b8a1a4ebedd3f8fac0dedee0f5c6cca1a2f0d0d5f7d8f4eefba1a2c6e1"
+        "dcb8f3dcf3c3deace3a3c5d5ead8d8f1f6fda1a2f5e2c9add0a9cdbbd6c0f9b1a1a4ead7c6a1c6cbcfdbf2d9f5a8e1b8ceaac4fc"
+        "c6cca1a2d9dad1c9faddd4b7f2d9c4a9f4bddeb9a1a2e2e4dcc1e7b4e1a3c6cdcccfe2fbc9b3a1a4d7fde6b4dae8c8add1a5e2fc"
+        "e5eee1ead4c7a1a3dbc4cfe5a1a3dfc3daeda1a3d8f1f4b5e1abcae3fcf5a1a2c5c9d7e4cff1c7f4a1a4"
+    )
+    assert isinstance(read_or_told(data), ExtractionError)
+
+
 @pytest.mark.parametrize(("name", "text"), ODD)
 def test_one_odd_word_is_no_reason_to_refuse_a_text(name: str, text: str) -> None:
     assert decode(text.encode(name)) == text
