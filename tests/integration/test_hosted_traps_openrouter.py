@@ -57,6 +57,15 @@ def test_trap_r_a_running_batch_of_the_same_size_is_waited_for_and_not_adopted(d
     assert desk.cost(first) + desk.cost(second) == cost_of(desk.provider.bill())
 
 
+def test_trap_r_a_batch_whose_create_was_not_answered_runs_for_three_days_and_is_not_made_again(desk: Desk) -> None:
+    script(desk, "turnaround", seconds=3 * DAY)
+    script(desk, "cut_after", verb="create")
+    job = desk.run(plain(3))
+    assert desk.ends(job) == all_are("succeeded", 3)
+    assert len(desk.batches()) == 1
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
 def test_trap_r_a_batch_cannot_be_ended_and_its_answers_are_kept(desk: Desk) -> None:
     job = desk.submit(plain(3))
     desk.until(job, desk.batches)

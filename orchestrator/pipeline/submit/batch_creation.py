@@ -45,6 +45,7 @@ from orchestrator.pipeline.poll_schedule import PolledShard, SearchPhase, SendPh
 from orchestrator.policy.batch_errors import NOT_SENT, STRAY_UPLOADS, input_is_missed
 from orchestrator.policy.evidence import DENIALS
 from orchestrator.policy.model_names import resolve_model
+from orchestrator.policy.overdue import OVERRUN
 from orchestrator.policy.prompt_cache import CacheMark
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -387,8 +388,9 @@ def recover(
 ) -> SendOutcome | None:
     """Adopt the batch of a shard found between intent and fact, or make it pending again; return which, and why.
 
-    None while it cannot be known; `held` then says what it waits for, for two days at most. `watched` counts the
-    lists without the batch. Raises BackendError.
+    None while it cannot be known; `held` then says what it waits for, for two days, or a week at a provider whose
+    batches run on and only show whose they are once they have ended. `watched` counts the lists without the batch.
+    Raises BackendError.
     """
     since = shard.intended_at or shard.created_at
     intent = Intent(
@@ -399,7 +401,10 @@ def recover(
         lambda batch_id: store.shards.asked_at(shard.backend, batch_id),
         shard.input_file_id,
     )
-    is_over = now >= since + UNDECIDED_FOR
+    # A batch that shows its shard only once it has ended may run on behind its window.
+    shows_late = handle.profile.overruns and not handle.profile.tells_shards
+    window = timedelta(seconds=shard.window_seconds)
+    is_over = now >= since + (window + OVERRUN if shows_late else UNDECIDED_FOR)
     try:
         seen = handle.api.find(intent)
     except BackendError as error:
