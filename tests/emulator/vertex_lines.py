@@ -19,7 +19,7 @@ from tests.emulator.batch import Batch
 from tests.emulator.errors import Json, Refusal, problem_of
 from tests.emulator.gemini_lines import answer, asked_of, blocks, check_request
 from tests.emulator.refusals import Refused
-from tests.emulator.results import outcome
+from tests.emulator.results import outcome, with_swapped_keys
 from tests.emulator.rowfaults import MARK, Effect, marked
 from tests.emulator.settings import Settings
 from tests.emulator.validation import JSON_ERRORS, Checked, LineError, lines_of
@@ -132,7 +132,7 @@ ECHOES: dict[str, Callable[[Json], Json]] = {
 
 def result_lines(batch: Batch, settings: Settings) -> Iterator[bytes]:
     """The one file of results, failures among them, in no order that is promised."""
-    whole = _lines(batch, settings)
+    whole = with_swapped_keys(_lines(batch, settings), batch, "request")
     if not batch.plan.has_cut_tail:
         yield from whole
         return

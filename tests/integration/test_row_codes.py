@@ -14,7 +14,7 @@ from orchestrator.core.row_codes import PROPERTY, code_of
 from orchestrator.policy.alerts import AlertKind, MonitoredJob, due
 from orchestrator.reports.night_reader import job_report
 from orchestrator.settings.config import AlertSettings
-from tests.support.hostedjob import Desk, cost_of, script
+from tests.support.hostedjob import HOUR, Desk, cost_of, script
 
 Json = dict[str, Any]
 SCHEMA: Json = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -47,7 +47,8 @@ def codes(desk: Desk, job: Job) -> dict[str, int]:
     return found
 
 
-KINDS = {"openai": 6, "azure": 6, "claude": 6, "gemini": 6, "mistral": 6, "xai": 6, "openrouter": 6, "bedrock": 110}
+KINDS = {"openai": 6, "azure": 6, "claude": 6, "gemini": 6, "mistral": 6, "xai": 6, "openrouter": 6, "together": 6,
+         "fireworks": 6, "vertex": 6, "bedrock": 110}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,6 +98,33 @@ def test_trap_i_a_batch_with_a_swap_proves_nothing_about_answers_without_a_code(
     again = desk.run(file)
     assert codes(desk, again) == codes(desk, job)
     assert desk.provider.calls("create") == {200: 1}
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_trap_i_late_answers_under_the_keys_of_other_rows_are_not_taken(desk: Desk, checked: bool) -> None:
+    """They come once their rows were released, but before these were sent again."""
+    script(desk, "late_output_id", seconds=25 * HOUR)
+    script(desk, "swapped_keys", lines=[1, 3])
+    check: Json = {"check": "nonce"} if checked else {}
+    job = desk.submit(job_file(desk, {**check, "schema": SCHEMA}, {"schema": SCHEMA}, documents=3))
+    desk.settle(job)
+    desk.later(HOUR, job)
+    script(desk, "status", verb="upload", status=500, times=None)
+    for _ in range(30):
+        desk.later(HOUR, job)
+    desk.provider.clear()
+    desk.finish(job)
+    assert codes(desk, job) == {"succeeded": 6}
+    told = desk.events(job, "swapped")
+    if not checked:  # nothing shows it
+        assert (told, desk.events(job, "late")) == ([], ["6 answers arrived after all"])
+        return
+    [one] = told
+    assert "gave 2 answers of batch" in one
+    assert "; 3 other answers of it that nothing proves: these answers came late, and are not taken" in one
+    assert desk.events(job, "late") == ["1 answer arrived after all, 5 came too late for their rows, and are booked"]
+    assert [batch["rows"] for batch in desk.batches()] == [6, 5]
+    assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
 def test_keys_that_all_rows_pass_on_are_swaps_and_none_is_taken(desk: Desk) -> None:

@@ -7,7 +7,7 @@ by now, that stays and the late answer is only booked, as it was paid for.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -22,12 +22,16 @@ from orchestrator.core.atomic import durable
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import AccountError, BackendRefused
+from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, Outcome, RequestState
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
+from orchestrator.pipeline.collect import swapped_answers
 from orchestrator.pipeline.collect.fetch import download
 from orchestrator.pipeline.collect.sent_documents import SentDocuments
 from orchestrator.pipeline.collect.settling import abandon, settled
+from orchestrator.pipeline.collect.swapped_answers import Ended
+from orchestrator.pipeline.collect.unanswered import EndedShard
 from orchestrator.pipeline.lost_answers import GONE, KINDS
 from orchestrator.policy import results
 from orchestrator.policy.answer_check import AnswerCheck
@@ -35,7 +39,7 @@ from orchestrator.policy.evidence import ANSWERS_KEPT
 from orchestrator.policy.overdue import OVERRUN
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
-from orchestrator.store.records import InShard, Settled
+from orchestrator.store.records import InShard
 
 LATE = "late"
 """Kind of the file in which a shard's late answers are kept."""
@@ -44,10 +48,11 @@ LONGEST_PAUSE = timedelta(hours=1)
 
 
 class Late(Struct, frozen=True):
-    """Late answers: `taken` by rows that still waited, `booked` for rows that did not."""
+    """Late answers: `taken` by rows that still waited, `booked` for rows that did not. `swapped` tells of swaps."""
 
     taken: int = 0
     booked: int = 0
+    swapped: str | None = None
 
     def __str__(self) -> str:
         parts = [f"{number_of(self.taken, 'answer')} arrived after all"] if self.taken else []
@@ -159,17 +164,14 @@ def take(
             # Some of its rows may be answered now: the rest is planned anew.
             abandon(home, other)
             store.shards.dissolve(other, f"answers of {shard.id} arrived after all")
-    before = [home.results(shard.id, kind) for kind in KINDS]
-    found_lines = results.read(home.results(shard.id, LATE))
-    sent = SentDocuments(store, home, job.id)
+    ended = EndedShard(job, shard, handle, model, checks, problems=(), elsewhere=False, now=now)
+    chunks: Iterator[Sequence[Ended]] = _chunks(store, home, ended)
+    swapped = None
+    if swapped_answers.may_show(ended, {*checks}):
+        chunks, swapped = _proven(store, home, ended, [one for chunk in chunks for one in chunk])
     taken = booked = 0
-    while some := list(islice(found_lines, CHUNK)):
-        names = {
-            found.line.custom_id for found in some if found.line is not None and found.line.custom_id is not None
-        }
-        names -= results.survey(before, names).executed
-        rows = store.rows.named(shard, names, anywhere=True)
-        answers = list(_answers(some, rows, checks, handle, model, sent))
+    for chunk in chunks:
+        answers = [settled(handle, model, row, outcome) for row, outcome in chunk]
         # An answer that fails its check is only booked: its row was already asked again elsewhere.
         good = [one for one in answers if one.outcome.state is RequestState.SUCCEEDED]
         taken += store.rows.settle(shard.id, job.id, shard.backend, good, now, model, anywhere=True)
@@ -177,17 +179,30 @@ def take(
         store.ledger.book(shard, "late", bad, now)
         store.ledger.settle_uncertain(shard, [one.outcome.seq for one in answers])
         booked += sum(one.price is not None and one.price.cost > 0 for one in answers)
-    return Late(taken, max(0, booked - taken))
+    return Late(taken, max(0, booked - taken), swapped)
+
+
+def _chunks(store: Store, home: Home, ended: EndedShard) -> Iterator[list[Ended]]:
+    """Yield late answers with their rows, without rows that the earlier files have answered."""
+    shard, told = ended.shard, set[str]()
+    before = [home.results(shard.id, kind) for kind in KINDS]
+    found_lines, sent = results.read(home.results(shard.id, LATE)), SentDocuments(store, home, ended.job.id)
+    while some := list(islice(found_lines, CHUNK)):
+        names = {
+            found.line.custom_id for found in some if found.line is not None and found.line.custom_id is not None
+        }
+        names -= results.survey(before, names).executed | told
+        rows = store.rows.named(shard, names, anywhere=True)
+        yield [*_answers(some, rows, ended.checks, sent)]
+        told |= rows.keys()
 
 
 def _answers(
     some: Iterable[results.FoundLine],
     rows: Mapping[str, InShard],
     checks: Mapping[str, AnswerCheck],
-    handle: BackendHandle,
-    model: str,
     sent: SentDocuments,
-) -> Iterable[Settled]:
+) -> Iterator[Ended]:
     told: set[str] = set()
     for found in some:
         row = rows.get((found.line.custom_id if found.line is not None else None) or "")
@@ -196,7 +211,19 @@ def _answers(
         told.add(row.custom_id)
         said = results.outcome(row.seq, LATE, found, checks.get(row.task), sent=partial(sent.of, row))
         if isinstance(said, Outcome):
-            yield settled(handle, model, row, said)
+            yield row, said
+
+
+def _proven(
+    store: Store, home: Home, ended: EndedShard, outcomes: Sequence[Ended]
+) -> tuple[Iterator[Sequence[Ended]], str | None]:
+    """Return late answers once swapped and unproven ones have failed, and the message about them."""
+    events = store.jobs.events(ended.job.id)
+    is_distrusted = any(one.kind == EventKind.SWAPPED and one.shard_id == ended.shard.id for one in events)
+    rows = {row.custom_id: row for row, _ in outcomes}
+    swaps = swapped_answers.judged(store, home, ended, rows, outcomes, is_distrusted=is_distrusted)
+    chunks = (swaps.outcomes[at : at + CHUNK] for at in range(0, len(swaps.outcomes), CHUNK))
+    return chunks, swaps.words(ended, late=True) if swaps.owners else None
 
 
 def next_look(times: int) -> timedelta:

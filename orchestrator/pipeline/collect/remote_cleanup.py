@@ -139,6 +139,8 @@ class RemoteCleanup:
             self._is_clean(shard)
             return
         told = self._take(job, shard, handle)
+        if told.swapped is not None:
+            self._note(job, EventKind.SWAPPED, told.swapped, shard)
         self._store.shards.note(shard, owed=0)
         self._note(job, EventKind.LATE, str(told), shard)
         self._again(shard)

@@ -45,13 +45,14 @@ class Swaps(Struct, frozen=True):
     owners: Mapping[str, str]
     unproven: int = 0
 
-    def words(self, ended: EndedShard) -> str:
-        """Return the message that names provider and batch."""
+    def words(self, ended: EndedShard, *, late: bool = False) -> str:
+        """Return the message that names provider and batch. Rows with `late` answers are asked elsewhere by now."""
         named = [f"{name} has the answer of {owner}" for name, owner in list(self.owners.items())[:_MOST_NAMED]]
         more = ", …" if len(self.owners) > _MOST_NAMED else ""
         others = f"; {number_of(self.unproven, 'other answer')} of it that nothing proves" if self.unproven else ""
         told = f"{ended.shard.backend} gave {number_of(len(self.owners), 'answer')} of batch {ended.shard.batch_id}"
-        return f"{told} to the wrong rows ({', '.join(named)}{more}){others}: these rows are in quarantine"
+        where = "these answers came late, and are not taken" if late else "these rows are in quarantine"
+        return f"{told} to the wrong rows ({', '.join(named)}{more}){others}: {where}"
 
 
 def may_show(ended: EndedShard, tasks: set[str]) -> bool:
@@ -61,13 +62,22 @@ def may_show(ended: EndedShard, tasks: set[str]) -> bool:
 
 
 def judged(
-    store: Store, home: Home, ended: EndedShard, rows: Mapping[str, InShard], outcomes: Sequence[Ended]
+    store: Store,
+    home: Home,
+    ended: EndedShard,
+    rows: Mapping[str, InShard],
+    outcomes: Sequence[Ended],
+    *,
+    is_distrusted: bool = False,
 ) -> Swaps:
-    """Return the outcomes of a shard once swapped and unproven answers have failed."""
+    """Return the outcomes of a shard once swapped and unproven answers have failed.
+
+    `is_distrusted`: the batch has given answers to the wrong rows before.
+    """
     owners = _by_codes(store, home, ended, outcomes)
     if not ended.handle.is_own:
         owners = {**_by_quotes(store, home, ended, rows, outcomes), **owners}
-    if not owners:
+    if not owners and not is_distrusted:
         return Swaps(outcomes, owners)
     found, unproven = [], 0
     for row, outcome in outcomes:
