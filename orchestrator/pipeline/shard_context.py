@@ -23,8 +23,6 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 T = TypeVar("T")
-BUSY_FOR = timedelta(days=7)
-"""How long to wait for a backend that is full or refuses the account: people must fix both."""
 
 
 class ShardWork:

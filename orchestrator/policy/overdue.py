@@ -24,6 +24,8 @@ OVERRUN = 6 * DAY
 LONG = DAY
 NO_ANSWER = timedelta(minutes=10)
 """Rows rerouted from a backend that has not answered for this long are released after `LAST_CALL`."""
+BUSY_FOR = timedelta(days=7)
+"""How long to wait for a backend that is full or refuses the account: people must fix both."""
 LAST_CALL = timedelta(minutes=1)
 """Time for a silent backend to report on rows that are needed elsewhere."""
 ENOUGH = 5
@@ -90,14 +92,25 @@ class BatchLife(Struct, frozen=True):
         """The time from which on it is asked to end."""
         return self.made + self.window + (OVERRUN if self.overruns else OVERDUE)
 
+    def unreported(self, why: str, span: timedelta, now: datetime) -> str | None:
+        """Return why it is no longer awaited, if its backend has refused to report on it for so long; else None."""
+        if self._is_last_call(now) and span >= NO_ANSWER:
+            return f"{why}, and its rows are needed in time"
+        return f"{why} for a week" if span >= BUSY_FOR else None
+
+    def _is_last_call(self, now: datetime) -> bool:
+        # Whoever cannot end it has nothing to be called for.
+        wait = LAST_CALL if self.cancels else timedelta()
+        return self.is_needed and self.ends_from is not None and now >= self.ends_from + wait
+
     def lost(self, now: datetime) -> str | None:
         """Return why it is no longer awaited, or None."""
-        if self.is_needed and not self.cancels and self.asked is not None and now > self.asked:
+        asked = self.asked or self.failing_since  # a backend that does not answer cannot be asked
+        if self.is_needed and not self.cancels and asked is not None and now > asked:
             return "its backend cannot end it, and its rows are needed in time: they are paid there and elsewhere"
         failing = None if self.failing_since is None else now - self.failing_since
         if failing is not None:
-            needed = self.is_needed and self.ends_from is not None and now >= self.ends_from + LAST_CALL
-            if needed and failing >= NO_ANSWER:
+            if self._is_last_call(now) and failing >= NO_ANSWER:
                 return f"its backend has not listed it since {self.shown:%H:%M} UTC, and its rows are needed in time"
             if now >= self.made + self.window and _is_long(failing, now - self.shown):
                 return f"its backend has not listed it for {_days(now - self.shown)}"

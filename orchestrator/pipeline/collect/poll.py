@@ -21,8 +21,9 @@ from orchestrator.pipeline.collect import batch_life, common_refusals
 from orchestrator.pipeline.collect.failures_so_far import FailuresSoFar
 from orchestrator.pipeline.plan import forecasts
 from orchestrator.pipeline.poll_schedule import UNKNOWN, RunPhase
-from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
+from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.policy import evidence, overdue
+from orchestrator.policy.overdue import BatchLife
 
 ENOUGH_REFUSALS = 20
 """Rows of our own server that must share a refusal before the others are rerouted."""
@@ -49,10 +50,13 @@ class BatchPolling:
             if ends and shard.state is ShardState.SUBMITTED and shard.provider_status != "cancelling":
                 self._work.polls.hurry(shard, now)
             if not self._work.polls.is_due(shard, handle, now):
-                return False
-            is_refused = self._work.admission_control.refused_for(handle, CallKind.LOOK) >= BUSY_FOR
-            if is_refused and shard.state is ShardState.SUBMITTED:
-                return self._lose(job, shard, "its account has been rejected for a week")
+                # A backend that does not answer is polled seldom, and the rows are needed.
+                return shard.rerouted_at is not None and self._is_lost(job, shard, handle)
+            refused = self._work.admission_control.refused_for(handle, CallKind.LOOK)
+            if refused and shard.state is ShardState.SUBMITTED:
+                why = self._life(job, shard, handle).unreported("its account has been rejected", refused, now)
+                if why is not None:
+                    return self._lose(job, shard, why)
             if (held := self._work.admission_control.check_account(handle)) is not None:
                 return self._work.hold(job, shard, HoldCode.ACCOUNT, held)
         try:
@@ -175,12 +179,18 @@ class BatchPolling:
         """Give a batch up that its backend does not show or does not end; True if so."""
         if shard.state is not ShardState.SUBMITTED or handle.is_own:
             return False
-        may_leave = self._work.backends.planning(job).part_of(shard).has_other_than(shard.backend)
-        watched, now = self._work.polls.of(shard, self._work.now()), self._work.now()
-        why = batch_life.life_of(job, shard, handle, watched, may_leave=may_leave).lost(now)
-        if why is None and watched.busy_since is not None and now >= watched.busy_since + BUSY_FOR:
-            why = "its backend has been too busy for a week to report on it"
+        now, life = self._work.now(), self._life(job, shard, handle)
+        why, busy_since = life.lost(now), self._work.polls.of(shard, now).busy_since
+        if why is None and busy_since is not None:
+            why = life.unreported("its backend has been too busy to report on it", now - busy_since, now)
         return why is not None and self._lose(job, shard, why)
+
+    def _life(self, job: Job, shard: Shard, handle: BackendHandle) -> BatchLife:
+        may_leave = shard.rerouted_at is not None and (
+            self._work.backends.planning(job).part_of(shard).has_other_than(shard.backend)
+        )
+        watched = self._work.polls.of(shard, self._work.now())
+        return batch_life.life_of(job, shard, handle, watched, may_leave=may_leave)
 
     def _lose(self, job: Job, shard: Shard, why: str) -> bool:
         """Treat a batch as gone: its rows continue, and orch looks for its answers a while longer."""

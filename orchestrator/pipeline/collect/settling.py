@@ -275,9 +275,12 @@ class _Settlement:
                 sent[row.seq] = cost
         book(shard, "rerouted", spent, now)
         book(shard, "uncertain", sent, now)
-        runs_on = shard.refusal_code == BATCH_GONE and not ended.handle.is_own and not ended.handle.profile.cancels
+        # Given up for a deadline, at a provider that cannot end it: it runs on.
+        runs_on = (
+            shard.refusal_code == BATCH_GONE and shard.rerouted_at is not None and not ended.handle.profile.cancels
+        )
         if ended.fetched.did_nothing or runs_on:
-            # The provider says that these rows did not run, but its bill is not visible; or it cannot end the batch.
+            # The provider says that these rows did not run, but its bill is not visible; or they run on.
             open_rows = [row for row in self._rows.values() if row.state is RequestState.PENDING]
             prices = {row.seq: price.of_uncertain(model, 1, _expected(row)) for row in open_rows}
             book(shard, "uncertain", {seq: one for seq, one in prices.items() if one is not None}, now)

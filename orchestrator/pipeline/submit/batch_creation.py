@@ -388,9 +388,9 @@ def recover(
 ) -> SendOutcome | None:
     """Adopt the batch of a shard found between intent and fact, or make it pending again; return which, and why.
 
-    None while it cannot be known; `held` then says what it waits for, for two days, or a week at a provider whose
-    batches run on and only show whose they are once they have ended. `watched` counts the lists without the batch.
-    Raises BackendError.
+    None while it cannot be known, for two days at most; `held` then says what it waits for. At a provider whose
+    batches run on, and show whose they are once they have ended, it is a week. `watched` counts the lists without the
+    batch. Raises BackendError.
     """
     since = shard.intended_at or shard.created_at
     intent = Intent(

@@ -21,13 +21,14 @@ from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import batch_life, common_refusals
 from orchestrator.pipeline.poll_schedule import SendPhase
 from orchestrator.pipeline.provider_calls import Done
-from orchestrator.pipeline.shard_context import BUSY_FOR, ShardWork
+from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.submit import batch_creation, preflight
 from orchestrator.pipeline.submit.batch_creation import input_digests
 from orchestrator.pipeline.submit.preflight import Preflights
 from orchestrator.pipeline.submit.unknown_batches import UnknownBatches
 from orchestrator.policy.batch_errors import TOO_FEW_ROWS
 from orchestrator.policy.budgets import TooDear
+from orchestrator.policy.overdue import BUSY_FOR
 from orchestrator.policy.preflight import PreflightFinding
 from orchestrator.policy.quota import Split, few_rows
 

@@ -1,0 +1,60 @@
+"""A job whose tasks name the models of four providers, one of which dies half-way: it ends in one night."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.hostedjob import HOUR, MINUTE, Desk
+from tests.support.process import wait_until
+
+KINDS = ("xai", "together", "fireworks", "openrouter")
+DOCUMENTS = 3
+VERBS = ("retrieve", "list", "create", "content", "results", "upload", "create_dataset", "get_dataset", "cancel")
+
+
+@pytest.mark.parametrize(
+    ("dying", "status"),
+    [("xai", 503), ("together", 401), pytest.param("fireworks", 429, marks=pytest.mark.slow), ("openrouter", 500)],
+)
+def test_a_job_over_four_providers_ends_in_one_night_though_one_of_them_dies(
+    desk: Desk, dying: str, status: int
+) -> None:
+    desk.backends({**{kind: {} for kind in KINDS}, "flex": {"service_tier": "default"}})
+    folder = desk.folder / "documents"
+    folder.mkdir()
+    for number in range(DOCUMENTS):
+        (folder / f"{number}.txt").write_text(f"Letter {number}.")
+    models = {kind: {kind: "m"} for kind in KINDS}
+    models[dying]["flex"] = "m"
+    tasks = [{"id": kind, "model": kind, "prompt": f"Who wrote this ({kind})?", "max_tokens": 50} for kind in KINDS]
+    file = desk.folder / "job.yaml"
+    file.write_text(json.dumps({"name": "four", "documents": "documents", "models": models, "tasks": tasks}))
+    desk.provider.settings(turnaround_s=[HOUR, HOUR])
+    job = desk.submit(file, deadline="4h")
+    desk.settle(job)
+    assert sorted(shard["backend"] for shard in desk.detail(job)["shards"]) == sorted(KINDS)
+
+    desk.later(0.5 * HOUR, job)
+    match = {"flavour": dying}
+    desk.provider.script(
+        *({"do": "status", "status": status, "match": {**match, "verb": verb}, "times": None} for verb in VERBS)
+    )
+
+    def is_over() -> bool:
+        desk.later(2 * MINUTE, job)
+        return desk.is_over(job)
+
+    wait_until(is_over, 60)
+    current = desk.store.jobs.get(job.id)
+    assert current.finished_at is not None
+    assert current.deadline_at is not None
+    assert current.finished_at < current.deadline_at
+    ends = desk.ends(job)
+    assert (len(ends), {*ends.values()}) == (DOCUMENTS * len(KINDS), {"succeeded"})
+    assert {one["task"]: one["provenance"]["backend"] for one in desk.rows(job).values()} == {
+        **{kind: kind for kind in KINDS}, dying: "flex"
+    }  # fmt: skip
+    # Its batch ran on and is billed, though nobody can fetch it: nothing else was paid twice.
+    assert sum(line["rows"] for line in desk.provider.bill()["lines"]) <= DOCUMENTS * (len(KINDS) + 1)
