@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.hostedjob import HOUR, Desk, all_are, cost_of, plain, rescued_and_paid_twice, row, script
+from tests.support.hostedjob import HOUR, MINUTE, Desk, all_are, cost_of, plain, rescued_and_paid_twice, row, script
+from tests.support.process import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -92,3 +93,22 @@ def test_trap_p_a_job_that_has_begun_goes_on_behind_a_cancel_and_is_collected(de
 
 def test_trap_p_late_rows_of_a_running_job_are_paid_for_twice_and_that_is_told(desk: Desk) -> None:
     rescued_and_paid_twice(desk, "fireworks")
+
+
+def test_trap_p_a_job_that_never_begins_is_deleted_where_its_rows_are_needed_and_is_paid_once(desk: Desk) -> None:
+    desk.backends({"fireworks": {"poll_seconds": 10}, "flex": {"service_tier": "default"}})
+    script(desk, "stuck_validating")
+    job = desk.submit(plain(3), deadline="3h")
+    desk.settle(job)
+    desk.provider.clock.set(speed=5.0)
+
+    def is_over() -> bool:
+        desk.later(2 * MINUTE, job)
+        return desk.is_over(job)
+
+    wait_until(is_over, 60)
+    assert desk.ends(job) == all_are("succeeded", 3)
+    assert [shard["backend"] for shard in desk.detail(job)["shards"]] == ["fireworks", "flex"]
+    assert desk.provider.calls("cancel") == {200: 1}
+    assert desk.uncertain(job) == 0
+    assert sum(line["rows"] for line in desk.provider.bill()["lines"]) == 3

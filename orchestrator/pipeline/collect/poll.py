@@ -50,8 +50,10 @@ class BatchPolling:
             if ends and shard.state is ShardState.SUBMITTED and shard.provider_status != "cancelling":
                 self._work.polls.hurry(shard, now)
             if not self._work.polls.is_due(shard, handle, now):
-                # A backend that does not answer is polled seldom, and the rows are needed.
-                return shard.rerouted_at is not None and self._is_lost(job, shard, handle)
+                # A backend that does not answer is polled seldom, and the rows may be needed.
+                watched = self._work.polls.of(shard, now)
+                is_unheard = watched.failing_since is not None or watched.busy_since is not None
+                return is_unheard and shard.rerouted_at is not None and self._is_lost(job, shard, handle)
             refused = self._work.admission_control.refused_for(handle, CallKind.LOOK)
             if refused and shard.state is ShardState.SUBMITTED:
                 why = self._life(job, shard, handle).unreported("its account has been rejected", refused, now)
