@@ -106,7 +106,7 @@ def test_trap_p_a_job_that_never_begins_is_deleted_where_its_rows_are_needed_and
         desk.later(2 * MINUTE, job)
         return desk.is_over(job)
 
-    wait_until(is_over, 60)
+    wait_until(is_over, 300)
     assert desk.ends(job) == all_are("succeeded", 3)
     assert [shard["backend"] for shard in desk.detail(job)["shards"]] == ["fireworks", "flex"]
     assert desk.provider.calls("cancel") == {200: 1}
