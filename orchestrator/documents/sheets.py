@@ -184,10 +184,10 @@ def _opened(data: bytes) -> bytes:
 
 
 def _shown(cell: object) -> str:
+    if isinstance(cell, float):  # first, as most are
+        return f"{cell:.0f}" if cell.is_integer() and abs(cell) < 1e15 else repr(cell)
     if isinstance(cell, bool):
         return "TRUE" if cell else "FALSE"
-    if isinstance(cell, float):
-        return f"{cell:.0f}" if cell.is_integer() and abs(cell) < 1e15 else repr(cell)
     if isinstance(cell, datetime.datetime) and cell.time() == datetime.time():
         return cell.date().isoformat()
     if isinstance(cell, datetime.datetime):
