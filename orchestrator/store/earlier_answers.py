@@ -33,9 +33,9 @@ class Known:
     def earlier(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
         """Return for each request its newest outcome from these runs (oldest first).
 
-        If no run asked it, another job's answer that the newest run took counts. `wanted` maps custom_ids to
-        fingerprints: an answer to an old wording counts again when that wording returns. An outcome released from
-        quarantine does not count.
+        If no run asked it as it is now, an answer that the newest run took for the same request counts. `wanted` maps
+        custom_ids to fingerprints: an answer to an old wording counts again when that wording returns. An outcome
+        released from quarantine does not count.
         """
         if not runs or not wanted:
             return {}
@@ -65,7 +65,6 @@ class Known:
             if row.state == RequestState.SUCCEEDED
             and row.fingerprint == wanted[row.custom_id]
             and row.carried_from is not None
-            and row.carried_from not in runs
         }
 
     def before(self, job_id: JobId, custom_ids: Sequence[str]) -> dict[str, EarlierRow]:

@@ -188,6 +188,35 @@ def test_another_jobs_answer_carries_over_like_any_other(works: Works) -> None:
         works.answer(job)
 
 
+def _renamed(folder: Path) -> None:
+    (folder / "0.txt").rename(folder / "renamed.txt")
+
+
+def _repriced(folder: Path) -> None:
+    (folder / "rows.csv").write_text("text,price\nIt was agreed.,25\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"), [(_renamed, Why.NEW), (_repriced, Why.DOCUMENT)], ids=["a name", "a column that is not asked"]
+)
+def test_a_change_that_no_question_has_in_it_is_one_for_a_single_night(
+    works: Works, change: Callable[[Path], None], why: Why
+) -> None:
+    works.documents("It was agreed.", "Nothing was.")
+    (works.folder / "docs" / "rows.csv").write_text("text,price\nIt is agreed.,20\nIt was agreed.,20\n")
+    path = works.job_file("a", documents={"path": "docs", "text_column": "text"})
+    works.answer(works.build(path)[0])
+    change(works.folder / "docs")
+    second, report = works.build(path)
+    works.store.jobs.finish(second.id, "x", NOW)
+    assert (report.to_send, report.whys[why]) == (0, 1)
+    told = [int(part.split()[0]) for part in (*report.saved, *report.changes) if "removed" not in part]
+    assert sum(told) == report.requests, "each request is counted once"
+    again, report = works.build(path)
+    assert (report.carried, report.whys) == (report.requests, {Why.UNCHANGED: report.requests})
+    assert builder.same_as(works.store, again, report) == works.store.jobs.get(second.id)
+
+
 def test_files_whose_answers_are_another_jobs_are_not_read_again(works: Works) -> None:
     works.documents("It was agreed.", "Nothing was.")
     works.answer(works.build(works.job_file("a"))[0])
@@ -331,7 +360,7 @@ def test_what_was_saved_is_told_in_words() -> None:
     report = BuildReport(documents=9, requests=2000, carried=1204, cached=310, twins=2, trimmed_tokens=41_000)
     assert report.saved == [
         "1,204 unchanged since an earlier run",
-        "310 answered before for other jobs",
+        "310 with an answer to the same request",
         "2 the same as another row",
         "41,000 tokens removed by cleaning",
     ]

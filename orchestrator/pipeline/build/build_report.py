@@ -27,13 +27,14 @@ _TOLD = {
 class BuildReport(Struct):
     """Figures of a build: documents, requests, and problems with documents.
 
-    Not sent are requests `carried` over, `cached` from other jobs' answers, `twins` of requests that are sent, and
-    `awaited` ones in flight in other jobs; `to_send` are the others that can be asked. `later` requests are made from
-    the answers to a long document's parts. `input_bytes` is what goes out, without the `trimmed_tokens` removed by
-    cleaning. Files of `unread` documents have not changed. `whys` counts requests by their reason, `of_other_models`
-    carried answers by the model that gave them and the model that would be asked. `removed` documents were in the
-    last run; `gone` names the first GONE of them. `ignored` counts what is not a document. `expected` is the total of
-    documents, None if only reading tables can tell. `limited_to` describes the scope of a limited run.
+    Not sent are requests `carried` over, `cached` from answers to the same request, `twins` of requests that are
+    sent, and `awaited` ones in flight in other jobs; `to_send` are the others that can be asked. `later` requests are
+    made from the answers to a long document's parts. `input_bytes` is what goes out, without the `trimmed_tokens`
+    removed by cleaning. Files of `unread` documents have not changed. `whys` counts requests by their reason, `asks`
+    the reasons of those that are sent, `of_other_models` carried answers by the model that gave them and the model
+    that would be asked. `removed` documents were in the last run; `gone` names the first GONE of them. `ignored`
+    counts what is not a document. `expected` is the total of documents, None if only reading tables can tell.
+    `limited_to` describes the scope of a limited run.
     """
 
     documents: int = 0
@@ -49,6 +50,7 @@ class BuildReport(Struct):
     trimmed_tokens: int = 0
     later: int = 0
     whys: Counter[Why] = field(default_factory=Counter)
+    asks: Counter[Why] = field(default_factory=Counter)
     of_other_models: Counter[tuple[str, str]] = field(default_factory=Counter)
     removed: int = 0
     limited_to: str | None = None
@@ -58,10 +60,10 @@ class BuildReport(Struct):
 
     @property
     def changes(self) -> list[str]:
-        """Changes since the last run of the job file, for people; `saved` has what is unchanged."""
+        """Why requests are sent, compared with the last run of the job file, for people; `saved` has the others."""
         if self.whys.keys() == {Why.NEW} and not self.removed:
             return []  # a first run, or a job file that asks something else altogether
-        told = [f"{self.whys[why]:,} {words}" for why, words in _TOLD.items() if self.whys[why]]
+        told = [f"{self.asks[why]:,} {words}" for why, words in _TOLD.items() if self.asks[why]]
         return [*told, f"{number_of(self.removed, 'document')} removed"] if self.removed else told
 
     def __str__(self) -> str:
@@ -95,7 +97,7 @@ class BuildReport(Struct):
         """Requests that are not sent, with the reason, for people."""
         told = (
             (self.carried, "unchanged since an earlier run"),
-            (self.cached, "answered before for other jobs"),
+            (self.cached, "with an answer to the same request"),
             (self.twins, "the same as another row"),
             (self.awaited, "under way in another job"),
             (self.trimmed_tokens, "tokens removed by cleaning"),

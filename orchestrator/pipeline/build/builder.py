@@ -212,6 +212,7 @@ class _Recorder:
         report.twins += len(twins)
         report.awaited += len(awaited)
         report.whys.update(whys.values())
+        report.asks.update(whys[seq] for seq in left)
         report.to_send += sum(built.row.problem is None for built in sent)
         report.input_bytes += sum(len(built.line) for built in sent)
         report.trimmed_tokens += sum(built.row.trimmed_tokens for built in sent)
