@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from orchestrator.core.clock import now
 from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration, pace_words
 from orchestrator.core.events import EventKind, Happened
@@ -15,6 +16,7 @@ from orchestrator.reports.layout import Cell, Column, Line, StyledText, pairs, s
 from orchestrator.reports.plans import chance, clock
 from orchestrator.reports.words import (
     STATE_STYLE,
+    kept_words,
     marked_words,
     running_words,
     so_far_words,
@@ -136,7 +138,9 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
         left = "" if line.eta_seconds is None else f", {_eta(line)} to go"
         told.append(("rate", f"{pace_words(line.rate)}{left}"))
     if job.deadline_at is not None:
-        told.append(("deadline", job.deadline_at.astimezone().strftime("%a %Y-%m-%d %H:%M %Z")))
+        due = line.due(now())
+        kept = "" if due is None or due.met is None else f"; {kept_words(due)}"
+        told.append(("deadline", job.deadline_at.astimezone().strftime("%a %Y-%m-%d %H:%M %Z") + kept))
     if detail.outlook is not None:
         told.append(("outlook", _outlook(detail.outlook, dated=job.deadline_at is not None)))
     if detail.quality is not None:

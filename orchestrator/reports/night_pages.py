@@ -24,7 +24,7 @@ from orchestrator.reports.bars import Bar, bars
 from orchestrator.reports.night import DocumentFate, Fates, JobReport, NightReport, night_of
 from orchestrator.reports.pages import LIST, PAID, template
 from orchestrator.reports.quote_words import total_words
-from orchestrator.reports.words import marked_words, running_words, so_far_words, unpriced_words
+from orchestrator.reports.words import kept_words, marked_words, running_words, so_far_words, unpriced_words
 
 MOST_FIELDS = 12
 """Most changed fields that a page lists; `--json` has all."""
@@ -254,15 +254,6 @@ def _time(job: JobReport) -> Block:
 def due_words(due: DeadlineResult) -> str:
     """Say how a deadline was kept, in a sentence."""
     return f"the deadline of {moment_words(due.at)} {'is' if due.met is None else 'was'} {kept_words(due)}"
-
-
-def kept_words(due: DeadlineResult) -> str:
-    """Say how a deadline was kept, in a phrase."""
-    if due.met:
-        return f"met with {duration(due.spare)} to spare"
-    if due.met is None:
-        return f"in {duration(due.spare)}"
-    return f"missed by {duration(-due.spare)}" if due.spare < 0 else "missed: rows were given up"
 
 
 def markdown(report: NightReport) -> str:

@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from orchestrator.core.counts import number_of
-from orchestrator.core.durations import span_words
+from orchestrator.core.durations import duration, span_words
 from orchestrator.core.model import JobState, Usage
 from orchestrator.core.money import money
 from orchestrator.settings.model_lists import alias_words
@@ -14,6 +14,7 @@ from orchestrator.settings.model_lists import alias_words
 if TYPE_CHECKING:
     from orchestrator.core.counts import Counts
     from orchestrator.policy.calibration import Calibration
+    from orchestrator.policy.night_figures import DeadlineResult
     from orchestrator.reports.cost import CostLine, CostReport, Estimate
 
 _COST_COLUMNS = (
@@ -184,3 +185,12 @@ def marked_words(counts: Counts) -> dict[str, str]:
         ("repaired", counts.repaired, "had their JSON among other text"),
     )
     return {name: f"{number:,} of the answers {words}" for name, number, words in told if number}
+
+
+def kept_words(due: DeadlineResult) -> str:
+    """Say how a deadline was kept, in a phrase."""
+    if due.met:
+        return f"met with {duration(due.spare)} to spare"
+    if due.met is None:
+        return f"in {duration(due.spare)}"
+    return f"missed by {duration(-due.spare)}" if due.spare < 0 else "missed: rows were given up"

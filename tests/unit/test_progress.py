@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -67,6 +68,22 @@ def test_pending_rows_that_running_batches_have_finished_are_told_beside_them() 
     assert "12 pending rows finished in running batches, 3 of them failed" in text
     requests = line.to_json()["requests"]
     assert requests["done"] == requests["succeeded"] + requests["finished_in_batches"] == 17
+
+
+@pytest.mark.parametrize(
+    ("finished", "counts", "told"),
+    [
+        (later(1.5), {"succeeded": 1}, "missed by 30 min"),
+        (later(0.5), {"succeeded": 1}, "met with 30 min to spare"),
+        (later(0.9), {"succeeded": 1, "expired": 1}, "missed: rows were given up"),
+        (None, {"pending": 1}, "missed by "),
+    ],
+)
+def test_a_job_tells_how_its_deadline_was_kept(finished: datetime | None, counts: dict[str, int], told: str) -> None:
+    line = line_of(JobState.RUNNING if finished is None else JobState.COMPLETED, **counts)
+    line = replace(line, job=replace(line.job, deadline_at=later(1), finished_at=finished))
+    [found] = [text for text in shown(job_detail(detail(line), 120)) if text.startswith("deadline")]
+    assert f"; {told}" in found
 
 
 def event(number: int, kind: str) -> Event:

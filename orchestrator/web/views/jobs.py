@@ -19,8 +19,8 @@ from orchestrator.core.shards import Shard
 from orchestrator.reports import status
 from orchestrator.reports.cost_reader import cost_of
 from orchestrator.reports.night import last_runs
-from orchestrator.reports.night_pages import kept_words
 from orchestrator.reports.status import JobDetail
+from orchestrator.reports.words import kept_words
 from orchestrator.store.lookups import RowFilter
 from orchestrator.web.figures import NOTHING, CommandJson
 from orchestrator.web.outlook_cache import Outlooks
