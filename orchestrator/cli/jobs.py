@@ -72,11 +72,14 @@ def run(
         from orchestrator.cli.running import finish
 
         detail = finish(context, intake.job, view)
+        written = None
         if place is not None and detail.line.job.error is None:
             is_merged = intake.job.finished_at is None
             with writing(context.store, context.home.identity(), detail.line.job.id, place, now):
-                write_rows(context, detail.line.job, place, form, shape, view.counted, is_merged=is_merged)
+                written = write_rows(context, detail.line.job, place, form, shape, view.counted, is_merged=is_merged)
         view.stop()
+        if written is not None and not (quiet or as_json):
+            say(f"orch: {written.told}")
         return _show(detail, fail_on, as_json)
 
 

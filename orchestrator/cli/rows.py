@@ -21,11 +21,11 @@ from orchestrator.core.model import Job, JobKind
 from orchestrator.library.answers import finished_lines
 from orchestrator.library.context import Context
 from orchestrator.pipeline.finish import outputs
-from orchestrator.pipeline.finish.delivery import BY_HAND, is_foreign, output_of
+from orchestrator.pipeline.finish.delivery import BY_HAND, is_foreign
 from orchestrator.pipeline.finish.merge import check_output
 from orchestrator.pipeline.finish.outputs import Format, TableShape
 from orchestrator.settings.job_spec import ENDINGS_HINT, format_of, has_unknown_ending
-from orchestrator.settings.stored_spec import tasks_of
+from orchestrator.settings.stored_spec import spec_of, tasks_of
 
 EVERY = 1000
 Progress = Callable[[str, int, int, str], None]
@@ -108,7 +108,7 @@ def form_of(job: Job, output: str | Path | None) -> Format:
 
 
 def table_for(job: Job, form: Format, flags: TableFlags) -> TableShape:
-    """Return the shape of a table that options state, else the job's output.
+    """Return the shape of a table that options state, else the output of the job's file.
 
     Merged rows stay as they are unless options shape them. Raises UsageError for options that do not fit the format,
     and for an unknown column.
@@ -118,7 +118,8 @@ def table_for(job: Job, form: Format, flags: TableFlags) -> TableShape:
         raise UsageError("--wide, --long and --columns are for tables", hint="--format csv, parquet, xlsx or jsonl")
     if flags.excel and form != "csv":
         raise UsageError("--excel is for CSV", hint="-o FILE.csv or --format csv; an .xlsx file needs no option")
-    output = output_of(job) if form in ("csv", "parquet", "xlsx") else None
+    spec = spec_of(job) if form in ("csv", "parquet", "xlsx") else None
+    output = None if spec is None else spec.output
     stated = TableShape() if output is None else outputs.table_of(output)
     wide = stated.wide if flags.wide is None else flags.wide
     columns = flags.columns or (stated.columns if wide == stated.wide else ())

@@ -63,6 +63,14 @@ def test_a_table_has_the_shape_of_the_job_file_unless_options_say_otherwise(run_
     assert len(run_orch("fetch", "letters", cwd=folder).stdout.splitlines()) == 4  # merged rows keep their form
 
 
+def test_a_limited_run_writes_a_table_in_the_shape_of_the_job_file_and_names_it(run_orch: Orch, folder: Path) -> None:
+    ran = run_orch("run", "job.yaml", "--limit", "1", "-o", "one.csv", cwd=folder)
+    assert ran.returncode == 0, ran.stderr
+    assert "orch: 2 rows in one.csv" in ran.stderr
+    assert [row[0] for row in table(folder / "one.csv")] == ["document", "documents/a.txt"]
+    assert not (folder / "rows.csv").exists(), "the table of all documents is not replaced"
+
+
 def test_a_document_asked_in_parts_is_one_row(run_orch: Orch, folder: Path) -> None:
     (folder / "documents" / "b.txt").write_text("a word " * 2000)
     job = JOB.replace("max_tokens: 20}", "max_tokens: 20, long: {part_tokens: 1000, reduce: Make one.}}", 1)
