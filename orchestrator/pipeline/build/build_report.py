@@ -27,14 +27,14 @@ _TOLD = {
 class BuildReport(Struct):
     """Figures of a build: documents, requests, and problems with documents.
 
-    Not sent are requests `carried` over, `cached` from answers to the same request, `twins` of requests that are
-    sent, and `awaited` ones in flight in other jobs; `to_send` are the others that can be asked. `later` requests are
-    made from the answers to a long document's parts. `input_bytes` is what goes out, without the `trimmed_tokens`
-    removed by cleaning. Files of `unread` documents have not changed. `whys` counts requests by their reason, `asks`
-    the reasons of those that are sent, `of_other_models` carried answers by the model that gave them and the model
-    that would be asked. `removed` documents were in the last run; `gone` names the first GONE of them. `ignored`
-    counts what is not a document. `expected` is the total of documents, None if only reading tables can tell.
-    `limited_to` describes the scope of a limited run.
+    Some requests are not sent: those `carried` over, those `cached` from answers to the same request, `twins` of sent
+    requests, and `awaited` ones in flight in other jobs. `to_send` are the others that can be asked. `later` requests
+    are made from the answers to a long document's parts. `input_bytes` is what goes out, without the
+    `trimmed_tokens` removed by cleaning. Files of `unread` documents have not changed. `whys` counts all requests by
+    their reason, `asks` the sent ones. `of_other_models` counts carried answers by their model and the model of
+    today. `removed` documents were in the last run; `gone` names the first GONE of them. `ignored` counts what is not
+    a document. `expected` is the total of documents, None if only reading tables can tell. `limited_to` describes the
+    scope of a limited run.
     """
 
     documents: int = 0
@@ -60,7 +60,7 @@ class BuildReport(Struct):
 
     @property
     def changes(self) -> list[str]:
-        """Why requests are sent, compared with the last run of the job file, for people; `saved` has the others."""
+        """Reasons of the sent requests, compared with the last run, for people; `saved` has the others."""
         if self.whys.keys() == {Why.NEW} and not self.removed:
             return []  # a first run, or a job file that asks something else altogether
         told = [f"{self.asks[why]:,} {words}" for why, words in _TOLD.items() if self.asks[why]]
