@@ -37,6 +37,7 @@ _ORDER = (
     DocumentFate.CHANGED,
     DocumentFate.NEW,
     DocumentFate.REMOVED,
+    DocumentFate.KNOWN,
     DocumentFate.UNCHANGED,
 )
 """Order of the listing: what may need a person comes first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from html.parser import HTMLParser
@@ -63,6 +64,15 @@ def test_all_are_counted_and_the_first_are_named() -> None:
     assert [one["name"] for one in told["new"]["first"]] == ["n0", "n1"]
     assert told["unchanged"] == {"documents": 2, "first": []}, "what is as it was needs no name"
     assert told["failed"] == {"documents": 0, "first": []}
+
+
+def test_every_document_has_a_line_with_its_fate() -> None:
+    known = replace(RUN, failed=1, old=1, code="empty", message="no text")
+    runs = [known, *(run for run, _, _ in FATES.values())]
+    told = markdown(NightReport(None, later(8), [job_report(facts(documents=fates(runs, ["gone"])), later(8))]))
+    counts = re.findall(rf"^\| ({'|'.join(DocumentFate)}) \| (\d+) \|$", told, re.MULTILINE)
+    assert {fate for fate, _ in counts} == {*DocumentFate}
+    assert sum(int(number) for _, number in counts) == len(runs) + 1
 
 
 def test_a_night_goes_from_noon_to_noon_by_local_clocks() -> None:
