@@ -195,7 +195,7 @@ JOB_FILES: dict[str, tuple[str, int, list[str]]] = {
     ),
     "no-schema": (
         changed("    prompt", "    schema: {type: objekt}\n    prompt"), 2,
-        ["FILE:6: tasks[0].schema: is not a JSON Schema: type: 'objekt' is not valid"],
+        ["FILE:6: tasks[0].schema: is not a JSON Schema: type: 'objekt' is not a type", "did you mean 'object'?"],
     ),
     "empty-folder": (
         changed("path: documents", "path: empty"), 2,

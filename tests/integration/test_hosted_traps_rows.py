@@ -87,7 +87,7 @@ def test_trap_1_25_rows_that_never_arrive_are_counted_and_named(desk: Desk) -> N
     assert desk.ends(job) == all_are("succeeded", 6)
     [first, *_] = desk.events(job, "collected")
     assert first.startswith(
-        "4 succeeded, 2 continue in another batch, 2 for no result, up to 2 answers may exist there"
+        "4 succeeded, 2 continue in another batch, 2 for no result, up to 2 answers may come there"
     )
     assert [shard["reason"] for shard in desk.detail(job)["shards"]][1].endswith("; tried 1 time before")
     assert sum(desk.billed().values()) == 8, "the provider bills what it has not returned: only it can know"

@@ -160,6 +160,22 @@ def test_lost(course: BatchLife, after: timedelta | None) -> None:
     assert course.lost(T + after) is not None
 
 
+NEEDED = replace(RUNS, ends_from=T, is_needed=True)
+# a batch whose backend answers, and refuses to report on it since T: when nobody waits for it any longer
+REFUSED = {
+    "nobody needs its rows": (replace(RUNS, ends_from=T, deadline=T + HOUR), 7 * DAY),
+    "a quarter of the time left": (replace(NEEDED, deadline=T + 10 * HOUR), 2 * HOUR),
+    "little time left": (replace(NEEDED, deadline=T + 20 * MINUTE), 10 * MINUTE),
+    "the deadline has passed": (replace(NEEDED, deadline=T), 10 * MINUTE),
+}
+
+
+@pytest.mark.parametrize(("course", "after"), REFUSED.values(), ids=REFUSED)
+def test_a_backend_that_refuses_is_waited_for_while_there_is_time(course: BatchLife, after: timedelta) -> None:
+    for now, is_over in ((T + after - SECOND, False), (T + after, True)):
+        assert (course.unreported("it is too busy", now - T, now) is not None) == is_over
+
+
 @pytest.mark.parametrize(
     ("late", "waits"),
     [(None, HOUR), (timedelta(0), 15 * MINUTE), (-HOUR, 15 * MINUTE), (40 * MINUTE, 40 * MINUTE), (DAY, HOUR)],

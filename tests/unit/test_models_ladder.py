@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.errors import InputError, UsageError
+from orchestrator.core.errors import InputError
 from orchestrator.core.model import Job, JobKind
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.pipeline.plan.routes import check_eligible, eligibility_of, models_of, objections, standing_of
@@ -220,9 +220,9 @@ def test_a_rung_without_a_price_speaks_against_its_backend_before_anything_is_se
 
 def test_a_model_of_a_list_that_no_backend_has_is_told_at_the_submit(tmp_path: Path) -> None:
     config = settings(tmp_path, TOML.replace('{api = "big"}]', '{azure = "big"}]'))
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(InputError) as raised:
         check_eligible(config, job())
-    told = f"models.analyst: model 3 of the list is for azure, and {tmp_path / 'orch.toml'} has no such backend"
+    told = f"model 3 of the list is for azure, and {tmp_path / 'orch.toml'} has no such backend"
     assert raised.value.message == told
     assert raised.value.hint == "known: gpu, api; name one of them, or take the model out of the list"
     check_eligible(settings(tmp_path), job())
