@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import run
-from tests.integration.test_mistakes import TOML, folder, prompt, task
+from tests.support.mistakes import TOML, folder, prompt, task
 
 __all__ = ["folder"]
 TABLE = "documents:\n  - {path: rows.csv, text_column: Letter}"

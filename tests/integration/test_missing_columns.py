@@ -15,10 +15,10 @@ from sqlalchemy import create_engine, text
 
 from orchestrator.cli import run
 from orchestrator.core.errors import InputError
-from orchestrator.store import Store
 from tests.integration.test_limited_runs import Desk, opened
 from tests.integration.test_remote_sources import Site, serving
 from tests.support.databases import new_sqlite
+from tests.support.mistakes import no_job_from
 from tests.support.office import workbook
 
 TOML = """
@@ -37,14 +37,8 @@ THERE = "columns there: Name, Text"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "orch.toml").write_text(TOML, encoding="utf-8")
     (tmp_path / "in").mkdir()
-    for name, value in {"ORCH_CONFIG": tmp_path / "orch.toml", "ORCH_HOME": tmp_path / "home"}.items():
-        monkeypatch.setenv(name, str(value))
-    monkeypatch.delenv("ORCH_DATABASE_URL", raising=False)
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    if (tmp_path / "home" / "orch.db").exists():
-        with Store.open(f"sqlite:///{tmp_path / 'home' / 'orch.db'}") as store:
-            assert store.jobs.newest() == [], "a mistake leaves no job"
+    with no_job_from(tmp_path, monkeypatch):
+        yield tmp_path
 
 
 def asked(folder: Path, source: str) -> Path:

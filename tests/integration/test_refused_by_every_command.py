@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import run
-from orchestrator.store import Store
-from tests.integration.test_mistakes import JOB, prompt, source, task
+from tests.support.mistakes import JOB, no_job_from, prompt, source, task
 from tests.support.process import Upstream, upstreams
 
 CSV = "Name,Text\nn,Letter.\nm,Another.\n"
@@ -138,15 +137,8 @@ def folder(tmp_path: Path, engine: Upstream, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "documents" / "1.txt").write_text("Dear reader", encoding="utf-8")
     told = f'[backends.local]\nupstreams = ["{engine.base_url}"]\nlocation = "local"\nidle = true\n'
     (tmp_path / "orch.toml").write_text(told, encoding="utf-8")
-    for name, value in {"ORCH_CONFIG": tmp_path / "orch.toml", "ORCH_HOME": tmp_path / "home"}.items():
-        monkeypatch.setenv(name, str(value))
-    monkeypatch.delenv("ORCH_DATABASE_URL", raising=False)
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    if (tmp_path / "home" / "orch.db").exists():
-        with Store.open(f"sqlite:///{tmp_path / 'home' / 'orch.db'}") as store:
-            assert store.jobs.newest() == [], "a mistake leaves no job"
-            assert store.schedules.all() == []
+    with no_job_from(tmp_path, monkeypatch):
+        yield tmp_path
 
 
 @pytest.mark.parametrize(

@@ -1,26 +1,9 @@
-"""Mistakes with YAML and TOML themselves, with paths, units, words and columns: file, line, field and cure."""
+"""Mistakes with YAML and TOML themselves, with paths, units, words and columns."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from tests.support.mistakes import HOSTED, JOB, TOML, Case, prompt, source, task
 
-import pytest
-
-from orchestrator.cli import run
-from tests.integration.test_mistakes import (
-    HOSTED,
-    JOB,
-    TOML,
-    Case,
-    folder,
-    prompt,
-    refused_job,
-    refused_settings,
-    source,
-    task,
-)
-
-__all__ = ["folder"]
 ALIAS = "an alias (*NAME) needs its anchor (&NAME)"
 SLASHES = "write paths with / , or in single quotes"
 UNITS = "write 8h, 90m, 06:00"
@@ -104,46 +87,3 @@ SETTINGS: dict[str, Case] = {
         TOML + HOSTED.replace('"K"', '"my key"'), ":7: backends.g.api_key_env: is not", "such as OPENAI_API_KEY",
     ),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("case", JOBS.values(), ids=JOBS)
-def test_a_mistake_in_a_job_file(folder: Path, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
-    refused_job(folder, case, capsys)
-
-
-@pytest.mark.parametrize("case", SETTINGS.values(), ids=SETTINGS)
-def test_a_mistake_in_the_settings(folder: Path, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
-    refused_settings(folder, case, capsys)
-
-
-@pytest.mark.parametrize(("encoding", "line"), [("latin-1", 6), ("utf-16", 1)])
-def test_a_file_in_another_encoding(
-    folder: Path,
-    encoding: str,
-    line: int,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    (folder / "orch.toml").write_text(TOML, encoding="utf-8")
-    (folder / "job.yaml").write_bytes(prompt("Wer hät's geschrieben?").encode(encoding))
-    assert run(["submit", "job.yaml"]) == 2
-    told = capsys.readouterr().err
-    assert f"{folder / 'job.yaml'}:{line}: is not UTF-8 text" in told
-    assert "save it as UTF-8" in told
-
-
-def test_a_file_name_for_a_prompt_is_a_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "orch.toml").write_text(TOML, encoding="utf-8")
-    (folder / "job.yaml").write_text(prompt("prompts/sender.txt"), encoding="utf-8")
-    assert run(["validate", "job.yaml"]) == 0
-    assert "job.yaml:6: tasks[0].prompt: is sent as it is, a file's name" in "".join(capsys.readouterr())
-
-
-def test_a_backend_in_the_name_of_a_model_is_a_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "orch.toml").write_text(TOML, encoding="utf-8")
-    (folder / "job.yaml").write_text(JOB.replace("some-model", "openai:gpt-5-nano"), encoding="utf-8")
-    assert run(["validate", "job.yaml"]) == 0
-    told = "".join(capsys.readouterr())
-    assert "models.small: 'openai:gpt-5-nano' is sent as it is: write {openai: gpt-5-nano}" in told
-    (folder / "job.yaml").write_text(JOB.replace("some-model", "llama3:8b"), encoding="utf-8")
-    assert run(["validate", "job.yaml"]) == 0
-    assert "is sent as it is" not in "".join(capsys.readouterr())

@@ -1,26 +1,9 @@
-"""Mistakes of somebody who knows OpenAI's API, vLLM or another batch tool: file, line, field, a cure, and no job."""
+"""Mistakes of somebody who knows OpenAI's API, vLLM or another batch tool."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from tests.support.mistakes import ENGINES, HOSTED, JOB, TOML, Case, prompt, source, task
 
-import pytest
-
-from tests.integration.test_mistakes import (
-    ENGINES,
-    HOSTED,
-    JOB,
-    TOML,
-    Case,
-    folder,
-    prompt,
-    refused_job,
-    refused_settings,
-    source,
-    task,
-)
-
-__all__ = ["folder"]
 ADDRESS, UPSTREAMS = "addresses are in orch.toml", 'upstreams = ["http://HOST:8000/v1"]'
 EXTRA, WHOLE = "extra: {NAME: …}", "each request has one answer"
 WRAPPED = "schema: {name: x, strict: true, schema: {type: object, properties: {a: {type: string}}}}"
@@ -120,13 +103,3 @@ SETTINGS: dict[str, Case] = {
     "environ": (TOML + HOSTED.replace('"K"', 'os.environ["K"]'), ":7: is not valid TOML", "name the variable alone"),
     "braces-over-lines": (f"{TOML}limits = {{\n max_rows = 5\n}}\n", ":5: is not valid TOML", "stands in one line"),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("case", JOBS.values(), ids=JOBS)
-def test_a_mistake_in_a_job_file(folder: Path, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
-    refused_job(folder, case, capsys)
-
-
-@pytest.mark.parametrize("case", SETTINGS.values(), ids=SETTINGS)
-def test_a_mistake_in_the_settings(folder: Path, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
-    refused_settings(folder, case, capsys)

@@ -1,26 +1,9 @@
-"""Mistakes of job files and orch.toml, many by other tools' names: file, line, field, a cure, exit 2, and no job."""
+"""Mistakes in job files and orch.toml, many by other tools' names."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from tests.support.mistakes import ENGINES, HOSTED, JOB, TOML, Case, prompt, source, task
 
-import pytest
-
-from tests.integration.test_mistakes import (
-    ENGINES,
-    HOSTED,
-    JOB,
-    TOML,
-    Case,
-    folder,
-    prompt,
-    refused_job,
-    refused_settings,
-    source,
-    task,
-)
-
-__all__ = ["folder"]
 SIZES = "orch finds concurrency and sizes of batches"
 TOLD = "[reports] and [alerts] of orch.toml"
 DOLLARS = "write dollars for a million tokens"
@@ -116,13 +99,3 @@ SETTINGS: dict[str, Case] = {
     "folder-by-a-variable": (f'{TOML}[reports]\nfolder = "${{HOME}}/r"\n', ":6: reports.folder: ", NO_VARIABLES),
     "limits": (f"{TOML}{HOSTED}limits = {{max_row = 5}}\n", ":8: backends.g.limits.max_row: unknown", "'max_rows'?"),
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("case", JOBS.values(), ids=JOBS)
-def test_a_mistake_in_a_job_file(folder: Path, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
-    refused_job(folder, case, capsys)
-
-
-@pytest.mark.parametrize("case", SETTINGS.values(), ids=SETTINGS)
-def test_a_mistake_in_the_settings(folder: Path, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
-    refused_settings(folder, case, capsys)
