@@ -215,7 +215,7 @@ def _models(config: settings.Config, backend: str, jobs: Sequence[Job]) -> list[
 
 def _examine_models(config: settings.Config) -> Iterator[Found]:
     for mistake in config.unknown_backends:
-        yield str(mistake.field), False, f"{mistake.where}: {mistake.message}; {mistake.hint}", 2
+        yield str(mistake.field), False, f"{mistake.where}: {mistake.reason}", 2
 
 
 def _examine_jobs(config: settings.Config) -> tuple[list[Job], list[Found]]:

@@ -289,7 +289,7 @@ def say_exposure(context: Context) -> None:
 def say_unknown_backends(config: Config) -> None:
     """Warn of names in [models] for backends that orch.toml does not have."""
     for mistake in config.unknown_backends:
-        say(f"orch: warning: {mistake.where}: {mistake.message}; {mistake.hint}")
+        say(f"orch: warning: {mistake.where}: {mistake.reason}")
 
 
 def say_keys(config: Config | None) -> None:

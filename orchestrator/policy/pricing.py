@@ -7,6 +7,7 @@ price. Hosted prices are those of genai-prices; prices of a model in orch.toml c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import ROUND_HALF_EVEN, Decimal
 from enum import StrEnum
@@ -157,7 +158,7 @@ def row_price(
     BATCH whatever its answer says; a synchronous row has its answer's tier, or else the requested one. A row without
     an answer was not billed; a success is an answer, whatever its content. If an answer states no tokens, `expected`
     is booked as an estimate; if it was served by another tier without a price, the standard price applies. Errors are
-    those of `rates`.
+    those of `rates`. `listed` is the price of the same tokens at the standard tier.
     """
     at = _answered_at(outcome, at)
     used = outcome.billed or outcome.usage
@@ -177,20 +178,16 @@ def row_price(
     if found is None:
         found = rates(provider, model, tier=Tier.STANDARD, at=at, overrides=overrides, answered=outcome.model)
         found = replace(found, source=f"{found.source}, served as {outcome.tier}", estimated=True)
-    if is_told:
-        return _without_unpriced(found.price(used), outcome.unpriced)
-    guessed = replace(found, source=f"{found.source}, the answer has no token counts", estimated=True)
-    return _without_unpriced(guessed.price(expected), outcome.unpriced)
-
-
-def list_price(provider: str | None, model: str, usage: Usage, at: datetime, overrides: Overrides) -> Decimal | None:
-    """Return the dollars for one row's tokens at once, in no batch; None without tokens or a price."""
-    if usage == NO_USAGE:
-        return None
-    try:
-        return rates(provider, model, tier=Tier.STANDARD, at=at, overrides=overrides).price(usage).cost
-    except InputError:
-        return None
+    if not is_told:
+        used = expected
+        found = replace(found, source=f"{found.source}, the answer has no token counts", estimated=True)
+    price = _without_unpriced(found.price(used), outcome.unpriced)
+    if used == NO_USAGE:
+        return price
+    with suppress(InputError):
+        at_once = rates(provider, model, tier=Tier.STANDARD, at=at, overrides=overrides, answered=outcome.model)
+        price = replace(price, listed=at_once.price(used).cost)
+    return price
 
 
 def _answered_at(outcome: Outcome, now: datetime) -> datetime:

@@ -114,6 +114,16 @@ def lines_of(path: Path) -> Lines:
     return load_yaml(path)[1]
 
 
+def mistake_at(path: Path, place: tuple[str | int, ...], message: str, hint: str | None = None) -> InputError:
+    """Return an error about a field of an accepted job file, with its line."""
+    return InputError(message, file=path, line=line_of(place, lines_of(path)), field=spell(place), hint=hint)
+
+
+def place_of(path: Path, *place: str | int) -> str:
+    """Return where an accepted job file has a field: file, line and name."""
+    return mistake_at(path, place, "").where
+
+
 def _check_schemas(spec: JobSpec, path: Path, lines: Lines) -> None:
     """Raise one InputError about everything in the tasks' schemas that no answer could be checked by."""
     from orchestrator.core import schemas

@@ -456,14 +456,17 @@ def test_a_row_costs_what_the_tier_does_that_served_it(
 ) -> None:
     price = row_price("openai", "gpt-5.4-mini", answered(tier=said), asked=asked, at=NOW)
     source = source if source.startswith(",") or not source else f" {source}"
-    assert price == Price(Decimal(cost), f"genai-prices: openai:gpt-5.4-mini{source}", estimated)
+    assert price == Price(
+        Decimal(cost), f"genai-prices: openai:gpt-5.4-mini{source}", estimated, listed=Decimal("5.25")
+    )
 
 
 def test_a_tier_unasked_for_that_has_no_price_is_booked_as_an_estimate() -> None:
     # It is paid already; a price that is missing must not keep the row from being collected.
     outcome = answered(model="gpt-4.1-mini", tier="flex")
     price = row_price("openai", "gpt-4.1-mini", outcome, asked=STANDARD, at=NOW)
-    assert price == Price(Decimal(2), "genai-prices: openai:gpt-4.1-mini, served as flex", estimated=True)
+    source = "genai-prices: openai:gpt-4.1-mini, served as flex"
+    assert price == Price(Decimal(2), source, estimated=True, listed=Decimal(2))
 
 
 @pytest.mark.parametrize("said", ["flex", None])
@@ -492,7 +495,7 @@ def test_the_model_that_answered_is_the_one_that_is_billed(
         "theirs": PriceOverride(TokenRates(Decimal(3), Decimal(4))),
     }
     price = row_price(provider, asked, answered(model=said), asked=STANDARD, at=NOW, overrides=said_of)
-    assert price == Price(Decimal(cost), source)
+    assert price == Price(Decimal(cost), source, listed=Decimal(cost))
 
 
 def test_a_model_by_two_names_that_nobody_knows_is_an_error() -> None:
@@ -523,7 +526,7 @@ SILENT = {
 def test_an_answer_that_tells_no_tokens_is_booked_as_expected_and_as_an_estimate(outcome: Outcome) -> None:
     price = row_price("openai", "gpt-5.4-mini", outcome, asked=BATCH, at=NOW, expected=Usage(1000, 0, 100))
     source = "genai-prices: openai:gpt-5.4-mini batch, the answer has no token counts"
-    assert price == Price(Decimal("0.0006"), source, estimated=True)
+    assert price == Price(Decimal("0.0006"), source, estimated=True, listed=Decimal("0.0012"))
 
 
 def test_sends_without_an_answer_are_booked_as_if_each_was_billed() -> None:

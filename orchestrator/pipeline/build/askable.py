@@ -10,9 +10,8 @@ from msgspec import Struct, field
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError
 from orchestrator.policy.requests import Built
-from orchestrator.settings.job_file import lines_of
+from orchestrator.settings.job_file import mistake_at
 from orchestrator.settings.job_spec import JobSpec
-from orchestrator.settings.source_lines import line_of, spell
 
 MOST_NAMED = 3
 BAD_TEMPLATE = "template"
@@ -105,8 +104,7 @@ class Askable:
 
     def mistake(self, place: tuple[str | int, ...], message: str) -> InputError:
         """Return an error with its place in the job file."""
-        line = line_of(place, lines_of(self._file))
-        return InputError(message, file=self._file, line=line, field=spell(place))
+        return mistake_at(self._file, place, message)
 
 
 def no_document(number: int) -> str:

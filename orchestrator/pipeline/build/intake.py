@@ -42,9 +42,8 @@ from orchestrator.policy.planner import Plan
 from orchestrator.settings.config import Config
 from orchestrator.settings.deadlines import deadline_at
 from orchestrator.settings.home import Home
-from orchestrator.settings.job_file import lines_of, load
+from orchestrator.settings.job_file import load, mistake_at, place_of
 from orchestrator.settings.job_spec import JobSpec
-from orchestrator.settings.source_lines import line_of, spell
 from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
 
@@ -132,22 +131,18 @@ def read_spec(path: Path, config: Config) -> JobSpec:
             hint = f"add to the job file:  models: {{{alias}: NAME_OF_THE_MODEL}}"
             if colon:
                 hint = f"write  model: small, and  models: {{small: {{{name}: {model}}}}}"
-            raise _wrong(path, ("tasks", index, *place), told, hint)
+            raise mistake_at(path, ("tasks", index, *place), told, hint)
     for name in spec.allow.backends or ():
         if name not in config.backends:
             told = f"there is no backend {name!r} in {config.path or 'orch.toml'}"
-            raise _wrong(path, ("allow", "backends"), told, f"known: {', '.join(config.backends) or 'none'}")
+            raise mistake_at(path, ("allow", "backends"), told, f"known: {', '.join(config.backends) or 'none'}")
     if spec.output is not None:
         outputs.check(spec.output)
         try:
             outputs.check_columns(outputs.table_of(spec.output), spec.output.format, spec.tasks)
         except UsageError as error:
-            raise _wrong(path, ("output", "columns"), error.message, error.hint) from None
+            raise mistake_at(path, ("output", "columns"), error.message, error.hint) from None
     return spec
-
-
-def _wrong(path: Path, place: tuple[str | int, ...], message: str, hint: str | None) -> InputError:
-    return InputError(message, file=path, line=line_of(place, lines_of(path)), field=spell(place), hint=hint)
 
 
 def draft(path: Path, config: Config, home: Home, options: Options, now: datetime) -> Job:
@@ -241,11 +236,6 @@ def check_deadline(job: Job) -> None:
     )
 
 
-def place_of(file: Path, *place: str | int) -> str:
-    """Return where a job file has a field: file, line and name."""
-    return _wrong(file, place, "", None).where
-
-
 def submit(
     store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
     progress: builder.Progress,
@@ -296,7 +286,7 @@ def open_predecessor(store: Store, job: Job, options: Options) -> Job | None:
     except UsageError as error:
         if options.after is not None:
             raise
-        raise _wrong(Path(job.source), ("after",), error.message, error.hint) from None
+        raise mistake_at(Path(job.source), ("after",), error.message, error.hint) from None
     return first if stands is predecessors.Predecessor.OPEN else None
 
 

@@ -11,9 +11,8 @@ from orchestrator.core.errors import InputError
 from orchestrator.pipeline.build.placeholders import meant_by
 from orchestrator.pipeline.selection import Scope
 from orchestrator.policy.requests import variables
-from orchestrator.settings.job_file import lines_of
+from orchestrator.settings.job_file import mistake_at
 from orchestrator.settings.job_spec import JobSpec
-from orchestrator.settings.source_lines import line_of, spell
 
 if TYPE_CHECKING:
     from orchestrator.documents import Readers
@@ -28,19 +27,14 @@ def located(file: Path, index: int) -> Iterator[None]:
         if error.field is None or error.line is not None:
             raise
         place = ("documents", index, error.field)
-        raise InputError(
-            error.message, file=file, line=line_of(place, lines_of(file)), field=spell(place), hint=error.hint
-        ) from error
+        raise mistake_at(file, place, error.message, error.hint) from error
 
 
 def in_two_sources(file: Path, document: str) -> InputError:
     """Return the error for a document that two sources of a job file share."""
-    return InputError(
-        f"the document {document} is in two sources",
-        file=file,
-        line=line_of(("documents",), lines_of(file)),
-        field="documents",
-        hint="change `include` or `exclude` of the sources so that they do not overlap",
+    told = f"the document {document} is in two sources"
+    return mistake_at(
+        file, ("documents",), told, "change `include` or `exclude` of the sources so that they do not overlap"
     )
 
 
@@ -65,11 +59,10 @@ def check_names(spec: JobSpec, file: Path, readers: Readers, scope: Scope) -> in
         for name in sorted(variables(task) - known):
             near = meant_by(name, [*known, "text"])
             field = "prompt" if name in template(task.prompt).variables else "system"
-            raise InputError(
+            raise mistake_at(
+                file,
+                ("tasks", index, field),
                 f"the template uses {{{{ {name} }}}}, which no document has",
-                file=file,
-                line=line_of(("tasks", index, field), lines_of(file)),
-                field=f"tasks[{index}].{field}",
-                hint=f"did you mean {{{{ {near} }}}}?" if near else f"known: text, {', '.join(sorted(known))}",
+                f"did you mean {{{{ {near} }}}}?" if near else f"known: text, {', '.join(sorted(known))}",
             )
     return scope.documents([surveys[source].documents for source in spec.documents if scope.tasks_of(spec, source)])

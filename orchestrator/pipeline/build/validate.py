@@ -25,7 +25,6 @@ from orchestrator.pipeline.build.intake import (
     check_deadline,
     check_output,
     kind_of,
-    place_of,
     read_spec,
     sketch,
 )
@@ -39,6 +38,7 @@ from orchestrator.settings import known_answers
 from orchestrator.settings.backend_packages import hosted_kinds
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
+from orchestrator.settings.job_file import place_of
 from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.known_answers import Gold
 from orchestrator.settings.task_spec import Task
@@ -260,7 +260,7 @@ def _routed(config: Config, job: Job) -> None:
 
 def _of_backends(config: Config) -> Iterator[str]:
     for mistake in config.unknown_backends:
-        yield f"{mistake.where}: {mistake.message}; {mistake.hint}"
+        yield f"{mistake.where}: {mistake.reason}"
     if not config.backends:
         yield f"no backend is configured ({config.path or 'there is no orch.toml'}): there is nothing to run it on"
 

@@ -93,12 +93,7 @@ class ByToken(Struct, frozen=True):
         """Price the row's tokens at the tier that served it."""
         terms = self._terms()
         with _told():
-            found = pricing.row_price(self.provider, model, outcome, asked=self.tier, expected=expected, **terms)
-        at, named = terms["at"], outcome.model or model
-        used = outcome.usage
-        if found.estimated and not (used.input_tokens or used.output_tokens):
-            used = expected
-        return replace(found, listed=pricing.list_price(self.provider, named, used, at, self.overrides))
+            return pricing.row_price(self.provider, model, outcome, asked=self.tier, expected=expected, **terms)
 
     def of_uncertain(self, model: str, sends: int, usage: Usage) -> Price:
         """Price these sends as if all of them were billed."""
