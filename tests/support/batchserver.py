@@ -8,6 +8,7 @@ serves FOLDER on its socket until its stdin ends, and writes {"socket": ...} to 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import os
 import resource
@@ -64,8 +65,11 @@ class BatchServer:
     def _wait_for_it(self) -> None:
         ready, _, _ = select.select([self._stdout], [], [], PATIENCE)
         if not ready or not self._stdout.readline():
-            self.kill()
-            raise RuntimeError("the batch server did not start")
+            # What each of its threads does is then on stderr.
+            status = self._end(None if ready else signal.SIGABRT)
+            raise RuntimeError(
+                f"the batch server did not start: {'it ended with' if ready else 'it hung;'} {status}"
+            )
         self._bytes_at_start = self._bytes("VmRSS")
 
     @property
@@ -119,6 +123,7 @@ def main() -> None:
     parser.add_argument("--fsize", type=int)
     parser.add_argument("--webhook", help="a receiver's URL; its secret is the receiver's in tests.support.receiver")
     given = parser.parse_args()
+    faulthandler.enable()
     # Without this a write above the limit ends the process instead of failing.
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     if given.fsize is not None:
