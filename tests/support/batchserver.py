@@ -67,9 +67,7 @@ class BatchServer:
         if not ready or not self._stdout.readline():
             # What each of its threads does is then on stderr.
             status = self._end(None if ready else signal.SIGABRT)
-            raise RuntimeError(
-                f"the batch server did not start: {'it ended with' if ready else 'it hung;'} {status}"
-            )
+            raise RuntimeError(f"the batch server did not start: {'it ended with' if ready else 'it hung;'} {status}")
         self._bytes_at_start = self._bytes("VmRSS")
 
     @property
