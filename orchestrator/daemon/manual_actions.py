@@ -17,6 +17,7 @@ from orchestrator.core.events import EventKind
 from orchestrator.core.model import SUPERSEDED_BY, CancelCode, Job, RequestState
 from orchestrator.core.schedules import Night, NightState, Schedule
 from orchestrator.pipeline.build.shared import takes_answers
+from orchestrator.pipeline.build.terms import NewTerms
 from orchestrator.pipeline.succession import open_jobs, successor
 from orchestrator.policy import due_nights
 from orchestrator.store import Store
@@ -89,15 +90,7 @@ def revise(
     """Change the deadline or budget of an open job; None leaves it unchanged. Raises UsageError if it is over."""
     if job.finished_at is not None or job.error is not None:
         raise UsageError(f"job {job.id} has already ended")
-    terms: dict[str, datetime | Decimal] = {}
-    if deadline_at is not None and deadline_at != job.deadline_at:
-        terms["deadline_at"] = deadline_at
-    if budget is not None and budget != job.budget:
-        terms["budget"] = budget
-    if terms:
-        store.jobs.revise(job.id, **terms)
-        told = ", ".join(f"{name}: {value}" for name, value in terms.items())
-        store.jobs.note(job.id, EventKind.REVISED, f"{told}, by {who}", at)
+    NewTerms(job, deadline_at, budget).record(store, at, by=f", by {who}")
 
 
 def make_due(store: Store, one: Schedule, who: str, at: datetime) -> Night:

@@ -30,6 +30,7 @@ from orchestrator.pipeline import disk, predecessors, succession
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.build import builder, reuse
 from orchestrator.pipeline.build.build_report import BuildReport
+from orchestrator.pipeline.build.terms import NewTerms, refusal, refused_plan
 from orchestrator.pipeline.finish import delivery, outputs
 from orchestrator.pipeline.finish.delivery import OVERWRITE
 from orchestrator.pipeline.plan import canary
@@ -244,13 +245,13 @@ def submit(
     job = draft(path, config, home, options, now())
     check_eligible(config, job)
     if (first := open_predecessor(store, job, options)) is not None:
-        return _queue(store, home, replace(job, options={**job.options, predecessors.AFTER: first.id}), now())
+        waiting = replace(job, options={**job.options, predecessors.AFTER: first.id})
+        return _queue(store, home, config, waiting, options, now)
     with ExitStack() as claimed:
         try:
             unfinished = _record(store, home, job, claimed, look=not options.new)
             if unfinished is not None:
-                resumed = _revised(store, unfinished, job, options, now())
-                return Intake(resumed, How.RESUMED, resuming(unfinished))
+                return _resumed(store, config, new_terms(unfinished, job, options), options, now)
             check_output(store, job, unattended=options.unattended)
             report = builder.build(
                 store, home, job, now(), progress, asked=reuse.asked_of(config, job), reading=config.documents,
@@ -290,8 +291,9 @@ def open_predecessor(store: Store, job: Job, options: Options) -> Job | None:
     return first if stands is predecessors.Predecessor.OPEN else None
 
 
-def resuming(job: Job) -> str:
-    return f"job {job.id} of this file is unfinished: resuming where it stopped"
+def resuming(terms: NewTerms) -> str:
+    reason = f"job {terms.job.id} of this file is unfinished: resuming where it stopped"
+    return f"{reason}, now with {terms.words}" if terms.changed else reason
 
 
 def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> None:
@@ -318,16 +320,18 @@ def _unchanged(store: Store, same: Job, report: BuildReport, options: Options) -
     return Intake(store.jobs.get(same.id), How.RESUMED, f"{reason}; they are delivered now", report)
 
 
-def _queue(store: Store, home: Home, job: Job, now: datetime) -> Intake:
+def _queue(
+    store: Store, home: Home, config: Config, job: Job, options: Options, now: Callable[[], datetime]
+) -> Intake:
     """Record a job that is built once its predecessor has succeeded."""
     with builder.locked(home.intake_lock, wait=True):
         found = _unfinished(store, job)
         if found is not None and (found.built_at is not None or predecessors.AFTER in found.options):
-            return Intake(found, How.RESUMED, resuming(found))
+            return _resumed(store, config, new_terms(found, job, options), options, now)
         check_deadline(job)
         store.jobs.add(job, _tags(job))
     reason = f"waits for job {job.options[predecessors.AFTER]} to succeed"
-    store.jobs.note(job.id, EventKind.WAITING, reason, now)
+    store.jobs.note(job.id, EventKind.WAITING, reason, now())
     return Intake(job, How.WAITING, reason)
 
 
@@ -353,22 +357,30 @@ def _cure(planning: Planning, plan: Plan) -> str:
     return "`orch plan` shows every route in detail"
 
 
-def _revised(store: Store, job: Job, wanted: Job, options: Options, now: datetime) -> Job:
-    """Return the unfinished job with this command's deadline and budget. Refused rows go out again."""
-    terms: dict[str, datetime | Decimal] = {}
-    if options.deadline is not None and wanted.deadline_at is not None:
-        terms["deadline_at"] = wanted.deadline_at
-    if options.budget is not None:
-        terms["budget"] = options.budget
-    if terms:
-        store.jobs.revise(job.id, **terms)
-        store.jobs.note(
-            job.id, EventKind.REVISED, ", ".join(f"{name}: {value}" for name, value in terms.items()), now
-        )
+def new_terms(job: Job, wanted: Job, options: Options) -> NewTerms:
+    """Return the terms that a command's options give an unfinished job of its file.
+
+    Raises RefusedError if its deadline gets sooner, and has passed already.
+    """
+    terms = NewTerms(job, wanted.deadline_at if options.deadline is not None else None, options.budget)
+    if terms.is_sooner and not options.unattended:
+        check_deadline(wanted)
+    return terms
+
+
+def _resumed(store: Store, config: Config, terms: NewTerms, options: Options, now: Callable[[], datetime]) -> Intake:
+    """Return the unfinished job with this command's terms. Refused rows go out again.
+
+    Raises RefusedError if tighter terms cannot hold; the job keeps its own then. A night resumes it in any case.
+    """
+    if not options.unattended and (plan := refused_plan(store, config, terms, now)) is not None:
+        raise refusal(terms, plan)
+    job = terms.job
+    terms.record(store, now())
     if options.overwrite:
         store.jobs.allow(job.id, **{OVERWRITE: True})
     store.holds.lift(store.holds.of(job.id))
-    return store.jobs.get(job.id)
+    return Intake(store.jobs.get(job.id), How.RESUMED, resuming(terms))
 
 
 def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: bool) -> Job | None:

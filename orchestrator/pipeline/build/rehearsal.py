@@ -22,10 +22,12 @@ from orchestrator.pipeline.build.intake import (
     check_deadline,
     check_output,
     draft,
+    new_terms,
     open_predecessor,
     resuming,
     unfinished,
 )
+from orchestrator.pipeline.build.terms import refused_plan
 from orchestrator.pipeline.plan.mixed_planning import planning_of
 from orchestrator.pipeline.plan.routes import check_eligible, models_of
 from orchestrator.settings.config import Config
@@ -47,8 +49,11 @@ def rehearse(
     if (first := open_predecessor(store, job, options)) is not None:
         how, reason = How.WAITING, f"waits for job {first.id} to succeed"
     earlier = None if options.new else unfinished(store, job)
+    stuck = None
     if earlier is not None:
-        how, reason = How.RESUMED, resuming(earlier)
+        terms = new_terms(earlier, job, options)
+        how, reason = How.RESUMED, resuming(terms)
+        stuck = refused_plan(store, config, terms, now)
     else:
         check_deadline(job)
     if how is How.NEW:
@@ -57,7 +62,7 @@ def rehearse(
         planning = planning_of(store, config, job, now(), SharedBudgets(store, config, now).left)
         plan = planning.plan()
         refused = how is How.NEW and bool(planning.work) and planning.is_refused(plan)
-        return Intake(job, how, reason, report, plan, refused)
+        return Intake(job, how, reason, report, stuck or plan, refused or stuck is not None)
 
 
 @contextmanager
