@@ -159,12 +159,14 @@ class PointRows:
             line = self._input.line(work.index)
         except Unreadable as error:
             raise StorageError(f"the rows of this bench cannot be read: {error}") from error
-        body = bodies.prepare(
-            line.body,
-            endpoint=self.endpoint,
-            vllm=upstream.is_vllm,
-            model=upstream.served.sent_for(self.model),
-            priority=BATCH_PRIORITY if upstream.takes_priority else None,
+        body = bytes(
+            bodies.prepare(
+                line.body,
+                endpoint=self.endpoint,
+                vllm=upstream.is_vllm,
+                model=upstream.served.sent_for(self.model),
+                priority=BATCH_PRIORITY if upstream.takes_priority else None,
+            )
         )
         if self._one_token:
             body = _limited(body)

@@ -17,6 +17,7 @@ from orchestrator.core.errors import BackendError, OrchError
 from orchestrator.core.guarded_server import Server
 from orchestrator.server.app import configuration
 from orchestrator.server.engine_control import SteeredServer
+from orchestrator.server.memory_limits import return_large_bodies
 from orchestrator.server.open_files import allow_many_files, fitted
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
@@ -61,6 +62,7 @@ class ServerThread(SteeredServer):
         """`may_send` returns True while rows may be sent."""
         self.root = root
         self.socket = socket_path(root)
+        return_large_bodies()
         service = Service(root, fitted(settings, allow_many_files()), may_send=may_send)
         super().__init__(service, lambda: self._server.loop)
         self._failure: BaseException | None = None

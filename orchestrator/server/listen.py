@@ -25,6 +25,7 @@ from orchestrator.core.guarded_server import Server
 from orchestrator.core.replica.takeover import Replica
 from orchestrator.core.replica.who_is_active import Superseded
 from orchestrator.server.app import configuration
+from orchestrator.server.memory_limits import return_large_bodies
 from orchestrator.server.open_files import allow_many_files, fitted
 from orchestrator.server.service import Service
 from orchestrator.server.settings import Settings
@@ -237,6 +238,7 @@ def serve(
     Superseded if another server has taken over the replica.
     """
     importlib.import_module("aiohttp")  # else the first request that is passed through would wait for it
+    return_large_bodies()
     service = Service(root, fitted(settings, allow_many_files()), replica)
 
     def superseded() -> Superseded | None:

@@ -8,6 +8,8 @@ through at once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -30,6 +32,8 @@ LARGE_CHECKS = 2
 """Number of large input files that are checked at once; one tenant may have half of them."""
 WAIT_SECONDS = 30.0
 BLOCKS = 64 * MB
+M_MMAP_THRESHOLD = -3
+"""A number from glibc's malloc.h."""
 LEAST_BLOCK, MOST_BLOCK = 64 * 1024, MB
 
 
@@ -163,6 +167,16 @@ class Room:
             full.add(owner)
             self.is_crowded = refusal is RoomRefusal.ROOM
         self._waiting = left + self._waiting
+
+
+def return_large_bodies() -> None:
+    """Let the C library return the memory of each large body at once.
+
+    glibc does so above a threshold, and raises that to the size of bodies that it sees, up to 32 MB. It keeps smaller
+    bodies in pieces once they are freed. Other C libraries have no such setting, or do not need it.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, SMALL)
 
 
 def _nothing() -> None:

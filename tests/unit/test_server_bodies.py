@@ -18,6 +18,7 @@ from orchestrator.server.dispatch.bodies import (
     likely_tokens,
     prepare,
 )
+from orchestrator.server.memory_limits import SMALL
 from tests.support.client import chat_body, post
 from tests.support.process import Upstream
 from tests.support.requests import CHAT, COMPLETIONS, EMBEDDINGS
@@ -29,7 +30,9 @@ REMOVED = {*KINDS, "guided_decoding_backend", "guided_whitespace_pattern"}
 
 
 def prepared(body: dict[str, Any], endpoint: str = CHAT, **more: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(prepare(json.dumps(body).encode(), endpoint=endpoint, vllm=True, **more))
+    found: dict[str, Any] = json.loads(
+        bytes(prepare(json.dumps(body).encode(), endpoint=endpoint, vllm=True, **more))
+    )
     return found
 
 
@@ -46,6 +49,24 @@ def refused(body: dict[str, Any], endpoint: str = CHAT) -> LineError:
     with pytest.raises(BodyError) as caught:
         prepare(raw, endpoint=endpoint, vllm=True)
     return caught.value.fault
+
+
+class Line(msgspec.Struct):
+    body: msgspec.Raw
+
+
+@pytest.mark.parametrize("size", [10, 2 * SMALL])
+def test_only_a_long_body_is_sent_from_the_line_that_it_was_read_from(size: int) -> None:
+    body = b'{ "model": "m", "messages": ["' + b"x" * size + b'"] }'
+    read = msgspec.json.decode(b'{"custom_id": "a", "body": ' + body + b" }", type=Line).body
+    plain = prepare(read, endpoint=CHAT, vllm=False)
+    assert isinstance(plain, memoryview) is (size > SMALL)
+    assert bytes(plain) == body
+    first = prepare(read, endpoint=CHAT, vllm=True, priority=5)
+    assert isinstance(first, bytes)
+    assert first == b'{"priority":5,' + body[1:]
+    named = json.loads(bytes(prepare(read, endpoint=CHAT, vllm=False, model="n", asked="m")))
+    assert named == {"model": "n", "messages": ["x" * size]}
 
 
 @pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS, RESPONSES, "/v1/chat/completions/batch"])

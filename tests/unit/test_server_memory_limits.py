@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import platform
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from random import Random
 
@@ -202,3 +205,29 @@ def test_blocks_become_smaller_the_more_files_go_through() -> None:
     assert LEAST_BLOCK < blocks.size < MOST_BLOCK
     blocks._active = 100_000
     assert blocks.size == LEAST_BLOCK
+
+
+KEEPS = """
+import sys
+from pathlib import Path
+from orchestrator.server.memory_limits import return_large_bodies
+
+def held():
+    return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) * 1024
+
+if sys.argv[1] == "set":
+    return_large_bodies()
+seen = bytearray(30_000_000)  # from now on glibc takes it for usual
+del seen
+first, second = bytearray(20_000_000), bytearray(20_000_000)
+before = held()
+del first  # `second` lies above it
+print(before - held())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps large bodies")
+@pytest.mark.parametrize(("setting", "is_returned"), [("set", True), ("not", False)])
+def test_the_memory_of_a_large_body_is_returned_at_once(setting: str, is_returned: bool) -> None:
+    done = subprocess.run([sys.executable, "-c", KEEPS, setting], capture_output=True, text=True, check=True)
+    assert (int(done.stdout) > 19_000_000) is is_returned

@@ -21,6 +21,7 @@ from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.in_flight import UNREADABLE_SECONDS, RowSource, Work
 from orchestrator.server.dispatch.inputs import Input, InputLine, Unreadable
 from orchestrator.server.dispatch.outcomes import outcome_of
+from orchestrator.server.dispatch.payload import Content
 from orchestrator.server.dispatch.plan import InputRows
 from orchestrator.server.dispatch.result_lines import error_line, unfinished_line
 from orchestrator.server.dispatch.retry import Action, RetryVerdict
@@ -311,7 +312,7 @@ class ActiveBatch(RowSource):
             self._misses, self._failure, self._held_until = 0, None, None
         return line
 
-    def request_body(self, work: Work, upstream: Upstream) -> bytes:
+    def request_body(self, work: Work, upstream: Upstream) -> Content:
         if work.pack is not None:
             body: bytes | msgspec.Raw = work.pack.body()
         else:

@@ -14,6 +14,8 @@ import msgspec
 
 from orchestrator.core.batch_api import JSON_ERRORS, LineError
 from orchestrator.core.errors import InputError
+from orchestrator.server.dispatch.payload import Content
+from orchestrator.server.memory_limits import SMALL
 
 DEFAULT_MODEL = "default"
 
@@ -67,15 +69,17 @@ def prepare(
     asked: str | None = DEFAULT_MODEL,
     priority: int | None = None,
     tier: str | None = None,
-) -> bytes:
-    """Return the bytes to send for a row's body, unchanged if there is nothing to do.
+) -> Content:
+    """Return what to send for a row's body, unchanged if there is nothing to do. A long body is not copied for that.
 
     For an upstream known to be `vllm`, its removed `guided_*` fields are rewritten. It also gets `priority` (64 bits,
     lower is earlier) unless the row has its own. `model` replaces the model name `asked`; `tier` becomes the
     `service_tier` of a row without one. Validation has already refused `stream`. Raises only BodyError, if the body
     is not a JSON object or asks for a form of output that it would not get.
     """
-    sent = body if isinstance(body, bytes) else bytes(body)
+    sent: Content = body if isinstance(body, bytes) else memoryview(body)
+    if len(sent) <= SMALL and not isinstance(sent, bytes):
+        sent = bytes(sent)
     constrained = vllm and endpoint in CONSTRAINED
     if not vllm or endpoint not in PRIORITISED:
         priority = None
@@ -95,7 +99,9 @@ def prepare(
         return _encode(fields) if changed else sent
     if changed or not fields:
         return _encode({"priority": priority, **fields})
-    return sent.replace(b"{", b'{"priority":%d,' % priority, 1)
+    if isinstance(sent, bytes):
+        return sent.replace(b"{", b'{"priority":%d,' % priority, 1)
+    return b"".join((b'{"priority":%d,' % priority, sent[1:]))
 
 
 class _Asks(msgspec.Struct):
@@ -115,7 +121,7 @@ def likely_tokens(body: bytes | msgspec.Raw) -> int:
     return text + min(MOST_GENERATED, next((most for most in given if type(most) is int and most > 0), 0))
 
 
-def _fields(body: bytes) -> dict[str, msgspec.Raw]:
+def _fields(body: Content) -> dict[str, msgspec.Raw]:
     try:
         return _decode(body)
     except JSON_ERRORS:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from orchestrator.server.dispatch.in_flight import Work
-from orchestrator.server.dispatch.payload import Payload
+from orchestrator.server.dispatch.payload import Content, Payload
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.memory_limits import Room, RoomRefusal, Rooms, RoomShare
 
@@ -62,7 +62,7 @@ class RowPayload(Payload):
 
     __slots__ = ("_memory", "_upstream", "_work")
 
-    def __init__(self, content: bytes, memory: BodyMemory, work: Work, upstream: Upstream) -> None:
+    def __init__(self, content: Content, memory: BodyMemory, work: Work, upstream: Upstream) -> None:
         self.content, self._memory, self._work, self._upstream = content, memory, work, upstream
 
     def sent(self) -> None:

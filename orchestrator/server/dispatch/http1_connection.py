@@ -112,7 +112,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._headers, self._body = [], []
         self._size = self._head_size = 0
         self._in_body = self._until_close = False
-        if len(body) <= JOINED_BYTES:
+        if isinstance(body, bytes) and len(body) <= JOINED_BYTES:
             self._transport.write(head + body)
         else:
             self._transport.writelines((head, body))

@@ -11,6 +11,7 @@ from msgspec import Raw
 from orchestrator.core.batch_api import LineError
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.packing import Pack
+from orchestrator.server.dispatch.payload import Content
 from orchestrator.server.dispatch.rate_limiter import Ticket
 from orchestrator.server.dispatch.retry import SHARED_FAULTS, AttemptFault, RetryVerdict
 from orchestrator.server.dispatch.upstreams import Upstream
@@ -121,7 +122,7 @@ class RowSource(Protocol):
     def leave(self, task: asyncio.Task[None]) -> None:
         """Forget a task that was answered or cancelled."""
 
-    def request_body(self, work: Work, upstream: Upstream) -> bytes:
+    def request_body(self, work: Work, upstream: Upstream) -> Content:
         """Return the body to send. Raises BodyError if it must not be sent, StorageError if it cannot be read now."""
 
     def refuse(self, work: Work, fault: LineError) -> None:

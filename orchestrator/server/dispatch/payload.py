@@ -6,6 +6,8 @@ from asyncio import Future
 
 from orchestrator.server.memory_limits import RoomShare
 
+Content = bytes | memoryview
+"""A request's body; a long one may be a part of the line that it was read from."""
 UNCOUNTED = 64 * 1024
 """An answer up to this length takes no place: it arrives in one piece, and the next step drops it."""
 
@@ -15,10 +17,10 @@ class Payload:
 
     __slots__ = ("content",)
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: Content) -> None:
         self.content = content
 
-    def take(self) -> bytes:
+    def take(self) -> Content:
         """Return the body, and stop holding it."""
         content, self.content = self.content, b""
         return content
