@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import click
@@ -12,7 +13,7 @@ from orchestrator.backends.reconcile import Comparison, FindingKind, compare, is
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import UsageError
-from orchestrator.core.shards import Shard
+from orchestrator.core.shards import AT_BACKEND, Shard
 from orchestrator.library.context import Context, opened, say_keys
 from orchestrator.settings.backends import HostedBackend
 
@@ -29,6 +30,10 @@ def reconcile(backends: tuple[str, ...], delete_files: bool, as_json: bool) -> i
     found = []
     with opened() as context:
         say_keys(context.config)
+        removed = _removed(context)
+        for name, number in sorted(removed.items()):
+            told = number_of(number, "batch")
+            say(f"orch: {name} is no longer in {context.config.path}: {told} there not compared; put it back")
         for name, settings in _chosen(context, backends):
             api = open_backend(name, settings)
             try:
@@ -44,7 +49,18 @@ def reconcile(backends: tuple[str, ...], delete_files: bool, as_json: bool) -> i
                 api.close()
     if as_json:
         print_json([comparison.to_json() for comparison in found])
-    return 0 if all(comparison.is_well for comparison in found) else 1
+    return 0 if not removed and all(comparison.is_well for comparison in found) else 1
+
+
+def _removed(context: Context) -> Counter[str]:
+    """Count the open batches of this home at backends that orch.toml no longer has."""
+    store = context.store
+    return Counter(
+        shard.backend
+        for job in store.jobs.unfinished(context.home.identity())
+        for shard in store.shards.of_job(job.id)
+        if shard.state in AT_BACKEND and shard.backend not in context.config.backends
+    )
 
 
 def _chosen(context: Context, names: tuple[str, ...]) -> list[tuple[str, HostedBackend]]:

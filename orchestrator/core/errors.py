@@ -120,6 +120,12 @@ class BackendError(OrchError):
     exit_code = 4
 
 
+class BackendRemoved(BackendError):
+    """orch.toml no longer has this backend."""
+
+    kind = "backend_removed"
+
+
 class NotSent(BackendError):
     """The call did not reach the backend, so nothing was created there."""
 

@@ -35,6 +35,7 @@ class HoldCode(StrEnum):
 
     SLOW = "slow"  # its batch runs, and takes longer than usual
     UNREACHABLE = "unreachable"  # the last call to its backend failed
+    REMOVED = "removed"  # orch.toml no longer has its backend
     BUSY = "busy"  # its backend has no room
     ACCOUNT = "account"  # its account is refused
     NO_ROOM = "no_room"  # the disk has no room for its results

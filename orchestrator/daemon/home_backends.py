@@ -16,7 +16,7 @@ from orchestrator.backends.open import key_of, limits_of
 from orchestrator.backends.openai.profiles import PROFILES
 from orchestrator.core.clock import now
 from orchestrator.core.engines import start_seconds
-from orchestrator.core.errors import BackendError
+from orchestrator.core.errors import BackendError, BackendRemoved
 from orchestrator.daemon.health import ServerHealth
 from orchestrator.daemon.replica.home_replica import HomeReplica
 from orchestrator.daemon.replica.paid_calls import behind_replica
@@ -117,7 +117,7 @@ class HomeBackends(BackendSet):
     def _begin(self, name: str) -> Opened:
         settings = self.config.backends.get(name)
         if settings is None:
-            raise BackendError(f"backend {name} is no longer in {self.config.path}", hint="put it back")
+            raise BackendRemoved(f"backend {name} is no longer in {self.config.path}", hint="put it back")
         if isinstance(settings, OwnServer):
             return self._begin_server(name, settings)
         handle = self._open_handle(name, settings)

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import BackendError
 from orchestrator.core.model import Job
+from orchestrator.core.shards import AT_BACKEND, HoldCode
 from orchestrator.daemon.lock import Holder, daemon_lock
 from orchestrator.daemon.loop import Daemon
 from orchestrator.daemon.settings_in_force import differences
@@ -18,6 +20,8 @@ from orchestrator.pipeline.plan.routes import request_refused
 from orchestrator.reports import status
 
 FOLLOW_SECONDS = 0.5
+MOST_NAMED = 5
+"""Most batches that an error names."""
 
 
 class ProgressView(Protocol):
@@ -100,14 +104,13 @@ class Driver:
                     only=job,
                 )
                 if not over() and (why := daemon.pipeline.unreachable(job)) is not None:
-                    raise BackendError(
-                        f"cancellation requested, but a backend with its batches does not answer: {why}",
-                        hint="the next `orch up`, `orch run` or `orch cancel` completes it",
-                    )
+                    raise _not_ended(context, job, why)
 
         def follow(holder: Holder, is_new: bool) -> None:
             if is_new:
                 view.say(f"orch: {holder} is this home's daemon and will end it")
+            if (why := _removed(context, job)) is not None:
+                raise _not_ended(context, job, why)
             self._draw(job, None)
 
         self._until_over(job, be_daemon, follow)
@@ -141,6 +144,33 @@ class Driver:
             told.add(str(holder))
             self.followed = holder
             time.sleep(FOLLOW_SECONDS)  # polls the database: the other process cannot wake this one
+
+
+def _removed(context: Context, job: Job) -> str | None:
+    """Return why the daemon cannot end a job whose backends have all left orch.toml; None if it may."""
+    shards = [one for one in context.store.shards.of_job(job.id) if not one.state.is_final]
+    known = {} if context.readable is None else context.readable.backends
+    is_removed = all(one.state in AT_BACKEND and one.held_code is HoldCode.REMOVED for one in shards)
+    is_removed = is_removed and not any(one.backend in known for one in shards)
+    return shards[0].held if shards and is_removed else None
+
+
+def _not_ended(context: Context, job: Job, why: str) -> BackendError:
+    """Return the error that names the batches of a cancelled job that go on."""
+    shards = [one for one in context.store.shards.of_job(job.id) if one.state in AT_BACKEND]
+    told = [
+        f"{one.batch_id or f'shard {one.number:03d} (perhaps sent)'} of {number_of(one.rows, 'row')} at {one.backend}"
+        + ("" if one.account is None else f" (account {one.account})")
+        for one in shards[:MOST_NAMED]
+    ]
+    more = "" if len(shards) <= MOST_NAMED else f", and {len(shards) - MOST_NAMED:,} more (`orch status {job.id}`)"
+    cure = "the next `orch up`, `orch run` or `orch cancel` completes it"
+    if any(one.held_code is HoldCode.REMOVED for one in shards):
+        cure = f"put it back, then run `orch cancel {job.id}` again"
+    return BackendError(
+        f"the cancellation is not complete: {why}; not ended: {', '.join(told)}{more}",
+        hint=f"{cure}; a provider's batch goes on and is billed, and its rows stay pending until orch can collect it",
+    )
 
 
 def _check_held(context: Context, job: Job) -> None:

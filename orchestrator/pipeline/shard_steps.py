@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from orchestrator.core.errors import BackendRemoved
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
-from orchestrator.core.shards import Shard, ShardState
+from orchestrator.core.shards import AT_BACKEND, HoldCode, Shard, ShardState
 from orchestrator.pipeline.admission import AdmissionControl, CallKind
 from orchestrator.pipeline.collect import settling
 from orchestrator.pipeline.collect.gather import Gather
@@ -56,6 +57,13 @@ class ShardSteps:
 
     def advance(self, job: Job, shard: Shard) -> bool:
         """Take one step of a shard, or pick up the step under way; True if something moved. Raises OrchError."""
+        try:
+            return self._step(job, shard)
+        except BackendRemoved as error:
+            self._work.hold(job, self._store.shards.get(shard.id), HoldCode.REMOVED, error.message)
+            raise
+
+    def _step(self, job: Job, shard: Shard) -> bool:
         match self._work.stage_of(shard):
             case ShardState.PENDING:
                 return self._dispatch.send(job, shard)
@@ -87,7 +95,7 @@ class ShardSteps:
         """Return why nothing can be done about a job, if no backend with its batches answers; else None."""
         why = None
         for shard in self._store.shards.of_job(job.id):
-            if shard.state.is_final or shard.state is ShardState.PENDING:
+            if shard.state not in AT_BACKEND:
                 continue
             if not self._is_unreachable(shard):
                 return None
@@ -95,7 +103,11 @@ class ShardSteps:
         return why
 
     def _is_unreachable(self, shard: Shard) -> bool:
-        work, handle = self._work, self._work.handle(shard)
+        work = self._work
+        try:
+            handle = work.handle(shard)
+        except BackendRemoved:
+            return shard.held_code is HoldCode.REMOVED
         failing, now = work.polls.of(shard, work.now()).failing_since, work.now()
         is_failing = failing is not None and now >= failing + UNREACHABLE
         is_refused = work.admission_control.refused_for(handle, CallKind.LOOK) >= UNREACHABLE
