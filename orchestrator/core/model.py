@@ -102,6 +102,11 @@ class Job(Struct, frozen=True):
         return self.finished_at is not None and self.error_code in set(OutputFault)
 
     @property
+    def ran_to_its_end(self) -> bool:
+        """True if nobody and nothing cancelled it: other runs of its file are compared with it."""
+        return self.finished_at is not None and self.cancel_requested_at is None
+
+    @property
     def is_limited(self) -> bool:
         """True if it covers only some documents or tasks of its file; what it leaves out is not gone."""
         return self.limited_to is not None

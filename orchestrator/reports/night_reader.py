@@ -13,6 +13,7 @@ from orchestrator.core.counts import number_of
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow, Job, RequestState
 from orchestrator.core.quote_marks import has_marks
+from orchestrator.pipeline.build.reuse import last_run
 from orchestrator.pipeline.finish.confidences import checks_of
 from orchestrator.pipeline.finish.merge import ResultLines
 from orchestrator.policy.answer_check import AnswerCheck
@@ -64,12 +65,6 @@ def _said(lines: ResultLines, row: FinishedRow, check: AnswerCheck | None) -> Sa
         return None
 
 
-def before(store: Store, job: Job) -> Job | None:
-    """Return the last finished, not limited run of the same job file before this one."""
-    runs = [run for run in store.jobs.of_series(job.series) if not run.is_limited]
-    return next((run for run in runs if run.created_at < job.created_at and run.finished_at is not None), None)
-
-
 def job_report(
     store: Store,
     home: Home,
@@ -84,7 +79,7 @@ def job_report(
 
     `running_cost` prices a running batch so far.
     """
-    earlier = None if glance else before(store, job)
+    earlier = None if glance else last_run(store, job)
     since = None if earlier is None else earlier.id
     [line] = status.lines(store, [job], now, running_cost)
     known = store.comparisons

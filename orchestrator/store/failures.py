@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, delete, func, literal_column, select
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, delete, exists, func, literal_column, select
 
 from orchestrator.core.counts import Failing
 from orchestrator.core.model import Job, JobId, RequestState, scope_words
@@ -185,11 +185,16 @@ class Failures:
         return bulk.beside(acknowledgements, lambda told: same_failure(told, requests.c), self._db.dialect)
 
     def _runs(self, tx: Connection, job: Job) -> list[tuple[JobId, datetime]]:
-        """Return earlier runs of the same job file, newest first, with their creation times."""
-        c = jobs.c
+        """Return earlier runs of the same job file, newest first, with their creation times.
+
+        A cancelled run counts only if a person has acknowledged failures since then.
+        """
+        c, told = jobs.c, acknowledgements.c
+        is_told = exists().where(told.series == c.series, told.since == c.created_at)
         query = (
             select(c.id, c.created_at)
             .where(c.series == job.series, c.created_at < job.created_at, c.built_at.is_not(None))
+            .where(c.cancel_requested_at.is_(None) | is_told)
             .order_by(c.created_at.desc())
             .limit(RUNS)
         )

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from orchestrator.core.counts import Failing
-from orchestrator.core.model import Job, JobId, RequestState
+from orchestrator.core.model import CancelCode, Job, JobId, RequestState
 from orchestrator.core.shards import ShardState
 from orchestrator.store import Store
 from orchestrator.store.failures import CHUNK, Failure, FailureReason
@@ -66,6 +66,25 @@ def test_a_failure_is_known_since_it_began(store: Store, ends: list[str], began:
     assert counted(store, last) == (Failing(known=1, since=night(began)) if known else Failing(new=1))
     code = {"bad": "refusal", "worse": "http_500"}[ends[-1]]
     assert store.failures.known(last, {"r0": code}) == ({"r0"} if known else frozenset())
+
+
+def cancel(store: Store, of: Job) -> None:
+    assert store.jobs.request_cancel(of.id, CancelCode.USER, "by the user", of.created_at)
+    store.jobs.finish(of.id, "", of.created_at)
+
+
+def test_a_failure_of_a_cancelled_run_is_new_in_the_next_one(store: Store) -> None:
+    run(store, 1, "good", "bad")
+    cancel(store, run(store, 2, "bad", "bad"))
+    last = run(store, 3, "bad", "bad")
+    assert counted(store, last) == Failing(new=1, known=1, since=night(1))
+    assert store.failures.known(last, {"r0": "refusal", "r1": "refusal"}) == {"r1"}
+
+
+def test_a_failure_of_a_cancelled_run_stays_acknowledged(store: Store) -> None:
+    cancel(store, run(store, 1, "bad", "good"))
+    assert store.failures.acknowledge(failures(store), "a test page", night(1)) == 1
+    assert counted(store, run(store, 2, "bad", "good")) == Failing(acknowledged=1)
 
 
 def test_a_job_file_knows_nothing_of_another(store: Store) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli import run
-from orchestrator.core.model import Job
+from orchestrator.core.model import CancelCode, Job
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.nights import Bad, Nights
@@ -157,3 +157,16 @@ def test_a_run_that_has_no_results_is_none_to_compare_with(home: Path, capsys: p
     assert (
         told(capsys, "report", "night", "contracts-3")["needs"][0]["need"] == "the job could not go on: no such model"
     )
+
+
+def test_a_cancelled_run_is_none_to_compare_with(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with opened(home) as store:
+        nights = Nights(store, Home(home), number=2)
+        cancelled = nights.run({"a": {"party": "A"}, "other": {"party": "O"}}, at=later(48))
+        assert store.jobs.request_cancel(cancelled.id, CancelCode.USER, "cancelled by the user", later(48))
+        nights.finish(store.jobs.get(cancelled.id), later(49))
+        nights.finish(nights.run(SECOND, at=later(72)), later(73))
+    [of] = told(capsys, "report", "night", "contracts-4")["jobs"]
+    assert of["before"] == "contracts-2"
+    named = {fate: [one["name"] for one in found["first"]] for fate, found in of["documents"].items()}
+    assert (named["new"], named["removed"]) == ([], [])

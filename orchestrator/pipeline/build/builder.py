@@ -80,7 +80,7 @@ def same_as(store: Store, job: Job, report: BuildReport) -> Job | None:
     if not report.requests or report.requests != report.carried:
         return None
     for other in store.jobs.of_series(job.series):
-        if other.finished_at is not None and other.cancel_requested_at is None and other.identity == job.identity:
+        if other.ran_to_its_end and other.identity == job.identity:
             rows = store.jobs.counts([other.id])[other.id].total
             alike = rows == report.requests == store.known.same(job.id, other.id)
             return other if alike else None
@@ -176,7 +176,7 @@ class _Recorder:
         self._report = report
         self._now = now
         self.runs = reuse.earlier_runs(store, job)
-        self._last = reuse.last_run(store, job)
+        self._last = reuse.last_asked(store, job)
         self._superseded = [] if sharing is None else sharing.superseded
 
     def record(self, file: BinaryIO, chunk: list[Made]) -> None:

@@ -6,7 +6,7 @@ Its `cache_key` finds the very same request in any job. Earlier answers also bou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from types import MappingProxyType
@@ -59,11 +59,23 @@ def earlier_runs(store: Store, job: Job) -> list[JobId]:
     return [other.id for other in reversed(store.jobs.of_series(job.series)) if other.built_at is not None]
 
 
-def last_run(store: Store, job: Job) -> JobId | None:
-    """Return the newest unlimited run of the same job file before this one, the base of all comparisons."""
-    runs = store.jobs.of_series(job.series)
-    whole = (run.id for run in runs if run.built_at is not None and run.id != job.id and not run.is_limited)
-    return next(whole, None)
+def last_run(store: Store, job: Job) -> Job | None:
+    """Return the base of comparisons: the last run of the same job file that was whole and ran to its end."""
+    return next((run for run in _runs_before(store, job) if run.ran_to_its_end), None)
+
+
+def last_asked(store: Store, job: Job) -> JobId | None:
+    """Return the run with which a build compares its rows: a run that was cut off counts if there is no other."""
+    found = last_run(store, job) or next(_runs_before(store, job), None)
+    return None if found is None else found.id
+
+
+def _runs_before(store: Store, job: Job) -> Iterator[Job]:
+    """Yield the built runs of the same job file before this one that are not limited, newest first."""
+    for run in store.jobs.of_series(job.series):
+        is_before = run.id != job.id and run.created_at <= job.created_at
+        if is_before and run.built_at is not None and not run.is_limited:
+            yield run
 
 
 def whys(
