@@ -178,7 +178,7 @@ def report_night(which: str | None, as_markdown: bool, html: Path | None, overwr
 
 def _night(context: Context, which: str | None) -> NightReport:
     """Return the report of the night or job that the user names. Raises UsageError if it does not exist."""
-    from orchestrator.reports.night import night_of
+    from orchestrator.core.clock import night_of
     from orchestrator.reports.night_reader import jobs_of, night_report
 
     store = context.store

@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from pathlib import Path
 
 from orchestrator.core.errors import InputError
 
 _STARTED = time.monotonic()
+NOON = 12
+"""Hour at which a night ends and the next one begins."""
 
 
 def now() -> datetime:
@@ -35,6 +37,15 @@ def day(at: datetime) -> str:
     """Format a day in this machine's time zone: `Mon 9 Nov`."""
     here = at.astimezone()
     return f"{here:%a} {here.day} {here:%b}"
+
+
+def night_of(at: datetime, zone: tzinfo | None = None) -> date:
+    """Return the date by which the night of a moment is called: the day on which it began.
+
+    A night lasts from noon to noon, in `zone` or this machine's time zone.
+    """
+    here = at.astimezone(zone)
+    return here.date() if here.hour >= NOON else here.date() - timedelta(days=1)
 
 
 def _shared(path: str) -> datetime:

@@ -103,7 +103,7 @@ class Job(Struct, frozen=True):
 
     @property
     def ran_to_its_end(self) -> bool:
-        """True if nobody and nothing cancelled it: other runs of its file are compared with it."""
+        """True if the job has finished and was not cancelled. Later runs of its file are compared with it."""
         return self.finished_at is not None and self.cancel_requested_at is None
 
     @property

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from orchestrator.core.clock import night_of
 from orchestrator.core.model import JobId
 
 
@@ -70,9 +71,9 @@ class Schedule(Struct, frozen=True):
 class Night(Struct, frozen=True):
     """A run of a schedule. `id` is 0 until the store assigns it.
 
-    `night` is its date. `slot` is the time of day if a date has several runs. `code` says why a failed night failed;
-    `asked_by` names who started it by hand. `job_id` may name a job that was removed since, or, if nothing had
-    changed, an earlier night's job.
+    `night` is the date on which it is due: it identifies the run, and people know it by `called`. `slot` is the time
+    of day if a date has several runs. `code` says why a failed night failed; `asked_by` names who started it by hand,
+    at `due_at`. `job_id` may name a job that was removed since, or, if nothing had changed, an earlier night's job.
     """
 
     schedule_id: str
@@ -94,6 +95,11 @@ class Night(Struct, frozen=True):
         return self.state is NightState.MISSED or (self.state is NightState.FAILED and self.job_id is None)
 
     @property
+    def called(self) -> date:
+        """The date in its name, as in reports; with a `slot`, the date of that time of day."""
+        return self.night if self.slot or self.asked_by else night_of(self.due_at)
+
+    @property
     def name(self) -> str:
         """Name of the night: 2026-11-20, or 2026-11-20 14:00."""
-        return f"{self.night} {self.slot}".rstrip()
+        return f"{self.called} {self.slot}".rstrip()

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from orchestrator.core.clock import night_of
 from orchestrator.core.counts import Counts, Failing
 from orchestrator.core.durations import HOUR, MINUTE, day_words, moment_words
 from orchestrator.core.errors import BackendRefused, OrchError
@@ -26,7 +27,6 @@ from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.plan.mixed_planning import planning_of
 from orchestrator.policy import alerts
 from orchestrator.policy.alerts import Alert, AlertKind, MonitoredJob, Notice, Trouble
-from orchestrator.reports.night import night_of
 from orchestrator.reports.night_pages import headline, markdown, page, subject_of
 from orchestrator.reports.night_reader import night_report
 from orchestrator.settings.config import Config

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec import Struct
 
+from orchestrator.core.clock import night_of
 from orchestrator.core.durations import duration, seconds_of
 from orchestrator.core.errors import InputError
 from orchestrator.core.schedules import Schedule
@@ -51,7 +52,7 @@ class DueNight(Struct, frozen=True):
     @property
     def name(self) -> str:
         """Its name: 2026-11-20, or 2026-11-20 14:00."""
-        return f"{self.night} {self.slot}".rstrip()
+        return f"{self.night if self.slot else night_of(self.at)} {self.slot}".rstrip()
 
 
 def deadline_at(text: str, due_at: datetime, zone: ZoneInfo) -> datetime:

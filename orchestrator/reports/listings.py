@@ -81,7 +81,7 @@ def schedule_json(store: Store, one: Schedule, now: datetime) -> dict[str, Any]:
 def night_json(night: Night) -> dict[str, Any]:
     """Return the stable form of a night, documented in docs/reference/json.md."""
     return {
-        "night": night.night.isoformat(),
+        "night": night.called.isoformat(),
         "slot": night.slot or None,
         "state": night.state,
         "code": night.code,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date, datetime, time, timedelta, tzinfo
+from datetime import date, datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -37,7 +37,6 @@ from orchestrator.policy.row_errors import SWAPPED
 
 MOST = 20
 """Most documents, rows and reroutes that are named; all are counted."""
-NOON = time(12)
 R = TypeVar("R")
 
 
@@ -342,12 +341,6 @@ class NightReport(Struct, frozen=True):
 
 def _iso(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat(timespec="seconds")
-
-
-def night_of(at: datetime, zone: tzinfo | None = None) -> date:
-    """Return the night of a moment: from noon to noon, in `zone` or this machine's time zone."""
-    here = at.astimezone(zone)
-    return here.date() if here.time() >= NOON else here.date() - timedelta(days=1)
 
 
 def last_runs(runs: Sequence[R], job_of: Callable[[R], Job]) -> list[R]:

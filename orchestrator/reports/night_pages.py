@@ -11,7 +11,7 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from orchestrator.core.clock import day
+from orchestrator.core.clock import day, night_of
 from orchestrator.core.counts import Counts, number_of
 from orchestrator.core.durations import day_words, duration, moment_words
 from orchestrator.core.model import JobId, JobState
@@ -21,7 +21,7 @@ from orchestrator.documents.ignored import told
 from orchestrator.policy.diff import Difference, RowChange, shown
 from orchestrator.policy.night_figures import DeadlineResult
 from orchestrator.reports.bars import Bar, bars
-from orchestrator.reports.night import DocumentFate, Fates, JobReport, NightReport, night_of
+from orchestrator.reports.night import DocumentFate, Fates, JobReport, NightReport
 from orchestrator.reports.pages import LIST, PAID, template
 from orchestrator.reports.quote_words import total_words
 from orchestrator.reports.words import kept_words, marked_words, running_words, so_far_words, unpriced_words

@@ -9,6 +9,7 @@ from datetime import date, datetime
 
 import msgspec
 
+from orchestrator.core.clock import night_of
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow, Job, RequestState
@@ -23,7 +24,7 @@ from orchestrator.policy.merged_rows import output_of
 from orchestrator.reports import night as nights
 from orchestrator.reports import status
 from orchestrator.reports.job_names import job_named
-from orchestrator.reports.night import JobReport, NightFacts, NightReport, night_of
+from orchestrator.reports.night import JobReport, NightFacts, NightReport
 from orchestrator.reports.status import RunningCost
 from orchestrator.settings.home import Home
 from orchestrator.settings.stored_spec import tasks_of

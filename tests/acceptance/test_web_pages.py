@@ -19,9 +19,9 @@ import pytest
 
 from orchestrator.cli import run
 from orchestrator.cli.pages import PagesOptions, serve_pages
+from orchestrator.core.clock import night_of
 from orchestrator.core.listening import bound
 from orchestrator.library.context import opened
-from orchestrator.reports.night import night_of
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.keys import KeyRight, Keys
 from orchestrator.store import Store

@@ -16,10 +16,12 @@ import pytest
 import tzlocal
 
 from orchestrator.cli import run
+from orchestrator.core.model import JobId
 from orchestrator.core.schedules import Night, NightState
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.cli import write_config
+from tests.support.stored import job
 
 JOB = """\
 name: letters
@@ -287,3 +289,30 @@ def test_the_time_zone_is_this_machines_where_it_has_a_name(desk: Desk, monkeypa
     assert "(0 22 * * *, America/New_York)" in asked("America/New_York")[0]
     for none in (None, ""):
         assert "--tz: this machine's time zone has no name" in asked(none)[1]
+
+
+@pytest.mark.parametrize(
+    ("cron", "due", "called"),
+    [
+        ("0 22 * * *", "2026-11-21T22:00:00+00:00", "2026-11-21"),
+        ("30 1 * * *", "2026-11-22T01:30:00+00:00", "2026-11-21"),
+        ("0 14 * * *", "2026-11-22T14:00:00+00:00", "2026-11-22"),
+    ],
+    ids=["in the evening", "after midnight", "in the afternoon"],
+)
+def test_a_night_has_one_date_in_schedules_and_reports(desk: Desk, cron: str, due: str, called: str) -> None:
+    desk.json("schedule", "add", str(desk.file), "--cron", cron, "--tz", "UTC")
+    at = datetime.fromisoformat(due)
+    with desk.store as store:
+        (one,) = store.schedules.all()
+        made = job("letters-1", home=one.home, created_at=at)
+        store.jobs.add(made, {})
+        assert store.schedules.claim(
+            Night(one.id, at.date(), at, NightState.DONE, "so it was", at, job_id=JobId(made.id))
+        )
+    desk.set("2026-11-23T08:00:00+00:00")
+    assert desk.json("schedule", "nights")[-1]["night"] == called
+    assert desk("schedule", "nights")[0].startswith(f"{called}  letters  done")
+    assert f"  {called}: done" in desk("schedule", "list")[0]
+    assert desk.json("report", "night")["night"] == called
+    assert [one["job"] for one in desk.json("report", "night", called)["jobs"]] == ["letters-1"]

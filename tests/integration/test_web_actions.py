@@ -17,13 +17,12 @@ import pytest
 
 from orchestrator.cli import run
 from orchestrator.cli.pages import PagesOptions, serve_pages
-from orchestrator.core.clock import now
+from orchestrator.core.clock import night_of, now
 from orchestrator.core.events import EventKind
 from orchestrator.core.listening import bound
 from orchestrator.core.model import JobId
 from orchestrator.core.schedules import Night, NightState
 from orchestrator.library.context import Context, opened
-from orchestrator.reports.night import night_of
 from orchestrator.store import Store
 from tests.support.webhome import SETTINGS, WebHome, web_home
 

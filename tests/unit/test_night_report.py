@@ -13,10 +13,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from msgspec.structs import replace
 
+from orchestrator.core.clock import night_of
 from orchestrator.core.counts import Counts
 from orchestrator.core.model import Forecast, JobId, JobState, Usage
 from orchestrator.policy.diff import ComparedRow, DocumentRun, Said, difference
-from orchestrator.reports.night import DocumentFate, NightFacts, NightReport, fate_of, fates, job_report, night_of
+from orchestrator.reports.night import DocumentFate, NightFacts, NightReport, fate_of, fates, job_report
 from orchestrator.reports.night_pages import blocks, due_words, headline, markdown, page
 from orchestrator.store.jobs import Event
 from orchestrator.store.ledger import Total

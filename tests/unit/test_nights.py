@@ -326,7 +326,7 @@ VERDICTS: dict[str, tuple[str, dict[str, Any], NightState, str]] = {
         "11-22 03:00", {"deadline": utc("2026-11-22 03:00")}, NightState.MISSED, "not started by its deadline"),
     "another night has come": (
         "11-22 03:00", {"newest": DueNight(date(2026, 11, 22), utc("2026-11-22 02:00"))}, NightState.MISSED,
-        "not started before the night of 2026-11-22 was due: only the newest"),
+        "not started before the night of 2026-11-21 was due: only the newest"),
     "another run of the day has come": (
         "11-21 23:00", {"newest": DueNight(NIGHT, utc("2026-11-21 23:00"), "23:00")}, NightState.MISSED,
         "not started before the night of 2026-11-21 23:00 was due"),

@@ -153,9 +153,8 @@ def _leaving(home: Home, job: Job) -> Leaving:
     ended = job.finished_at or (job.created_at if job.error is not None else None)
     # Undelivered rows are only in the home.
     is_sound = job.error is None or job.is_undelivered
-    is_run = (
-        job.ran_to_its_end and is_sound and not job.is_limited
-    )  # a trial of some documents does not count as a whole night
+    # A trial of some documents does not count as a whole night.
+    is_run = job.ran_to_its_end and is_sound and not job.is_limited
     cleared = CLEARED in job.options
     size = 0 if ended is None else disk.size_of(home.job(job.id))
     return Leaving(job.id, job.series, job.created_at, ended, is_run, cleared, size)

@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from orchestrator.core.clock import now
+from orchestrator.core.clock import night_of, now
 from orchestrator.core.durations import seconds_of
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Job, JobId
@@ -20,7 +20,7 @@ from orchestrator.reports import status
 from orchestrator.reports.backends import backends_report
 from orchestrator.reports.cost_reader import GROUPS, cost_of
 from orchestrator.reports.listings import held_json, night_json, schedule_json, standing_json
-from orchestrator.reports.night import NightReport, counted_runs, night_of
+from orchestrator.reports.night import NightReport, counted_runs
 from orchestrator.reports.night_pages import headline, sections
 from orchestrator.reports.night_reader import compare, job_report, jobs_of
 from orchestrator.reports.pages import cost_page, cost_plot
@@ -58,7 +58,7 @@ def nights(reader: HomeReader, address: PageAddress) -> View:
         of_night[night_of(line.job.created_at)].append(line)
     tonight = night_of(at)
     first = tonight - timedelta(days=tonight.weekday() + 7 * (WEEKS - 1))
-    lost = {night.night for night in reader.store.schedules.nights(since=first) if night.is_lost}
+    lost = {night_of(one.due_at) for one in reader.store.schedules.nights(since=first) if one.is_lost}
     over = [line.job for line in lines if line.state.is_final][:60]
     return View(
         "nights.html",

@@ -7,14 +7,14 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from orchestrator.core.clock import now
+from orchestrator.core.clock import night_of, now
 from orchestrator.core.model import Job
 from orchestrator.core.schedules import Night, Schedule
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.policy import due_nights
 from orchestrator.policy.budgets import BudgetMark
 from orchestrator.reports import status
-from orchestrator.reports.night import NightReport, counted_runs, night_of
+from orchestrator.reports.night import NightReport, counted_runs
 from orchestrator.web.figures import CommandJson
 from orchestrator.web.glances import Glances
 from orchestrator.web.outlook_cache import Outlooks
