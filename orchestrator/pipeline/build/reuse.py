@@ -71,7 +71,7 @@ def last_asked(store: Store, job: Job) -> JobId | None:
 
 
 def _runs_before(store: Store, job: Job) -> Iterator[Job]:
-    """Yield the built runs of the same job file before this one that are not limited, newest first."""
+    """Yield the earlier whole runs of the job file that were built, newest first."""
     for run in store.jobs.of_series(job.series):
         is_before = run.id != job.id and run.created_at <= job.created_at
         if is_before and run.built_at is not None and not run.is_limited:
