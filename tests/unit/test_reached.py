@@ -24,8 +24,6 @@ OTHERS = {
     "main",
     # Notebooks call it to show a value.
     "_repr_html_",
-    # Alembic calls it in each migration.
-    "downgrade",
     # logging calls it.
     "emit",
     # Whether a worker has been started shows in no other way.

@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0002"
 down_revision = "0001"
-branch_labels = None
-depends_on = None
 
 _IS_WAITING = "state = 'pending' AND shard_id IS NULL AND twin_of IS NULL"
 

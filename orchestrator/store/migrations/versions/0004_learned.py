@@ -9,8 +9,6 @@ from alembic import op
 
 revision = "0004"
 down_revision = "0003"
-branch_labels = None
-depends_on = None
 
 _WARNING = re.compile(r"budget (?P<name>.+), (?P<period>night|month) until (?P<renews>\d{4}-\d\d-\d\d \d\d:\d\d)")
 """How a budget's warning began."""

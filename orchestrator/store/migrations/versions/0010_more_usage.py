@@ -7,8 +7,6 @@ from alembic import op
 
 revision = "0010"
 down_revision = "0009"
-branch_labels = None
-depends_on = None
 
 _COUNTS = (
     "cache_write_1h_tokens", "input_audio_tokens", "output_audio_tokens", "input_image_tokens", "output_image_tokens",
