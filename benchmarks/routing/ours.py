@@ -342,7 +342,7 @@ class _Books:
         )
 
     def _sync(self, sync: SynchronousNight) -> SynchronousOption:
-        asker = observed.Asker(self.mine.id, self.view.job.name, self.first)
+        asker = observed.Asker(self.view.job.name, self.first)
         is_local = sync.location == "local"
         assumed = Assumed(UNKNOWN_RATE if is_local else UNKNOWN_API_RATE, UNKNOWN_SPREAD)
         if sync.nominal is not None:

@@ -22,11 +22,6 @@ class NightState(StrEnum):
     SKIPPED = "skipped"  # omitted by the schedule's rule
     MISSED = "missed"  # no daemon was running in time
 
-    @property
-    def is_final(self) -> bool:
-        """True if nothing more will happen to the night by itself."""
-        return self not in (NightState.DUE, NightState.RUNNING)
-
 
 class Misfire(StrEnum):
     """Rules for a night that is found late, but within its grace."""

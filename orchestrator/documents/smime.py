@@ -21,7 +21,7 @@ _ENCRYPTED = (_PKCS7 + b"\x03", _PKCS7 + b"\x06", _SMIME + b"\x17")
 _COMPRESSED = _SMIME + b"\x09"
 _MAX_INFLATED = 100_000_000
 _MAX_DEPTH = 12
-_SEQUENCE, _OCTETS, _CHUNKED, _CONTENT = 0x30, 0x04, 0x24, 0xA0
+_SEQUENCE, _OCTETS, _CHUNKED = 0x30, 0x04, 0x24
 _LINES = re.compile(rb"-----[A-Z0-9 ]+-----|\s+")
 
 

@@ -50,7 +50,7 @@ class _Book:
         self._durations: set[str] = set()  # styles
         self._pieces: list[str] | None = None  # of the open text
         self._scripts: list[int] = []  # where open superscripts and subscripts begin
-        self._is_comment = self._is_visible = False
+        self._is_comment = False
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self._limit.element()

@@ -109,11 +109,6 @@ class Difference(Struct):
     by_field: dict[str, int] = field(default_factory=dict)
     first: list[RowChange] = field(default_factory=list)
 
-    @property
-    def is_empty(self) -> bool:
-        """True if the runs have the same answers."""
-        return not (self.added.number or self.removed.number or self.changed or self.unread)
-
     def to_json(self) -> dict[str, Any]:
         """Return the stable form, documented in docs/reference/json.md."""
         return {

@@ -81,16 +81,6 @@ class Recognised:
         return form in self._alike and self._is_ambiguous(form)
 
     @property
-    def named(self) -> int:
-        """Number of rows with a line."""
-        spelled = sum(len(seen) == 1 and self._one[form] not in self._exact for form, seen in self._told_of_one())
-        alike = sum(len(self._odd.get(form, {})) for form in self._alike if not self._is_ambiguous(form))
-        return len(self._exact) + spelled + alike
-
-    def _told_of_one(self) -> list[tuple[str, dict[str, set[int]]]]:
-        return [(form, seen) for form, seen in self._odd.items() if form in self._one]
-
-    @property
     def ambiguous(self) -> dict[str, str]:
         """The rows that ambiguous lines may mean, each with an id that a line has."""
         return {
@@ -182,15 +172,12 @@ def _found(file: BinaryIO) -> Iterator[FoundLine]:
 class Survey(Struct):
     """Rows by their lines in result files: any line (`told`), a line that says that they ran (`executed`), or a line
     with an answer (`answered`).
-
-    `odd` is a found id that no row has.
     """
 
     recognised: Recognised
     executed: set[str] = field(default_factory=set)
     answered: set[str] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
-    odd: str | None = None
 
 
 def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
@@ -212,7 +199,6 @@ def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
                             answered.add(line.custom_id)
     for name, has_run in names.items():
         if (row := found.recognised.row(name)) is None:
-            found.odd = name
             continue
         found.told.add(row)
         if has_run:

@@ -22,7 +22,6 @@ _COUNTS = (
 """Counts billed beside the tokens, or at another price: xAI, Perplexity, Mistral, OpenRouter, Anthropic."""
 _TOOLS = "executed_tools"
 """Field of Groq's compound systems for their own tools, and the models that they asked."""
-_NAMES = (*_CALLS, *_COUNTS, _TOOLS)
 # Most answers have none of these names, and are not decoded for them. Searching the ends of the names after their
 # underscores takes half the time of searching the names after their quotes.
 _has_hint = re.compile(

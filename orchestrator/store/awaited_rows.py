@@ -27,7 +27,6 @@ class AwaitedEnd(Struct, frozen=True):
     """
 
     seq: int
-    custom_id: str
     fingerprint: str
     model: str
     caches: bool
@@ -306,6 +305,6 @@ def _ended(row: Any, awaited: Any | None) -> AwaitedEnd:
                 taken_from=None if awaited.backend is None else (awaited.backend, awaited.sent_model),
             )  # fmt: skip
     return AwaitedEnd(
-        row.seq, row.custom_id, row.fingerprint, row.model, row.cache_key is not None, JobId(row.carried_from),
+        row.seq, row.fingerprint, row.model, row.cache_key is not None, JobId(row.carried_from),
         answer, awaited is not None and awaited.first_offset is not None,
     )  # fmt: skip

@@ -243,7 +243,6 @@ Index(
 )
 
 # Most jobs have no such answer.
-IS_MARKED = requests.c.cut.is_not(None)
 Index("ix_requests_cut", requests.c.job_id, requests.c.cut, sqlite_where=requests.c.cut.is_not(None))
 
 # The few canary rows of a job.

@@ -77,7 +77,7 @@ def rate(samples: list[ProgressSample], left: int) -> float:
         submitted_at=began, first_at=NOW - 29 * MINUTE, provider_completed=2_000 - left,
     )  # fmt: skip
     sight = Sight("gpu", [shard], samples)
-    return observed.pace(sight, observed.Asker(JobId("mine"), "series"), Assumed(1.0, 0.35), 110.0, NOW).rate
+    return observed.pace(sight, observed.Asker("series"), Assumed(1.0, 0.35), 110.0, NOW).rate
 
 
 WORKED = [sample(20 - minute, minute * 100, 2_000 - minute * 100) for minute in range(10)]

@@ -15,7 +15,7 @@ from benchmarks.routing.judged import JUDGED
 from benchmarks.routing.scenarios import Scenario
 from benchmarks.routing.table import run
 from benchmarks.routing.unseen import UNSEEN
-from orchestrator.core.model import JobId, ProgressSample
+from orchestrator.core.model import ProgressSample
 from orchestrator.policy.forecast import Assumed
 from orchestrator.policy.planner import (
     Decision,
@@ -127,7 +127,7 @@ def test_a_few_rows_that_were_done_at_once_tell_how_fast_it_is(loads: int, seen:
     looks = [look(sent + timedelta(minutes=minute), 0) for minute in range(loads // 60)]
     looks += [look(first_at + timedelta(seconds=5), seen)] if seen else []
     found = observed.pace(
-        Sight("gpu", [one], looks), observed.Asker(JobId("mine"), "s"), Assumed(0.6, 1.0), 0.0, NOW
+        Sight("gpu", [one], looks), observed.Asker("s"), Assumed(0.6, 1.0), 0.0, NOW
     )  # fmt: skip
     assert found.rate == pytest.approx(6.0, rel=0.25)
     assert found.spread < 0.5

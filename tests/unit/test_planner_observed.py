@@ -229,14 +229,14 @@ def test_a_few_rows_that_waited_for_an_engine_to_start_say_nothing_of_its_speed(
     """Nights on which it is the reroute that is hardly needed: a second stage, what is asked again."""
     shards = [night_of(40 - day, 4_000, 4_000.0) for day in range(5)]
     shards += [night_of(30 - day, 2 + day % 3, 2.0) for day in range(30)]
-    found = observed.pace(Sight("gpu", shards), observed.Asker(JobId("mine"), "series"), Assumed(1.0, 0.35), 0.0, NOW)
+    found = observed.pace(Sight("gpu", shards), observed.Asker("series"), Assumed(1.0, 0.35), 0.0, NOW)
     assert found.rate == pytest.approx(1.0, rel=0.1)
     assert found.hazard < 0.01
 
 
 def test_a_job_that_was_over_between_two_looks_tells_a_speed_without_the_start() -> None:
     shards = [night_of(20 - day, 600, 600.0) for day in range(20)]
-    found = observed.pace(Sight("gpu", shards), observed.Asker(JobId("mine"), "series"), Assumed(9.0, 0.35), 0.0, NOW)
+    found = observed.pace(Sight("gpu", shards), observed.Asker("series"), Assumed(9.0, 0.35), 0.0, NOW)
     assert found.rate == pytest.approx(1.0, rel=0.1)
 
 
@@ -249,7 +249,7 @@ def test_shards_that_were_done_in_turn_are_one_stretch_and_no_standstill() -> No
             one = night_of(ago, 2_000, 250.0 * (place + 1))
             shards.append(replace(one, id=ShardId(f"{ago}.{place}"), submitted_at=sent))
     sight = Sight("gpu", shards)
-    found = observed.pace(sight, observed.Asker(JobId("mine"), "series"), Assumed(1.0, 0.35), 0.0, NOW)
+    found = observed.pace(sight, observed.Asker("series"), Assumed(1.0, 0.35), 0.0, NOW)
     assert found.rate == pytest.approx(8.0, rel=0.1)
     assert found.hazard < 0.02
 
@@ -285,7 +285,7 @@ def test_the_pause_between_two_waves_is_neither_an_outage_nor_a_slow_hour(pause:
     speeds = observed.speeds(sight, "s", NOW)
     assert speeds.outages == 0
     assert set(speeds.hours) == {1.0}
-    found = observed.pace(sight, observed.Asker(JobId("mine"), "s"), Assumed(1.0, 0.35), 0.0, NOW, speeds)
+    found = observed.pace(sight, observed.Asker("s"), Assumed(1.0, 0.35), 0.0, NOW, speeds)
     assert found.rate == pytest.approx(2.0, rel=0.05)
     [fed] = {round(one.seconds) for one in exclusive_work(sight)}
     assert fed <= 58 * 60, "and its seconds are no work of it"

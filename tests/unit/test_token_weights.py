@@ -86,7 +86,7 @@ def test_classification_does_not_teach_extraction_a_wrong_speed(weight: float) -
     )
     learned = output_weight(sight)
     speeds = observed.speeds(sight, "extract", NOW, learned)
-    asker = observed.Asker(JobId("extract"), "extract")
+    asker = observed.Asker("extract")
     foreseen = observed.pace(sight, asker, Assumed(1.0, 1.0), work_of(*EXTRACT, learned), NOW, speeds, weight=learned)
     true = PREFILL / work_of(*EXTRACT, weight)
     assert foreseen.rate == pytest.approx(true, rel=0.15)

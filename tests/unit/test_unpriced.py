@@ -17,7 +17,7 @@ from orchestrator.core.model import FinishedRow, Outcome, Price, RequestState, S
 from orchestrator.policy.merged_rows import merged_row
 from orchestrator.policy.pricing import Tier, rates, row_price
 from orchestrator.policy.results import FoundLine, outcome
-from orchestrator.policy.unpriced import _NAMES, may_have_unpriced, unpriced
+from orchestrator.policy.unpriced import _CALLS, _COUNTS, _TOOLS, may_have_unpriced, unpriced
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 TEXT = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "yes"}]}
@@ -109,7 +109,7 @@ def test_web_searches_are_counted_as_each_provider_tells_them(body: dict[str, An
     assert (price.unpriced, free.unpriced, free.estimated) == (False, True, True)
 
 
-@pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.parametrize("name", [*_CALLS, *_COUNTS, _TOOLS])
 def test_a_body_with_any_of_the_names_is_decoded_for_it(name: str) -> None:
     assert may_have_unpriced(f'{{"usage": {{"{name}": 1}}}}'.encode())
 

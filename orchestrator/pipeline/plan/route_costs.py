@@ -359,7 +359,7 @@ class Prospects:
 
     def _synchronous(self, name: str, backend: OwnBackend, objection: str | None) -> SynchronousOption:
         first = frozenset(job.id for job in self._others)
-        asker = observed.Asker(self._job.id, self._job.series, first)
+        asker = observed.Asker(self._job.series, first)
         is_local = isinstance(backend, TimedBackend)
         speed = self._engine_speeds.of(name, backend, self._sight(name))
         # Counting loads a vocabulary, which takes as long as a small job: only if speeds are in tokens.

@@ -48,7 +48,6 @@ SLIP_FACTOR = 1.5
 class Asker(Struct, frozen=True):
     """The job that a forecast is for. Rows of the jobs in `first` go before its own."""
 
-    job_id: JobId
     series: str
     first: frozenset[JobId] = frozenset()
 

@@ -116,10 +116,6 @@ class VllmProcess:
         return self.launch.base_url
 
     @property
-    def model(self) -> str:
-        return self.launch.model
-
-    @property
     def cause(self) -> str | None:
         """The error at the end of its log since the last start, or None."""
         return log_cause(self.log, self._log_start)
