@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterator
 from io import BufferedReader
 from itertools import accumulate
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 
 from orchestrator.core.batch_api import ENDPOINTS, JSON_ERRORS, MAX_DEPTH, MAX_LINE_BYTES, NO_BODY, LineError
 from orchestrator.core.sanitize import shortened
+
+B = TypeVar("B")
 
 
 class RequestLine(msgspec.Struct, frozen=True):
@@ -39,6 +41,18 @@ class CheckedLine(msgspec.Struct, frozen=True):
     body: msgspec.Raw
 
 
+class WrittenLine(msgspec.Struct, Generic[B]):
+    """A request line as a build writes it."""
+
+    custom_id: str
+    method: str
+    url: str
+    body: B
+
+
+written_line = msgspec.json.Decoder(WrittenLine[dict[str, Any]]).decode
+raw_line = msgspec.json.Decoder(WrittenLine[dict[str, msgspec.Raw]]).decode
+"""Reads a `WrittenLine` whose fields of the body keep their bytes."""
 _decode_line = msgspec.json.Decoder(RequestLine).decode
 _decode_head = msgspec.json.Decoder(_BodyHead).decode
 FEW_BRACKETS = 20

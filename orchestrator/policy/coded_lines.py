@@ -11,26 +11,18 @@ import msgspec
 
 from orchestrator.core import row_codes
 from orchestrator.core.batch_api import JSON_ERRORS
+from orchestrator.core.request_lines import raw_line
 from orchestrator.policy import answer_json
 from orchestrator.policy.answer_text import Answer
 from orchestrator.policy.dialect.structured import with_last_words
 
-
-class _Line(msgspec.Struct):
-    custom_id: str
-    method: str
-    url: str
-    body: dict[str, msgspec.Raw]
-
-
 MOST_BYTES = 300
 """Most bytes by which a code lengthens a line; a schema in the prompt names the property too."""
-_decode_line = msgspec.json.Decoder(_Line).decode
 
 
 def with_property(line: bytes) -> bytes:
     """Return a task's request line whose schema has the property for the code."""
-    parsed = _decode_line(line)
+    parsed = raw_line(line)
     for name in ("response_format", "text"):
         if name in parsed.body:
             parsed.body[name] = msgspec.Raw(_with_property(bytes(parsed.body[name])))
@@ -49,7 +41,7 @@ def _with_property(raw: bytes) -> bytes:
 
 def with_code(line: bytes, job_name: str) -> bytes:
     """Return a request line, in any dialect, whose prompt ends with the code of its row."""
-    parsed = _decode_line(line)
+    parsed = raw_line(line)
     code = row_codes.code_of(job_name, parsed.custom_id)
     asked = next(name for name in ("messages", "input") if name in parsed.body)
     messages = with_last_words(msgspec.json.decode(parsed.body[asked]), row_codes.instruction(code))

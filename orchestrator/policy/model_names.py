@@ -6,22 +6,12 @@ from collections.abc import Mapping
 
 import msgspec
 
-
-class _Line(msgspec.Struct):
-    """A request line whose body fields keep their bytes."""
-
-    custom_id: str
-    method: str
-    url: str
-    body: dict[str, msgspec.Raw]
-
-
-_decode_line = msgspec.json.Decoder(_Line).decode
+from orchestrator.core.request_lines import raw_line
 
 
 def with_model(line: bytes, model: str) -> bytes:
     """Return the same request line for another model."""
-    parsed = _decode_line(line)
+    parsed = raw_line(line)
     parsed.body["model"] = msgspec.Raw(msgspec.json.encode(model))
     return msgspec.json.encode(parsed)
 

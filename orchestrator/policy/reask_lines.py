@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
+from orchestrator.core.request_lines import written_line
 from orchestrator.policy.answer_check import WRONG_CODE
 from orchestrator.policy.grounding import NOT_FOUND, TOO_SHORT
 
@@ -21,22 +20,12 @@ MOST_ANSWER = 8000
 _NO_ANSWER = "(no answer)"
 
 
-class _Line(msgspec.Struct):
-    custom_id: str
-    method: str
-    url: str
-    body: dict[str, Any]
-
-
-_decode_line = msgspec.json.Decoder(_Line).decode
-
-
 def mended(line: bytes, answer: str | None, code: str, message: str) -> bytes:
     """Return the task's request line with its answer and the answer's fault appended.
 
     The question stays unchanged, so that the engine's prefix cache has it.
     """
-    parsed = _decode_line(line)
+    parsed = written_line(line)
     said = (answer or "").strip()[:MOST_ANSWER] or _NO_ANSWER  # roles take turns: some templates require it
     asked = f"Your answer was not accepted: {_fault(code, message)}.\nAnswer the question again, whole and corrected."
     more = [{"role": "assistant", "content": said}, {"role": "user", "content": asked}]

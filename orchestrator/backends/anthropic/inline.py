@@ -5,29 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from orchestrator.backends.anthropic.messages import CHAT, translate
+from orchestrator.backends.anthropic.messages import translate
 from orchestrator.backends.anthropic.results import refused_line
 from orchestrator.backends.cache_marks import marks_for, write_marks
 from orchestrator.backends.inline_rows import ANYWHERE, INLINE, opened, path_of, row_id, shard_tag, tag_within
+from orchestrator.backends.openai.chat_rows import CHAT, ChatLine, decode_line
 from orchestrator.core import batch_api, request_lines
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import InputError, JobFilesError
 from orchestrator.policy.prompt_cache import marked
 
 _HEAD = b'{"requests":['
-
-
-class _Line(msgspec.Struct):
-    custom_id: str
-    body: dict[str, Any]
-    url: str = CHAT
-
-
-_decode_line = msgspec.json.Decoder(_Line).decode
 
 
 def translate_file(path: Path, shard: str, max_tokens: int) -> Counter[str]:
@@ -60,16 +51,16 @@ def translate_file(path: Path, shard: str, max_tokens: int) -> Counter[str]:
     return left_out
 
 
-def _request(line: _Line, theirs: str, max_tokens: int) -> tuple[bytes, tuple[str, ...]]:
+def _request(line: ChatLine, theirs: str, max_tokens: int) -> tuple[bytes, tuple[str, ...]]:
     if line.url != CHAT:
         raise InputError(f"only {CHAT} has a counterpart", field="url")
     params, left_out = translate(line.body, max_tokens)
     return msgspec.json.encode({"custom_id": theirs, "params": params}), left_out
 
 
-def _request_line(raw: bytes, path: Path, number: int) -> _Line:
+def _request_line(raw: bytes, path: Path, number: int) -> ChatLine:
     try:
-        return _decode_line(raw)
+        return decode_line(raw)
     except batch_api.JSON_ERRORS as error:
         raise InputError(f"is not a request: {error}", file=path, line=number) from None
 

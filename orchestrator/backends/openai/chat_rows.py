@@ -19,13 +19,15 @@ Translate = Callable[[Mapping[str, Any]], Json]
 """Returns the provider's request for a chat completion's body. Raises InputError, which names the field."""
 
 
-class _Line(msgspec.Struct):
+class ChatLine(msgspec.Struct):
+    """A row of our input files; without an address, a chat completion."""
+
     custom_id: str
     body: dict[str, Any]
     url: str = CHAT
 
 
-decode_line = msgspec.json.Decoder(_Line).decode
+decode_line = msgspec.json.Decoder(ChatLine).decode
 
 
 def sent_rows(source: Iterable[bytes], translate: Translate) -> Iterator[tuple[str, Json]]:

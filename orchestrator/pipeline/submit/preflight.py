@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -21,6 +20,7 @@ from orchestrator.core.batch_api import BatchStatus, Provenance
 from orchestrator.core.errors import InputError, JobFilesError, NotSent
 from orchestrator.core.model import Job
 from orchestrator.core.money import money
+from orchestrator.core.request_lines import written_line
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.core.tokens import estimate
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
@@ -46,15 +46,6 @@ from orchestrator.policy.sharding import Range
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
-
-class _Line(msgspec.Struct):
-    custom_id: str
-    method: str
-    url: str
-    body: dict[str, Any]
-
-
-_decode_line = msgspec.json.Decoder(_Line).decode
 UNKNOWN = "it was sent before a stop; whether it was answered is unknown"
 
 
@@ -108,7 +99,7 @@ def ask(
 def _with_mark(line: bytes, marks: Sequence[CacheMark]) -> bytes:
     if not marks:
         return line
-    parsed = _decode_line(line)
+    parsed = written_line(line)
     parsed.body = dict(marked(parsed.custom_id, parsed.body, marks))
     return msgspec.json.encode(parsed)
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from orchestrator.core.batch_api import NO_BODY
 from orchestrator.core.refused_fields import SYSTEM
+from orchestrator.core.request_lines import WrittenLine, raw_line
 from orchestrator.policy.dialect import structured
 from orchestrator.policy.dialect.draft import Draft, Loss, Messages, system_into_question
 from orchestrator.policy.dialect.openai_rules import to_responses
@@ -31,13 +32,6 @@ CACHE_SIZE = 256
 """Number of sets of fields that a dialect caches."""
 
 
-class _Line(msgspec.Struct):
-    custom_id: str
-    method: str
-    url: str
-    body: dict[str, msgspec.Raw]
-
-
 class _PlainBody(msgspec.Struct):
     model: msgspec.Raw = NO_BODY
     max_tokens: msgspec.Raw = NO_BODY
@@ -49,7 +43,6 @@ class _PlainLine(msgspec.Struct):
     body: _PlainBody
 
 
-_decode_line = msgspec.json.Decoder(_Line).decode
 _decode_plain_line = msgspec.json.Decoder(_PlainLine).decode
 _encode = msgspec.json.encode
 
@@ -102,7 +95,7 @@ class Dialect:
         """Return a request line as it is sent. If `is_ready`, a person wrote it, and only field names change."""
         if self._is_plain and self._is_as_sent(_decode_plain_line(line).body):
             return line
-        parsed = _decode_line(line)
+        parsed = raw_line(line)
         body: dict[str, Any] = parsed.body
         if self._is_plain and _REPLACING.isdisjoint(body):
             return self._with_name(line, parsed)
@@ -128,7 +121,7 @@ class Dialect:
             is_bound_changed = (has_old_bound and has_new_bound) or body.max_output_tokens is not NO_BODY
         return body.model == self._model and not is_bound_changed
 
-    def _with_name(self, line: bytes, parsed: _Line) -> bytes:
+    def _with_name(self, line: bytes, parsed: WrittenLine[dict[str, msgspec.Raw]]) -> bytes:
         """Return the line with the recipient's name of the model."""
         if bytes(parsed.body.get("model", b"")) == bytes(self._model):
             return line
