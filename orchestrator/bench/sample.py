@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +18,7 @@ from msgspec import Struct
 from orchestrator.core.atomic import durable
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.errors import InputError, UsageError
+from orchestrator.core.model import Span
 from orchestrator.core.request_lines import lines
 from orchestrator.pipeline.build.builder import Progress
 from orchestrator.pipeline.build.intake import Options, draft
@@ -45,11 +46,6 @@ class _Line(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Line).decode
-
-
-class _Span(NamedTuple):
-    offset: int
-    length: int
 
 
 class Sample(Struct, frozen=True):
@@ -97,20 +93,20 @@ def take_sample(
     )
 
 
-def _groups(path: Path) -> dict[tuple[str, str], list[_Span]]:
+def _groups(path: Path) -> dict[tuple[str, str], list[Span]]:
     """Return the places of the lines of each endpoint and model, in file order."""
-    found: dict[tuple[str, str], list[_Span]] = {}
+    found: dict[tuple[str, str], list[Span]] = {}
     with path.open("rb") as file:
         for _, offset, raw in lines(file):
             try:
                 line = _decode(raw)
             except JSON_ERRORS:
                 continue  # a run would report it as this row's failure
-            found.setdefault((line.url, line.body.model or ""), []).append(_Span(offset, len(raw)))
+            found.setdefault((line.url, line.body.model or ""), []).append(Span(offset, len(raw)))
     return found
 
 
-def stratified(spans: Sequence[_Span], most: int = MOST_ROWS, most_bytes: int = MOST_BYTES) -> list[_Span]:
+def stratified(spans: Sequence[Span], most: int = MOST_ROWS, most_bytes: int = MOST_BYTES) -> list[Span]:
     """Return up to `most` rows in the given order: blocks of neighbours, evenly spaced over all blocks by length."""
     mean = sum(span.length for span in spans) / len(spans)
     wanted = max(1, min(most, int(most_bytes / max(1.0, mean))))
@@ -123,25 +119,25 @@ def stratified(spans: Sequence[_Span], most: int = MOST_ROWS, most_bytes: int = 
     return [span for at in picked for span in blocks[at]]
 
 
-def _digest(path: Path, spans: Sequence[_Span], model: str) -> str:
+def _digest(path: Path, spans: Sequence[Span], model: str) -> str:
     digest = hashlib.sha256(model.encode())
     for raw in _read(path, spans):
         digest.update(raw)
     return digest.hexdigest()[:16]
 
 
-def _write(path: Path, spans: Sequence[_Span], model: str, target: Path) -> None:
+def _write(path: Path, spans: Sequence[Span], model: str, target: Path) -> None:
     with durable(target) as file:
         for raw in _read(path, spans):
             file.write(with_model(raw, model) + b"\n")
 
 
-def _read(path: Path, spans: Sequence[_Span]) -> Iterator[bytes]:
+def _read(path: Path, spans: Sequence[Span]) -> Iterator[bytes]:
     with path.open("rb") as file:
         for span in spans:
             yield _at(file, span)
 
 
-def _at(file: BinaryIO, span: _Span) -> bytes:
+def _at(file: BinaryIO, span: Span) -> bytes:
     file.seek(span.offset, os.SEEK_SET)
     return file.read(span.length).rstrip(b"\r\n")

@@ -74,11 +74,6 @@ class Notebook:
         self._notes = {}
 
 
-class _Line(msgspec.Struct):
-    name: str
-    told: dict[str, Any]
-
-
 def _read(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
     """Return the complete lines of the file, and their end."""
     found: dict[str, dict[str, Any]] = {}
@@ -90,7 +85,7 @@ def _read(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
             if not raw.endswith(b"\n"):
                 break
             try:
-                line = msgspec.json.decode(raw, type=_Line)
+                line = msgspec.json.decode(raw, type=BenchNote)
             except JSON_ERRORS:
                 break
             found[line.name] = line.told

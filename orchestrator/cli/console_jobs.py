@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator.core.clock import now
 from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration, pace_words
-from orchestrator.core.events import EventKind, Happened
+from orchestrator.core.events import Event, EventKind
 from orchestrator.core.model import JobState
 from orchestrator.core.money import money
 from orchestrator.reports.layout import Cell, Column, Line, StyledText, pairs, sentence, table
@@ -210,7 +210,7 @@ def _events(detail: JobDetail, most: int | None, width: int | None) -> list[Line
     return lines
 
 
-def chosen(events: Sequence[Happened], most: int) -> list[Happened]:
+def chosen(events: Sequence[Event], most: int) -> list[Event]:
     """Return the newest events and all decisive earlier ones: cancellations, and routes after a reroute."""
     rerouted = next((place for place, event in enumerate(events) if event.kind == EventKind.RESCUED), len(events))
     return [

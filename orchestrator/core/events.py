@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+
+from msgspec import Struct
 
 
 class EventKind(StrEnum):
@@ -52,25 +53,15 @@ PROBE = "probe"
 """The code for rows routed to measure a backend long unused."""
 
 
-class Happened(Protocol):
-    """An event of a job, as its readers see it."""
+class Event(Struct, frozen=True):
+    """An event of a job and its reason, for people. `shard_id` is the shard that it concerns.
 
-    @property
-    def at(self) -> datetime:
-        """Time of the event."""
+    `kind` is an `EventKind`, or a kind from another version. `code` is a detail of it for programs; None if the kind
+    says it all.
+    """
 
-    @property
-    def kind(self) -> str:
-        """An `EventKind`, or a kind from another version."""
-
-    @property
-    def code(self) -> str | None:
-        """Detail of the kind, for programs; None if the kind says it all."""
-
-    @property
-    def reason(self) -> str:
-        """Reason, for people."""
-
-    @property
-    def shard_id(self) -> str | None:
-        """Shard that it concerns."""
+    at: datetime
+    kind: str
+    reason: str
+    shard_id: str | None = None
+    code: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any, NewType
@@ -396,3 +396,25 @@ def job_state(job: Job, counts: Counts, *, submitted: bool) -> JobState:
     if counts.pending == 0:
         return JobState.MERGING
     return JobState.RUNNING if submitted else JobState.QUEUED
+
+
+class BookedUsage(Struct, frozen=True):
+    """Tokens and dollars of a group's ledger lines at one backend, of one model and day (UTC).
+
+    `wasted` brought no used answer and is a part of `cost`. `uncertain`, for sends without an answer, is a part of
+    `wasted` and may not be billed. `unpriced` counts lines whose cost does not cover everything that their answer
+    used. `listed` is the list price that was booked; lines without one (None) are apart from those with one.
+    """
+
+    group: str
+    backend: str
+    model: str
+    day: date
+    rows: int
+    usage: Usage
+    cost: Decimal
+    uncertain: Decimal
+    wasted: Decimal
+    estimated: bool
+    unpriced: int = 0
+    listed: Decimal | None = None

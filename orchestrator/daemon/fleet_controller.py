@@ -10,9 +10,9 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.engines import EngineHold, EngineProgress, EngineState, ModelDemand
+from orchestrator.core.engines import EngineHold, EngineState, ModelDemand
 from orchestrator.core.errors import BackendError, OrchError
 from orchestrator.daemon.drivers import AnyFleet
 from orchestrator.daemon.held_gpus import HeldGpus
@@ -25,6 +25,9 @@ from orchestrator.policy.planner.stints import work_of
 from orchestrator.server.engines.driver import EngineDriver, EngineReport, Slots
 from orchestrator.settings.backends import RayBackend
 
+if TYPE_CHECKING:
+    from orchestrator.server.engine_control import SteeredServer
+
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
@@ -36,20 +39,6 @@ PREPARE_SECONDS = 30.0
 """Pause between attempts to find the slots of the engines."""
 
 Key = tuple[str, Slots]
-
-
-class JoiningServer(Protocol):
-    """The batch server in front of the engines."""
-
-    def join(self, url: str, models: Sequence[str], api_key: str | None = None) -> None: ...
-
-    def leave(self, url: str, seconds: float) -> None: ...
-
-    def demand(self) -> list[ModelDemand]: ...
-
-    def progress(self) -> list[EngineProgress]: ...
-
-    def tell_engines(self, report: Callable[[], list[dict[str, Any]]]) -> None: ...
 
 
 class FleetController:
@@ -77,7 +66,7 @@ class FleetController:
         self._folder = folder
         self._tell = tell
         self._now = now
-        self._server: JoiningServer | None = None
+        self._server: SteeredServer | None = None
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
         self._joined: dict[Key, str] = {}
@@ -96,7 +85,7 @@ class FleetController:
         self._prepared_at = float("-inf")
         self._slots: Slots | None = None
 
-    def begin(self, server: JoiningServer) -> None:
+    def begin(self, server: SteeredServer) -> None:
         """Steer this server's engines in a thread, until `end`."""
         self._server = server
         server.tell_engines(lambda: self._told)

@@ -10,18 +10,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 from msgspec import Struct
 
 from orchestrator.core import addresses, interrupts, storages
 from orchestrator.core.errors import InputError, JobFilesError, StorageRefused
-from orchestrator.documents.globs import Globs, State
+from orchestrator.documents.globs import Globs
 from orchestrator.documents.ignored import IgnoredReason, never_document
 from orchestrator.documents.redirects import led_elsewhere, staying_client
 from orchestrator.documents.types import DocumentProblem, ExtractionError, RemoteObject
-from orchestrator.documents.walk import FoundFile, Skipped, Unlisted
+from orchestrator.documents.walk import FoundFile, Skipped, Unlisted, WalkedFolder
 
 WEB = ("http", "https")
 LISTS = (".txt", ".list", ".urls")
@@ -120,13 +120,6 @@ def wait(seconds: float) -> None:
     time.sleep(seconds)
 
 
-class _Folder(NamedTuple):
-    path: str
-    prefix: str
-    include: State
-    exclude: State
-
-
 class _Chosen:
     """The files of a place that pass the patterns, if their names are wanted (`is_wanted`)."""
 
@@ -153,7 +146,7 @@ class RemoteWalk(_Chosen):
     """
 
     def __iter__(self) -> Iterator[FoundFile | Unlisted | Skipped]:
-        root = _Folder(self._place.path, "", self._include.start, self._exclude.start)
+        root = WalkedFolder(self._place.path, "", self._include.start, self._exclude.start)
         folders, pending = [root], [iter(self._names(root))]
         while pending:
             interrupts.check()
@@ -170,7 +163,7 @@ class RemoteWalk(_Chosen):
             if not include or self._exclude.accepts(folder.exclude, name):
                 continue
             exclude = self._exclude.descend(folder.exclude, name)
-            inner = _Folder(info["name"].rstrip("/"), f"{folder.prefix}{name}/", include, exclude)
+            inner = WalkedFolder(info["name"].rstrip("/"), f"{folder.prefix}{name}/", include, exclude)
             try:
                 pending.append(iter(self._names(inner)))
                 folders.append(inner)
@@ -178,7 +171,7 @@ class RemoteWalk(_Chosen):
                 problem = ExtractionError(DocumentProblem.UNREADABLE, error.message)
                 yield Unlisted(folder.prefix + name, problem)
 
-    def _names(self, folder: _Folder) -> list[tuple[str, Mapping[str, Any]]]:
+    def _names(self, folder: WalkedFolder) -> list[tuple[str, Mapping[str, Any]]]:
         place = self._place
         address = place.address if not folder.prefix else f"{place.address.rstrip('/')}/{folder.prefix}"
         entries = asked(address, lambda: place.storage.ls(folder.path, detail=True))
@@ -188,7 +181,9 @@ class RemoteWalk(_Chosen):
         here.sort(key=lambda item: item[0] + "/" if item[1]["type"] == "directory" else item[0])
         return here
 
-    def _file(self, folder: _Folder, name: str, info: Mapping[str, Any]) -> Iterator[FoundFile | Unlisted | Skipped]:
+    def _file(
+        self, folder: WalkedFolder, name: str, info: Mapping[str, Any]
+    ) -> Iterator[FoundFile | Unlisted | Skipped]:
         if not self._include.accepts(folder.include, name) or self._exclude.accepts(folder.exclude, name):
             return
         relative, path = folder.prefix + name, info["name"]

@@ -36,7 +36,9 @@ class Skipped(NamedTuple):
     reason: IgnoredReason
 
 
-class _Folder(NamedTuple):
+class WalkedFolder(NamedTuple):
+    """A folder under a root, with the states of the patterns there."""
+
     path: str
     prefix: str  # "" for the root, otherwise the relative path and "/"
     include: State
@@ -65,7 +67,7 @@ class Walk:
 
     def __iter__(self) -> Iterator[FoundFile | Unlisted | Skipped]:
         entered: set[tuple[int, int]] = set()
-        root = _Folder(self._root, "", self._include.start, self._exclude.start)
+        root = WalkedFolder(self._root, "", self._include.start, self._exclude.start)
         try:
             pending = [iter(self._names(root.path, entered))]
         except OSError as error:
@@ -102,7 +104,9 @@ class Walk:
             except OSError as error:
                 yield Unlisted(folder.prefix + name, listing_problem(error))
 
-    def _file(self, folder: _Folder, name: str, kind: str, linked: bool) -> Iterator[FoundFile | Unlisted | Skipped]:
+    def _file(
+        self, folder: WalkedFolder, name: str, kind: str, linked: bool
+    ) -> Iterator[FoundFile | Unlisted | Skipped]:
         if not self._include.accepts(folder.include, name) or self._exclude.accepts(folder.exclude, name):
             return
         found = FoundFile(f"{folder.path}/{name}", folder.prefix + name)
@@ -126,13 +130,13 @@ class Walk:
             return IgnoredReason.KIND
         return IgnoredReason.LINK if linked and self._leads_away(found.path) else None
 
-    def _inner(self, folder: _Folder, name: str) -> _Folder | None:
+    def _inner(self, folder: WalkedFolder, name: str) -> WalkedFolder | None:
         """Return a folder inside another, None if nothing in it can match."""
         include = self._include.descend(folder.include, name)
         if not include or self._exclude.accepts(folder.exclude, name):
             return None
         exclude = self._exclude.descend(folder.exclude, name)
-        return _Folder(f"{folder.path}/{name}", f"{folder.prefix}{name}/", include, exclude)
+        return WalkedFolder(f"{folder.path}/{name}", f"{folder.prefix}{name}/", include, exclude)
 
     def _leads_away(self, path: str) -> bool:
         """True if a link leads outside the places searched for documents."""

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from orchestrator.core.counts import Counts, Failing, number_of
 from orchestrator.core.durations import MINUTE, duration, moment_words
 from orchestrator.core.errors import OutputFault
-from orchestrator.core.events import EventKind, Happened
+from orchestrator.core.events import Event, EventKind
 from orchestrator.core.model import CancelCode, Job
 from orchestrator.core.shards import HoldCode, Shard, ShardState
 from orchestrator.settings.config import AlertSettings
@@ -91,7 +91,7 @@ class MonitoredJob(Struct, frozen=True):
     counts: Counts
     failing: Failing = field(default_factory=Failing)
     shards: Sequence[Shard] = ()
-    events: Sequence[Happened] = ()
+    events: Sequence[Event] = ()
     chance: float | None = None
     troubles: Sequence[Trouble] = ()
 
@@ -122,7 +122,7 @@ def at_end(watched: MonitoredJob, settings: AlertSettings, withheld: str | None)
     return found
 
 
-def _undelivered(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
+def _undelivered(job: Job, events: Sequence[Event]) -> Iterator[Alert]:
     """Yield alerts on rows that are done but undelivered, and on their later delivery."""
     if job.is_undelivered and job.error_code is not None:
         again = f"deliver them with `orch retry {job.id}`, or write them with `orch fetch {job.id} -o FILE`"
@@ -152,7 +152,7 @@ def _deadline(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> 
         yield Alert(AlertKind.DEADLINE, job, "risk", message, action)
 
 
-def _events(job: Job, events: Sequence[Happened]) -> Iterator[Alert]:
+def _events(job: Job, events: Sequence[Event]) -> Iterator[Alert]:
     """Yield alerts on budgets past their mark, on stops, on swapped answers, and on internal errors."""
     for event in events:
         if event.kind == EventKind.BUDGET:

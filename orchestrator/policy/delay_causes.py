@@ -9,7 +9,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from orchestrator.core.durations import MINUTE, duration
-from orchestrator.core.events import EventKind, Happened
+from orchestrator.core.events import Event, EventKind
 from orchestrator.core.model import Forecast, Job, JobState
 from orchestrator.core.sanitize import shortened
 from orchestrator.core.shards import Shard
@@ -56,7 +56,7 @@ class Delay(Struct, frozen=True):
 
 
 def main_delay(
-    job: Job, events: Sequence[Happened], shards: Iterable[Shard], forecasts: Iterable[Forecast], ended: datetime
+    job: Job, events: Sequence[Event], shards: Iterable[Shard], forecasts: Iterable[Forecast], ended: datetime
 ) -> Delay:
     """Return the main cause of a job's delay; `ended` is when it was over, or now."""
     slow = _slow(shards, forecasts, ended)
@@ -68,7 +68,7 @@ def main_delay(
     return Delay(Cause.TOO_LITTLE_TIME, had, f"the job had {duration(had)}, and nothing delayed it for long")
 
 
-def _queued(job: Job, events: Sequence[Happened], ended: datetime) -> Iterator[Delay]:
+def _queued(job: Job, events: Sequence[Event], ended: datetime) -> Iterator[Delay]:
     still_queued = None if job.finished_at is not None else ended
     begun = next((event.at for event in events if event.kind in BEGINS), still_queued)
     if begun is not None:
@@ -76,7 +76,7 @@ def _queued(job: Job, events: Sequence[Happened], ended: datetime) -> Iterator[D
         yield Delay(Cause.NO_DAEMON, seconds, f"no daemon ran for the first {duration(seconds)}")
 
 
-def _standstills(events: Sequence[Happened], ended: datetime) -> Iterator[Delay]:
+def _standstills(events: Sequence[Event], ended: datetime) -> Iterator[Delay]:
     """Yield reasons that blocked the whole job, each with its total time until the next event."""
     spent: dict[str, float] = {}
     for place, event in enumerate(events):
@@ -88,7 +88,7 @@ def _standstills(events: Sequence[Happened], ended: datetime) -> Iterator[Delay]
         yield Delay(Cause.STOOD_STILL, seconds, text)
 
 
-def _held(events: Sequence[Happened], ended: datetime) -> Iterator[Delay]:
+def _held(events: Sequence[Event], ended: datetime) -> Iterator[Delay]:
     """Yield the time for which each batch was held."""
     waits: dict[str, tuple[float, str]] = {}
     since: dict[str, tuple[datetime, str]] = {}
@@ -117,7 +117,7 @@ def _slow(shards: Iterable[Shard], forecasts: Iterable[Forecast], ended: datetim
             yield Delay(Cause.SLOW_BATCH, beyond, text)
 
 
-def standstill(state: JobState, events: Sequence[Happened]) -> str | None:
+def standstill(state: JobState, events: Sequence[Event]) -> str | None:
     """Return what keeps an open job from continuing, as its daemon noted last, or None."""
     is_open = not state.is_final and state is not JobState.WAITING
     return events[-1].reason if is_open and events and events[-1].kind == EventKind.WAITING else None

@@ -5,40 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 from decimal import Decimal
-from typing import Protocol
 
 from msgspec import Struct
 
 from orchestrator.core.counts import Counts
-from orchestrator.core.model import Forecast, Job, JobState
-
-
-class BookedLine(Protocol):
-    """Costs booked for a job at one backend."""
-
-    @property
-    def backend(self) -> str:
-        """The backend's name."""
-
-    @property
-    def rows(self) -> int:
-        """Rows that reached it."""
-
-    @property
-    def cost(self) -> Decimal:
-        """Their cost, in dollars."""
-
-    @property
-    def wasted(self) -> Decimal:
-        """The part of the cost that brought no used answer."""
-
-    @property
-    def estimated(self) -> bool:
-        """True if some of the cost is an estimate."""
-
-    @property
-    def unpriced(self) -> int:
-        """Rows whose answers used something that the cost does not cover."""
+from orchestrator.core.model import BookedUsage, Forecast, Job, JobState
 
 
 class BackendSpending(Struct, frozen=True):
@@ -88,7 +59,7 @@ def deadline_result(job: Job, state: JobState, counts: Counts, now: datetime) ->
     return DeadlineResult(job.deadline_at, None if spare >= 0 else False, spare)
 
 
-def routes(lines: Iterable[BookedLine]) -> list[BackendSpending]:
+def routes(lines: Iterable[BookedUsage]) -> list[BackendSpending]:
     found: dict[str, BackendSpending] = {}
     for line in lines:
         old = found.get(line.backend, BackendSpending(line.backend, 0, Decimal(0), Decimal(0), False))

@@ -7,71 +7,19 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from orchestrator.core.errors import InputError
-from orchestrator.core.model import PICO, Forecast, Price, Usage
+from orchestrator.core.model import PICO, BookedUsage, Forecast, Price, Usage
 from orchestrator.core.sanitize import BOM, no_formula
 from orchestrator.policy.pricing import Tier, rates
 from orchestrator.policy.token_rates import TierPrice
 
 USUAL_DISCOUNT = Decimal("0.5")
 """Usual discount of batch APIs, for a compared model without a listed batch price."""
-
-
-class BookedUsage(Protocol):
-    """A part of a group: its ledger lines of one backend, model and day."""
-
-    @property
-    def group(self) -> str:
-        """The group that the line belongs to."""
-
-    @property
-    def backend(self) -> str:
-        """The backend that ran the rows."""
-
-    @property
-    def model(self) -> str:
-        """The model that answered."""
-
-    @property
-    def day(self) -> date:
-        """The day, in UTC."""
-
-    @property
-    def rows(self) -> int:
-        """Rows that reached a backend."""
-
-    @property
-    def usage(self) -> Usage:
-        """Their tokens."""
-
-    @property
-    def cost(self) -> Decimal:
-        """Their cost, in dollars."""
-
-    @property
-    def uncertain(self) -> Decimal:
-        """Part of the cost for sends without an answer, which may not be billed; dollars."""
-
-    @property
-    def wasted(self) -> Decimal:
-        """Part of the cost that brought no used answer, `uncertain` included; dollars."""
-
-    @property
-    def estimated(self) -> bool:
-        """True if some of the cost is an estimate."""
-
-    @property
-    def unpriced(self) -> int:
-        """Rows whose answers used something that the cost does not cover."""
-
-    @property
-    def listed(self) -> Decimal | None:
-        """Their list price as it was booked, in dollars; None if none was."""
 
 
 BOOKED = "the list price when the row was answered"

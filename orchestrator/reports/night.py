@@ -14,8 +14,8 @@ from msgspec.structs import astuple
 from orchestrator.core.clock import day
 from orchestrator.core.counts import Counts, number_of
 from orchestrator.core.durations import duration
-from orchestrator.core.events import EventKind, Happened
-from orchestrator.core.model import Forecast, Job, JobState
+from orchestrator.core.events import Event, EventKind
+from orchestrator.core.model import BookedUsage, Forecast, Job, JobState
 from orchestrator.core.sanitize import shortened
 from orchestrator.core.shards import Shard
 from orchestrator.documents.types import DocumentProblem
@@ -25,7 +25,6 @@ from orchestrator.policy.diff import Difference, DocumentRun
 from orchestrator.policy.grounding import QuoteStatus
 from orchestrator.policy.night_figures import (
     BackendSpending,
-    BookedLine,
     DeadlineResult,
     SlowestBatch,
     deadline_result,
@@ -179,9 +178,9 @@ class NightFacts(Struct, frozen=True):
     running: Decimal = Decimal(0)
     before: str | None = None
     answers: Difference | None = None
-    lines: Sequence[BookedLine] = ()
+    lines: Sequence[BookedUsage] = ()
     forecasts: Sequence[Forecast] = ()
-    events: Sequence[Happened] = ()
+    events: Sequence[Event] = ()
     reasons: Sequence[tuple[str, str, int]] = ()
     known: Sequence[tuple[str, str, int, datetime | None]] = ()
     held: Sequence[str] = ()
@@ -198,7 +197,7 @@ class JobReport(Struct, frozen=True):
     foreseen: tuple[Decimal, Decimal] | None
     turnarounds: Sequence[SlowestBatch]
     due: DeadlineResult | None
-    reroutes: Sequence[Happened]
+    reroutes: Sequence[Event]
     rerouted: int
     needs: Sequence[Need]
 

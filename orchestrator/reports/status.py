@@ -19,10 +19,10 @@ from orchestrator.policy.night_figures import DeadlineResult, deadline_result
 from orchestrator.settings.model_lists import alias_words
 
 if TYPE_CHECKING:
+    from orchestrator.core.events import Event
     from orchestrator.policy.planner import Outlook
     from orchestrator.store import Store
     from orchestrator.store.failures import FailureReason
-    from orchestrator.store.jobs import Event
     from orchestrator.store.quality import Quality
     from orchestrator.store.records import RefusalHold
     from orchestrator.store.status_reader import StatusReader

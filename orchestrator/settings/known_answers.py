@@ -25,12 +25,15 @@ MOST_NAMES = 3
 MAX_BYTES = 100_000_000
 
 
-class Gold(Struct, frozen=True):
+class Gold(Struct, frozen=True, forbid_unknown_fields=True):
     """The expected content of a task's answer about a document."""
 
     document: str
     task: str
-    expect: Mapping[str, Any] | str
+    expect: dict[str, Any] | str
+
+
+_decode_line = msgspec.json.Decoder(Gold).decode
 
 
 class Score(Struct, frozen=True):
@@ -40,15 +43,6 @@ class Score(Struct, frozen=True):
     fields: int = 0
     rows: int = 0
     wrong: tuple[str, ...] = ()
-
-
-class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    document: str
-    task: str
-    expect: dict[str, Any] | str
-
-
-_decode_line = msgspec.json.Decoder(_Line).decode
 
 
 def tasks_of(spec: JobSpec) -> list[str]:
@@ -79,7 +73,7 @@ def read(path: Path, tasks: Iterable[str]) -> list[Gold]:
         if (line.document, line.task) in seen:
             raise InputError(f"has {line.document!r} for {line.task} twice", file=path, line=number, field="document")
         seen.add((line.document, line.task))
-        found.append(Gold(line.document, line.task, line.expect))
+        found.append(line)
     if not found:
         raise InputError("contains no known answers", file=path, field="gold", hint="write one per line")
     return found

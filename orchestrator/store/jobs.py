@@ -7,13 +7,12 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import asdict
 from sqlalchemy import delete, desc, func, insert, literal, or_, select, update
 
 from orchestrator.core.counts import Counts
 from orchestrator.core.errors import StateConflict, UsageError
-from orchestrator.core.events import EventKind
+from orchestrator.core.events import Event, EventKind
 from orchestrator.core.model import CancelCode, Job, JobFault, JobId, JobKind
 from orchestrator.core.near_names import meant
 from orchestrator.core.shards import ShardId
@@ -21,16 +20,6 @@ from orchestrator.store import bulk, job_figures
 from orchestrator.store.database import Database
 from orchestrator.store.records import FileMark, SeenDocument
 from orchestrator.store.tables import documents, events, jobs, tags
-
-
-class Event(Struct, frozen=True):
-    """An event of a job, and its reason."""
-
-    at: datetime
-    kind: str
-    reason: str
-    shard_id: str | None = None
-    code: str | None = None
 
 
 def job_of(row: Any) -> Job:

@@ -25,7 +25,7 @@ from sqlalchemy import (
     select,
 )
 
-from orchestrator.core.model import PICO, JobId, Price, RequestState, Usage
+from orchestrator.core.model import PICO, BookedUsage, JobId, Price, RequestState, Usage
 from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
 from orchestrator.core.zones import utc_offsets
 from orchestrator.store import job_figures
@@ -35,28 +35,6 @@ from orchestrator.store.tables import ledger, requests, shards, tags
 
 _NOTHING = Usage()
 DAY = 86_400_000_000  # microseconds
-
-
-class Total(Struct, frozen=True):
-    """Tokens and dollars of a group, split by backend, model and day, as needed for list prices.
-
-    `wasted` is a part of `cost`, and `uncertain` a part of `wasted`. `unpriced` counts lines whose cost does not
-    cover everything that their answer used. `listed` is the list price that was booked, None for lines without one:
-    those are a Total of their own.
-    """
-
-    group: str
-    backend: str
-    model: str
-    day: date
-    rows: int
-    usage: Usage
-    cost: Decimal
-    uncertain: Decimal
-    wasted: Decimal
-    estimated: bool
-    unpriced: int = 0
-    listed: Decimal | None = None
 
 
 class Guesses(Struct, frozen=True):
@@ -168,7 +146,7 @@ class Ledger:
 
     def totals(
         self, by: str, since: datetime | None = None, job_id: str | None = None, zone: tzinfo | None = UTC
-    ) -> list[Total]:
+    ) -> list[BookedUsage]:
         """Return sums by `job`, `day`, `task`, `model`, `backend`, a tag's value (`tag:KEY`) or every tag (`tag`).
 
         Each is split by backend, model and day. Days are those of `zone`, None for this machine's. By `tag`, a line
@@ -241,9 +219,9 @@ class Ledger:
         return (at + case(*((at < end, before) for end, before in earlier), else_=offset)) // DAY
 
 
-def _total(by: str, key: object, backend: str, model: str, number: object, rows: int, *sums: Any) -> Total:
+def _total(by: str, key: object, backend: str, model: str, number: object, rows: int, *sums: Any) -> BookedUsage:
     *tokens, cost, vain, waste, guessed, unpriced, listed = sums
-    return Total(
+    return BookedUsage(
         _name(by, key), backend, model, _date(number), rows, Usage(*map(int, tokens)), int(cost) * PICO,
         int(vain) * PICO, int(waste) * PICO, bool(guessed), unpriced, None if listed is None else int(listed) * PICO,
     )  # fmt: skip

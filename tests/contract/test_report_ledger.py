@@ -11,11 +11,10 @@ from zoneinfo import ZoneInfo
 import pytest
 from msgspec.structs import astuple, replace
 
-from orchestrator.core.model import Job, Price, RequestState, Usage
+from orchestrator.core.model import BookedUsage, Job, Price, RequestState, Usage
 from orchestrator.core.shards import Shard, ShardId
 from orchestrator.policy.sharding import pack
 from orchestrator.store import Store
-from orchestrator.store.ledger import Total
 from tests.support.stored import NOW, added, failed, job, row, settle, shard, sharded, succeeded
 
 GROUPS = ("job", "day", "task", "model", "backend", "tag:team")
@@ -158,7 +157,7 @@ def added_up(usages: Iterable[Usage]) -> tuple[int, ...]:
     return tuple(sum(column) for column in zip(*map(astuple, usages), strict=True))
 
 
-def summed(totals: list[Total]) -> tuple[object, ...]:
+def summed(totals: list[BookedUsage]) -> tuple[object, ...]:
     sums = [sum(getattr(each, name) for each in totals) for name in ("rows", "cost", "uncertain", "wasted")]
     return (*sums, added_up(each.usage for each in totals))
 

@@ -10,11 +10,10 @@ from msgspec.structs import replace
 
 from orchestrator.core.counts import Counts
 from orchestrator.core.errors import StateConflict, StorageError, UsageError
-from orchestrator.core.events import EventKind
+from orchestrator.core.events import Event, EventKind
 from orchestrator.core.model import CancelCode, Job, JobId, JobKind, RequestState
 from orchestrator.core.shards import ShardState
 from orchestrator.store import Store
-from orchestrator.store.jobs import Event
 from orchestrator.store.records import SeenDocument
 from orchestrator.store.tables import documents
 from tests.support.stored import NOW, added, failed, job, later, row, settle, sharded, succeeded

@@ -8,9 +8,8 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
-from orchestrator.core.model import JobId, Price, Usage
+from orchestrator.core.model import BookedUsage, JobId, Price, Usage
 from orchestrator.store import Store
-from orchestrator.store.ledger import Total
 from orchestrator.store.records import Settled
 from tests.support.stored import NOW, added, job, later, row, settle, sharded, succeeded
 
@@ -35,7 +34,7 @@ def paid(store: Store) -> Store:
     return store
 
 
-def summed(totals: list[Total]) -> list[tuple[str, str, int, str]]:
+def summed(totals: list[BookedUsage]) -> list[tuple[str, str, int, str]]:
     """By group and model: the day, by which totals are split as well, shows in the sums by day."""
     sums: dict[tuple[str, str], tuple[int, Decimal]] = {}
     for total in totals:

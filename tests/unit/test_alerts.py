@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from orchestrator.core.counts import Counts
+from orchestrator.core.events import Event
 from orchestrator.core.shards import HoldCode, Shard, ShardState
 from orchestrator.daemon.monitor import trouble_at
 from orchestrator.policy.alerts import ENOUGH, HELD, PATIENCE, AlertKind, MonitoredJob, Trouble, at_end, due
 from orchestrator.settings.config import AlertSettings
-from orchestrator.store.jobs import Event
 from tests.support.stored import NOW, SPEC, job, later, shard
 
 JOB = job(deadline_at=later(10))

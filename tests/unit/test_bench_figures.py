@@ -11,8 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.bench.halving import REPEATS, Contest, TuneRun, Winner, contest_of, tunings
-from orchestrator.bench.sample import BLOCK, _Span, stratified
+from orchestrator.bench.sample import BLOCK, stratified
 from orchestrator.bench.verdict import Verdict, token_rates, verdict
+from orchestrator.core.model import Span
 
 NOW = datetime(2026, 11, 22, 22, 0, tzinfo=UTC)
 Options = tuple[str, ...]
@@ -151,9 +152,9 @@ def test_the_rates_always_tell_what_was_measured(rate: float, fed: float, told: 
 @given(st.lists(st.integers(1, 100_000), min_size=1, max_size=3000), st.integers(BLOCK, 500))
 @settings(max_examples=30)
 def test_a_sample_keeps_neighbours_and_order_and_is_no_larger_than_asked(sizes: list[int], most: int) -> None:
-    spans = [_Span(place, size) for place, size in enumerate(sizes)]
+    spans = [Span(place, size) for place, size in enumerate(sizes)]
     found = stratified(spans, most, 10**12)
-    assert found == sorted(found)
+    assert found == sorted(found, key=lambda span: span.offset)
     assert len(found) <= most or len(found) == len(spans)
     if len(found) < len(spans):
         starts = [span.offset for span in found if span.offset % BLOCK == 0]
@@ -162,7 +163,7 @@ def test_a_sample_keeps_neighbours_and_order_and_is_no_larger_than_asked(sizes: 
 
 def test_a_sample_has_long_and_short_rows_as_the_job_has_them() -> None:
     sizes = [200] * 8000 + [20_000] * 2000
-    found = stratified([_Span(place, size) for place, size in enumerate(sizes)], 400, 10**12)
+    found = stratified([Span(place, size) for place, size in enumerate(sizes)], 400, 10**12)
     mean = sum(span.length for span in found) / len(found)
     assert mean == pytest.approx(sum(sizes) / len(sizes), rel=0.05)
     assert math.isclose(sum(span.length == 20_000 for span in found) / len(found), 0.2, abs_tol=0.03)
@@ -170,10 +171,10 @@ def test_a_sample_has_long_and_short_rows_as_the_job_has_them() -> None:
 
 def test_a_sample_is_not_misled_by_long_rows_that_come_at_regular_places() -> None:
     sizes = [20_000 if place // BLOCK % 25 == 12 else 200 for place in range(10_000)]
-    found = stratified([_Span(place, size) for place, size in enumerate(sizes)], 400, 10**12)
+    found = stratified([Span(place, size) for place, size in enumerate(sizes)], 400, 10**12)
     assert sum(span.length == 20_000 for span in found) / len(found) == pytest.approx(0.04, abs=0.021)
 
 
 def test_a_sample_has_a_bound_in_bytes() -> None:
-    found = stratified([_Span(place, 1_000_000) for place in range(100)], 1000, 16_000_000)
+    found = stratified([Span(place, 1_000_000) for place in range(100)], 1000, 16_000_000)
     assert sum(span.length for span in found) <= 16_000_000

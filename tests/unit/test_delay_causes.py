@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from orchestrator.core.events import Event
 from orchestrator.core.model import Forecast, JobId
 from orchestrator.core.shards import ShardState
 from orchestrator.policy.delay_causes import Cause, main_delay
-from orchestrator.store.jobs import Event
 from tests.support.stored import NOW, job, later, shard
 
 LATE = job(deadline_at=later(6), built_at=NOW, finished_at=later(8))

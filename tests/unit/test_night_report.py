@@ -15,12 +15,11 @@ from msgspec.structs import replace
 
 from orchestrator.core.clock import night_of
 from orchestrator.core.counts import Counts
-from orchestrator.core.model import Forecast, JobId, JobState, Usage
+from orchestrator.core.events import Event
+from orchestrator.core.model import BookedUsage, Forecast, JobId, JobState, Usage
 from orchestrator.policy.diff import ComparedRow, DocumentRun, Said, difference
 from orchestrator.reports.night import DocumentFate, NightFacts, NightReport, fate_of, fates, job_report
 from orchestrator.reports.night_pages import blocks, due_words, headline, markdown, page
-from orchestrator.store.jobs import Event
-from orchestrator.store.ledger import Total
 from tests.support.stored import NOW, job, later
 
 RUN = DocumentRun("a.pdf", 2, 2, 0, 0, 0, 0, 0, 0, None, None)
@@ -86,9 +85,9 @@ def test_a_night_goes_from_noon_to_noon_by_local_clocks() -> None:
     assert night_of(datetime(2026, 10, 25, 10, 59, tzinfo=UTC), berlin) == date(2026, 10, 24)
 
 
-def total(backend: str, cost: str, **facts: Any) -> Total:
+def total(backend: str, cost: str, **facts: Any) -> BookedUsage:
     given = {"rows": 4, "uncertain": Decimal(0), "wasted": Decimal(0), "estimated": False, **facts}
-    return Total(
+    return BookedUsage(
         group=backend, backend=backend, model="m", day=NOW.date(), usage=Usage(), cost=Decimal(cost), **given
     )
 

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from orchestrator.cli.console_jobs import EVENTS, chosen, job_detail, job_lines
 from orchestrator.cli.console_progress import LiveProgress, job_view
 from orchestrator.core.counts import Counts, Failing
+from orchestrator.core.events import Event
 from orchestrator.core.model import JobState, Usage
 from orchestrator.core.shards import ShardState
 from orchestrator.reports.layout import Line, cell_width
 from orchestrator.reports.status import JobDetail, JobLine
 from orchestrator.store.failures import FailureReason
-from orchestrator.store.jobs import Event
 from tests.support.stored import NOW, job, later, shard
 
 LONG = job("a-job-with-a-name-as-long-as-it-may-be-12-12345678", name="long", created_at=NOW)

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.console_reports import cost_lines
 from orchestrator.core.errors import InputError
-from orchestrator.core.model import Forecast, JobId, Usage
+from orchestrator.core.model import BookedUsage, Forecast, JobId, Usage
 from orchestrator.policy.pricing import Tier, TierPrice, rates
 from orchestrator.reports.cost import CostFacts, CostReport, Estimate, cost_report, estimates
 from orchestrator.reports.words import cost_notes
-from orchestrator.store.ledger import Total
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 TODAY = date(2026, 11, 20)
@@ -30,9 +29,9 @@ def part(
     group: str, model: str, rows: int, usage: Usage, cost: str | Decimal = NONE, *, backend: str = "gpu",
     day: date = TODAY, uncertain: str | Decimal = NONE, wasted: str | Decimal = NONE, estimated: bool = False,
     unpriced: int = 0, listed: Decimal | None = None,
-) -> Total:  # fmt: skip
+) -> BookedUsage:  # fmt: skip
     sums = [Decimal(each) for each in (cost, uncertain, wasted)]
-    return Total(group, backend, model, day, rows, usage, *sums, estimated, unpriced, listed)
+    return BookedUsage(group, backend, model, day, rows, usage, *sums, estimated, unpriced, listed)
 
 
 TOTALS = [
@@ -51,7 +50,7 @@ def of_openai(backend: str, model: str, at: datetime) -> TierPrice:
     return rates("openai", model, tier=Tier.STANDARD, at=at)
 
 
-def reported(by: str, totals: list[Total], compare: str = NANO, **facts: Any) -> CostReport:
+def reported(by: str, totals: list[BookedUsage], compare: str = NANO, **facts: Any) -> CostReport:
     """A report of these, with models that no list has."""
     listed = facts.pop("listed", unlisted)
     given = {"whole": totals, "documents": {}, "estimates": {}, **facts}
@@ -282,7 +281,7 @@ def test_csv_has_a_line_for_each_group() -> None:
 
 LINES = st.lists(
     st.builds(
-        Total,
+        BookedUsage,
         st.sampled_from("abc"),
         st.sampled_from(["gpu", "openai"]),
         st.sampled_from(["gpt-5-nano", "big"]),
@@ -300,7 +299,7 @@ LINES = st.lists(
 
 @settings(max_examples=50)
 @given(LINES)
-def test_the_total_is_the_sum_of_the_lines_in_every_figure(totals: list[Total]) -> None:
+def test_the_total_is_the_sum_of_the_lines_in_every_figure(totals: list[BookedUsage]) -> None:
     report = reported("job", totals, listed=of_openai)
     assert [line.group for line in report.lines] == list(dict.fromkeys(total.group for total in totals))
     for name in ("rows", "cost", "uncertain", "wasted"):

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.counts import Counts
-from orchestrator.core.events import Happened
+from orchestrator.core.events import Event
 from orchestrator.core.model import FinishedRow, Job, RequestState, job_state
 from orchestrator.core.shards import Shard
 
@@ -103,7 +103,7 @@ def operation(endpoint: str) -> str:
 
 
 def job_span(
-    job: Job, ended_at: datetime, counts: Counts, cost: Decimal, tags: Mapping[str, str], events: Sequence[Happened],
+    job: Job, ended_at: datetime, counts: Counts, cost: Decimal, tags: Mapping[str, str], events: Sequence[Event],
     *, with_reasons: bool,
 ) -> TraceSpan:  # fmt: skip
     """Return the root of a job's trace; a job that ends again (`orch retry`) has the same root with a later end."""
@@ -128,7 +128,7 @@ def job_span(
     )
 
 
-def _event(event: Happened, with_reason: bool) -> SpanEvent:
+def _event(event: Event, with_reason: bool) -> SpanEvent:
     """Convert an event of a job. Its words may quote a document or an answer; its kind and code do not."""
     told: dict[str, Value] = {} if event.code is None else {"orch.code": event.code}
     if event.shard_id is not None:
