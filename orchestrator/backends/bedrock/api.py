@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -19,7 +18,7 @@ from orchestrator.backends.bedrock.jobs import batch_of, creation, list_of, mani
 from orchestrator.backends.bedrock.requests import named_record, record_lines, translate
 from orchestrator.backends.bedrock.signing import DIGEST, CredentialChain
 from orchestrator.backends.buckets import BucketPrefix, input_object
-from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal
+from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.openai.http_api import HttpAPI, converted
 from orchestrator.backends.openai.translated import nothing_sent
 from orchestrator.backends.result_lines import lines
@@ -69,7 +68,7 @@ class BedrockAPI(HttpAPI):
         profiles = lenient.mapping(self._get("inference-profiles", maxResults="1000").json())
         for one in map(lenient.mapping, lenient.entries(profiles, "inferenceProfileSummaries")):
             names += [one.get("inferenceProfileId"), one.get("inferenceProfileArn")]
-        return replace(found, content=json.dumps({"data": [{"id": name} for name in names]}).encode())
+        return answer_of({"data": [{"id": name} for name in names]}, found.headers)
 
     # --- the bucket
 
@@ -79,11 +78,11 @@ class BedrockAPI(HttpAPI):
         answer = self._answer(self._services.bucket.get(_asked("", query), headers=self._owner))
         found, next_page = answers.objects_of(answer.content)
         listed = {"data": found, "has_more": next_page is not None}
-        return replace(answer, content=json.dumps(listed).encode(), next_page=next_page)
+        return answer_of(listed, answer.headers, next_page)
 
     def file(self, file_id: str) -> ApiAnswer:
         """Return no size: lines are translated when they are read."""
-        return ApiAnswer(json.dumps({"id": file_id}).encode(), httpx2.Headers())
+        return answer_of({"id": file_id})
 
     def upload(self, name: str, content: BinaryIO, kept: int | None) -> ApiAnswer:
         with input_object(self._place, name, content, record_lines(content)) as sent:
@@ -93,7 +92,7 @@ class BedrockAPI(HttpAPI):
             put = self._services.bucket.put(
                 quote(sent.key), content=sent.file, headers=headers, timeout=self._transfer
             )
-            return replace(self._answer(put), content=json.dumps({"id": sent.key, "filename": name}).encode())
+            return answer_of({"id": sent.key, "filename": name}, self._answer(put).headers)
 
     def delete_file(self, file_id: str) -> None:
         for key in filter(None, (manifest_of(file_id), file_id)):
@@ -102,12 +101,8 @@ class BedrockAPI(HttpAPI):
     @contextmanager
     def content(self, file_id: str) -> Iterator[Iterator[bytes]]:
         convert = named_record if manifest_of(file_id) is None else answers.result_line
-        call = {"headers": self._owner, "timeout": self._transfer}
-        with self._services.bucket.stream("GET", quote(file_id), **call) as response:
-            if not response.is_success:
-                response.read()
-                raise self._refusal(response)
-            yield (convert(line) + b"\n" for line in lines(response.iter_bytes()))
+        with self._streamed(self._services.bucket, quote(file_id), headers=self._owner) as chunks:
+            yield (convert(line) + b"\n" for line in lines(chunks))
 
     # --- jobs
 
@@ -119,7 +114,7 @@ class BedrockAPI(HttpAPI):
             # With a token that AWS has forgotten, a second create fails for the name: the first one was carried out.
             if refusal.status not in _OVER or (found := self._named(job)) is None:
                 raise
-            return replace(found[0], content=json.dumps(batch_of(found[1], self._place)).encode())
+            return answer_of(batch_of(found[1], self._place), found[0].headers, found[0].next_page)
         # The answer is the ARN alone.
         known = {**job, "status": "Submitted"}
         return converted(made, lambda told: batch_of({**known, **told}, self._place) if told else told)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -10,7 +9,6 @@ from http import HTTPStatus
 from typing import Any, BinaryIO
 
 import httpx2
-from msgspec.structs import replace
 
 from orchestrator.backends import BatchOrder, Intent, Sighting, lenient
 from orchestrator.backends.batch_names import display_name
@@ -26,7 +24,7 @@ from orchestrator.backends.fireworks.jobs import (
     sent_lines,
     short_name,
 )
-from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal
+from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.openai.http_api import HttpAPI, converted, path_of
 from orchestrator.backends.result_lines import lines
@@ -69,7 +67,7 @@ class FireworksAPI(HttpAPI):
             token = lenient.name(told.get("nextPageToken"))
             if token is None or token == page.get("pageToken"):
                 both = [{"id": one} for name in names for one in (name, short_name(name))]
-                return replace(answer, content=json.dumps({"data": both}).encode())
+                return answer_of({"data": both}, answer.headers)
             page = {"pageToken": token}
 
     def files(self, limit: int, after: str | None = None) -> ApiAnswer:
@@ -77,11 +75,12 @@ class FireworksAPI(HttpAPI):
 
     def file(self, file_id: str) -> ApiAnswer:
         """Return no size: a dataset does not state its files'."""
-        return ApiAnswer(json.dumps({"id": file_id}).encode(), httpx2.Headers())
+        return answer_of({"id": file_id})
 
     def upload(self, name: str, content: BinaryIO, kept: int | None) -> ApiAnswer:
         with translated(content, sent_lines(content)) as file:
             dataset, rows = _identity(name, file)
+            made = {"id": dataset, "filename": name}
             told = {"displayName": name, "userUploaded": {}, "exampleCount": str(rows)}
             try:
                 self._post(self._datasets, {"datasetId": dataset, "dataset": told})
@@ -90,11 +89,11 @@ class FireworksAPI(HttpAPI):
                 if refusal.status != HTTPStatus.CONFLICT:
                     raise
                 if self._is_ready(dataset):
-                    return ApiAnswer(json.dumps({"id": dataset, "filename": name}).encode(), refusal.headers)
+                    return answer_of(made, refusal.headers)
             sent = self._http.post(
                 f"{path_of(self._datasets, dataset)}:upload", files={"file": (name, file)}, timeout=self._transfer
             )
-            return replace(self._answer(sent), content=json.dumps({"id": dataset, "filename": name}).encode())
+            return answer_of(made, self._answer(sent).headers)
 
     def _is_ready(self, dataset: str) -> bool:
         return lenient.mapping(self._get(path_of(self._datasets, dataset)).json()).get("state") == _READY
@@ -115,12 +114,9 @@ class FireworksAPI(HttpAPI):
                 raise ApiRefusal(404, httpx2.Headers(), file_id, {"message": f"{dataset} has no such file"})
             yield iter(())
             return
-        with self._signed.stream("GET", url, timeout=self._transfer) as response:
-            if not response.is_success:
-                response.read()
-                raise self._refusal(response)
+        with self._streamed(self._signed, url) as chunks:
             convert = result_line if kind else bytes
-            yield (convert(line) + b"\n" for line in lines(response.iter_bytes()))
+            yield (convert(line) + b"\n" for line in lines(chunks))
 
     def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
         """Create a job under its dataset's id, or return it if it exists: the call can be repeated."""
@@ -150,7 +146,7 @@ class FireworksAPI(HttpAPI):
         except ApiRefusal as refusal:
             if refusal.status != HTTPStatus.NOT_FOUND or batch_id not in self._deleted:
                 raise
-            return ApiAnswer(json.dumps({"id": batch_id, "status": "cancelled"}).encode(), refusal.headers)
+            return answer_of({"id": batch_id, "status": "cancelled"}, refusal.headers)
 
     def cancel(self, batch_id: str) -> None:
         """Delete a job if none of its rows has run. Another job continues: a deletion would lose paid answers."""
@@ -180,7 +176,7 @@ class FireworksAPI(HttpAPI):
         # An empty list is left out of an answer.
         found = [] if name not in told and told.keys() <= _BESIDE else lenient.entries(told, name)
         listed = {"data": [convert(one) for one in found], "has_more": next_page is not None}
-        return replace(answer, content=json.dumps(listed).encode(), next_page=next_page)
+        return answer_of(listed, answer.headers, next_page)
 
     def _reason(self, status: int, body: object) -> tuple[int, object]:
         return status, openai_error(body)

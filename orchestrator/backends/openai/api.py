@@ -6,6 +6,7 @@ answer, and ValueError, TypeError or AttributeError for an unreadable answer.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, Protocol
@@ -29,6 +30,11 @@ class ApiAnswer(Struct, frozen=True):
     def json(self) -> Any:
         """Parse the answer. Raises ValueError if it is not JSON."""
         return lenient.decode(self.content)
+
+
+def answer_of(told: object, headers: Headers | None = None, next_page: str | None = None) -> ApiAnswer:
+    """Return an answer with this content."""
+    return ApiAnswer(json.dumps(told).encode(), headers or Headers(), next_page)
 
 
 class ApiRefusal(Exception):

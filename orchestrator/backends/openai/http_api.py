@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import httpx2
-from msgspec.structs import replace
 
 from orchestrator.backends import BatchOrder, calls, lenient
-from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, create_fields
+from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, answer_of, create_fields
 from orchestrator.backends.openai.read import remote_batch
 
 _JSON = {"Content-Type": "application/json"}
@@ -52,10 +50,8 @@ class HttpAPI:
     def delete_file(self, file_id: str) -> None:
         self._answer(self._http.delete(path_of("files", file_id)))
 
-    @contextmanager
-    def content(self, file_id: str) -> Iterator[Iterator[bytes]]:
-        with self.whole(f"{path_of('files', file_id)}/content") as chunks:
-            yield chunks
+    def content(self, file_id: str) -> AbstractContextManager[Iterator[bytes]]:
+        return self.whole(f"{path_of('files', file_id)}/content")
 
     def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
         expires = {"output_expires_after": _kept(kept)} if kept is not None else {}
@@ -77,9 +73,12 @@ class HttpAPI:
         part = {"Range": f"bytes={first}-{first + most - 1}"}
         return self._answer(self._http.get(path, headers=part)).content
 
+    def whole(self, path: str) -> AbstractContextManager[Iterator[bytes]]:
+        return self._streamed(self._http, path)
+
     @contextmanager
-    def whole(self, path: str) -> Iterator[Iterator[bytes]]:
-        with self._http.stream("GET", path, timeout=self._transfer) as response:
+    def _streamed(self, client: httpx2.Client, path: str, **call: Any) -> Iterator[Iterator[bytes]]:
+        with client.stream("GET", path, timeout=self._transfer, **call) as response:
             if not response.is_success:
                 response.read()
                 raise self._refusal(response)
@@ -121,7 +120,7 @@ class HttpAPI:
 
 def converted(answer: ApiAnswer, convert: Callable[[Any], object]) -> ApiAnswer:
     """Return an answer in another shape. Raises ValueError if it is not JSON."""
-    return replace(answer, content=json.dumps(convert(answer.json())).encode())
+    return answer_of(convert(answer.json()), answer.headers, answer.next_page)
 
 
 def path_of(kind: str, name: str) -> str:

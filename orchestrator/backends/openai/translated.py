@@ -10,11 +10,9 @@ from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import httpx2
-
 from orchestrator.backends import BatchOrder, DoctorCheck, Download, Intent, RemoteBatch, Sighting
 from orchestrator.backends.files import keep
-from orchestrator.backends.openai.api import ApiAnswer, BatchAPI
+from orchestrator.backends.openai.api import ApiAnswer, BatchAPI, answer_of
 from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.openai.chat_rows import Translate, translated_rows
 from orchestrator.backends.profiles import Profile
@@ -50,7 +48,7 @@ def sized(file: BinaryIO) -> int:
 def nothing_sent(name: str) -> ApiAnswer:
     """Return the answer to an upload without a row that could be translated."""
     told = {"id": f"{NOTHING_SENT}{name}", "filename": name}
-    return ApiAnswer(json.dumps(told).encode(), httpx2.Headers())
+    return answer_of(told)
 
 
 class TranslatedBatches(OpenAIBatches):

@@ -6,7 +6,6 @@ Sources: together 3.1.1 (resources/batches.py, lib/resources/files.py, types), t
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
@@ -15,7 +14,7 @@ from typing import Any, BinaryIO
 
 from orchestrator.backends import SHARD_KEY, BatchOrder, lenient
 from orchestrator.backends.files import translated
-from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal
+from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.openai.http_api import HttpAPI, converted, path_of
 from orchestrator.backends.together.lines import sent_lines, with_own_ids
@@ -44,7 +43,7 @@ class TogetherAPI(HttpAPI):
                 file_id = lenient.name(lenient.mapping(refusal.body).get("file_id"))
                 if refusal.status != HTTPStatus.CONFLICT or file_id is None:
                     raise
-                return ApiAnswer(json.dumps({"id": file_id}).encode(), refusal.headers)
+                return answer_of({"id": file_id}, refusal.headers)
 
     def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
         fields = {"input_file_id": order.input_file_id, "endpoint": order.endpoint, "completion_window": window}

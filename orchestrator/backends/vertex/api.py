@@ -16,7 +16,7 @@ from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.buckets import BucketPrefix, input_object
 from orchestrator.backends.files import split_lines
 from orchestrator.backends.gemini import answers
-from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal
+from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.openai.http_api import HttpAPI, converted
 from orchestrator.backends.openai.translated import nothing_sent
 from orchestrator.backends.vertex.jobs import batch_of, creation, model_path, object_of, results_in
@@ -58,7 +58,7 @@ class VertexAPI(HttpAPI):
             answer = self._page(self._http, _MODELS, "publisherModels", answers.model_of, after, pageSize="100")
             found += answer.json()["data"]
             if (after := answer.next_page) is None:
-                return replace(answer, content=json.dumps({"data": found}).encode())
+                return answer_of({"data": found}, answer.headers)
 
     # --- the bucket
 
@@ -72,7 +72,7 @@ class VertexAPI(HttpAPI):
 
     def file(self, file_id: str) -> ApiAnswer:
         """Return no size: lines are translated when they are read."""
-        return ApiAnswer(json.dumps({"id": file_id}).encode(), httpx2.Headers())
+        return answer_of({"id": file_id})
 
     def upload(self, name: str, content: BinaryIO, kept: int | None) -> ApiAnswer:
         with input_object(self._place, name, content, request_lines(content)) as sent:
@@ -83,7 +83,7 @@ class VertexAPI(HttpAPI):
             post = self._storage.post(url, content=sent.file, headers=headers, timeout=self._transfer)
             with _in_bucket():
                 made = self._answer(post)
-            return replace(made, content=json.dumps({"id": sent.key, "filename": name}).encode())
+            return answer_of({"id": sent.key, "filename": name}, made.headers)
 
     def delete_file(self, file_id: str) -> None:
         """Delete an object, or all objects of a folder."""
@@ -118,12 +118,8 @@ class VertexAPI(HttpAPI):
 
     def _read(self, names: Iterable[str]) -> Generator[bytes]:
         for key in names:
-            call: dict[str, Any] = {"params": {"alt": "media"}, "timeout": self._transfer}
-            with self._storage.stream("GET", self._path(key), **call) as response:
-                if not response.is_success:
-                    response.read()
-                    raise self._refusal(response)
-                yield from (line + b"\n" for line in split_lines(response.iter_bytes()) if line)
+            with self._streamed(self._storage, self._path(key), params={"alt": "media"}) as chunks:
+                yield from (line + b"\n" for line in split_lines(chunks) if line)
 
     # --- jobs
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.batch_names import display_name
-from orchestrator.backends.openai.api import ApiAnswer, Headers
+from orchestrator.backends.openai.api import ApiAnswer, answer_of
 from orchestrator.backends.openai.http_api import HttpAPI, converted, path_of
 from orchestrator.backends.xai.batches import RESULTS, batch_of, list_of, next_page, result_line
 from orchestrator.core.clock import now
@@ -32,20 +32,17 @@ class XaiAPI(HttpAPI):
 
     def file(self, file_id: str) -> ApiAnswer:
         if file_id.startswith(RESULTS):
-            return ApiAnswer(b'{"id": "results"}', Headers())
+            return answer_of({"id": "results"})
         return super().file(file_id)
 
     def delete_file(self, file_id: str) -> None:
         if not file_id.startswith(RESULTS):
             super().delete_file(file_id)
 
-    @contextmanager
-    def content(self, file_id: str) -> Iterator[Iterator[bytes]]:
+    def content(self, file_id: str) -> AbstractContextManager[Iterator[bytes]]:
         if file_id.startswith(RESULTS):
-            yield self._results(f"{path_of('batches', file_id.removeprefix(RESULTS))}/results")
-            return
-        with super().content(file_id) as chunks:
-            yield chunks
+            return nullcontext(self._results(f"{path_of('batches', file_id.removeprefix(RESULTS))}/results"))
+        return super().content(file_id)
 
     def _results(self, path: str) -> Iterator[bytes]:
         """Yield the lines of all pages."""
