@@ -11,8 +11,7 @@ import click
 
 from orchestrator.core.errors import BackendRefused, InputError, OrchError, RequestRefused
 from orchestrator.core.sanitize import escape_controls
-from orchestrator.library.messages import width_of
-from orchestrator.reports.layout import paragraph
+from orchestrator.library.messages import say
 
 INTERRUPTED = 130
 
@@ -28,7 +27,7 @@ def wants_json(argv: Sequence[str]) -> bool:
 
 def failed(error: OrchError, *, as_json: bool) -> int:
     """Report an error and return its exit code."""
-    _say(f"orch: {error}")
+    say(f"orch: {error}")
     if as_json:
         _print(error_json(error))
     return error.exit_code
@@ -41,12 +40,12 @@ def misused(error: click.ClickException, words: Sequence[str], *, as_json: bool)
     message, hint = error.format_message(), cure_of(error, words)
     context = error.ctx if isinstance(error, click.UsageError) else None
     if isinstance(error, click.exceptions.NoArgsIsHelpError) and not as_json:
-        _say(message)
+        say(message)
         return 2
     if context is not None:
         hint = hint or f"see `{context.command_path} --help`"
-        _say(context.get_usage())
-    _say(f"orch: {message}" + (f"\n  hint: {hint}" if hint else ""))
+        say(context.get_usage())
+    say(f"orch: {message}" + (f"\n  hint: {hint}" if hint else ""))
     if as_json:
         _print({"code": "bad_usage", "message": message, **_PLACE, "hint": hint, "exit_code": 2})
     return 2
@@ -55,7 +54,7 @@ def misused(error: click.ClickException, words: Sequence[str], *, as_json: bool)
 def interrupted(error: CommandInterrupted, *, as_json: bool) -> int:
     """Report that a command was stopped and return the exit code."""
     message = str(error)
-    _say(f"orch: {message}")
+    say(f"orch: {message}")
     if as_json:
         _print({"code": "interrupted", "message": message, **_PLACE, "hint": None, "exit_code": INTERRUPTED})
     return INTERRUPTED
@@ -86,7 +85,3 @@ def error_json(error: OrchError) -> dict[str, Any]:
 
 def _print(told: dict[str, Any]) -> None:
     sys.stdout.write(escape_controls(json.dumps({"error": told}, indent=2, ensure_ascii=False)) + "\n")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(paragraph(text, width_of(sys.stderr)) + "\n")

@@ -7,7 +7,14 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from orchestrator.core.batch_api import JSON_ERRORS, NO_BODY, BatchUsage, InputTokensDetails, OutputTokensDetails
+from orchestrator.core.batch_api import (
+    JSON_ERRORS,
+    NO_BODY,
+    BatchUsage,
+    InputTokensDetails,
+    OutputTokensDetails,
+    read_json,
+)
 from orchestrator.core.finish_reasons import ChoiceEnd, choice_ends, error_of, first_choice, why_unfinished
 
 MOST_TOKENS = 10**8
@@ -215,7 +222,7 @@ def _usage_in_text(raw: msgspec.Raw) -> _AnswerUsage | None:
     try:
         usage: _AnswerUsage | None = _decode_usage(raw)
     except msgspec.ValidationError:
-        fields = _read(raw)
+        fields = read_json(raw)
         if not isinstance(fields, dict):
             return None
         usage = _known_fields(_AnswerUsage, fields)
@@ -383,28 +390,20 @@ def _is_complete(answer: _Answer) -> bool:
 
 
 def _read_parts(parts: _Parts) -> _Answer:
-    error = _read(parts.error, unreadable=bytes(parts.error).decode(errors="replace"))
+    error = read_json(parts.error, unreadable=bytes(parts.error).decode(errors="replace"))
     return _Answer(
-        _read(parts.model),
-        _read(parts.service_tier),
+        read_json(parts.model),
+        read_json(parts.service_tier),
         error,
         _usage_in_text(parts.usage),
         choice_ends(parts.choices),
-        _read(parts.base_resp),
-        _read(parts.object),
-        _read(parts.status),
-        _read(parts.incomplete_details),
-        _read(parts.completed_at),
-        _read(parts.created),
-        _read(parts.created_at),
-        _read(parts.finish_reason),
-        _read(parts.done),
+        read_json(parts.base_resp),
+        read_json(parts.object),
+        read_json(parts.status),
+        read_json(parts.incomplete_details),
+        read_json(parts.completed_at),
+        read_json(parts.created),
+        read_json(parts.created_at),
+        read_json(parts.finish_reason),
+        read_json(parts.done),
     )
-
-
-def _read(raw: msgspec.Raw, unreadable: str | None = None) -> Any:
-    """Decode a value, or return `unreadable` if Python cannot represent it, such as a number beyond all floats."""
-    try:
-        return msgspec.json.decode(raw)
-    except JSON_ERRORS:
-        return unreadable

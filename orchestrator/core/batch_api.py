@@ -30,6 +30,14 @@ not UTF-8.
 """
 
 
+def read_json(raw: bytes | msgspec.Raw, unreadable: str | None = None) -> Any:
+    """Decode a value, or return `unreadable` if Python cannot represent it, such as a number beyond all floats."""
+    try:
+        return msgspec.json.decode(raw)
+    except JSON_ERRORS:
+        return unreadable
+
+
 class BatchStatus(StrEnum):
     """Status words of a batch, in lower case; a provider's own spelling is lowered on entry."""
 

@@ -48,6 +48,11 @@ def night_of(at: datetime, zone: tzinfo | None = None) -> date:
     return here.date() if here.hour >= NOON else here.date() - timedelta(days=1)
 
 
+def iso(at: datetime | None) -> str | None:
+    """Format a time for JSON, to the second; None stays None."""
+    return None if at is None else at.isoformat(timespec="seconds")
+
+
 def _shared(path: str) -> datetime:
     try:
         told = json.loads(Path(path).read_bytes())

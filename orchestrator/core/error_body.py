@@ -134,7 +134,7 @@ class ErrorWords(Struct, frozen=True):
     @property
     def is_context_too_long(self) -> bool:
         """True if the prompt is longer than the model can read."""
-        words = (_plain(self.code), _plain(self.type))
+        words = (plain(self.code), plain(self.type))
         return any(word in _CONTEXT for word in words) or _TOO_LONG.search(self.message or "") is not None
 
     @property
@@ -150,7 +150,7 @@ class ErrorWords(Struct, frozen=True):
     @property
     def no_credit_word(self) -> str | None:
         """Code or type that says that the account has no credit."""
-        return next((word for word in (self.code, self.type) if _plain(word) in _NO_CREDIT), None)
+        return next((word for word in (self.code, self.type) if plain(word) in _NO_CREDIT), None)
 
     @property
     def says_no_credit(self) -> bool:
@@ -298,12 +298,13 @@ def _page_text(text: str) -> str | None:
     return one_line(text)[:MAX_PAGE] or None
 
 
-def _plain(word: str | None) -> str:
+def plain(word: str | None) -> str:
+    """Normalize a word: `DeploymentNotFound`, `deployment_not_found` and `Deployment not found` become equal."""
     return re.sub(r"[^a-z0-9]", "", (word or "").lower())
 
 
-_CONTEXT = frozenset(map(_plain, (_CONTEXT_CODE, *CONTEXT_WORDS)))
-_NO_CREDIT = frozenset(map(_plain, NO_CREDIT_WORDS))
+_CONTEXT = frozenset(map(plain, (_CONTEXT_CODE, *CONTEXT_WORDS)))
+_NO_CREDIT = frozenset(map(plain, NO_CREDIT_WORDS))
 
 
 def openai_error(body: object) -> dict[str, Any]:

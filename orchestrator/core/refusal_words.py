@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from orchestrator.core.error_body import ErrorWords
+from orchestrator.core.error_body import ErrorWords, plain
 from orchestrator.core.first_use import regex
 from orchestrator.core.refused_fields import MOST_READ, ProviderError, names_request_field, says_it_passes
 
@@ -83,13 +83,9 @@ _FILTERED = regex(FILTER_SAYS, re.IGNORECASE)
 _LARGER_THAN_RATE = regex(LARGER_THAN_RATE_SAYS, re.IGNORECASE)
 
 
-def _plain(word: str | None) -> str:
-    return re.sub(r"[^a-z0-9]", "", (word or "").lower())
-
-
-_REJECTED_PLAIN = frozenset(map(_plain, _REJECTED))
-_MODEL_PLAIN = frozenset(map(_plain, ("model_not_found", "not_found_error", *MODEL_WORDS)))
-_ROW_PLAIN = _MODEL_PLAIN | frozenset(map(_plain, ("content_filter", *FILTER_WORDS)))
+_REJECTED_PLAIN = frozenset(map(plain, _REJECTED))
+_MODEL_PLAIN = frozenset(map(plain, ("model_not_found", "not_found_error", *MODEL_WORDS)))
+_ROW_PLAIN = _MODEL_PLAIN | frozenset(map(plain, ("content_filter", *FILTER_WORDS)))
 
 
 def status_meant(words: ErrorWords) -> int | None:
@@ -102,7 +98,7 @@ def status_meant(words: ErrorWords) -> int | None:
     text = words.message[:MOST_READ]
     if says_it_passes(text):
         return None
-    told = {_plain(words.code), _plain(words.type)}
+    told = {plain(words.code), plain(words.type)}
     if told & _MODEL_PLAIN or _LACKS_MODEL.search(text):
         return _NOT_FOUND
     error = ProviderError(_BAD_REQUEST, words.code, words.type, words.param, words.message)
@@ -123,7 +119,7 @@ def refuses_request(status: int, words: ErrorWords) -> bool:
     if status == _TOO_MANY:
         return _LARGER_THAN_RATE.search(text) is not None
     if status in (_UNAUTHORIZED, _FORBIDDEN):
-        is_about_row = not _ROW_PLAIN.isdisjoint((_plain(words.code), _plain(words.type)))
+        is_about_row = not _ROW_PLAIN.isdisjoint((plain(words.code), plain(words.type)))
         if is_about_row or (status == _FORBIDDEN and (_LACKS_MODEL.search(text) or _FILTERED.search(text))):
             return True
     if status not in (_FORBIDDEN, _SERVER_ERROR):

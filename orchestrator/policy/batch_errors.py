@@ -7,8 +7,9 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from orchestrator.core.error_body import plain
 from orchestrator.core.first_use import regex
-from orchestrator.policy.row_errors import MOST_READ, Disposition, classify, plain, plain_all
+from orchestrator.policy.row_errors import MOST_READ, Disposition, classify, plain_all
 
 
 class BatchFault(StrEnum):

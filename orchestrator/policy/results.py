@@ -401,7 +401,7 @@ def refusal(line: batch_api.ResultLine) -> RowRefusal:
     status = response.status_code if response else None
     if status is not None and 200 <= status < 300:
         status = None  # it says that there is an answer
-    body = _decoded(response_json(response)) if response else None
+    body = batch_api.read_json(response_json(response)) if response else None
     # `vllm run-batch` puts it beside the response.
     words = _words_in(body) or _words_in(line.error)
     if words is None:
@@ -423,13 +423,6 @@ def _words_in(value: Any) -> ErrorWords | None:
     if words.message is None and (words.code or words.type):
         return replace(words, message="no message")
     return None if words.message is None else words
-
-
-def _decoded(body: msgspec.Raw) -> Any:
-    try:
-        return msgspec.json.decode(body)
-    except batch_api.JSON_ERRORS:
-        return None
 
 
 def _short(text: str | None, most: int = MAX_MESSAGE) -> str | None:

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from orchestrator.core.error_body import BAD_KEY, CONTEXT_TOO_LONG, CONTEXT_WORDS, NO_CREDIT, NO_CREDIT_WORDS
+from orchestrator.core.error_body import BAD_KEY, CONTEXT_TOO_LONG, CONTEXT_WORDS, NO_CREDIT, NO_CREDIT_WORDS, plain
 from orchestrator.core.first_use import regex
 from orchestrator.core.model import CancelCode, Job
 from orchestrator.core.refusal_words import (
@@ -244,11 +244,6 @@ class RowVerdict(Struct, frozen=True):
     why: str
     advice: str
     rule: str
-
-
-def plain(word: str | None) -> str:
-    """Normalize a word: `DeploymentNotFound`, `deployment_not_found` and `Deployment not found` become equal."""
-    return re.sub(r"[^a-z0-9]", "", (word or "").lower())
 
 
 def plain_all(*words: str) -> frozenset[str]:

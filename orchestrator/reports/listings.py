@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.clock import iso
 from orchestrator.core.schedules import Night, Schedule
 from orchestrator.policy import due_nights
 
@@ -21,8 +22,8 @@ def standing_json(standing: BudgetStanding) -> dict[str, Any]:
         "name": terms.name,
         "tag": terms.tag,
         "period": terms.period,
-        "starts_at": standing.period.starts.isoformat(timespec="seconds"),
-        "renews_at": standing.period.ends.isoformat(timespec="seconds"),
+        "starts_at": iso(standing.period.starts),
+        "renews_at": iso(standing.period.ends),
         "amount_usd": f"{terms.amount.normalize():f}",
         "warn_at": float(terms.warn_at),
         "stop_at": float(terms.stop_at),
@@ -47,7 +48,7 @@ def held_json(held: Held) -> dict[str, Any]:
         "name": held.name,
         "job": held.job,
         "since": held.since,
-        "since_at": held.since_at.isoformat(timespec="seconds"),
+        "since_at": iso(held.since_at),
         "runs": held.runs,
     }
 
@@ -70,9 +71,9 @@ def schedule_json(store: Store, one: Schedule, now: datetime) -> dict[str, Any]:
         "overlap": one.overlap,
         "home": one.home,
         "config": one.config,
-        "created_at": _iso(one.created_at),
-        "paused_at": _iso(one.paused_at),
-        "next_at": None if following is None else _iso(following.at),
+        "created_at": iso(one.created_at),
+        "paused_at": iso(one.paused_at),
+        "next_at": None if following is None else iso(following.at),
         "next_local": None if following is None else due_nights.local(one, following.at),
         "last": None if last is None else night_json(last),
     }
@@ -87,9 +88,9 @@ def night_json(night: Night) -> dict[str, Any]:
         "code": night.code,
         "reason": night.reason,
         "job": night.job_id,
-        "due_at": _iso(night.due_at),
-        "found_at": _iso(night.created_at),
-        "ended_at": _iso(night.ended_at),
+        "due_at": iso(night.due_at),
+        "found_at": iso(night.created_at),
+        "ended_at": iso(night.ended_at),
         "asked_by": night.asked_by,
     }
 
@@ -104,7 +105,3 @@ def last_night(store: Store, one: Schedule) -> Night | None:
     """Return the newest night of a schedule."""
     found = store.schedules.nights(one.id)
     return found[-1] if found else None
-
-
-def _iso(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat(timespec="seconds")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import astuple
 
-from orchestrator.core.clock import day
+from orchestrator.core.clock import day, iso
 from orchestrator.core.counts import Counts, number_of
 from orchestrator.core.durations import duration
 from orchestrator.core.events import Event, EventKind
@@ -214,8 +214,8 @@ class JobReport(Struct, frozen=True):
             "name": job.name,
             "state": facts.state,
             "before": facts.before,
-            "created_at": _iso(job.created_at),
-            "finished_at": _iso(job.finished_at),
+            "created_at": iso(job.created_at),
+            "finished_at": iso(job.finished_at),
             "output": job.output_path,
             "error": job.error,
             "error_code": job.error_code,
@@ -264,13 +264,13 @@ class JobReport(Struct, frozen=True):
                 for one in self.turnarounds
             ],
             "deadline": self.due
-            and {"at": _iso(self.due.at), "met": self.due.met, "spare_seconds": round(self.due.spare, 1)},
+            and {"at": iso(self.due.at), "met": self.due.met, "spare_seconds": round(self.due.spare, 1)},
             "reroutes": {
                 "number": self.rerouted,
-                "first": [{"at": _iso(one.at), "reason": one.reason} for one in self.reroutes],
+                "first": [{"at": iso(one.at), "reason": one.reason} for one in self.reroutes],
             },
             "known": [
-                {"code": code, "message": message, "rows": rows, "since": _iso(since)}
+                {"code": code, "message": message, "rows": rows, "since": iso(since)}
                 for code, message, rows, since in facts.known
             ],
             "needs": [str(need) for need in self.needs],
@@ -327,7 +327,7 @@ class NightReport(Struct, frozen=True):
         counted = self.counted
         return {
             "night": None if self.night is None else self.night.isoformat(),
-            "made_at": _iso(self.made_at),
+            "made_at": iso(self.made_at),
             "cost_usd": f"{self.cost:f}",
             "running_usd": f"{self.running:f}",
             "asked": self.counts.total,
@@ -336,10 +336,6 @@ class NightReport(Struct, frozen=True):
             "needs": [{"job": job, **need.to_json()} for job, need in self.needs],
             "jobs": [{**job.to_json(), "counted": job in counted} for job in self.jobs],
         }
-
-
-def _iso(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat(timespec="seconds")
 
 
 def last_runs(runs: Sequence[R], job_of: Callable[[R], Job]) -> list[R]:

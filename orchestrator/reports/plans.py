@@ -8,6 +8,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.clock import iso
 from orchestrator.core.counts import number_of
 from orchestrator.core.money import money
 from orchestrator.reports.layout import Column, Line, StyledText, sentence, table
@@ -102,19 +103,19 @@ def plan_json(found: Plan) -> dict[str, Any]:
     return {
         "routes": [
             {"backend": route.backend, "rows": route.rows, "cost_usd": _cost(route.cost), "reason": route.reason,
-             "done_p50": _iso(route.done_p50), "done_p95": _iso(route.done_p95), "chance": round(route.chance, 4)}
+             "done_p50": iso(route.done_p50), "done_p95": iso(route.done_p95), "chance": round(route.chance, 4)}
             for route in found.routes
         ],
         "refused": [
             {"backend": one.backend, "reason": one.reason, "cost_usd": _cost(one.cost),
-             "done_p50": _iso(one.done_p50), "done_p95": _iso(one.done_p95),
+             "done_p50": iso(one.done_p50), "done_p95": iso(one.done_p95),
              "chance": None if one.chance is None else round(one.chance, 4)}
             for one in found.refused
         ],
         "reroute": None if found.reroute is None else {
-            "at": _iso(found.reroute.at), "to": list(found.reroute.to), "needed": round(found.reroute.needed, 4),
+            "at": iso(found.reroute.at), "to": list(found.reroute.to), "needed": round(found.reroute.needed, 4),
         },
-        "starts_at": _iso(found.starts_at),
+        "starts_at": iso(found.starts_at),
         "probe": None if found.probe is None else {
             "backend": found.probe.backend, "rows": found.probe.rows, "at_most_usd": f"{found.probe.at_most:f}",
             "reason": found.probe.reason,
@@ -131,7 +132,7 @@ def plan_json(found: Plan) -> dict[str, Any]:
         "holds": found.verdict.holds,
         "reason": found.verdict.reason,
         "nearest": {
-            "deadline": _iso(found.verdict.deadline),
+            "deadline": iso(found.verdict.deadline),
             "budget_usd": None if found.verdict.budget is None else f"{found.verdict.budget:f}",
         },
     }  # fmt: skip
@@ -139,7 +140,3 @@ def plan_json(found: Plan) -> dict[str, Any]:
 
 def _cost(cost: Cost | None) -> dict[str, str] | None:
     return None if cost is None else {"p50": f"{cost.p50:f}", "p95": f"{cost.p95:f}"}
-
-
-def _iso(at: Any) -> str | None:
-    return None if at is None else at.isoformat(timespec="seconds")

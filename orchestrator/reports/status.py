@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from orchestrator.core.clock import iso
 from orchestrator.core.counts import Counts, Failing, FailOn
 from orchestrator.core.model import Job, JobState, Usage, job_state
 from orchestrator.core.money import money
@@ -90,9 +91,9 @@ class JobLine(Struct, frozen=True):
             "state": self.state,
             "kind": job.kind,
             "source": job.source,
-            "created_at": _iso(job.created_at),
-            "deadline_at": _iso(job.deadline_at),
-            "finished_at": _iso(job.finished_at),
+            "created_at": iso(job.created_at),
+            "deadline_at": iso(job.deadline_at),
+            "finished_at": iso(job.finished_at),
             "budget_usd": None if job.budget is None else f"{job.budget:f}",
             "output": job.output_path,
             "limited_to": job.limited_to,
@@ -117,7 +118,7 @@ class JobLine(Struct, frozen=True):
                 "new": self.failing.new,
                 "known": self.failing.known,
                 "acknowledged": self.failing.acknowledged,
-                "known_since": _iso(self.failing.since),
+                "known_since": iso(self.failing.since),
             },
             "cost_usd": f"{self.cost:f}",
             "running_usd": f"{self.running:f}",
@@ -199,7 +200,7 @@ class JobDetail(Struct, frozen=True):
             ],
             "events": [
                 {
-                    "at": _iso(event.at),
+                    "at": iso(event.at),
                     "kind": event.kind,
                     "code": event.code,
                     "reason": event.reason,
@@ -225,7 +226,7 @@ def outlook_json(outlook: Outlook) -> dict[str, Any]:
         "expected_usd": f"{outlook.expected:f}",
         "reroute": None
         if reroute is None
-        else {"at": _iso(reroute.at), "to": list(reroute.to), "needed": round(reroute.needed, 4)},
+        else {"at": iso(reroute.at), "to": list(reroute.to), "needed": round(reroute.needed, 4)},
         "reason": outlook.reason,
     }
 
@@ -259,13 +260,9 @@ def _shard_json(shard: Shard) -> dict[str, Any]:
         "preflight": shard.preflight,
         "account": shard.account,
         "prompt_tokens_estimated": shard.tokens,
-        "submitted_at": _iso(shard.submitted_at),
-        "ended_at": _iso(shard.ended_at),
+        "submitted_at": iso(shard.submitted_at),
+        "ended_at": iso(shard.ended_at),
     }
-
-
-def _iso(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat(timespec="seconds")
 
 
 RunningCost = Callable[[Shard], Decimal]

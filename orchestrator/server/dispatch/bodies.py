@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.core.batch_api import JSON_ERRORS, LineError
+from orchestrator.core.batch_api import JSON_ERRORS, LineError, read_json
 from orchestrator.core.errors import InputError
 from orchestrator.server.dispatch.payload import Content
 from orchestrator.server.memory_limits import SMALL
@@ -129,14 +129,7 @@ def _fields(body: Content) -> dict[str, msgspec.Raw]:
 
 
 def _is_named(model: msgspec.Raw | None, name: str | None) -> bool:
-    return model is not None and _read(model) == name
-
-
-def _read(value: msgspec.Raw) -> Any:
-    try:
-        return msgspec.json.decode(value)
-    except JSON_ERRORS:
-        return None
+    return model is not None and read_json(model) == name
 
 
 def _is_given(fields: dict[str, msgspec.Raw], name: str) -> bool:
@@ -209,7 +202,7 @@ def is_priority_refused(status: int, body: bytes) -> bool:
     """
     if status not in (400, 422):
         return False
-    answer = _read(msgspec.Raw(body))
+    answer = read_json(msgspec.Raw(body))
     if not isinstance(answer, dict):
         return False
     if isinstance(details := answer.get("detail"), list):

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from orchestrator.core.batch_api import JSON_ERRORS
+from orchestrator.core.batch_api import JSON_ERRORS, read_json
 from orchestrator.core.counts import number_of
 
 # With 64 inputs the request's own cost per row is negligible, and the answer stays at some megabytes (64 x 4,096
@@ -172,7 +172,7 @@ def split(answer: bytes, rows: Sequence[Packable]) -> list[bytes]:
         ) from None
     _check(items, sum(len(row.inputs) for row in rows), shape)
     # Neither is worth sending the rows again: they are answered, and may be billed.
-    usage, name = (_read(fields.get(key, _NULL)) for key in ("usage", "id"))
+    usage, name = (read_json(fields.get(key, _NULL)) for key in ("usage", "id"))
     usages = [_encode(each) for each in _usages(usage, rows)] if isinstance(usage, dict) else None
     if usages is None:
         fields.pop("usage", None)
@@ -187,13 +187,6 @@ def split(answer: bytes, rows: Sequence[Packable]) -> list[bytes]:
             own["usage"] = msgspec.Raw(usages[number])
         answers.append(_encode(own))
     return answers
-
-
-def _read(value: msgspec.Raw) -> Any:
-    try:
-        return msgspec.json.decode(value)
-    except JSON_ERRORS:
-        return None
 
 
 def _check(items: list[Fields], wanted: int, shape: _Shape) -> None:
