@@ -5,17 +5,17 @@ A daemon keeps them in `settings.json` in its home, and keeps that true while it
 
 from __future__ import annotations
 
-import json
 import logging
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
 from orchestrator.core.atomic import durable
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.events import EventKind
 from orchestrator.daemon.lock import Holder, running_daemon
 from orchestrator.settings.discovery import is_same_file
@@ -68,9 +68,8 @@ def keep(home: Home, in_force: InForce) -> None:
 
 def _kept(home: Home) -> InForce | None:
     try:
-        found: dict[str, Any] = json.loads(home.settings.read_text(encoding="utf-8"))
-        return InForce(**{**found, "restart": tuple(found["restart"])})
-    except (OSError, ValueError, KeyError, TypeError):
+        return msgspec.json.decode(home.settings.read_bytes(), type=InForce)
+    except (OSError, *JSON_ERRORS):
         return None
 
 

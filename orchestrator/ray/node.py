@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -10,8 +9,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.ray.process import require_ray
 from orchestrator.server.engines.errors import EngineUnavailable
@@ -43,9 +44,8 @@ class RayNode(Struct, frozen=True):
 def node_of(folder: Path) -> RayNode | None:
     """Return the node that was started from a folder, if it still runs."""
     try:
-        told = json.loads((folder / RECORD).read_bytes())
-        node = RayNode(int(told["pid"]), int(told["began"]), told["joined"])
-    except (OSError, ValueError, KeyError, TypeError):
+        node = msgspec.json.decode((folder / RECORD).read_bytes(), type=RayNode)
+    except (OSError, *JSON_ERRORS):
         return None
     return node if node.runs else None
 
@@ -76,7 +76,7 @@ def start_node(
     _wait_for_start(process, log, begin)
     node = RayNode(process.pid, _began(process.pid) or 0, join)
     try:
-        (folder / RECORD).write_text(json.dumps({"pid": node.pid, "began": node.began, "joined": join}))
+        (folder / RECORD).write_bytes(msgspec.json.encode(node))
     except OSError as error:
         process.terminate()
         raise StorageError(f"{folder} cannot be written: {error.strerror}") from error

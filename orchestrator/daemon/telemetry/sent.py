@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Annotated
 
-from msgspec import Struct, field
+import msgspec
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from orchestrator.core.atomic import durable
+from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.settings.home import Home
 
+Instant = Annotated[datetime, Meta(tz=True)]
 OVERLAP = timedelta(minutes=10)
 """Time for which sent items are remembered by name: an end may be committed slightly after its time."""
 
@@ -23,8 +26,8 @@ class SentLog(Struct, frozen=True):
     nothing now.
     """
 
-    since: datetime
-    ends: Mapping[str, datetime] = field(default_factory=dict)
+    since: Instant
+    ends: Mapping[str, Instant] = field(default_factory=dict)
     sent: int = 0
     dropped: int = 0
     failing: str | None = None
@@ -40,31 +43,18 @@ class SentLog(Struct, frozen=True):
         return replace(self, since=since, ends={key: at for key, at in self.ends.items() if at >= since})
 
 
+_decode = msgspec.json.Decoder(SentLog).decode
+
+
 def read(home: Home) -> SentLog | None:
     """Read the log; None if it is missing or unreadable."""
     try:
-        found = json.loads(home.telemetry.read_text(encoding="utf-8"))
-        ends = {str(key): _instant(at) for key, at in found["ends"].items()}
-        failing = found["failing"]
-        words = None if failing is None else str(failing)
-        return SentLog(_instant(found["since"]), ends, int(found["sent"]), int(found["dropped"]), words)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return _decode(home.telemetry.read_bytes())
+    except (OSError, *JSON_ERRORS):
         return None
 
 
 def write(home: Home, log: SentLog) -> None:
     """Write the log. Raises OSError."""
-    ends = {key: at.isoformat() for key, at in log.ends.items()}
-    kept = {
-        "since": log.since.isoformat(), "ends": ends, "sent": log.sent, "dropped": log.dropped,
-        "failing": log.failing,
-    }  # fmt: skip
     with durable(home.telemetry) as file:
-        file.write(json.dumps(kept).encode())
-
-
-def _instant(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        raise ValueError(f"{text} has no zone")
-    return found
+        file.write(msgspec.json.encode(log))
