@@ -17,7 +17,7 @@ from orchestrator.store import bulk
 from orchestrator.store.database import Database
 from orchestrator.store.records import Settled
 from orchestrator.store.rows import book, open_rows
-from orchestrator.store.tables import requests
+from orchestrator.store.tables import FIRST_LINE, requests
 
 
 class Escalations:
@@ -39,15 +39,12 @@ class Escalations:
         with self._db.write() as tx:
             seqs = self._booked(tx, shard, failed, "escalated", now)
             going = update(requests).where(c.job_id == shard.job_id, c.seq == bindparam("b_seq"))
-            # The stronger model gets the first request.
-            anew = {
-                "offset": func.coalesce(c.first_offset, c.offset),
-                "length": func.coalesce(c.first_length, c.length),
-                **{"first_offset": None, "first_length": None, "again": 0},
-            }
             if seqs:
                 first = func.coalesce(c.first_model, c.model)
-                values = going.values(shard_id=None, model=step.alias, first_model=first, avoid=step.avoid, **anew)
+                # The stronger model gets the first request.
+                values = going.values(
+                    shard_id=None, model=step.alias, first_model=first, avoid=step.avoid, **FIRST_LINE
+                )
                 tx.execute(values, [{"b_seq": seq} for seq in seqs])
             return len(seqs)
 

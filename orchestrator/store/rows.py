@@ -29,6 +29,7 @@ from orchestrator.store import bulk, records
 from orchestrator.store.database import Database
 from orchestrator.store.records import Earlier, InShard, Settled
 from orchestrator.store.tables import (
+    FIRST_LINE,
     IS_AWAITING,
     IS_BLOCKED,
     IS_CANARY,
@@ -50,6 +51,11 @@ PAGE = 5000
 
 _OF_AN_END = (
     "finished_at", "output_path", "cancel_requested_at", "cancel_code", "cancel_reason", "error", "error_code",
+)  # fmt: skip
+_OF_AN_ATTEMPT = (
+    "shard_id", "settled_at", "carried_from", "error_code", "error_message", "result_shard", "result_kind",
+    "sent_model", "answered_by", "upstream", "latency_ms", "tier", "cut", "repaired", "odd_end", "unverifiable",
+    "quotes", "released_at", "failed_since", "first_model",
 )  # fmt: skip
 
 
@@ -283,36 +289,13 @@ class Rows:
             .where(c.job_id == job_id, c.state.in_(states), *of_task, (c.length > 0) | IS_REDUCE)
             .values(
                 state=RequestState.PENDING,
-                shard_id=None,
                 attempt=c.attempt + 1,
-                settled_at=None,
-                carried_from=None,
-                error_code=None,
-                error_message=None,
-                result_shard=None,
-                result_kind=None,
-                sent_model=None,
-                answered_by=None,
-                upstream=None,
-                latency_ms=None,
-                tier=None,
-                cut=None,
-                repaired=None,
-                odd_end=None,
-                unverifiable=None,
-                quotes=None,
                 avoid=(),
-                released_at=None,
-                failed_since=None,
-                again=0,
-                offset=func.coalesce(c.first_offset, c.offset),
-                length=func.coalesce(c.first_length, c.length),
-                first_offset=None,
-                first_length=None,
                 # Restart at the first rung: the last one may be at a backend that refused the row.
                 model=func.coalesce(c.first_model, c.model),
-                first_model=None,
                 cost=Decimal(0),
+                **dict.fromkeys(_OF_AN_ATTEMPT),
+                **FIRST_LINE,
                 **dict.fromkeys(records.COUNTS, 0),
             )
         )

@@ -21,6 +21,7 @@ from sqlalchemy import (
     case,
     exists,
     false,
+    func,
     literal_column,
     or_,
     true,
@@ -248,6 +249,13 @@ Index("ix_requests_cut", requests.c.job_id, requests.c.cut, sqlite_where=request
 # The few canary rows of a job.
 IS_CANARY = requests.c.canary == true()
 Index("ix_requests_canary", requests.c.job_id, requests.c.canary, sqlite_where=requests.c.canary.is_not(None))
+
+FIRST_LINE = {
+    "offset": func.coalesce(requests.c.first_offset, requests.c.offset),
+    "length": func.coalesce(requests.c.first_length, requests.c.length),
+    **{"first_offset": None, "first_length": None, "again": 0},
+}
+"""Values that give a row its first request line back."""
 
 
 def keeps_from(backends: tuple[str, ...]) -> ColumnElement[bool]:
