@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
-from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 from msgspec import Struct
@@ -18,6 +16,7 @@ from msgspec.structs import replace
 from orchestrator.backends.open import key_of
 from orchestrator.core.engines import EngineState
 from orchestrator.core.errors import BackendError, RefusedError, UsageError
+from orchestrator.core.listening import is_local_url
 from orchestrator.daemon.drivers import driver_for, require_open
 from orchestrator.daemon.health import fetch_health
 from orchestrator.daemon.loop import running_daemon
@@ -54,7 +53,7 @@ class BenchTarget(Struct, frozen=True):
     @property
     def is_here(self) -> bool:
         """True if it runs on this machine, so that its GPUs can be watched."""
-        return all(_is_loopback(url) for url in self.urls)
+        return all(is_local_url(url) for url in self.urls)
 
 
 def backend_named(config: Config, name: str | None) -> str:
@@ -184,11 +183,3 @@ def _versioned(target: BenchTarget) -> BenchTarget:
     except (httpx2.HTTPError, ValueError, KeyError, TypeError):
         return target
     return replace(target, version=found[:40]) if isinstance(found, str) else target
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

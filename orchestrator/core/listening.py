@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+from urllib.parse import urlsplit
 
 from orchestrator.core.errors import BackendError, UsageError
 
@@ -31,6 +32,15 @@ def bound(host: str, port: int) -> socket.socket:
 def url_host(host: str) -> str:
     """Return a host as written in a URL: IPv6 in brackets."""
     return f"[{host}]" if ":" in host else host
+
+
+def is_local_url(url: str) -> bool:
+    """True if a URL is of this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def is_loopback(listener: socket.socket) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from ipaddress import ip_address
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
+from orchestrator.core.listening import is_local_url
 from orchestrator.settings.backends import url_of
 from orchestrator.settings.strict import Strict, VariableName
 
@@ -49,9 +49,4 @@ class Telemetry(Strict):
     @property
     def stays_here(self) -> bool:
         """True if the data stays with the user: by `location`, or because it does not leave this machine."""
-        host = urlsplit(self.endpoint).hostname or ""
-        try:
-            is_loopback = host == "localhost" or ip_address(host).is_loopback
-        except ValueError:
-            is_loopback = False
-        return self.location == "local" or is_loopback
+        return self.location == "local" or is_local_url(self.endpoint)

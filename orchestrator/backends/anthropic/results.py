@@ -9,13 +9,11 @@ from typing import Any
 import msgspec
 
 from orchestrator.backends import lenient
+from orchestrator.backends.openai_shape import UNKNOWN_RESULT, choice_of, completion_of, unsent_row
 from orchestrator.core.answers import MOST_TOKENS
 from orchestrator.core.errors import InputError
 from orchestrator.core.finish_reasons import is_error
 from orchestrator.policy import answer_parts
-
-REFUSED = "unsupported_parameter"
-"""The code of a row that was not sent because a field has no counterpart."""
 
 _FINISHES = {
     "end_turn": "stop",
@@ -53,22 +51,13 @@ def completion(message: Mapping[str, Any]) -> dict[str, Any]:
                 texts.append(text)
             case _:
                 others.append(block)
-    answer: dict[str, Any] = {"role": "assistant", "content": "".join(texts) if texts else None, "refusal": None}
-    more = {"tool_calls": calls, "reasoning_content": "".join(thoughts), "other_content": others}
-    answer |= {name: value for name, value in more.items() if value}
     reason = message.get("stop_reason")
     finish = _FINISHES.get(reason, reason) if isinstance(reason, str) else None
-    found = message.get("usage")
-    usage = found if isinstance(found, dict) else {}
-    return {
-        "id": message.get("id"),
-        "object": "chat.completion",
-        "created": 0,
-        "model": message.get("model"),
-        "choices": [{"index": 0, "message": answer, "logprobs": None, "finish_reason": finish}],
-        "usage": _usage(usage),
-        "service_tier": usage.get("service_tier"),
-    }
+    usage = lenient.mapping(message.get("usage"))
+    return completion_of(
+        [choice_of(texts, thoughts, calls, others, finish)], _usage(usage), message.get("id"), message.get("model"),
+        usage.get("service_tier"),
+    )  # fmt: skip
 
 
 def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +117,6 @@ _EXPIRED = {
     "code": "batch_expired",
     "message": "This request could not be executed before the completion window expired.",
 }
-_UNKNOWN = {"code": "unknown_result", "message": "The backend returned a result of an unknown kind."}
 
 
 def result_line(custom_id: str, theirs: str, result: Any) -> tuple[str, bytes]:
@@ -155,7 +143,7 @@ def result_line(custom_id: str, theirs: str, result: Any) -> tuple[str, bytes]:
         case {"type": "expired"}:
             return "error", _line(custom_id, theirs, None, _EXPIRED)
         case _:
-            return "error", _line(custom_id, theirs, None, _UNKNOWN)
+            return "error", _line(custom_id, theirs, None, UNKNOWN_RESULT)
 
 
 def _code(error: Mapping[str, Any]) -> str | None:
@@ -168,13 +156,7 @@ def _code(error: Mapping[str, Any]) -> str | None:
 
 def refused_line(custom_id: str, number: int, error: InputError) -> bytes:
     """Return the error line of row `number` (from 1), which was not sent because of the error's field."""
-    told = {
-        "message": f"{error.field}: {error.message}",
-        "type": "invalid_request_error",
-        "param": error.field,
-        "code": REFUSED,
-    }
-    return _line(custom_id, f"refused-{number}", _response(400, None, {"error": told}))
+    return _line(custom_id, f"refused-{number}", unsent_row(custom_id, error)["response"])
 
 
 def _response(status: int, request_id: Any, body: dict[str, Any] | None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.backends import lenient
 from orchestrator.backends.bedrock.requests import custom_id_of
+from orchestrator.backends.openai_shape import UNKNOWN_RESULT, answered_row, choice_of, completion_of, failed_row
 from orchestrator.core.finish_reasons import is_error
 
 _ENDS = {
@@ -87,21 +88,11 @@ def completion(answer: Mapping[str, Any]) -> Json:
                 calls.append({"id": call_id, "type": "function", "function": function})
             case _:
                 others.append(block)
-    message: Json = {"role": "assistant", "content": "".join(texts) if texts else None, "refusal": None}
-    more = {"tool_calls": calls, "reasoning_content": "".join(thoughts), "other_content": others}
-    message |= {name: value for name, value in more.items() if value}
     reason = answer.get("stopReason")
     end = _ENDS.get(reason, reason) if isinstance(reason, str) else None
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": end}
-    return {
-        "id": None,
-        "object": "chat.completion",
-        "created": 0,
-        "model": None,
-        "choices": [choice],
-        "usage": _usage(lenient.mapping(answer.get("usage"))),
-        "service_tier": lenient.mapping(answer.get("serviceTier")).get("type"),
-    }
+    tier = lenient.mapping(answer.get("serviceTier")).get("type")
+    usage = _usage(lenient.mapping(answer.get("usage")))
+    return completion_of([choice_of(texts, thoughts, calls, others, end)], usage, None, None, tier)
 
 
 def _usage(usage: Mapping[str, Any]) -> Json:
@@ -130,19 +121,17 @@ def result_line(line: bytes) -> bytes:
     told = lenient.decode_object(line)
     if told is None:
         return line
-    row: Json = {"id": None, "custom_id": custom_id_of(told.get("recordId")), "response": None, "error": None}
-    answer, error = told.get("modelOutput"), told.get("error")
+    custom_id, answer, error = custom_id_of(told.get("recordId")), told.get("modelOutput"), told.get("error")
     if isinstance(answer, dict):
-        row["response"] = {"status_code": 200, "request_id": None, "body": completion(answer)}
+        row = answered_row(custom_id, 200, completion(answer))
     elif error is not None:
         found = lenient.mapping(error)
         status = lenient.count(found.get("errorCode")) or 0
         said = lenient.text(found.get("errorMessage", error))
         body = {"error": {"message": said, "type": None, "param": None, "code": None}}
-        known = status if status >= _LEAST_STATUS else _UNKNOWN_STATUS
-        row["response"] = {"status_code": known, "request_id": None, "body": body}
+        row = answered_row(custom_id, status if status >= _LEAST_STATUS else _UNKNOWN_STATUS, body)
     else:
-        row["error"] = {"code": "unknown_result", "message": "The backend returned a result of an unknown kind."}
+        row = failed_row(custom_id, UNKNOWN_RESULT)
     return json.dumps(row).encode()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestrator.backends import lenient
 from orchestrator.backends.batch_names import metadata_in
+from orchestrator.backends.openai_shape import UNKNOWN_RESULT, answered_row, choice_of, completion_of, failed_row
 from orchestrator.backends.rpc import row_status
 from orchestrator.core.error_body import openai_error, read_error_value
 from orchestrator.core.finish_reasons import is_error
@@ -117,15 +118,10 @@ def completion(answer: Mapping[str, Any]) -> Json:
     if not found and blocked:
         found = [{"finishReason": blocked, "is_blocked": True}]
     usage = lenient.mapping(answer.get("usageMetadata"))
-    return {
-        "id": answer.get("responseId"),
-        "object": "chat.completion",
-        "created": 0,
-        "model": answer.get("modelVersion"),
-        "choices": [_choice(one, number) for number, one in enumerate(found)],
-        "usage": _usage(usage),
-        "service_tier": usage.get("serviceTier"),
-    }
+    choices = [_choice(one, number) for number, one in enumerate(found)]
+    return completion_of(
+        choices, _usage(usage), answer.get("responseId"), answer.get("modelVersion"), usage.get("serviceTier")
+    )
 
 
 def _choice(candidate: Mapping[str, Any], number: int) -> Json:
@@ -141,10 +137,7 @@ def _choice(candidate: Mapping[str, Any], number: int) -> Json:
                 calls.append(_call(name, call, part, len(calls)))
             case _:
                 others.append(part)
-    message: Json = {"role": "assistant", "content": "".join(texts) if texts else None, "refusal": None}
-    more = {"tool_calls": calls, "reasoning_content": "".join(thoughts), "other_content": others}
-    message |= {name: value for name, value in more.items() if value}
-    return {"index": number, "message": message, "logprobs": None, "finish_reason": _end(candidate, bool(calls))}
+    return choice_of(texts, thoughts, calls, others, _end(candidate, bool(calls)), number)
 
 
 def _call(name: str, call: Mapping[Any, Any], part: Mapping[Any, Any], number: int) -> Json:
@@ -214,15 +207,8 @@ def result_line(line: bytes) -> bytes:
 
 def result_row(key: object, answer: object, error: object) -> Json:
     """Return a row's answer or error as OpenAI's result line."""
-    row: Json = {"id": None, "custom_id": key, "response": None, "error": None}
     if isinstance(answer, dict):
-        row["response"] = {"status_code": 200, "request_id": answer.get("responseId"), "body": completion(answer)}
-    elif error is not None:
-        row["response"] = {
-            "status_code": row_status(error),
-            "request_id": None,
-            "body": {"error": error_of({"error": error})},
-        }
-    else:
-        row["error"] = {"code": "unknown_result", "message": "The backend returned a result of an unknown kind."}
-    return row
+        return answered_row(key, 200, completion(answer), answer.get("responseId"))
+    if error is not None:
+        return answered_row(key, row_status(error), {"error": error_of({"error": error})})
+    return failed_row(key, UNKNOWN_RESULT)

@@ -15,14 +15,13 @@ from orchestrator.backends.files import keep
 from orchestrator.backends.openai.api import ApiAnswer, BatchAPI, answer_of
 from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.openai.chat_rows import Translate, translated_rows
+from orchestrator.backends.openai_shape import unsent_row
 from orchestrator.backends.profiles import Profile
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import BackendRefused, OrchError
 from orchestrator.policy.batch_errors import TOO_FEW_ROWS
 from orchestrator.policy.quota import few_rows
 
-REFUSED = "unsupported_parameter"
-"""The code of a row that was not sent because a field has no counterpart."""
 NOTHING_SENT = "refused:"
 """The id of an upload without a row that could be translated."""
 
@@ -30,12 +29,8 @@ NOTHING_SENT = "refused:"
 def _refused_lines(source: Iterable[bytes], translate: Translate) -> Iterator[bytes]:
     """Yield the result line of each row that is not sent, with the field's name."""
     for custom_id, _, error in translated_rows(source, translate):
-        if error is None:
-            continue
-        message = f"{error.field}: {error.message}"
-        told = {"message": message, "type": "invalid_request_error", "param": error.field, "code": REFUSED}
-        response = {"status_code": 400, "request_id": None, "body": {"error": told}}
-        yield json.dumps({"id": None, "custom_id": custom_id, "response": response, "error": None}).encode()
+        if error is not None:
+            yield json.dumps(unsent_row(custom_id, error)).encode()
 
 
 def sized(file: BinaryIO) -> int:

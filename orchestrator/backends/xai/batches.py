@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.backends import lenient
 from orchestrator.backends.batch_names import metadata_in
+from orchestrator.backends.openai_shape import UNKNOWN_RESULT, answered_row, failed_row
 from orchestrator.backends.rpc import CANCELLED, row_status
 from orchestrator.core.error_body import openai_error
 
@@ -21,7 +22,6 @@ RESULTS = "results:"
 _COUNTS = {"total": "num_requests", "completed": "num_success", "failed": "num_error"}
 _DATE = len("2026-08-10")
 _CODE_CANCELLED = {"code": "batch_cancelled", "message": "The batch was cancelled before the request ran."}
-_CODE_UNKNOWN = {"code": "unknown_result", "message": "The backend returned a result of an unknown kind."}
 Json = dict[str, Any]
 
 
@@ -102,14 +102,13 @@ def result_line(told: object) -> bytes:
     bodies = lenient.mapping(result.get("response")).values()
     body = next(iter(bodies), None)
     error = result.get("error") or found.get("error_message")
-    row: Json = {"id": None, "custom_id": found.get("batch_request_id"), "response": None, "error": None}
+    custom_id = found.get("batch_request_id")
     if body is not None:
-        row["response"] = {"status_code": 200, "request_id": None, "body": body}
+        row = answered_row(custom_id, 200, body)
     elif lenient.mapping(error).get("code") == CANCELLED:
-        row["error"] = _CODE_CANCELLED
+        row = failed_row(custom_id, _CODE_CANCELLED)
     elif error:
-        refused = {"error": openai_error({"error": error})}
-        row["response"] = {"status_code": row_status(error), "request_id": None, "body": refused}
+        row = answered_row(custom_id, row_status(error), {"error": openai_error({"error": error})})
     else:
-        row["error"] = _CODE_UNKNOWN
+        row = failed_row(custom_id, UNKNOWN_RESULT)
     return json.dumps(row).encode()

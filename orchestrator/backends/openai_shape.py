@@ -1,0 +1,48 @@
+"""Answers and result rows of other APIs in OpenAI's shape. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.core.errors import InputError
+
+Json = dict[str, Any]
+REFUSED = "unsupported_parameter"
+"""The code of a row that was not sent because a field has no counterpart."""
+UNKNOWN_RESULT = {"code": "unknown_result", "message": "The backend returned a result of an unknown kind."}
+
+
+def completion_of(choices: list[Json], usage: Json, answer_id: Any, model: Any, tier: Any) -> Json:
+    """Return the body of a chat completion. Other APIs state no time, so `created` is 0."""
+    return {
+        "id": answer_id, "object": "chat.completion", "created": 0, "model": model, "choices": choices,
+        "usage": usage, "service_tier": tier,
+    }  # fmt: skip
+
+
+def choice_of(
+    texts: list[str], thoughts: list[str], calls: list[Json], others: list[Any], end: str | None, index: int = 0
+) -> Json:
+    """Return a choice. Extensions: `reasoning_content`, and `other_content` with parts that have no place there."""
+    message: Json = {"role": "assistant", "content": "".join(texts) if texts else None, "refusal": None}
+    more = {"tool_calls": calls, "reasoning_content": "".join(thoughts), "other_content": others}
+    message |= {name: value for name, value in more.items() if value}
+    return {"index": index, "message": message, "logprobs": None, "finish_reason": end}
+
+
+def answered_row(custom_id: object, status: int, body: object, request_id: object = None) -> Json:
+    """Return a row with a response."""
+    response = {"status_code": status, "request_id": request_id, "body": body}
+    return {"id": None, "custom_id": custom_id, "response": response, "error": None}
+
+
+def failed_row(custom_id: object, error: Json) -> Json:
+    """Return a row that was not answered."""
+    return {"id": None, "custom_id": custom_id, "response": None, "error": error}
+
+
+def unsent_row(custom_id: str, error: InputError) -> Json:
+    """Return a row that was not sent because of a field, with the field's name."""
+    message = f"{error.field}: {error.message}"
+    told = {"message": message, "type": "invalid_request_error", "param": error.field, "code": REFUSED}
+    return answered_row(custom_id, 400, {"error": told})
