@@ -116,7 +116,7 @@ def test_whatever_is_told_is_read_or_refused_and_fits_a_database(told: dict[str,
     for read in (
         lambda: remote_batch(told),
         lambda: remote_file(told),
-        lambda: anthropic_read.remote_batch(anthropic_read.read_batch(told)),
+        lambda: anthropic_read.remote_batch(told),
     ):
         try:
             found = read()

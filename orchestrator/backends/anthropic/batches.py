@@ -39,24 +39,21 @@ from orchestrator.backends.anthropic import inline
 from orchestrator.backends.anthropic.messages import translate
 from orchestrator.backends.anthropic.read import (
     ALL_REFUSED,
-    FURTHEST_OFF,
     RESULTS,
     UNREADABLE,
-    AnthropicBatch,
     all_refused,
     clock_skew,
     code_of,
     decode_row,
     may_be_of,
     meaning,
-    read_batch,
     read_result,
     remote_batch,
     sent_row,
 )
 from orchestrator.backends.anthropic.results import completion
 from orchestrator.backends.files import keep
-from orchestrator.backends.openai.read import Listing
+from orchestrator.backends.listing import FURTHEST_OFF, PAGE, ListAnswer, ListedBatches
 from orchestrator.backends.result_lines import lines
 from orchestrator.core import batch_api
 from orchestrator.core.counts import number_of
@@ -65,8 +62,6 @@ from orchestrator.core.refused_fields import ProviderError
 from orchestrator.policy.preflight import DirectAnswer, body_of
 
 log = logging.getLogger(__name__)
-PAGE = 100
-FIND_PAGES = 50
 UNDECIDED = "matches in rows and time; whether it is ours will show when it has ended"
 UNTAGGED = "matches in rows and time; whether it is ours will show when its results can be read"
 UNREAD = "the list shows a batch that cannot be read, such as one without an id; it may be the one that was made"
@@ -76,7 +71,7 @@ _BATCHES = f"{_MESSAGES}/batches"
 _JSON: Any = {"headers": {"Content-Type": "application/json"}}
 
 
-class AnthropicBatches:
+class AnthropicBatches(ListedBatches):
     """The verbs of a Batch API on an `anthropic` client. `max_tokens` is for rows without one.
 
     A row that cannot be translated is not sent: the error file has it, with the field's name. If no row can be
@@ -133,7 +128,7 @@ class AnthropicBatches:
         ):
             # Not `batches.create`: it would hold every request in memory; a file goes out in pieces.
             answer = self._files.post(_BATCHES, content=content, cast_to=httpx2.Response)
-            return remote_batch(read_batch(lenient.decode(answer.content)))
+            return remote_batch(lenient.decode(answer.content))
 
     def ask(self, endpoint: str, line: bytes) -> DirectAnswer:
         params, _ = translate(body_of(line), self._max_tokens)
@@ -171,36 +166,26 @@ class AnthropicBatches:
         skew = clock_skew(listed, intent)
         found = []
         for batch in listed:
-            if batch.total not in (None, rows) or intent.known(batch.id) is not None:
+            if batch.rows not in (None, rows) or intent.known(batch.id) is not None:
                 continue
             if not may_be_of(batch, intent.since, skew):
                 continue
-            if not batch.has_ended:
+            if not batch.status.is_final:
                 undecided = f"batch {batch.id} {UNDECIDED}"
             elif (tag := self._tag_of(batch)) == inline_rows.shard_tag(intent.shard):
-                found.append(remote_batch(batch))
+                found.append(batch)
             elif tag is None:
                 undecided = f"batch {batch.id} {UNTAGGED}"
         if found:
             return Sighting(found[0], doubles=tuple(found[1:]))
         return Sighting(undecided=undecided, is_blank=not listed)
 
-    def _read_list(self, since: datetime) -> tuple[list[AnthropicBatch], str | None]:
+    def _read_list(self, since: datetime) -> tuple[list[RemoteBatch], str | None]:
         """Return the account's batches of about that time, and why others may be missing."""
-        listing, found, unread = Listing(), list[AnthropicBatch](), list[object]()
-        earliest = since - FURTHEST_OFF
-        for number, page in enumerate(self._pages(unread)):
-            if number >= FIND_PAGES and not listing.newest_first:
-                return found, (
-                    f"the first {number * PAGE:,} batches of the account are not listed newest first: whether "
-                    "the one that is looked for comes later cannot be told"
-                )
-            found += page
-            for batch in page:
-                listing.see(batch.created_at)
-            if listing.newest_first and all(one.created_at and one.created_at < earliest for one in page):
-                break
-        return found, UNREAD if any(_may_be_since(entry, earliest) for entry in unread) else None
+        unread = list[object]()
+        found, undecided, _ = self._search(lambda _: True, since, unread, is_one=False)
+        is_unread = any(_may_be_since(entry, since - FURTHEST_OFF) for entry in unread)
+        return found, undecided or (UNREAD if is_unread else None)
 
     def tagged(self, since: datetime) -> list[RemoteBatch] | None:
         """Return None: only a batch's results carry its tag."""
@@ -214,7 +199,7 @@ class AnthropicBatches:
         found, undecided = self._read_list(since)
         if undecided is not None:
             raise Uncertain(f"{self._name}: {undecided}")
-        return [remote_batch(batch) for batch in found]
+        return found
 
     def sent_line(self, line: bytes) -> tuple[str, bytes]:
         return sent_line(line)
@@ -232,11 +217,11 @@ class AnthropicBatches:
     def listed(self, batch_id: str, since: datetime) -> Sighting:
         found, undecided = self._read_list(since)
         batch = next((one for one in found if one.id == batch_id), None)
-        return Sighting(undecided=undecided) if batch is None else Sighting(remote_batch(batch))
+        return Sighting(undecided=undecided) if batch is None else Sighting(batch)
 
-    def _tag_of(self, batch: AnthropicBatch) -> str | None:
+    def _tag_of(self, batch: RemoteBatch) -> str | None:
         """Return the tag of the first result row with one; "" if no row has one, None if no row is readable."""
-        if batch.is_archived:
+        if batch.problems:
             return ""
         untagged = None
         with self._translated(f"read {batch.id}"), self._results(batch.id) as found:
@@ -247,26 +232,15 @@ class AnthropicBatches:
                     untagged = ""
         return untagged
 
-    def batches(self) -> Iterator[RemoteBatch]:
-        for page in self._pages():
-            yield from map(remote_batch, page)
+    def _batch_pages(self, unread: list[object] | None = None) -> Iterator[list[RemoteBatch]]:
+        return self._pages("list batches", self._page, remote_batch, unread)
 
-    def _pages(self, unread: list[object] | None = None) -> Iterator[list[AnthropicBatch]]:
-        after: str | anthropic.Omit = anthropic.omit
-        seen: set[Hashable] = set()
-        more = True
-        while more:
-            with self._translated("list batches"):
-                answer = self._client.messages.batches.with_raw_response.list(limit=PAGE, after_id=after)
-                told = lenient.decode(answer.http_response.content)
-                listed = lenient.readable(lenient.entries(told, is_first=not seen), read_batch, unread)
-            found = lenient.unseen(listed, lambda one: (one.id, one.created_at), seen)
-            if not found:
-                return
-            yield found
-            after = found[-1].id
-            # A list without `has_more` ends with an empty page, or a page of known entries.
-            more = lenient.mapping(told).get("has_more") is not False
+    def _page(self, after: str | None) -> ListAnswer:
+        listed = self._client.messages.batches.with_raw_response.list(limit=PAGE, after_id=after or anthropic.omit)
+        return lenient.decode(listed.http_response.content), None
+
+    def _identity(self, one: RemoteBatch | RemoteFile) -> Hashable:
+        return one.id, one.created_at
 
     def files(self) -> Iterator[RemoteFile]:
         """Yield nothing: Anthropic has no files."""
@@ -283,7 +257,7 @@ class AnthropicBatches:
                 if error.status_code not in GONE or error.type is None:
                     raise
                 return None
-            return remote_batch(read_batch(lenient.decode(answer.http_response.content), batch_id))
+            return remote_batch(lenient.decode(answer.http_response.content), batch_id)
 
     def cancel(self, batch_id: str) -> None:
         if batch_id.startswith(ALL_REFUSED):
@@ -343,7 +317,7 @@ class AnthropicBatches:
 
     def check(self, models: Sequence[str]) -> Iterator[DoctorCheck]:
         try:
-            next(self._pages(), None)
+            next(self._batch_pages(), None)
         except OrchError as error:
             yield DoctorCheck("batches", False, str(error))
             return

@@ -8,10 +8,10 @@ from typing import Any
 
 import anthropic
 import msgspec
-from msgspec import Struct
 
 from orchestrator.backends import BATCH_GONE, Intent, LineProblem, RemoteBatch, inline_rows, lenient
 from orchestrator.backends.anthropic.results import result_line
+from orchestrator.backends.listing import FURTHEST_OFF
 from orchestrator.backends.openai.read import asked_pause, unanswered
 from orchestrator.core import batch_api
 from orchestrator.core.batch_api import BatchStatus
@@ -27,8 +27,6 @@ from orchestrator.core.errors import (
 from orchestrator.core.refused_fields import ProviderError, names_request_field
 from orchestrator.policy.row_errors import Disposition, classify, is_account
 
-FURTHEST_OFF = timedelta(hours=26)
-"""Largest assumed clock difference of the provider, if nothing shows the real one."""
 FIND_SLACK = timedelta(minutes=10)
 LATEST = timedelta(hours=1)
 """Time after the intent in which an unanswered create may still be carried out."""
@@ -43,47 +41,10 @@ class _Row(msgspec.Struct):
     result: Any
 
 
-class AnthropicBatch(Struct, frozen=True):
-    """A batch as reported; `counts` by name, None if not reported."""
-
-    id: str
-    status: str
-    counts: Mapping[str, int] | None
-    created_at: datetime | None
-    ended_at: datetime | None
-    is_archived: bool
-
-    @property
-    def total(self) -> int | None:
-        """Number of its rows, None if unknown."""
-        return None if self.counts is None else sum(self.counts.values())
-
-    @property
-    def has_ended(self) -> bool:
-        return self.status in _ENDED
-
-
-def read_batch(told: object, asked: str | None = None) -> AnthropicBatch:
-    """Read a batch. Raises ValueError if it is not a batch, or not the requested one."""
-    found = lenient.mapping(told)
-    name = lenient.batch_id(found, asked, mark="processing_status")
-    counts = {one: lenient.count(lenient.mapping(found.get("request_counts")).get(one)) for one in _COUNTS}
-    # A batch always has rows, so counts without any are unknown.
-    is_counted = any(counts.values())
-    return AnthropicBatch(
-        name,
-        lenient.word(found.get("processing_status")),
-        {one: count or 0 for one, count in counts.items()} if is_counted else None,
-        lenient.time(found.get("created_at")),
-        lenient.time(found.get("ended_at")),
-        lenient.time(found.get("archived_at")) is not None,
-    )
-
-
 decode_row = msgspec.json.Decoder(_Row).decode
 
 
-def clock_skew(listed: Sequence[AnthropicBatch], intent: Intent) -> timedelta | None:
+def clock_skew(listed: Sequence[RemoteBatch], intent: Intent) -> timedelta | None:
     """Return how far the provider's clock is ahead, by our listed batches; None if no batch is ours."""
     ahead = sorted(
         batch.created_at - asked
@@ -93,7 +54,7 @@ def clock_skew(listed: Sequence[AnthropicBatch], intent: Intent) -> timedelta | 
     return ahead[len(ahead) // 2] if ahead else None
 
 
-def may_be_of(batch: AnthropicBatch, since: datetime, skew: timedelta | None) -> bool:
+def may_be_of(batch: RemoteBatch, since: datetime, skew: timedelta | None) -> bool:
     """True if a batch may result from an intent of that time."""
     if batch.created_at is None:
         return True
@@ -123,37 +84,42 @@ def read_result(line: bytes, ids: inline_rows.Ids) -> tuple[str, bytes]:
     return result_line(ids.ours(theirs), theirs, row.result)
 
 
-def remote_batch(batch: AnthropicBatch) -> RemoteBatch:
-    counts, ended = batch.counts or dict.fromkeys(_COUNTS, 0), batch.has_ended
-    if ended and batch.is_archived:
+def remote_batch(told: object, asked: str | None = None) -> RemoteBatch:
+    """Read a batch. Raises ValueError if it is not a batch, or not the requested one."""
+    found = lenient.mapping(told)
+    name = lenient.batch_id(found, asked, mark="processing_status")
+    counts = {one: lenient.count(lenient.mapping(found.get("request_counts")).get(one)) or 0 for one in _COUNTS}
+    # A batch always has rows, so counts without any are unknown.
+    is_told = any(counts.values())
+    rows, created_at = sum(counts.values()) if is_told else None, lenient.time(found.get("created_at"))
+    word = lenient.word(found.get("processing_status"))
+    ended = word in _ENDED
+    if ended and lenient.time(found.get("archived_at")) is not None:
         gone = LineProblem(BATCH_GONE, "its results are no longer kept")
-        return RemoteBatch(
-            batch.id, BatchStatus.FAILED, problems=(gone,), rows=batch.total, created_at=batch.created_at
-        )
+        return RemoteBatch(name, BatchStatus.FAILED, problems=(gone,), rows=rows, created_at=created_at)
     # If nothing failed at Anthropic, the error file has only our own refused rows: nothing to fetch.
-    is_told = batch.counts is not None
     kind = "error" if not is_told or counts["errored"] or counts["canceled"] or counts["expired"] else "refused"
     return RemoteBatch(
-        id=batch.id,
-        status=_status(batch, counts),
+        id=name,
+        status=_status(word, counts),
         completed=counts["succeeded"],
         failed=counts["errored"],
         is_counted=is_told,
-        output_file_id=f"{RESULTS}{batch.id}:output" if ended and (counts["succeeded"] or not is_told) else None,
-        error_file_id=f"{RESULTS}{batch.id}:{kind}" if ended else None,
-        rows=batch.total,
-        created_at=batch.created_at,
-        over_at=batch.ended_at,
+        output_file_id=f"{RESULTS}{name}:output" if ended and (counts["succeeded"] or not is_told) else None,
+        error_file_id=f"{RESULTS}{name}:{kind}" if ended else None,
+        rows=rows,
+        created_at=created_at,
+        over_at=lenient.time(found.get("ended_at")),
     )
 
 
-def _status(batch: AnthropicBatch, counts: Mapping[str, int]) -> BatchStatus:
-    if batch.has_ended:
+def _status(word: str, counts: Mapping[str, int]) -> BatchStatus:
+    if word in _ENDED:
         if counts["expired"]:
             return BatchStatus.EXPIRED
         total = sum(counts.values())
         return BatchStatus.CANCELLED if total and counts["canceled"] == total else BatchStatus.COMPLETED
-    return BatchStatus.CANCELLING if batch.status in ("canceling", "cancelling") else BatchStatus.IN_PROGRESS
+    return BatchStatus.CANCELLING if word in ("canceling", "cancelling") else BatchStatus.IN_PROGRESS
 
 
 def all_refused(shard: str, rows: int = 0) -> RemoteBatch:

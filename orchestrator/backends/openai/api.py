@@ -15,6 +15,7 @@ import httpx2
 from msgspec import Struct
 
 from orchestrator.backends import BatchOrder, lenient, metadata_of
+from orchestrator.backends.listing import ListAnswer
 from orchestrator.core.refused_fields import ProviderError
 
 Headers = httpx2.Headers
@@ -30,6 +31,10 @@ class ApiAnswer(Struct, frozen=True):
     def json(self) -> Any:
         """Parse the answer. Raises ValueError if it is not JSON."""
         return lenient.decode(self.content)
+
+    def page(self) -> ListAnswer:
+        """Parse the answer as a page of a list. Raises ValueError if it is not JSON."""
+        return self.json(), self.next_page
 
 
 def answer_of(told: object, headers: Headers | None = None, next_page: str | None = None) -> ApiAnswer:

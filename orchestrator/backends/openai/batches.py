@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import httpx2
 from msgspec.structs import replace
@@ -32,8 +32,9 @@ from orchestrator.backends import (
 )
 from orchestrator.backends.body_lines import addressed_lines
 from orchestrator.backends.files import keep, split_lines, store, translated
+from orchestrator.backends.listing import FURTHEST_OFF, PAGE, ListedBatches
 from orchestrator.backends.openai import read
-from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, BatchAPI
+from orchestrator.backends.openai.api import ApiRefusal, BatchAPI
 from orchestrator.backends.openai.profiles import PROFILES
 from orchestrator.backends.openai.read import UNREADABLE, meaning
 from orchestrator.backends.profiles import V1, Profile, window_for
@@ -44,19 +45,14 @@ from orchestrator.core.errors import BackendError, NotSent, OrchError, StrayUplo
 from orchestrator.core.retry_after import date_of
 from orchestrator.policy.preflight import DirectAnswer
 
-PAGE = 100
-FIND_PAGES = 50
 NO_LIST = (403, 404, 405)
 GONE = (404, 410)
-FIND_SLACK = timedelta(hours=26)
-"""Largest clock difference of a provider: an hour, a time zone, or a day."""
 MOST_LOOKED_UP = 100
 """Most listed batches without metadata and input file that are retrieved individually."""
 LONGEST_NAME = 100
-Ours = TypeVar("Ours", RemoteBatch, RemoteFile)
 
 
-class OpenAIBatches:
+class OpenAIBatches(ListedBatches):
     """The verbs of a Batch API on its calls. `extra` goes into each create, beside the standard fields.
 
     `sent` reads an input line as the API keeps it, and our own line, to the same digest.
@@ -191,7 +187,7 @@ class OpenAIBatches:
         """
         if batch.shard is not None:
             return batch.shard == intent.shard
-        is_old = batch.created_at is not None and batch.created_at < intent.since - FIND_SLACK
+        is_old = batch.created_at is not None and batch.created_at < intent.since - FURTHEST_OFF
         if is_old or intent.input_file_id is None or intent.known(batch.id) is not None:
             return False
         if batch.input_file_id is None and next(looks, None) is not None:
@@ -243,67 +239,14 @@ class OpenAIBatches:
         found, undecided, _ = self._search(lambda batch: batch.id == batch_id, since)
         return Sighting(found[0]) if found else Sighting(undecided=undecided)
 
-    def _search(
-        self,
-        is_wanted: Callable[[RemoteBatch], bool],
-        since: datetime,
-        unread: list[object] | None = None,
-        *,
-        is_one: bool = True,
-    ) -> tuple[list[RemoteBatch], str | None, bool]:
-        """Return the wanted listed batches, why others may be missing, and whether the list is empty.
-
-        Adds unreadable entries to `unread`. With `is_one`, a page with a match ends the search.
-        """
-        earliest, found = since - FIND_SLACK, list[RemoteBatch]()
-        listing = read.Listing()
-        for number, page in enumerate(self._batch_pages(unread)):
-            if number >= FIND_PAGES and not listing.newest_first:
-                told = (
-                    f"the first {number * PAGE:,} batches of the account are not listed newest first, and "
-                    "the one that is looked for is not among them: whether it comes later cannot be told"
-                )
-                return found, told, False
-            found += [batch for batch in page if is_wanted(batch)]
-            for batch in page:
-                listing.see(batch.created_at)
-            if (found and is_one) or (listing.newest_first and _all_before(page, earliest)):
-                break
-        return found, None, listing.is_blank
-
-    def batches(self) -> Iterator[RemoteBatch]:
-        for page in self._batch_pages():
-            yield from page
-
     def files(self) -> Iterator[RemoteFile]:
-        for page in self._pages("list files", lambda after: self._api.files(PAGE, after), read.remote_file):
+        for page in self._pages("list files", lambda after: self._api.files(PAGE, after).page(), read.remote_file):
             yield from page
 
     def _batch_pages(self, unread: list[object] | None = None) -> Iterator[list[RemoteBatch]]:
-        return self._pages("list batches", lambda after: self._api.batches(PAGE, after), read.remote_batch, unread)
-
-    def _pages(
-        self,
-        what: str,
-        fetch: Callable[[str | None], ApiAnswer],
-        convert: Callable[[object], Ours],
-        unread: list[object] | None = None,
-    ) -> Iterator[list[Ours]]:
-        after: str | None = None
-        seen: set[Hashable] = set()
-        more = True
-        while more:
-            with self._translated(what):
-                answer = fetch(after)
-                told = answer.json()
-                listed = lenient.readable(lenient.entries(told, is_first=not seen), convert, unread)
-            found = lenient.unseen(listed, _identity, seen)
-            if not found:
-                return
-            yield found
-            after = answer.next_page or found[-1].id
-            # A list without `has_more` ends with an empty page, or a page of known entries.
-            more = lenient.mapping(told).get("has_more") is not False
+        return self._pages(
+            "list batches", lambda after: self._api.batches(PAGE, after).page(), read.remote_batch, unread
+        )
 
     def retrieve(self, batch_id: str) -> RemoteBatch | None:
         with self._translated(f"retrieve {batch_id}"):
@@ -414,11 +357,3 @@ class OpenAIBatches:
 def reader_for(profile: Profile) -> Callable[[bytes], tuple[str, bytes]]:
     """Return the reader of input lines at a provider, which may have them with other addresses."""
     return sent_line if profile.path == V1 else body_lines.sent_line
-
-
-def _all_before(page: Sequence[RemoteBatch], earliest: datetime) -> bool:
-    return all(batch.created_at is not None and batch.created_at < earliest for batch in page)
-
-
-def _identity(one: RemoteBatch | RemoteFile) -> Hashable:
-    return (one.id, one.shard) if isinstance(one, RemoteBatch) else one.id

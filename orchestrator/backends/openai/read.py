@@ -7,7 +7,7 @@ undocumented shapes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import httpx2
@@ -31,7 +31,6 @@ from orchestrator.core.refusal_words import refuses_request
 from orchestrator.core.retry_after import retry_after
 from orchestrator.policy.row_errors import is_account
 
-ORDER_SLACK = timedelta(minutes=1)
 SKEW_SECONDS = 60.0
 MOST_PROBLEMS = 1000
 DEEPEST = 4
@@ -146,37 +145,6 @@ def remote_file(told: object) -> RemoteFile:
         raise ValueError("the answer is not a file")
     size = lenient.count(found.get("bytes"), lenient.MOST_TOKENS)
     return RemoteFile(file_id, lenient.text(found.get("filename")), size, lenient.time(found.get("created_at")))
-
-
-class Listing:
-    """The order of a paged listing: with the newest first, entries older than wanted end the search.
-
-    No provider promises an order. So it counts as newest first only once times have fallen by more than a minute, and
-    never risen by as much.
-    """
-
-    def __init__(self) -> None:
-        self._first: datetime | None = None
-        self._lowest: datetime | None = None
-        self._rose = False
-        self.is_blank = True
-
-    def see(self, at: datetime | None) -> None:
-        """Note the creation time of the next entry, None if unknown."""
-        self.is_blank = False
-        if at is None:
-            return
-        if self._first is None or self._lowest is None:
-            self._first = self._lowest = at
-        self._rose |= at > self._lowest + ORDER_SLACK
-        self._lowest = min(self._lowest, at)
-
-    @property
-    def newest_first(self) -> bool:
-        """True if all entries so far were newest first."""
-        if self._first is None or self._lowest is None or self._rose:
-            return False
-        return self._first - self._lowest > ORDER_SLACK
 
 
 def clock_check(date: datetime | None, now: datetime) -> DoctorCheck | None:

@@ -27,7 +27,8 @@ from orchestrator.backends import (
     lenient,
 )
 from orchestrator.backends.files import translated
-from orchestrator.backends.openai.batches import FIND_SLACK, OpenAIBatches
+from orchestrator.backends.listing import FURTHEST_OFF
+from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.openai.read import remote_batch
 from orchestrator.backends.openai.translated import sized
 from orchestrator.backends.openrouter.api import OpenRouterAPI
@@ -73,7 +74,7 @@ class OpenRouterBatches(OpenAIBatches):
 
     def find(self, intent: Intent) -> Sighting:
         """Look for the batch by its time and number of rows; the ids of its results tell whether it is ours."""
-        earliest, unread = intent.since - FIND_SLACK, list[object]()
+        earliest, unread = intent.since - FURTHEST_OFF, list[object]()
 
         def may_be(batch: RemoteBatch) -> bool:
             is_old = batch.created_at is not None and batch.created_at < earliest

@@ -1,0 +1,127 @@
+"""Lists of an account's batches: pages of any shape, and the search in them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from orchestrator.backends import RemoteBatch, RemoteFile, lenient
+
+PAGE = 100
+FIND_PAGES = 50
+FURTHEST_OFF = timedelta(hours=26)
+"""Largest clock difference of a provider: an hour, a time zone, or a day."""
+ORDER_SLACK = timedelta(minutes=1)
+Ours = TypeVar("Ours", RemoteBatch, RemoteFile)
+ListAnswer = tuple[object, str | None]
+"""A page of a list, and the mark of the next one for lists that do not go by the last id."""
+
+
+class Listing:
+    """The order of a paged listing: with the newest first, entries older than wanted end the search.
+
+    No provider promises an order. So it counts as newest first only once times have fallen by more than a minute, and
+    never risen by as much.
+    """
+
+    def __init__(self) -> None:
+        self._first: datetime | None = None
+        self._lowest: datetime | None = None
+        self._rose = False
+        self.is_blank = True
+
+    def see(self, at: datetime | None) -> None:
+        """Note the creation time of the next entry, None if unknown."""
+        self.is_blank = False
+        if at is None:
+            return
+        if self._first is None or self._lowest is None:
+            self._first = self._lowest = at
+        self._rose |= at > self._lowest + ORDER_SLACK
+        self._lowest = min(self._lowest, at)
+
+    @property
+    def newest_first(self) -> bool:
+        """True if all entries so far were newest first."""
+        if self._first is None or self._lowest is None or self._rose:
+            return False
+        return self._first - self._lowest > ORDER_SLACK
+
+
+class ListedBatches(ABC):
+    """Verbs on the list of an account's batches."""
+
+    @abstractmethod
+    def _translated(
+        self, what: str, pace: AbstractContextManager[None] | None = None, *, creating: bool = False
+    ) -> AbstractContextManager[None]:
+        """Turn errors of calls in the block into ours; `what` says what failed."""
+
+    @abstractmethod
+    def _batch_pages(self, unread: list[object] | None = None) -> Iterator[list[RemoteBatch]]:
+        """Yield the batches page by page; adds unreadable entries to `unread`."""
+
+    def _identity(self, one: RemoteBatch | RemoteFile) -> Hashable:
+        """Return what tells an entry from others; see `lenient.unseen`."""
+        return (one.id, one.shard) if isinstance(one, RemoteBatch) else one.id
+
+    def _search(
+        self,
+        is_wanted: Callable[[RemoteBatch], bool],
+        since: datetime,
+        unread: list[object] | None = None,
+        *,
+        is_one: bool = True,
+    ) -> tuple[list[RemoteBatch], str | None, bool]:
+        """Return the wanted listed batches, why others may be missing, and whether the list is empty.
+
+        Adds unreadable entries to `unread`. With `is_one`, a page with a match ends the search.
+        """
+        earliest, found = since - FURTHEST_OFF, list[RemoteBatch]()
+        listing = Listing()
+        for number, page in enumerate(self._batch_pages(unread)):
+            if number >= FIND_PAGES and not listing.newest_first:
+                told = (
+                    f"the first {number * PAGE:,} batches of the account are not listed newest first, and "
+                    "the one that is looked for is not among them: whether it comes later cannot be told"
+                )
+                return found, told, False
+            found += [batch for batch in page if is_wanted(batch)]
+            for batch in page:
+                listing.see(batch.created_at)
+            if (found and is_one) or (listing.newest_first and _all_before(page, earliest)):
+                break
+        return found, None, listing.is_blank
+
+    def batches(self) -> Iterator[RemoteBatch]:
+        for page in self._batch_pages():
+            yield from page
+
+    def _pages(
+        self,
+        what: str,
+        fetch: Callable[[str | None], ListAnswer],
+        convert: Callable[[object], Ours],
+        unread: list[object] | None = None,
+    ) -> Iterator[list[Ours]]:
+        after: str | None = None
+        seen: set[Hashable] = set()
+        more = True
+        while more:
+            with self._translated(what):
+                told, next_page = fetch(after)
+                listed = lenient.readable(lenient.entries(told, is_first=not seen), convert, unread)
+            found = lenient.unseen(listed, self._identity, seen)
+            if not found:
+                return
+            yield found
+            after = next_page or found[-1].id
+            # A list without `has_more` ends with an empty page, or a page of known entries.
+            more = lenient.mapping(told).get("has_more") is not False
+
+
+def _all_before(page: Sequence[RemoteBatch], earliest: datetime) -> bool:
+    return all(batch.created_at is not None and batch.created_at < earliest for batch in page)
