@@ -66,7 +66,8 @@ def try_job(
 ) -> int:  # fmt: skip
     """Ask a few documents now, and show prompts, answers, checks, tokens and cost.
 
-    The rows go to the cheapest backend that answers at once. Answers are kept: the whole job does not ask them again.
+    The rows go to the cheapest backend that answers at once; without one, orch starts its engines. Answers are kept:
+    the whole job does not ask them again.
     DOC is a document's name, the end of it, or a pattern such as '*.pdf'.
     """
     if watch and as_json:
@@ -102,11 +103,14 @@ def _sampled(context: Context, file: Path, number: int) -> tuple[str, ...]:
 
 def _options(context: Context, scope: Scope, backend: str | None, budget: Decimal | None, *, new: bool) -> Options:
     """Build the options. Raises RefusedError or BackendError if no backend answers at once."""
-    found = at_once(context.config)
+    found = at_once(context.config, backend)
     if context.config.backends and not found.names:
         told = "".join(f"\n  {name}: {why}" for name, why in found.others.items())
         kind = BackendError if found.may_pass else RefusedError
         raise kind(f"no backend answers at once:{told}", hint=found.hint)
+    if found.starts:
+        why = "no other backend answers now" if backend is None else "--backend asks for it"
+        say(f"orch: {' or '.join(found.starts)} starts its engine first, as `orch run` does: {why}")
     return Options(scope=scope, backend=backend, budget=budget, new=new, at_once=found.names)
 
 

@@ -17,6 +17,7 @@ from orchestrator.core.counts import number_of
 from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.core.interrupts import Interrupted
 from orchestrator.core.listening import bound
+from orchestrator.core.model import JobId
 from orchestrator.core.money import money
 from orchestrator.daemon import provider_webhooks as webhooks
 from orchestrator.daemon.lock import daemon_lock
@@ -25,11 +26,14 @@ from orchestrator.daemon.scheduler import Scheduler
 from orchestrator.library.build_processes import BuildProcesses
 from orchestrator.library.context import Context, log_to, say_exposure
 from orchestrator.pipeline.gc import sweep
+from orchestrator.reports import status
 from orchestrator.settings.config import Config
 from orchestrator.settings.discovery import locate
 from orchestrator.settings.home import Home
 
 log = logging.getLogger(__name__)
+MOST_JOBS = 20
+"""Most jobs that are looked at after a round: the soonest deadlines."""
 
 
 @click.command()
@@ -150,7 +154,7 @@ class _Told:
         self._context = context
         self._quiet = quiet
         self._problem = ""
-        self._jobs: dict[str, str] = {}
+        self._jobs: dict[JobId, str] = {}  # those that go on
 
     def say(self, lines: Iterable[str]) -> None:
         """Print lines unless quiet."""
@@ -168,11 +172,21 @@ class _Told:
         self.say(self._moved())
 
     def _moved(self) -> Iterator[str]:
-        for line in self._context.lines(self._context.store):
+        """Yield the new states of this home's jobs. Other homes, which may share the database, tell of theirs."""
+        context, store = self._context, self._context.store
+        going = [job for job in store.jobs.unfinished(context.home.identity()) if not job.options.get("dry_run")]
+        going = going[:MOST_JOBS]
+        left = self._jobs.keys() - {job.id for job in going}
+        over = [job for name in sorted(left) if (job := store.jobs.find(name)) is not None]
+        for line in status.lines(store, [*going, *over], now(), context.running_cost):
             text = f"{line.job.id}: {line.state}"
-            if self._jobs.setdefault(line.job.id, text if line.state.is_final else "") != text:
-                self._jobs[line.job.id] = text
+            if self._jobs.get(line.job.id) != text:
                 yield f"{text}, {line.done:,}/{number_of(line.counts.total, 'row')}, {money(line.cost)}"
+            self._jobs[line.job.id] = text
+            if line.state.is_final:
+                del self._jobs[line.job.id]
+        for name in left - {job.id for job in over}:
+            del self._jobs[name]
 
 
 def _keep_secrets(secrets: dict[str, str], config: Config) -> None:

@@ -92,6 +92,15 @@ def test_engines_are_started_and_stopped_by_hand(run_orch: Orch, night: Path, tm
     assert "orch: gpu: stopping large on the CPU: asked for: orch engines stop large" in run_orch.output(up)
 
 
+def test_a_trial_starts_the_engine_that_it_needs_and_stops_it(run_orch: Orch, night: Path, tmp_path: Path) -> None:
+    tried = run_orch("try", str(night / "job.yaml"), "--task", "first", "-n", "2", "--json", env=NO_GPU)
+    assert tried.returncode == 0, tried.stderr
+    assert "gpu starts its engine first, as `orch run` does" in tried.stderr
+    assert [row["provenance"]["backend"] for row in json.loads(tried.stdout)["rows"]] == ["gpu", "gpu"]
+    [started] = starts(tmp_path)
+    assert not Path(f"/proc/{started['pid']}").exists()
+
+
 def test_what_cannot_be_asked_for(run_orch: Orch, night: Path, tmp_path: Path) -> None:
     done = run_orch("engines", "start", "huge")
     assert (done.returncode, "no engine runs the model huge" in done.stderr) == (2, True)

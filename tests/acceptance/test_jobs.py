@@ -272,6 +272,18 @@ def test_submit_queues_and_up_runs_it(letters: Path, run_orch: Orch) -> None:
     assert len(rows_of(run_orch("fetch", job).stdout)) == 10
 
 
+def test_up_tells_of_its_own_jobs_and_not_of_another_homes(letters: Path, run_orch: Orch, tmp_path: Path) -> None:
+    env = {"ORCH_DATABASE_URL": f"sqlite:///{tmp_path / 'both.db'}"}
+    up = run_orch.start("up", env=env)
+    wait_until(lambda: "is up" in run_orch.output(up))
+    (tmp_path / "other").mkdir()
+    other = {**env, "ORCH_HOME": str(tmp_path / "other"), "ORCH_CONFIG": str(run_orch.home / "orch.toml")}
+    theirs = json.loads(run_orch("run", str(letters), "--json", env=other).stdout)["job"]
+    mine = run_orch("submit", str(letters), "--new", env=env).stdout.split()[0]
+    wait_until(lambda: f"{mine}: completed, 10/10 rows" in run_orch.output(up))
+    assert theirs not in run_orch.output(up)
+
+
 def test_dry_run_plans_and_leaves_nothing(letters: Path, run_orch: Orch, upstream: Upstream, orch_home: Path) -> None:
     done = run_orch("submit", str(letters), "--dry-run", "--json")
     plan = json.loads(done.stdout)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from orchestrator.pipeline.plan.synchronous_backends import at_once
 from orchestrator.settings import config
 from orchestrator.settings.discovery import Place
@@ -15,19 +13,23 @@ ENGINES = '[backends.b]\nkind = "engines"\ncost_per_hour = 1\n[backends.b.models
 HOSTED = '[backends.b]\nkind = "openai"\napi_key_env = "KEY"\n'
 
 
-def found(folder: Path, text: str) -> tuple[tuple[str, ...], dict[str, str]]:
+def found(folder: Path, text: str, wanted: str | None = None) -> tuple[tuple[str, ...], dict[str, str]]:
     place = Place(folder / "orch.toml", folder, f"sqlite:///{folder / 'orch.db'}", 1.0)
-    answer = at_once(config.parse(place, text))
+    answer = at_once(config.parse(place, text), wanted)
     return answer.names, answer.others
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [(ENGINES, "its engines may have to start first"), (HOSTED, "its batches take minutes to hours")],
-    ids=["engines", "hosted"],
-)
-def test_a_backend_that_cannot_answer_at_once_is_told_why(tmp_path: Path, text: str, why: str) -> None:
-    assert found(tmp_path, text) == ((), {"b": why})
+def test_a_backend_that_cannot_answer_at_once_is_told_why(tmp_path: Path) -> None:
+    assert found(tmp_path, HOSTED) == ((), {"b": "its batches take minutes to hours"})
+
+
+def test_engines_are_started_if_nothing_else_answers_or_if_wanted(
+    tmp_path: Path, upstream: Upstream
+) -> None:
+    local = f'[backends.now]\nkind = "local"\nidle = true\nupstreams = ["{upstream.base_url}"]\n'
+    assert found(tmp_path, ENGINES) == (("b",), {})
+    assert found(tmp_path, ENGINES + local)[0] == ("now",)
+    assert found(tmp_path, ENGINES + local, "b")[0] == ("now", "b")
 
 
 def test_a_running_upstream_answers_at_once(tmp_path: Path, upstream: Upstream) -> None:

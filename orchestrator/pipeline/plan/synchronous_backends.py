@@ -17,23 +17,28 @@ PROBE_SECONDS = 3.0
 
 
 class AtOnce(Struct, frozen=True):
-    """Backends that answer immediately, why the others do not, and if that may pass.
+    """Backends that answer while a person waits, why the others do not, and if that may pass.
 
-    `hint` says what to add to orch.toml if it has no backend of this kind.
+    `starts` are those of them whose engines may have to start first. `hint` says what to add to orch.toml if it has
+    no backend of this kind.
     """
 
     names: tuple[str, ...]
     others: dict[str, str]
     may_pass: bool
     hint: str | None
+    starts: tuple[str, ...] = ()
 
 
-def at_once(config: Config) -> AtOnce:
-    """Probe every synchronous backend of orch.toml; nothing is spent."""
-    names, others, may_pass = list[str](), dict[str, str](), False
+def at_once(config: Config, wanted: str | None = None) -> AtOnce:
+    """Probe every synchronous backend of orch.toml; nothing is spent.
+
+    Engines that orch starts are used if no other backend answers, or if theirs is the `wanted` one.
+    """
+    names, others, may_pass, fleets = list[str](), dict[str, str](), False, list[str]()
     for name, backend in config.backends.items():
         if isinstance(backend, FleetBackend):
-            others[name] = "its engines may have to start first"
+            fleets.append(name)
             continue
         if not isinstance(backend, LocalBackend | SyncBackend):
             others[name] = "its batches take minutes to hours"
@@ -45,7 +50,9 @@ def at_once(config: Config) -> AtOnce:
         else:
             may_pass = True
             others[name] = "; ".join(filter(None, problems))
-    return AtOnce(tuple(names), others, may_pass, None if names or may_pass else _hint(config))
+    starts = tuple(name for name in fleets if name == wanted or not names)
+    used = (*names, *starts)
+    return AtOnce(used, others, may_pass, None if used or may_pass else _hint(config), starts)
 
 
 def _problem(name: str, url: str, key_env: str | None) -> str | None:
