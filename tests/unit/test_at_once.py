@@ -23,9 +23,7 @@ def test_a_backend_that_cannot_answer_at_once_is_told_why(tmp_path: Path) -> Non
     assert found(tmp_path, HOSTED) == ((), {"b": "its batches take minutes to hours"})
 
 
-def test_engines_are_started_if_nothing_else_answers_or_if_wanted(
-    tmp_path: Path, upstream: Upstream
-) -> None:
+def test_engines_are_started_if_nothing_else_answers_or_if_wanted(tmp_path: Path, upstream: Upstream) -> None:
     local = f'[backends.now]\nkind = "local"\nidle = true\nupstreams = ["{upstream.base_url}"]\n'
     assert found(tmp_path, ENGINES) == (("b",), {})
     assert found(tmp_path, ENGINES + local)[0] == ("now",)

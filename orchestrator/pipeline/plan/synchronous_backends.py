@@ -19,7 +19,7 @@ PROBE_SECONDS = 3.0
 class AtOnce(Struct, frozen=True):
     """Backends that answer while a person waits, why the others do not, and if that may pass.
 
-    `starts` are those of them whose engines may have to start first. `hint` says what to add to orch.toml if it has
+    `starts` names the backends whose engines may have to start first. `hint` says what to add to orch.toml if it has
     no backend of this kind.
     """
 
@@ -33,7 +33,7 @@ class AtOnce(Struct, frozen=True):
 def at_once(config: Config, wanted: str | None = None) -> AtOnce:
     """Probe every synchronous backend of orch.toml; nothing is spent.
 
-    Engines that orch starts are used if no other backend answers, or if theirs is the `wanted` one.
+    Engines that orch starts are used if no other backend answers, or if `wanted` names their backend.
     """
     names, others, may_pass, fleets = list[str](), dict[str, str](), False, list[str]()
     for name, backend in config.backends.items():
