@@ -145,7 +145,7 @@ def run(argv: list[str] | None = None) -> int:
         except click.ClickException as error:
             return failures.misused(error, words, as_json=as_json)
         except OrchError as error:
-            return failures.failed(error, as_json=as_json)
+            return failures.failed(error, words, as_json=as_json)
         except failures.CommandInterrupted as error:
             return failures.interrupted(error, as_json=as_json)
         except OSError as error:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,12 +28,35 @@ def wants_json(argv: Sequence[str]) -> bool:
     return "--json" in (argv[: argv.index("--")] if "--" in argv else argv)
 
 
-def failed(error: OrchError, *, as_json: bool) -> int:
-    """Report an error and return its exit code."""
-    say(f"orch: {error}")
+def failed(error: OrchError, words: Sequence[str] = (), *, as_json: bool) -> int:
+    """Report an error of a command line of these words and return its exit code."""
+    say(as_typed(f"orch: {error}", words))
     if as_json:
-        _print(error_json(error))
+        _print(_as_typed(error_json(error), words))
     return error.exit_code
+
+
+def as_typed(text: str, words: Sequence[str]) -> str:
+    """Name files in the folder of a job or batch file by the path that the user typed. Jobs have absolute paths.
+
+    Nobody types orch.toml: its path stays whole.
+    """
+    for word in words:
+        path = Path(word)
+        if path.suffix in (".yaml", ".yml", ".jsonl") and not path.is_absolute():
+            folders = {f"{found.parent}{os.sep}" for found in (path.absolute(), path.resolve())}
+            before = "|".join(map(re.escape, sorted(folders, key=len, reverse=True)))
+            typed = str(path).removesuffix(path.name).replace("\\", r"\\")
+            text = re.sub(rf"(?<![^\s'\"`(=:,])(?:{before})(?!orch\.toml\b)", typed, text)
+    return text
+
+
+def _as_typed(told: Any, words: Sequence[str]) -> Any:
+    if isinstance(told, dict):
+        return {name: _as_typed(value, words) for name, value in told.items()}
+    if isinstance(told, list):
+        return [_as_typed(value, words) for value in told]
+    return as_typed(told, words) if isinstance(told, str) else told
 
 
 def misused(error: click.ClickException, words: Sequence[str], *, as_json: bool) -> int:

@@ -14,7 +14,7 @@ import click
 from orchestrator.cli.console import out
 from orchestrator.cli.console_progress import LiveProgress, progress
 from orchestrator.cli.console_trials import trial_lines, trials_side_by_side
-from orchestrator.cli.failures import CommandInterrupted
+from orchestrator.cli.failures import CommandInterrupted, as_typed
 from orchestrator.cli.options import FILE, Dollars
 from orchestrator.cli.output import json_option, print_json, quiet_option, say
 from orchestrator.core.clock import now
@@ -169,7 +169,7 @@ def _watch(files: Sequence[Path], once: Callable[[], int]) -> int:
             try:
                 once()
             except OrchError as error:
-                say(f"orch: {error}")
+                say(as_typed(f"orch: {error}", [*map(str, files)]))
             say(f"orch: waiting for a change of {' or '.join(map(str, files))} (Ctrl-C ends the watch)")
             while [_stamp(file) for file in files] == seen:
                 time.sleep(LOOK_SECONDS)  # editors save in many ways, but all change the file's stamp

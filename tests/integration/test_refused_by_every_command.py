@@ -232,3 +232,20 @@ def test_a_job_to_come_after_that_is_not_there_is_a_warning(folder: Path, capsys
     capsys.readouterr()
     assert run(["validate", "job.yaml"]) == 0
     assert told in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("typed", ["job.yaml", "./job.yaml", "../{name}/job.yaml"], ids=["plain", "dot", "up"])
+def test_a_file_is_named_as_the_user_typed_it(
+    folder: Path, command: str, typed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "job.yaml").write_text(source("documents: {path: nowhere}"), encoding="utf-8")
+    typed = typed.format(name=folder.name)
+    named = typed.removeprefix("./")
+    for more in ([], ["--json"]):
+        assert run([*COMMANDS[command], typed, *more]) == 2
+        told = capsys.readouterr()
+        assert f"orch: {named}:" in told.err
+        assert f"no file or folder {named.removesuffix('job.yaml')}nowhere" in told.err
+        assert str(folder) not in told.err + told.out
+    assert json.loads(told.out)["error"]["file"] == named
