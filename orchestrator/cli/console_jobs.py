@@ -10,7 +10,6 @@ from orchestrator.core.clock import now
 from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration, pace_words
 from orchestrator.core.events import Event, EventKind
-from orchestrator.core.model import JobState
 from orchestrator.core.money import money
 from orchestrator.reports.layout import Cell, Column, Line, StyledText, pairs, sentence, table
 from orchestrator.reports.plans import chance, clock
@@ -62,7 +61,7 @@ def job_lines(jobs: Sequence[JobLine], width: int | None) -> list[Line]:
         rows.append(
             (
                 line.job.id,
-                _state(line.state),
+                _state(line),
                 f"{line.processed:,}/{counts.total:,}",
                 _failed(line),
                 money(line.cost),
@@ -87,8 +86,8 @@ def _when(at: datetime | None) -> str:
     return "—" if at is None else at.astimezone().strftime("%m-%d %H:%M")
 
 
-def _state(state: JobState) -> StyledText:
-    return StyledText(state.value, STATE_STYLE.get(state, ""))
+def _state(line: JobLine) -> StyledText:
+    return StyledText("stopped" if line.is_stopped else line.state.value, STATE_STYLE.get(line.state, ""))
 
 
 def job_detail(detail: JobDetail, width: int | None, *, events: int | None = EVENTS) -> list[Line]:
@@ -115,7 +114,7 @@ def job_detail(detail: JobDetail, width: int | None, *, events: int | None = EVE
 def _head(detail: JobDetail, width: int | None) -> list[Line]:
     line = detail.line
     counts, job = line.counts, line.job
-    told: list[tuple[str, Sequence[Cell] | Cell]] = [("job", (job.id, _state(line.state)))]
+    told: list[tuple[str, Sequence[Cell] | Cell]] = [("job", (job.id, _state(line)))]
     ended = [(name, getattr(counts, name)) for name in ("succeeded", "failed", "cancelled", "expired", "pending")]
     of_them = ", ".join(f"{number:,} {name}" for name, number in ended if number)
     told.append(("rows", f"{counts.total:,}: {of_them}" if of_them else "0"))

@@ -32,11 +32,12 @@ Progress = Callable[[str, int, int, str], None]
 
 
 class WrittenRows(Struct, frozen=True):
-    """Number of rows written, their format, and a phrase for people."""
+    """Number of rows in the file, their format, a phrase for people, and the number of merged lines in the file."""
 
     rows: int
     form: Format
     told: str
+    lines: int
 
 
 def write_rows(
@@ -139,19 +140,19 @@ def write_lines(
     """Write rows in a format."""
     if output is not None:
         written = outputs.write(output, form, job, lines, table)
-        return WrittenRows(written.rows, form, str(written))
+        return WrittenRows(written.rows, form, str(written), written.lines)
     counted = outputs.CountedLines(lines)
     # A program gets the bytes unchanged; a terminal would obey control characters of models and documents.
     stream = cast(BinaryIO, _Shown(sys.stdout)) if sys.stdout.isatty() else sys.stdout.buffer
     try:
-        outputs.encode(stream, counted, form, job.id, outputs.schemas_of(job), table)
+        rows = outputs.encode(stream, counted, form, job.id, outputs.schemas_of(job), table)
         stream.flush()
     except BrokenPipeError:
         raise
     except OSError as error:
         drop_output(1)
         raise StorageError(f"cannot write to stdout: {error.strerror}", hint="-o FILE writes to a file") from error
-    return WrittenRows(counted.rows, form, number_of(counted.rows, "row"))
+    return WrittenRows(rows, form, number_of(rows, "row"), counted.rows)
 
 
 class _Shown(io.RawIOBase):

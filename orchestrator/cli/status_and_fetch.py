@@ -204,8 +204,8 @@ def fetch(
             else:
                 written = write_rows(context, job, place, form, shape, view.counted)
         view.stop()
-        total = store.jobs.counts([job.id])[job.id].total if partial else written.rows
-        left = max(0, total - written.rows)
+        total = store.jobs.counts([job.id])[job.id].total if partial else written.lines
+        left = max(0, total - written.lines)
         if as_json and output is not None:
             print_json({"job": job.id, "rows": written.rows, "left": left, "file": output, "format": written.form})
         elif not as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from functools import cached_property
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from orchestrator.core.clock import now
 from orchestrator.core.errors import InputError, OrchError, UsageError
-from orchestrator.core.model import Job, JobId
+from orchestrator.core.model import Job, JobId, JobState
 from orchestrator.core.sanitize import escape_controls
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.library.messages import say
@@ -76,7 +76,22 @@ class CommandSettings:
 
     def lines(self, store: Store | StatusReader, limit: int | None = 20) -> list[JobLine]:
         """Return the newest jobs."""
-        return status.lines(store, store.jobs.newest(limit), now(), self.running_cost)
+        found = status.lines(store, store.jobs.newest(limit), now(), self.running_cost)
+        return [self._stopped(line, store.shards.of_job) for line in found]
+
+    def _stopped(self, line: JobLine, shards_of: Callable[[JobId], Sequence[Shard]]) -> JobLine:
+        """Say of a job that is under way if nothing works on it."""
+        from orchestrator.daemon.lock import running_daemon
+
+        is_under_way = line.state in (JobState.RUNNING, JobState.MERGING)
+        if not is_under_way or line.job.home != self.home.identity() or running_daemon(self.home):
+            return line
+        from orchestrator.settings.backends import OwnServer
+
+        backends = {} if (settings := self.readable) is None else settings.backends
+        sent = (ShardState.SUBMITTING, ShardState.SUBMITTED)
+        places = [backends.get(one.backend) for one in shards_of(line.job.id) if one.state in sent]
+        return replace(line, is_stopped=all(isinstance(place, OwnServer) for place in places))
 
 
 class Context(CommandSettings):
@@ -98,7 +113,10 @@ class Context(CommandSettings):
     def detail(self, job_id: JobId, problem: str | None = None) -> JobDetail:
         """Return everything about a job now. Raises UsageError if it does not exist."""
         found = status.detail(self.store, self.store.jobs.get(job_id), now(), self.running_cost, problem)
-        found = replace(found, model_names=self._model_names(found))
+        line = self._stopped(found.line, lambda _: found.shards)
+        found = replace(found, model_names=self._model_names(found), line=line)
+        if line.is_stopped and problem is None:
+            return replace(found, problem="no daemon is running, so nothing goes on: `orch up`, or `orch run` again")
         if found.line.state.is_final:
             return found
         running = [shard for shard in found.shards if shard.state is ShardState.SUBMITTED]

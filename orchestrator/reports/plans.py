@@ -24,7 +24,7 @@ def plan_lines(
 
     `problems` are current problems of backends that the plan uses.
     """
-    chances = [] if deadline is None else [Column(f"P(by {deadline.astimezone():%H:%M})")]
+    chances = [] if deadline is None else [Column(f"P(by {clock(deadline)})")]
     columns = (
         Column(""),
         Column("route"),

@@ -501,6 +501,25 @@ def test_interrupted_runs_go_on_where_they_stopped(slow: Upstream, run_orch: Orc
     assert "run the same command again" in run_orch.output(running)
     assert "orch cancel" not in run_orch.output(running), "what ran here stands still now"
     assert job_of(run_orch)["state"] == "running"
+    listed, shown = run_orch("status").stdout, run_orch("status", job_of(run_orch)["job"]).stdout
+    assert " stopped " in listed
+    assert " running " not in listed
+    assert shown.splitlines()[0].endswith("stopped")
+    assert "no daemon is running, so nothing goes on" in shown
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "xlsx"])
+def test_the_rows_that_are_counted_are_those_of_the_file(
+    letters: Path, run_orch: Orch, tmp_path: Path, form: str
+) -> None:
+    run_orch("run", str(letters))
+    for shape, rows in (("--wide", 5), ("--long", 10)):
+        file = str(tmp_path / f"{shape}.{form}")
+        told = run_orch("fetch", "letters", "-o", file, shape)
+        assert f"{rows} rows in {file}" in told.stderr
+        assert json.loads(run_orch("fetch", "letters", "-o", file, shape, "--json").stdout)["rows"] == rows
+    partly = json.loads(run_orch("fetch", "letters", "-o", file, "--wide", "--partial", "--json").stdout)
+    assert (partly["rows"], partly["left"]) == (5, 0)
 
 
 def test_a_deadline_that_passes_is_finished_late_and_said_so(

@@ -37,12 +37,16 @@ ENDINGS: Mapping[Format, str] = {
 
 
 class Written(Struct, frozen=True):
-    """A written output: `bytes` of the file (None for a SQL table), `jsonl_bytes` as JSONL."""
+    """A written output: `bytes` of the file (None for a SQL table), `jsonl_bytes` as JSONL.
+
+    `rows` are those of the file or table, `lines` the merged lines in it: a wide table has a row per document.
+    """
 
     place: str
     rows: int
     jsonl_bytes: int
     bytes: int | None
+    lines: int = 0
 
     def __str__(self) -> str:
         said = f"{number_of(self.rows, 'row')} in {self.place}"
@@ -96,9 +100,9 @@ def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes], tab
     check_format(form, str(place))
     counted = CountedLines(lines)
     with places.opened(place) as file:
-        encode(file, counted, form, job.id, schemas_of(job), table)
+        rows = encode(file, counted, form, job.id, schemas_of(job), table)
         size = file.tell()
-    return Written(str(place), counted.rows, counted.bytes, size)
+    return Written(str(place), rows, counted.bytes, size, counted.rows)
 
 
 def deliver(output: Output, job: Job, lines: Iterable[bytes], night: date) -> Written:
@@ -115,7 +119,7 @@ def deliver(output: Output, job: Job, lines: Iterable[bytes], night: date) -> Wr
     table, counted = str(output.table), CountedLines(lines)
     tasks, rows = sized(schemas_of(job), counted)
     sqltable.replace(_database(output, job), table, Layout(job.id, tasks, flat=True), job.id, rows)
-    return Written(f"table {table}", counted.rows, counted.bytes, None)
+    return Written(f"table {table}", counted.rows, counted.bytes, None, counted.rows)
 
 
 def probe(output: Output, job: Job, night: date) -> None:

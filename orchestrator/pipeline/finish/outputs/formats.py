@@ -69,26 +69,47 @@ class TableShape(msgspec.Struct, frozen=True):
 LONG = TableShape()
 
 
+class _CountedRecords:
+    """A layout that counts the table's rows as they pass: a wide one has a row per document."""
+
+    def __init__(self, layout: TableLayout) -> None:
+        self._layout = layout
+        self.columns = layout.columns
+        self.rows = 0
+
+    def records(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        for record in self._layout.records(lines):
+            self.rows += 1
+            yield record
+
+    def cells(self, record: bytes) -> list[Any]:
+        return self._layout.cells(record)
+
+
 def encode(
     file: BinaryIO, lines: Iterable[bytes], form: Format, job: str, tasks: Tasks, table: TableShape = LONG
-) -> None:
-    """Write merged lines to a file. `tasks` maps the job's tasks to the kind of their answers.
+) -> int:
+    """Write merged lines to a file; return its number of rows. `tasks` maps the job's tasks to the kind of answers.
 
     JSONL has the merged lines themselves, unless the table has a shape of its own. Raises OSError, and UsageError for
     an unknown column.
     """
+    if form == "batch" or (form == "jsonl" and not (table.wide or table.columns)):
+        counted = CountedLines(lines)
+        file.writelines(line + b"\n" for line in counted)
+        return counted.rows
+    known, rows = sized(tasks, lines) if form == "parquet" else (tasks, lines)
+    layout = _CountedRecords(table.layout(job, known, flat=form in ("csv", "xlsx")))
     match form:
-        case "jsonl" if table.wide or table.columns:
-            file.writelines(_json_lines(lines, table.layout(job, tasks, flat=False)))
-        case "jsonl" | "batch":
-            file.writelines(line + b"\n" for line in lines)
         case "csv":
-            file.writelines(csv_lines(lines, table.layout(job, tasks, flat=True), excel=table.excel))
+            file.writelines(csv_lines(rows, layout, excel=table.excel))
         case "parquet":
-            known, rows = sized(tasks, lines)
-            _write_parquet(file, rows, table.layout(job, known, flat=False))
+            _write_parquet(file, rows, layout)
         case "xlsx":
-            write_workbook(file, lines, table.layout(job, tasks, flat=True))
+            write_workbook(file, rows, layout)
+        case _:
+            file.writelines(_json_lines(rows, layout))
+    return layout.rows
 
 
 def _json_lines(lines: Iterable[bytes], layout: TableLayout) -> Iterator[bytes]:
