@@ -1,4 +1,4 @@
-"""`python -m tests.emulator --port 0 --folder DIR [--seed N] [--clock FILE]` writes {"port": N} when it listens.
+"""`python -m tests.emulator --port 0 --folder DIR [OPTION]...` writes {"port": N} when it listens.
 
 When stdin is a pipe, its end is the emulator's end: it never outlives the test that started it.
 """
@@ -19,6 +19,8 @@ import uvicorn
 
 from tests.emulator.app import App
 from tests.emulator.clock import Clock
+from tests.emulator.control import control
+from tests.emulator.errors import Refusal
 from tests.emulator.wire import Wire
 from tests.emulator.world import World
 
@@ -67,12 +69,20 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where uploads lie; it must be empty")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--clock", type=Path, help="a JSON file that says what time it is")
+    parser.add_argument("--settings", metavar="JSON", help="an object, as POST /_emulator/settings takes it")
+    parser.add_argument("--script", metavar="JSON", help="a list of faults, as POST /_emulator/script takes it")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     # A test may have more calls open than the usual soft limit of 1,024 files.
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     world = World(given.folder, Clock(given.clock), given.seed)
+    for name, told in (("settings", given.settings), ("script", given.script)):
+        try:
+            if told is not None:
+                control(world, "POST", name, {}, told.encode())
+        except Refusal as refusal:
+            parser.error(f"--{name}: {refusal.problem.message}")
     gc.freeze()
     config = config_of(world)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:

@@ -18,7 +18,7 @@ from tests.emulator.validation import v1
 from tests.emulator.world import World
 
 STAGES = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
-MODELS = ("gpt-5.4-mini", "gpt-4o-mini", "text-embedding-3-small")
+MODELS = ("gpt-5.4-mini", "gpt-5-nano", "gpt-4o-mini", "text-embedding-3-small")
 
 
 def create(world: World, call: Call) -> Reply:

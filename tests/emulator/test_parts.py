@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 import random
+import subprocess
+import sys
+import urllib.error
+import urllib.request
 from array import array
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -181,3 +186,33 @@ def test_no_minute_has_more_than_its_limit_and_what_was_full(steps: list[tuple[f
         if not limits.take({"requests": None, "tokens": 60}, {"requests": 1, "tokens": wanted}, now):
             taken += min(wanted, 60)
     assert taken <= 60 + now + 1e-6
+
+
+def test_settings_and_faults_are_given_by_flags(tmp_path: Path) -> None:
+    fault = {"do": "status", "match": {"verb": "models"}, "status": 503}
+    command = [sys.executable, "-m", "tests.emulator", "--folder", str(tmp_path / "files")]
+    told = ["--settings", '{"models": ["gpt-5-nano"]}', "--script", json.dumps([fault])]
+    with subprocess.Popen(
+        [*command, *told], cwd=FOLDER.parents[1], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        port = json.loads(process.stdout.readline())["port"]
+        asked = urllib.request.Request(f"http://127.0.0.1:{port}/v1/models", headers={"Authorization": "Bearer k"})
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(asked)
+        with urllib.request.urlopen(asked) as answer:
+            assert [one["id"] for one in json.load(answer)["data"]] == ["gpt-5-nano"]
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    ("flag", "told", "problem"),
+    [("--script", '[{"do": "nothing"}]', "unknown fault 'nothing'"), ("--settings", '{"modles": []}', "modles")],
+)
+def test_flags_that_it_does_not_know_end_it(flag: str, told: str, problem: str, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.emulator", "--folder", str(tmp_path / "files"), flag, told],
+        cwd=FOLDER.parents[1], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 2
+    assert problem in ran.stderr
