@@ -66,7 +66,7 @@ def test_a_table_has_the_shape_of_the_job_file_unless_options_say_otherwise(run_
 def test_a_limited_run_writes_a_table_in_the_shape_of_the_job_file_and_names_it(run_orch: Orch, folder: Path) -> None:
     ran = run_orch("run", "job.yaml", "--limit", "1", "-o", "one.csv", cwd=folder)
     assert ran.returncode == 0, ran.stderr
-    assert "orch: 2 rows in one.csv" in ran.stderr
+    assert "orch: 1 row in one.csv" in ran.stderr
     assert [row[0] for row in table(folder / "one.csv")] == ["document", "documents/a.txt"]
     assert not (folder / "rows.csv").exists(), "the table of all documents is not replaced"
 
