@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.dispatch.results import MAX_WAITING_BYTES, ResultFile, Writer
+from orchestrator.server.dispatch.results import MAX_WAITING_BYTES, PIECE_BYTES, Line, LongLine, ResultFile, Writer
 from orchestrator.server.dispatch.torn_result_lines import cut_torn_tail, recover
 from orchestrator.server.memory_limits import Room
 
@@ -34,7 +34,7 @@ def ids(path: Path) -> list[str | None]:
     return [row.custom_id for row in recover(path)]
 
 
-def written(rows: Sequence[tuple[ResultFile, bytes, object]]) -> Writer:
+def written(rows: Sequence[tuple[ResultFile, Line, object]]) -> Writer:
     """A writer that was given these rows and closed."""
 
     async def write() -> Writer:
@@ -45,6 +45,19 @@ def written(rows: Sequence[tuple[ResultFile, bytes, object]]) -> Writer:
         return writer
 
     return asyncio.run(write())
+
+
+def test_a_long_line_is_written_in_its_pieces_and_in_its_place(tmp_path: Path) -> None:
+    done: list[int] = []
+    file = ResultFile(tmp_path / "output.jsonl", done.extend)
+    long = b'{"custom_id": "long", "response": null, "error": {"code": "', b"x" * (2 * PIECE_BYTES), b'"}}'
+    lines: list[Line] = [line("a"), line("b"), LongLine(*long), line("c"), LongLine(*long)]
+    writer = written([(file, each, number) for number, each in enumerate(lines)])
+    file.close()
+    short = [line(name) for name in "abc"]
+    wanted = [short[0], short[1], b"".join(long), short[2], b"".join(long), b""]
+    assert (tmp_path / "output.jsonl").read_bytes() == b"\n".join(wanted)
+    assert (done, writer.waiting_bytes, file.durable) == ([0, 1, 2, 3, 4], 0, file.path.stat().st_size)
 
 
 def test_what_is_written_is_there_in_order_and_each_row_is_told_once(tmp_path: Path) -> None:

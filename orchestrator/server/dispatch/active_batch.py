@@ -385,7 +385,13 @@ class ActiveBatch(RowSource):
         return 0 if self._sent is None else self._sent.doubts(index)
 
     def _put(
-        self, index: int, kind: str, line: bytes, tokens: TokenCounts, seconds: float, place: RoomShare | None = None
+        self,
+        index: int,
+        kind: str,
+        line: results.Line,
+        tokens: TokenCounts,
+        seconds: float,
+        place: RoomShare | None = None,
     ) -> None:
         done = self.plan.done
         if not done[index]:  # one row, one outcome

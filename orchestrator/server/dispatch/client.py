@@ -5,6 +5,7 @@ Requests that are passed through use aiohttp (see docs/decisions/0007).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -21,7 +22,7 @@ from orchestrator.server.dispatch import http1
 from orchestrator.server.dispatch.payload import Payload
 from orchestrator.server.dispatch.rate_limiter import LONGEST_TEXT, Standings, read_standings
 from orchestrator.server.dispatch.retry import End
-from orchestrator.server.memory_limits import RoomShare
+from orchestrator.server.memory_limits import SMALL, RoomShare
 
 CONNECT_SECONDS = 5.0
 MAX_RETRY_AFTER = 120.0
@@ -86,10 +87,20 @@ class Client:
             return Reply(_ENDS[type(error)], detail=str(error))
         except Exception as error:  # noqa: BLE001  (whatever goes wrong here is this row's outcome)
             return Reply(End.GARBLED, detail=f"{type(error).__name__}: {error}")
-        reply = _good(path, answer) if answer.status < 300 else _unlike(answer)
+        try:
+            is_long = len(answer.body) > SMALL  # to check it takes so long that other rows go on meanwhile
+            reply = await asyncio.to_thread(_reply, path, answer) if is_long else _reply(path, answer)
+        except BaseException:
+            if answer.place is not None:
+                answer.place.give_back()
+            raise
         if answer.place is not None:
             reply = reply._replace(place=answer.place)
         return reply._replace(standings=read_standings(answer.header, now())) if self._reads_rates else reply
+
+
+def _reply(path: str, answer: http1.HttpAnswer) -> Reply:
+    return _good(path, answer) if answer.status < 300 else _unlike(answer)
 
 
 def _good(path: str, answer: http1.HttpAnswer) -> Reply:

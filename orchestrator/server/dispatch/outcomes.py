@@ -11,6 +11,7 @@ from orchestrator.core.answers import NO_TOKENS, TokenCounts
 from orchestrator.core.batch_api import MAX_LINE_BYTES, LineError
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.result_lines import answer_line, error_body, error_line
+from orchestrator.server.dispatch.results import Line
 from orchestrator.server.dispatch.retry import Action, RetryVerdict
 from orchestrator.server.dispatch.stats import Stats
 
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 INTERNAL = LineError("internal_error", "This row failed because of an internal error of the server; see its log.")
 
 
-Outcome = tuple[str, bytes, TokenCounts]
+Outcome = tuple[str, Line, TokenCounts]
 """The file for a row's result (`output` or `error`), its line without newline, and its token counts."""
 
 
@@ -27,6 +28,7 @@ def outcome_of(
     custom_id: msgspec.Raw, reply: Reply, verdict: RetryVerdict, orch: batch_api.Provenance | None, stats: Stats
 ) -> Outcome:
     """Return the outcome of a row after its last attempt, counted in its upstream's `stats`. Never raises."""
+    line: Line
     try:
         if verdict.action is Action.KEEP and reply.status < 300:
             tokens = answers.answer_tokens(reply.body) if reply.tokens is None else reply.tokens

@@ -12,6 +12,8 @@ from orchestrator.core.batch_api import ErrorObject
 from orchestrator.core.error_body import read_error
 from orchestrator.core.jsonl import single_line
 from orchestrator.server.dispatch.client import Reply
+from orchestrator.server.dispatch.results import Line, LongLine
+from orchestrator.server.memory_limits import SMALL
 from orchestrator.server.records import BatchOptions
 
 IN_DOUBT = "It was sent before and got no answer, so it may be billed all the same."
@@ -24,15 +26,16 @@ _PREFIX = os.urandom(8).hex().encode()
 _numbers = count()
 
 
-def answer_line(custom_id: msgspec.Raw | bytes, status: int, body: bytes, orch: batch_api.Provenance | None) -> bytes:
+def answer_line(custom_id: msgspec.Raw | bytes, status: int, body: bytes, orch: batch_api.Provenance | None) -> Line:
     """Return a result line around an answer's unchanged bytes; `custom_id` is JSON."""
     # In JSON, newlines occur only between tokens, so spaces can replace them.
     flat = body.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in body or b"\r" in body else body
     request_id = b"%b%08x" % (_PREFIX, next(_numbers))
-    return single_line(
-        b'{"id":"batch_req_%b","custom_id":%b,"response":{"status_code":%d,"request_id":"%b","body":%b},"error":null%b}'
-        % (request_id, custom_id, status, request_id, flat.strip(), _extension(orch))
-    )
+    head = b'{"id":"batch_req_%b","custom_id":%b,"response":{"status_code":%d,"request_id":"%b","body":' % (
+        request_id, custom_id, status, request_id,
+    )  # fmt: skip
+    pieces = head, flat.strip(), b'},"error":null%b}' % _extension(orch)
+    return LongLine(*map(single_line, pieces)) if len(body) > SMALL else single_line(b"".join(pieces))
 
 
 def error_line(custom_id: msgspec.Raw | bytes, code: str, message: str, orch: batch_api.Provenance | None) -> bytes:

@@ -25,6 +25,24 @@ RETRY_SECONDS = 1.0
 _placed_bytes = attrgetter("placed_bytes")
 
 
+class LongLine:
+    """A line without newline, in pieces that are written as they are: to join them would copy a long body."""
+
+    __slots__ = ("_size", "pieces")
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = pieces
+        self._size = sum(map(len, pieces))
+
+    def __len__(self) -> int:
+        """The bytes of the line."""
+        return self._size
+
+
+Line = bytes | LongLine
+"""A line of a result file, without newline."""
+
+
 class ResultFile:
     """One append-only file. `report` is called on the event loop with the rows that have become durable.
 
@@ -35,7 +53,7 @@ class ResultFile:
     def __init__(self, path: Path, report: Callable[[list[Any]], None]) -> None:
         self.path = path
         self.report = report
-        self.lines: list[bytes] = []
+        self.lines: list[Line] = []
         self.notes: list[Any] = []
         self.places: list[RoomShare] = []
         """The room shares of the waiting lines."""
@@ -100,7 +118,7 @@ class Writer:
         """
         return self.waiting_bytes - self._placed_bytes > MAX_WAITING_BYTES or self.problem is not None
 
-    def put(self, file: ResultFile, line: bytes, note: object, place: RoomShare | None = None) -> None:
+    def put(self, file: ResultFile, line: Line, note: object, place: RoomShare | None = None) -> None:
         """Queue one line (without newline); `file.report` gets its `note` once it is durable.
 
         `place` is the line's room share until then.
@@ -179,16 +197,14 @@ def _nothing() -> None:
     """Do nothing: the default of `on_room`."""
 
 
-def _pieces(lines: list[bytes]) -> list[bytes]:
+def _pieces(lines: list[Line]) -> list[bytes]:
     """Return lines with newlines, short ones joined: many small writes cost more than copies."""
-    if sum(map(len, lines)) <= PIECE_BYTES:
-        return [b"\n".join([*lines, b""])]
     pieces: list[bytes] = []
     short: list[bytes] = []
     size = 0
     for line in lines:
-        if len(line) > PIECE_BYTES:
-            pieces += b"\n".join([*short, b""]), line
+        if isinstance(line, LongLine) or len(line) > PIECE_BYTES:
+            pieces += b"\n".join([*short, b""]), *_parts(line)
             short, size = [b""], 0
             continue
         short.append(line)
@@ -199,7 +215,11 @@ def _pieces(lines: list[bytes]) -> list[bytes]:
     return [*pieces, b"\n".join([*short, b""])]
 
 
-def _append(file: ResultFile, lines: list[bytes]) -> tuple[int, OSError | None]:
+def _parts(line: Line) -> tuple[bytes, ...]:
+    return line.pieces if isinstance(line, LongLine) else (line,)
+
+
+def _append(file: ResultFile, lines: list[Line]) -> tuple[int, OSError | None]:
     """Write lines together, or as many as the disk accepts; return how many are durable, and the error."""
     try:
         file.append(*_pieces(lines))
@@ -210,7 +230,7 @@ def _append(file: ResultFile, lines: list[bytes]) -> tuple[int, OSError | None]:
         return len(lines), None
     for number, line in enumerate(lines):
         try:
-            file.append(line, b"\n")
+            file.append(*_parts(line), b"\n")
         except OSError as error:
             return number, error
     return len(lines), None
