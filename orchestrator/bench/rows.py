@@ -17,7 +17,7 @@ from orchestrator.core.errors import StorageError
 from orchestrator.server.dispatch import bodies
 from orchestrator.server.dispatch.active_batch import BATCH_PRIORITY
 from orchestrator.server.dispatch.client import Reply
-from orchestrator.server.dispatch.in_flight import Work
+from orchestrator.server.dispatch.in_flight import RowSource, Work
 from orchestrator.server.dispatch.inputs import Input, Unreadable
 from orchestrator.server.dispatch.plan import InputRows
 from orchestrator.server.dispatch.retry import Action, RetryVerdict
@@ -55,7 +55,7 @@ class PointWork(Work):
         self.cycle = cycle
 
 
-class PointRows:
+class PointRows(RowSource):
     """Rows of a batch file, repeated endlessly for the dispatcher; `gate` returns how many more may be sent.
 
     With a `salt`, no row finds its prompt in vLLM's cache from an earlier point or cycle. With `one_token`, answers

@@ -16,6 +16,7 @@ from orchestrator.server.dispatch.in_flight import RowSource, Work
 from orchestrator.server.dispatch.rate_limiter import RateLimiter
 from orchestrator.server.dispatch.retry import End, RetryVerdict
 from orchestrator.server.dispatch.upstreams import Upstream
+from orchestrator.server.memory_limits import SMALL
 
 TOKENS = 3_000_000
 
@@ -147,3 +148,57 @@ def test_a_batch_that_fails_at_giving_rows_keeps_no_other_from_its_turn(caplog: 
     assert asyncio.run(asyncio.wait_for(live(), 20)) is None
     assert held
     assert "Traceback" in caplog.text
+
+
+class LongRows(Rows):
+    """Rows that are read ahead, for as long as `read` is not set."""
+
+    def __init__(self, rows: int, end: Callable[[], None]) -> None:
+        super().__init__(rows, end)
+        self.reads, self.read = asyncio.Event(), asyncio.Event()
+        self.returned: list[int] = []
+        self.asked: list[int] = []
+
+    def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
+        index = next(self.rows, None)
+        return None if index is None else Work(self, index, SMALL + 1)
+
+    async def read_ahead(self, work: Work) -> None:
+        self.reads.set()
+        await self.read.wait()
+
+    def request_body(self, work: Work, upstream: Upstream) -> bytes:
+        self.asked.append(work.index)
+        return b"{}"
+
+    def give_back(self, work: Work) -> None:
+        self.returned.append(work.index)
+
+
+@pytest.mark.parametrize(
+    ("what", "asked", "returned"), [("read", [0], []), ("stopped", [], []), ("upstream leaves", [], [0])]
+)
+def test_a_long_row_is_sent_once_it_is_read_and_still_wanted(
+    what: str, asked: list[int], returned: list[int]
+) -> None:
+    async def live() -> LongRows:
+        ended = asyncio.Event()
+        made = dispatcher(0, ended.set)
+        rows = LongRows(1, ended.set)
+        made.sources.add(rows)
+        made.top_up()
+        await rows.reads.wait()
+        assert rows.asked == []
+        if what == "upstream leaves":
+            await made.leave(made.upstreams[0], 0.0)
+        else:
+            rows.is_stopping = what == "stopped"
+            rows.read.set()
+            while made.in_flight:
+                await asyncio.sleep(0)
+        assert (made.in_flight, ended.is_set()) == (0, what == "read")
+        await made.close()
+        return rows
+
+    rows = asyncio.run(asyncio.wait_for(live(), 20))
+    assert (rows.asked, rows.returned) == (asked, returned)

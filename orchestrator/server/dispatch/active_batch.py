@@ -296,10 +296,12 @@ class ActiveBatch(RowSource):
     def hold(self, reason: str) -> None:
         self._failure, self._held_until = reason, monotonic() + UNREADABLE_SECONDS
 
-    def _line(self, index: int) -> InputLine:
-        """Return a row's line. Raises StorageError if it cannot be read now, BodyError if it must not be sent."""
+    def _line(self, index: int, read: InputLine | None = None) -> InputLine:
+        """Return a row's line, or `read`. Raises StorageError if it cannot be read now, BodyError if it must not be
+        sent.
+        """
         try:
-            line = self._open_input.line(index)
+            line = read or self._open_input.line(index)
         except Unreadable as error:
             self._unreadable[index] = str(error)
             self._misses += 1
@@ -312,11 +314,17 @@ class ActiveBatch(RowSource):
             self._misses, self._failure, self._held_until = 0, None, None
         return line
 
+    async def read_ahead(self, work: Work) -> None:
+        if work.pack is None:
+            with contextlib.suppress(Exception):
+                work.line = await asyncio.to_thread(self._open_input.line, work.index)
+
     def request_body(self, work: Work, upstream: Upstream) -> Content:
         if work.pack is not None:
             body: bytes | msgspec.Raw = work.pack.body()
         else:
-            line = self._line(work.index)
+            line = self._line(work.index, work.line)
+            work.line = None
             # A slice of a line would keep the whole line in memory.
             work.custom_id, body = (line.custom_id if work.size <= SHORT_LINE else line.custom_id.copy()), line.body
         return bodies.prepare(

@@ -31,7 +31,7 @@ from orchestrator.server.dispatch.retry import (
 )
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.dispatch.verdicts import Verdicts
-from orchestrator.server.memory_limits import Room, Rooms
+from orchestrator.server.memory_limits import SMALL, Room, Rooms
 
 log = logging.getLogger(__name__)
 
@@ -267,11 +267,10 @@ class Dispatcher:
     async def _attempt(self, task: asyncio.Task[None], upstream: Upstream, work: Work) -> None:
         source = work.source
         counted = work.is_suspect and work is not self._alone
-        if work.source.is_stopping:
-            # Stopped since it was taken; its row may already have ended.
-            self._suspects_out -= counted
-            return
-        body = self._prepared(upstream, work)
+        is_wanted = not source.is_stopping  # else stopped since it was taken; its row may already have ended
+        if is_wanted and work.size > SMALL:
+            is_wanted = await self._read_ahead(task, upstream, work)
+        body = self._prepared(upstream, work) if is_wanted else None
         if body is None:
             self._suspects_out -= counted
             return
@@ -281,11 +280,8 @@ class Dispatcher:
         try:
             reply: Reply | None = await upstream.send(source.endpoint, body)
         except asyncio.CancelledError:
-            # A stopping batch takes back its rows, and a leaving upstream returns its rows. Otherwise the worker
-            # ends.
-            if not (source.is_stopping or upstream.is_leaving) or not self._enabled:
+            if not self._is_taken_back(task, upstream, work):
                 raise
-            task.uncancel()
             reply = None
         finally:
             now = upstream.clock()
@@ -312,6 +308,24 @@ class Dispatcher:
         finally:
             if reply.place is not None:
                 reply.drop()
+
+    async def _read_ahead(self, task: asyncio.Task[None], upstream: Upstream, work: Work) -> bool:
+        """Read a long row before it is sent; False if it is no longer wanted, or left to another upstream."""
+        try:
+            await work.source.read_ahead(work)
+        except asyncio.CancelledError:
+            if not self._is_taken_back(task, upstream, work):
+                raise
+            self._again(work)
+            return False
+        return not work.source.is_stopping
+
+    def _is_taken_back(self, task: asyncio.Task[None], upstream: Upstream, work: Work) -> bool:
+        """True if a cancelled task goes on: a stopping batch takes back its rows, a leaving upstream returns them."""
+        if not (work.source.is_stopping or upstream.is_leaving) or not self._enabled:
+            return False
+        task.uncancel()
+        return True
 
     def _prepared(self, upstream: Upstream, work: Work) -> RowPayload | None:
         """Return the body to send; None if the row has ended without being sent, or is retried later."""

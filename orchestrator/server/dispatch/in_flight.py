@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from orchestrator.core.batch_api import LineError
 from orchestrator.server.dispatch.client import Reply
+from orchestrator.server.dispatch.inputs import InputLine
 from orchestrator.server.dispatch.packing import Pack
 from orchestrator.server.dispatch.payload import Content
 from orchestrator.server.dispatch.rate_limiter import Ticket
@@ -29,7 +30,7 @@ class Work:
 
     `held` is the room that its body takes in memory now. `tries` counts failed attempts by fault, `failed_on` is the
     upstream of the last one, and `attempts` counts all. `size` is the bytes of its rows, `packed` every row of its
-    pack with `packed_ids`, `custom_id` its id as JSON once it was read.
+    pack with `packed_ids`, `custom_id` its id as JSON once it was read, `line` its line if that was read ahead.
 
     `upstream_seconds` is its share of the upstreams' time. `refused_at` is when it was sent the first time that the
     account was refused, `ticket` its count against an upstream's rates. `is_at_fault`: an upstream that failed it
@@ -37,8 +38,8 @@ class Work:
     """
 
     __slots__ = (
-        *("attempts", "custom_id", "failed_on", "held", "index", "is_at_fault", "pack", "packed", "packed_ids"),
-        *("refused_at", "size", "source", "ticket", "tries", "upstream_seconds"),
+        *("attempts", "custom_id", "failed_on", "held", "index", "is_at_fault", "line", "pack", "packed"),
+        *("packed_ids", "refused_at", "size", "source", "ticket", "tries", "upstream_seconds"),
     )
 
     def __init__(self, source: RowSource, index: int, size: int) -> None:
@@ -47,6 +48,7 @@ class Work:
         self.size = size
         self.held: Room | None = None
         self.custom_id: Raw | None = None
+        self.line: InputLine | None = None
         self.pack: Pack | None = None
         self.packed: tuple[int, ...] = ()
         self.packed_ids: tuple[Raw, ...] = ()
@@ -121,6 +123,10 @@ class RowSource(Protocol):
 
     def leave(self, task: asyncio.Task[None]) -> None:
         """Forget a task that was answered or cancelled."""
+
+    async def read_ahead(self, work: Work) -> None:
+        """Read a long row in a thread, so that other rows go on meanwhile; `request_body` meets what went wrong."""
+        return
 
     def request_body(self, work: Work, upstream: Upstream) -> Content:
         """Return the body to send. Raises BodyError if it must not be sent, StorageError if it cannot be read now."""
