@@ -26,8 +26,6 @@ NO_ANSWER = timedelta(minutes=10)
 """Rows rerouted from a backend that has not answered for this long are released after `LAST_CALL`."""
 BUSY_FOR = timedelta(days=7)
 """How long to wait for a backend that is full or refuses the account: people must fix both."""
-REFUSED_SHARE = 0.25
-"""The same while it answers, and refuses: as a share of the time left, since it is usually back."""
 LAST_CALL = timedelta(minutes=1)
 """Time for a silent backend to report on rows that are needed elsewhere."""
 ENOUGH = 5
@@ -77,7 +75,6 @@ class BatchLife(Struct, frozen=True):
     is when polls began to fail (None: the last one did not). `ends_from` is when its end was decided, `asked` when it
     was first requested. Times of polls are this process's own: a process that was down for days has asked nothing.
     `is_needed` says that its rows are needed elsewhere in time, `cancels` that its backend can end it while it runs.
-    `deadline` is that of its job.
     """
 
     made: datetime
@@ -89,7 +86,6 @@ class BatchLife(Struct, frozen=True):
     asked: datetime | None = None
     is_needed: bool = False
     cancels: bool = True
-    deadline: datetime | None = None
 
     @property
     def overdue(self) -> datetime:
@@ -98,8 +94,7 @@ class BatchLife(Struct, frozen=True):
 
     def unreported(self, why: str, span: timedelta, now: datetime) -> str | None:
         """Return why it is no longer awaited, if its backend has refused to report on it for so long; else None."""
-        left = timedelta() if self.deadline is None else self.deadline - now
-        if self._is_last_call(now) and span >= max(NO_ANSWER, REFUSED_SHARE * left):
+        if self._is_last_call(now) and span >= NO_ANSWER:
             return f"{why}, and its rows are needed in time"
         return f"{why} for a week" if span >= BUSY_FOR else None
 

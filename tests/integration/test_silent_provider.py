@@ -106,6 +106,27 @@ def test_rows_of_an_unreachable_batch_are_rescued_in_time_and_what_it_did_is_boo
     assert current.finished_at < current.deadline_at
 
 
+@pytest.mark.parametrize("how", ["status", "reset_before"])
+def test_rows_stay_at_a_provider_that_is_away_for_hours_while_there_is_time(desk: Desk, how: str) -> None:
+    """The other API needs minutes, so to wait loses nothing, and what the first has done is paid once."""
+    desk.backends({"azure": {"poll_seconds": 10}, "flex": {"service_tier": "default"}})
+    desk.provider.settings(turnaround_s=[2 * HOUR, 2 * HOUR])
+    job = desk.submit(plain(6), deadline="40h")
+    desk.settle(job)
+    desk.later(5 * MINUTE, job)
+    told = {"status": 503} if how == "status" else {}
+    faults = [{"do": how, "match": {"verb": verb, "flavour": "azure"}, "times": None, **told} for verb in VERBS]
+    desk.provider.script(*faults)
+    for _ in range(14 * 6):
+        desk.later(10 * MINUTE, job)
+    [shard] = desk.detail(job)["shards"]
+    assert (shard["backend"], desk.events(job, "rerouted")) == ("azure", [])
+    desk.provider.clear()
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 6)
+    assert desk.billed() == dict.fromkeys(all_are("", 6), 1)
+
+
 # --- a shell
 
 

@@ -33,9 +33,10 @@ def shard(job: str = "mine", backend: str = "openai", **facts: object) -> Shard:
 
 def cancelled(ago: timedelta, took: timedelta, **facts: object) -> Shard:
     begin = NOW - ago
+    given = {"submitted_at": begin - MINUTE, **facts}
     return shard(
-        state=ShardState.CANCELLED, submitted_at=begin - MINUTE, rerouted_at=begin, ended_at=begin + took,
-        provider_status=BatchStatus.CANCELLED, **facts,
+        state=ShardState.CANCELLED, rerouted_at=begin, ended_at=begin + took,
+        provider_status=BatchStatus.CANCELLED, **given,
     )  # fmt: skip
 
 
@@ -79,6 +80,22 @@ def test_half_of_all_cancels_take_no_longer_than_usual() -> None:
     assert observed.median_cancel([], NOW) < observed.cancel_seconds([], NOW)
     silent = shard(seen_at=NOW - timedelta(hours=2))
     assert observed.median_cancel([*seen, silent], NOW) == observed.GIVEN_UP
+
+
+def test_nobody_waits_for_a_cancel_at_a_silent_provider() -> None:
+    silent = [shard(seen_at=NOW - timedelta(hours=2))]
+    wait = observed.seconds_until_free(silent, NOW)
+    assert observed.slips(silent, NOW, wait) < 0.01 < observed.slips([], NOW, observed.seconds_until_free([], NOW))
+
+
+def test_a_batch_given_up_in_silence_says_nothing_of_cancels_and_may_have_ended() -> None:
+    began = NOW - timedelta(days=1)
+    given_up = cancelled(timedelta(hours=18), 2 * MINUTE, seen_at=NOW - timedelta(hours=23), submitted_at=began)
+    assert observed.cancel_seconds([given_up] * 20, NOW) == observed.cancel_seconds([], NOW)
+    running = shard(seen_at=NOW - timedelta(hours=23), submitted_at=began)
+    for one in (given_up, running):
+        known, unknown = (observed.turnaround(Sight("openai", seen), 100, NOW) for seen in ([one], []))
+        assert known.by(6 * 3600.0) > unknown.by(6 * 3600.0) - 0.1, "it was seen to run for an hour, not for longer"
 
 
 @pytest.mark.parametrize(

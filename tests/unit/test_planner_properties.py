@@ -29,15 +29,16 @@ from tests.unit.test_planner import NOW, batch, cost, synchronous
 HOURS = st.floats(0.05, 40.0)
 PRICES = st.sampled_from(["0.0001", "0.0005", "0.00055", "0.0008", "0.001", "0.002"])
 BATCHES = st.builds(
-    lambda each, seconds, room, cancel, behind, slips: batch(
-        "", each, seconds, room=room, cancel_seconds=cancel, behind=behind, slips=slips
+    lambda each, seconds, room, cancel, behind, slips, silent: batch(
+        "", each, seconds, room=room, cancel_seconds=cancel, behind=behind, slips=slips, silent=silent
     ),
     PRICES,
     st.sampled_from([300.0, 1800.0, 10_000.0]),
     st.sampled_from([None, None, 500, 3000]),
     st.sampled_from([60.0, 600.0]),
     st.sampled_from([0, 0, 400]),
-    st.sampled_from([0.003, 0.034, 0.2]),
+    st.sampled_from([0.003, 0.034, 0.2, 0.45]),
+    st.sampled_from([0.0, 0.0, 0.0, 1200.0, 20_000.0]),
 )
 SYNC_OPTIONS = st.builds(
     lambda each, rate, spread, location, ahead, hazard, steps, prices: replace(

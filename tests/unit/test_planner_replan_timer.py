@@ -65,6 +65,21 @@ def test_rows_move_to_a_cheaper_idle_route(held: tuple[tuple[str, int], ...], pr
     assert decision.chance >= 0.99
 
 
+@pytest.mark.parametrize("slips", [0.1, 0.2, 0.45, 0.8])
+@pytest.mark.parametrize("ends", [0.7, 0.85, 0.95])
+def test_a_batch_that_ends_more_often_than_a_cancel_does_is_not_cancelled(slips: float, ends: float) -> None:
+    """Cancels may take for ever here, so to cancel at once makes no row surer; most batches end in an hour."""
+    seen = [
+        SeenBatch(NOW - timedelta(days=day), HOUR if day % 100 < 100 * ends else 90 * HOUR, True, 1000)
+        for day in range(1, 101)
+    ]
+    option = batch(turnaround=turnaround(seen, rows=1000, at=NOW), slips=slips)
+    alone = done_by([BatchShare(option, 2000)], 38 * HOUR)
+    decision = replan(Open(running=running(2000)), [option, REALTIME], Terms(at(38), margin=0.0), NOW)
+    assert decision.chance >= alone - 0.01
+    assert not decision.cancel
+
+
 def test_what_is_done_already_gives_more_time() -> None:
     def rerouted(rows: int) -> float:
         polls = (minutes / 60 for minutes in range(0, 240))

@@ -103,7 +103,6 @@ def life_of(job: Job, shard: Shard, handle: BackendHandle, watched: PolledShard,
         asked=watched.phase(RunPhase).asked_at,
         is_needed=shard.rerouted_at is not None and may_leave,
         cancels=handle.profile.cancels,
-        deadline=job.deadline_at,
     )
 
 

@@ -59,8 +59,14 @@ class BatchShare(Struct, frozen=True):
         Batches of one night are fully correlated, so all are done when one is. Rows beyond the quota go in
         consecutive waves, each as slow as the first.
         """
-        run_time = min((seconds + self.age) / self.waves, self.option.window)
-        return self.option.turnaround.by(run_time, self.age) * self.answers(seconds)
+        return self._wave_by(self.waves, seconds)
+
+    def _wave_by(self, wave: int, seconds: float) -> float:
+        """Return P(this wave is done and its results known within `seconds` from now)."""
+        run_time = min((seconds + self.age) / wave, self.option.window)
+        # It may have ended since its provider last answered, so all that is known is that it ran until then.
+        ran = max(0.0, self.age - self.option.silent)
+        return self.option.turnaround.by(run_time, ran) * self.answers(seconds)
 
     def unfinished(self, seconds: float) -> float:
         """Return the expected share of rows that remain if the batches are cancelled `seconds` from now."""
@@ -72,8 +78,7 @@ class BatchShare(Struct, frozen=True):
         left, unfinished = self.rows, 0.0
         for wave in range(1, waves + 1):
             rows = min(left, option.room or left)
-            run_time = min((seconds + self.age) / wave, option.window)
-            unfinished += rows * (1.0 - option.turnaround.by(run_time, self.age))
+            unfinished += rows * (1.0 - self._wave_by(wave, seconds))
             left -= rows
         return unfinished / self.rows * (1.0 - done_share)
 

@@ -87,11 +87,18 @@ def _observed_batches(shards: Sequence[Shard], now: datetime) -> Iterator[SeenBa
             and shard.rerouted_at is None
             and shard.provider_status == BatchStatus.COMPLETED
         )
-        seconds = ((shard.ended_at or now) - shard.submitted_at).total_seconds()
+        known_until = _silent_since(shard, now) or shard.ended_at or now
+        seconds = (known_until - shard.submitted_at).total_seconds()
         if completed and shard.took_seconds is not None:
             # If orch did not poll for hours, the provider's own time counts.
             seconds = min(seconds, shard.took_seconds + SILENT_AFTER)
         yield SeenBatch(shard.submitted_at, max(1.0, seconds), completed, shard.rows)
+
+
+def _silent_since(shard: Shard, now: datetime) -> datetime | None:
+    """Return when a batch was last reported on, if its provider has been silent since; it may have ended."""
+    until = shard.ended_at or now
+    return shard.seen_at if shard.seen_at and (until - shard.seen_at).total_seconds() >= SILENT_AFTER else None
 
 
 def seconds_until_free(shards: Sequence[Shard], now: datetime) -> float:
@@ -113,6 +120,8 @@ def median_cancel(shards: Sequence[Shard], now: datetime) -> float:
 
 def slips(shards: Sequence[Shard], now: datetime, seconds: float) -> float:
     """Return P(a cancel takes far longer than `seconds`)."""
+    if silence(shards, now):
+        return SLIPS  # orch does not wait for a cancel there, so the lengths of cancels do not matter
     seen = _cancel_waits(shards)
     return (
         SLIPS
@@ -124,12 +133,14 @@ def slips(shards: Sequence[Shard], now: datetime, seconds: float) -> float:
 def _cancel_waits(shards: Sequence[Shard]) -> list[Wait]:
     """Return the lengths of observed cancels: the longest of each hour, because those of an hour are correlated.
 
-    A batch that completed before its cancel does not count.
+    Neither batches that completed before their cancel count, nor batches given up at a silent provider.
     """
     by_hour: dict[datetime, Wait] = {}
     for shard in shards:
         over = shard.collected_at or shard.ended_at
         if shard.rerouted_at is None or over is None or shard.provider_status == BatchStatus.COMPLETED:
+            continue
+        if _silent_since(shard, over) is not None:
             continue
         wait = Wait(shard.rerouted_at, (over - shard.rerouted_at).total_seconds())
         hour = shard.rerouted_at.replace(minute=0, second=0, microsecond=0)

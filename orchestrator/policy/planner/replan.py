@@ -195,8 +195,13 @@ def _choose(job: Open, board: _Board, now: datetime) -> Chosen | None:
     all_cancelled = board.best_of_all(_position(job, board, running, len(running), now))
     if all_cancelled is None:
         return waiting
-    likelier = board.terms.late_cost is None and all_cancelled.chance > waiting.chance + MIN_CHANCE_GAIN
-    return all_cancelled if is_due or all_cancelled.holds or likelier else waiting
+    if is_due:
+        return all_cancelled
+    if board.terms.late_cost is not None:
+        return all_cancelled if all_cancelled.value < waiting.value else waiting
+    # A plan that has cancelled holds however long cancels may take, so it can be far less likely than waiting.
+    gain = board.terms.target - 1.0 if all_cancelled.holds else MIN_CHANCE_GAIN
+    return all_cancelled if all_cancelled.chance > waiting.chance + gain else waiting
 
 
 def _surplus_to_batches(position: Position, board: _Board, found: Chosen | None) -> Chosen | None:
