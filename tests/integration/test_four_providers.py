@@ -48,7 +48,11 @@ def test_a_job_over_four_providers_ends_in_one_night_though_one_of_them_dies(
     )
 
     def is_over() -> bool:
-        desk.later(2 * MINUTE, job)
+        # The rows leave minutes before the deadline, and the other API answers by this machine's clock.
+        is_at_work = any(shard["backend"] == "flex" for shard in desk.detail(job)["shards"])
+        assert job.deadline_at is not None
+        is_far = (job.deadline_at - desk.provider.clock.now()).total_seconds() > HOUR / 2
+        desk.later(1.0 if is_at_work else 2 * MINUTE if is_far else MINUTE / 2, job)
         return desk.is_over(job)
 
     wait_until(is_over, 300)
