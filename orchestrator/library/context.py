@@ -94,6 +94,9 @@ class CommandSettings:
         return replace(line, is_stopped=all(isinstance(place, OwnServer) for place in places))
 
 
+STOPPED = "no daemon is running, so nothing goes on: `orch up`, or `orch run` again"
+
+
 class Context(CommandSettings):
     """Settings, home and store of one command."""
 
@@ -115,13 +118,11 @@ class Context(CommandSettings):
         found = status.detail(self.store, self.store.jobs.get(job_id), now(), self.running_cost, problem)
         line = self._stopped(found.line, lambda _: found.shards)
         found = replace(found, model_names=self._model_names(found), line=line)
-        if line.is_stopped and problem is None:
-            return replace(found, problem="no daemon is running, so nothing goes on: `orch up`, or `orch run` again")
         if found.line.state.is_final:
             return found
         running = [shard for shard in found.shards if shard.state is ShardState.SUBMITTED]
-        if found.problem is None and not running:
-            return replace(found, problem=self._obstacle(found))
+        if found.problem is None and (line.is_stopped or not running):
+            return replace(found, problem=self._obstacle(found) or (STOPPED if line.is_stopped else None))
         if problem or not running:
             return found
         health = self._health_of(running)

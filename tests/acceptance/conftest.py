@@ -56,7 +56,7 @@ def running(name: str, folders: pytest.TempPathFactory) -> Iterator[EngineInTest
     launch = vllm_launch(engine, model, served_name=name)
     log = folders.mktemp("engine") / "vllm.log"
     with VllmProcess(launch, log=log, ready_timeout=280) as process:
-        yield EngineInTest(process.base_url, process.model)
+        yield EngineInTest(process.base_url, name)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

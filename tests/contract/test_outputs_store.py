@@ -117,7 +117,7 @@ BEFORE: list[tuple[str, dict[str, Any]]] = [
     ),
     (
         "INSERT INTO nights (schedule_id, night, due_at, state, reason, job_id, created_at)"
-        " VALUES ('s-1', '2026-11-20', 1, 'done', 'so it was', 'a-1', 1)",
+        " VALUES ('s-1', '2026-11-20', 1795212000000000, 'done', 'so it was', 'a-1', 1)",
         {},
     ),
     ("INSERT INTO alerts (key, at, kind, job_id, message, action) VALUES ('k', 1, 'budget', 'a-1', 'm', 'a')", {}),

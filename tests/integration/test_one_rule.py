@@ -55,7 +55,7 @@ CASES: dict[str, Case] = {
     "an-output-that-may-be-overwritten": ({**CLOUD, "output": {"path": "out.jsonl"}}, written, ["--force"], 0),
     "after-a-job-that-is-not-there": ({**CLOUD, "after": "nobody"}, nothing, [], 2),
     "unfinished": ({**CLOUD, "deadline": "30h"}, submitted, [], 0),
-    "unfinished-with-a-budget-that-is-less-now": ({**CLOUD, "budget": 5}, submitted, ["--budget", "0.000001"], 0),
+    "unfinished-with-a-budget-that-is-less-now": ({**CLOUD, "budget": 5}, submitted, ["--budget", "0.000001"], 3),
 }
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from orchestrator.core.model import Job
-from orchestrator.core.schedules import Night
+from orchestrator.core.schedules import Night, NightState
 from orchestrator.store import Store
 from tests.emulator.answers import CHAT, Body, read
 from tests.emulator.client import Emulator
@@ -188,7 +188,7 @@ class Fortnight:
 
     def _ended(self, night: date) -> bool:
         record = self._record(night)
-        return record is not None and record.state.is_final
+        return record is not None and record.state not in (NightState.DUE, NightState.RUNNING)
 
     def _record(self, night: date) -> Night | None:
         [schedule] = self.store.schedules.all()

@@ -30,7 +30,7 @@ class Work:
 
     `held` is the room that its body takes in memory now. `tries` counts failed attempts by fault, `failed_on` is the
     upstream of the last one, and `attempts` counts all. `size` is the bytes of its rows, `packed` every row of its
-    pack with `packed_ids`, `custom_id` its id as JSON once it was read, `line` its line if that was read ahead.
+    pack with `packed_ids`. `custom_id` is its id as JSON once it was read, `line` its line if that was read ahead.
 
     `upstream_seconds` is its share of the upstreams' time. `refused_at` is when it was sent the first time that the
     account was refused, `ticket` its count against an upstream's rates. `is_at_fault`: an upstream that failed it

@@ -35,7 +35,7 @@ class LongLine:
         self._size = sum(map(len, pieces))
 
     def __len__(self) -> int:
-        """The bytes of the line."""
+        """Return the bytes of the line."""
         return self._size
 
 
