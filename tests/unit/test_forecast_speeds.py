@@ -424,3 +424,55 @@ def test_a_stated_rate_outlasts_a_night_and_a_guess_does_not() -> None:
 def test_many_nights_outweigh_what_was_stated(rate: float, source: str) -> None:
     many = learn(nights(lambda days, hour: 2.0, 20, hours=1.0), NIGHT)
     assert pace(many, Assumed(rate, 0.2, source), now=NIGHT).rate == pytest.approx(2.0, rel=0.05)
+
+
+# --- warm-ups
+
+
+def warms(days: int, hour: float) -> float:
+    """A quarter of the speed for half an hour."""
+    return 1.0 if hour < 0.5 else 4.0
+
+
+@pytest.mark.parametrize("count", [1, 3, 12])
+def test_an_engine_that_warms_up_is_not_taken_as_slow_in_its_first_minutes(count: int) -> None:
+    learned = learn(nights(warms, count), NIGHT)
+    before = pace(learned, UNKNOWN, now=NIGHT, start=60.0)
+    assert before.rate == pytest.approx(4.0, rel=0.1)
+    full = 4.0 * (3 * HOUR - 60.0) - 3.0 * HOUR / 2
+    assert rows_within(before, 3 * HOUR) == pytest.approx(full, rel=0.1)
+    begun = night(lambda hour: warms(0, hour), 0, 0.25)
+    now = begun[-1].end
+    tonight = pace(learned, UNKNOWN, today=begun, now=now)
+    assert tonight.rate > 2.0
+    assert tonight.start == pytest.approx(0.75 * 15 * MINUTE, rel=0.4), "the rest of the warm-up is still to come"
+    warm = night(lambda hour: warms(0, hour), 0, 2.0)
+    assert pace(learned, UNKNOWN, today=warm, now=warm[-1].end).start == 0.0
+
+
+def test_one_that_is_slow_all_night_is_slow_and_does_not_warm_up() -> None:
+    learned = learn(nights(warms, 8), NIGHT)
+    slow = night(lambda _: 1.0, 0, 1.5)
+    tonight = pace(learned, UNKNOWN, today=slow, now=slow[-1].end)
+    assert (tonight.rate, tonight.start) == (pytest.approx(1.0, rel=0.1), 0.0)
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        lambda days, _: 4.0,
+        lambda days, hour: 4.0 if days % 3 else warms(days, hour),
+        lambda days, hour: 4.0 if hour < 4 else 1.0,
+        lambda days, hour: 0.0 if hour < 0.5 else 4.0,
+    ],
+    ids=["even", "slow at first on one night of three", "slow at last", "it stands still at first"],
+)
+def test_an_engine_is_not_said_to_warm_up_for_nothing(rate: Rate) -> None:
+    assert usual(nights(rate, 12)).start == 0.0
+
+
+def test_nights_that_end_in_the_warm_up_do_not_unlearn_it() -> None:
+    stints = [
+        one for days in range(12, 0, -1) for one in night(lambda hour: warms(0, hour), days, 6 if days > 9 else 0.2)
+    ]
+    assert usual(stints).start > 10 * MINUTE

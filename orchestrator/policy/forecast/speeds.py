@@ -28,6 +28,7 @@ from orchestrator.policy.forecast.observed_nights import (
     quantile,
 )
 from orchestrator.policy.forecast.paces import ASSUMED_OUTAGE, LEAST_SPREAD, Pace
+from orchestrator.policy.forecast.warm_ups import WarmUp, age, warm_up
 from orchestrator.policy.forecast.words import source
 
 ENOUGH_NIGHTS = 10
@@ -95,6 +96,7 @@ class Speeds(Struct, frozen=True):
     ended_outages: float = 1.0
     alike: float = 1.0
     counted: bool = False
+    warm_up: WarmUp = WarmUp()
 
     @property
     def hazard(self) -> float:
@@ -136,6 +138,8 @@ def learn(stints: Sequence[Stint], now: datetime) -> Speeds:
             nights[night_of(one.begin)].append(one)
     dates = sorted(nights, reverse=True)
     past = [in_windows(nights[night]) for night in dates]
+    warms = warm_up(past)
+    past = [warms.at_usual_rate(windows) for windows in past]
     hours = _hourly_profile(past)
     nights_seen = [NightSeen.of(stints_of, hours) for stints_of in past]
     idle_weights = [_idle_weight((night_of(now) - date).days - 1 - newer) for newer, date in enumerate(dates)]
@@ -150,7 +154,7 @@ def learn(stints: Sequence[Stint], now: datetime) -> Speeds:
     unfaded = sum(_night_weight(one, newer) for newer, one in enumerate(running))
     speeds = Speeds(
         tuple(rates), {night: mean_rate(stints) for night, stints in nights.items()}, unfaded, hours, _drift(running),
-        alike=alike, counted=counted,
+        alike=alike, counted=counted, warm_up=warms,
     )  # fmt: skip
     is_bad = iter(bad)
     for newer, night in enumerate(nights_seen):
@@ -186,6 +190,8 @@ def pace(
     """
     a_row = tokens if speeds.counted and tokens > 0 else 1.0
     tonight = in_common_unit([one for one in today if one.seconds > 0], a_row, counted=speeds.counted)
+    start += speeds.warm_up.lost_seconds(age(tonight, now))
+    tonight = speeds.warm_up.at_usual_rate(tonight)
     if tonight:
         speeds = _add_outages(speeds, NightSeen.of(in_windows(tonight), speeds.hours), 1.0)
     usual = _prior_pace(speeds, assumed, now, a_row, ahead, start)
