@@ -1,4 +1,4 @@
-"""How much slower an engine is in the first minutes of its work: learned from earlier nights."""
+"""The warm-up of an engine: how much slower it is in the first minutes of its work, learned from earlier nights."""
 
 from __future__ import annotations
 
