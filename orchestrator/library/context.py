@@ -77,21 +77,22 @@ class CommandSettings:
     def lines(self, store: Store | StatusReader, limit: int | None = 20) -> list[JobLine]:
         """Return the newest jobs."""
         found = status.lines(store, store.jobs.newest(limit), now(), self.running_cost)
-        return [self._stopped(line, store.shards.of_job) for line in found]
+        stopped = self._stopped(found, store.shards.of_job)
+        return [replace(line, is_stopped=line.job.id in stopped) for line in found]
 
-    def _stopped(self, line: JobLine, shards_of: Callable[[JobId], Sequence[Shard]]) -> JobLine:
-        """Say of a job that is under way if nothing works on it."""
+    def _stopped(self, lines: Sequence[JobLine], shards_of: Callable[[JobId], Sequence[Shard]]) -> set[JobId]:
+        """Return the jobs of this home that are under way though nothing works on them."""
         from orchestrator.daemon.lock import running_daemon
 
-        is_under_way = line.state in (JobState.RUNNING, JobState.MERGING)
-        if not is_under_way or line.job.home != self.home.identity() or running_daemon(self.home):
-            return line
+        states, home = (JobState.RUNNING, JobState.MERGING), self.home.identity()
+        under_way = [line.job.id for line in lines if line.state in states and line.job.home == home]
+        if not under_way or running_daemon(self.home):
+            return set()
         from orchestrator.settings.backends import OwnServer
 
-        backends = {} if (settings := self.readable) is None else settings.backends
-        sent = (ShardState.SUBMITTING, ShardState.SUBMITTED)
-        places = [backends.get(one.backend) for one in shards_of(line.job.id) if one.state in sent]
-        return replace(line, is_stopped=all(isinstance(place, OwnServer) for place in places))
+        settings, sent = self.readable, (ShardState.SUBMITTING, ShardState.SUBMITTED)
+        own = {name for name, one in (settings.backends if settings else {}).items() if isinstance(one, OwnServer)}
+        return {job for job in under_way if all(one.backend in own for one in shards_of(job) if one.state in sent)}
 
 
 STOPPED = "no daemon is running, so nothing goes on: `orch up`, or `orch run` again"
@@ -116,7 +117,7 @@ class Context(CommandSettings):
     def detail(self, job_id: JobId, problem: str | None = None) -> JobDetail:
         """Return everything about a job now. Raises UsageError if it does not exist."""
         found = status.detail(self.store, self.store.jobs.get(job_id), now(), self.running_cost, problem)
-        line = self._stopped(found.line, lambda _: found.shards)
+        line = replace(found.line, is_stopped=bool(self._stopped([found.line], lambda _: found.shards)))
         found = replace(found, model_names=self._model_names(found), line=line)
         if found.line.state.is_final:
             return found

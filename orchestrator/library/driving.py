@@ -150,8 +150,9 @@ def _removed(context: Context, job: Job) -> str | None:
     """Return why the daemon cannot end a job whose backends have all left orch.toml; None if it may."""
     shards = [one for one in context.store.shards.of_job(job.id) if not one.state.is_final]
     known = {} if context.readable is None else context.readable.backends
-    is_removed = all(one.state in AT_BACKEND and one.held_code is HoldCode.REMOVED for one in shards)
-    is_removed = is_removed and not any(one.backend in known for one in shards)
+    is_removed = all(
+        one.state in AT_BACKEND and one.held_code is HoldCode.REMOVED and one.backend not in known for one in shards
+    )
     return shards[0].held if shards and is_removed else None
 
 

@@ -30,7 +30,7 @@ from orchestrator.pipeline import disk, predecessors, succession
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.build import builder, reuse
 from orchestrator.pipeline.build.build_report import BuildReport
-from orchestrator.pipeline.build.terms import NewTerms, refusal, refused_plan
+from orchestrator.pipeline.build.terms import SEE_THE_PLAN, NewTerms, refusal, refused_plan, what_would_hold
 from orchestrator.pipeline.finish import delivery, outputs
 from orchestrator.pipeline.finish.delivery import OVERWRITE
 from orchestrator.pipeline.plan import canary
@@ -350,11 +350,11 @@ def _fitting(planning: Planning) -> Plan | None:
 
 def _cure(planning: Planning, plan: Plan) -> str:
     """Return what would hold, or else the objections if every backend has one."""
-    if nearest := " or ".join(f"{option} {value}" for option, value in plan.verdict.nearest()):
-        return f"what would hold: {nearest}"
+    if (told := what_would_hold(plan)) is not None:
+        return told
     if all(one.objection is not None for one in planning.options):
         return "\n  ".join(f"{one.backend}: {one.objection}" for one in planning.options)
-    return "`orch plan` shows every route in detail"
+    return SEE_THE_PLAN
 
 
 def new_terms(job: Job, wanted: Job, options: Options) -> NewTerms:

@@ -20,6 +20,8 @@ from orchestrator.policy.planner import Plan
 from orchestrator.settings.config import Config
 from orchestrator.store import Store
 
+SEE_THE_PLAN = "`orch plan` shows every route in detail"
+
 
 class NewTerms(Struct, frozen=True):
     """Terms that differ from those of a job; None leaves one as it is."""
@@ -73,6 +75,12 @@ class NewTerms(Struct, frozen=True):
             store.jobs.note(self.job.id, EventKind.REVISED, f"{self.words}{by}", now)
 
 
+def what_would_hold(plan: Plan) -> str | None:
+    """Return the nearest terms that would hold, in words; None without any."""
+    nearest = " or ".join(f"{option} {value}" for option, value in plan.verdict.nearest())
+    return f"what would hold: {nearest}" if nearest else None
+
+
 def refused_plan(store: Store, config: Config, terms: NewTerms, now: Callable[[], datetime]) -> Plan | None:
     """Return the plan of the open rows if tighter terms cannot hold, as for a new job; None if they may."""
     if not terms.are_tighter:
@@ -91,9 +99,7 @@ def refused_plan(store: Store, config: Config, terms: NewTerms, now: Callable[[]
 
 def refusal(terms: NewTerms, plan: Plan) -> RefusedError:
     """Return the error for terms that cannot hold."""
-    nearest = " or ".join(f"{option} {value}" for option, value in plan.verdict.nearest())
-    cure = f"what would hold: {nearest}" if nearest else "`orch plan` shows every route in detail"
-    id_ = terms.job.id
+    cure, id_ = what_would_hold(plan) or SEE_THE_PLAN, terms.job.id
     return RefusedError(
         f"{plan.verdict.reason}; job {id_} of this file is unfinished and keeps its terms",
         hint=f"{cure}; or `orch cancel {id_}`",

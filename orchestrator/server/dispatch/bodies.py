@@ -77,9 +77,7 @@ def prepare(
     `service_tier` of a row without one. Validation has already refused `stream`. Raises only BodyError, if the body
     is not a JSON object or asks for a form of output that it would not get.
     """
-    sent: Content = body if isinstance(body, bytes) else memoryview(body)
-    if len(sent) <= SMALL and not isinstance(sent, bytes):
-        sent = bytes(sent)
+    sent: Content = bytes(body) if len(body) <= SMALL else memoryview(body)
     constrained = vllm and endpoint in CONSTRAINED
     if not vllm or endpoint not in PRIORITISED:
         priority = None
