@@ -84,15 +84,19 @@ class CommandSettings:
         """Return the jobs of this home that are under way though nothing works on them."""
         from orchestrator.daemon.lock import running_daemon
 
-        states, home = (JobState.RUNNING, JobState.MERGING), self.home.identity()
-        under_way = [line.job.id for line in lines if line.state in states and line.job.home == home]
-        if not under_way or running_daemon(self.home):
+        jobs = [line.job for line in lines if line.state in (JobState.RUNNING, JobState.MERGING)]
+        if not jobs or running_daemon(self.home):
             return set()
         from orchestrator.settings.backends import OwnServer
 
         settings, sent = self.readable, (ShardState.SUBMITTING, ShardState.SUBMITTED)
         own = {name for name, one in (settings.backends if settings else {}).items() if isinstance(one, OwnServer)}
-        return {job for job in under_way if all(one.backend in own for one in shards_of(job) if one.state in sent)}
+        return {
+            job.id
+            for job in jobs
+            if job.home == self.home.identity()
+            and all(one.backend in own for one in shards_of(job.id) if one.state in sent)
+        }
 
 
 STOPPED = "no daemon is running, so nothing goes on: `orch up`, or `orch run` again"
