@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.support.cli import Orch
 from tests.support.clock import HeldClock
-from tests.support.databases import MigratedDatabases, new_sqlite, postgres_template
+from tests.support.databases import MigratedDatabases, new_sqlite, postgres_template, share_statements
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.process import Upstream, upstreams
 from tests.support.sparing import spare_the_disk
@@ -35,6 +35,7 @@ settings.register_profile(
 settings.load_profile("orch")
 
 spare_the_disk()
+share_statements()
 
 # A shell that starts us in the background has us ignore Ctrl-C, and our programs would do as we do.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -8,16 +8,41 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import LiteralString, Self
+from typing import Any, LiteralString, Self
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import make_url
+from sqlalchemy import Engine, make_url
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.util import LRUCache
 
 from orchestrator.store import Store
 from tests.support.postgres import PostgresServer
+
+
+def share_statements() -> None:
+    """Let every engine use the statements that any of its kind of database compiled.
+
+    A test's own engine would begin with none. A statement takes a millisecond or two to compile, and a hosted job
+    runs some hundred different ones.
+    """
+    for dialect in (SQLiteDialect_pysqlite, PGDialect_psycopg):
+        options = {"compiled_cache": LRUCache(1000)}
+        # A compiled statement is found by its dialect, of which each engine has one: here they are one.
+        patches: dict[str, Any] = {
+            "__eq__": lambda one, other: type(one) is type(other),
+            "__hash__": lambda one: hash(type(one)),
+            "engine_created": staticmethod(partial(_with_options, options)),
+        }
+        for name, patch in patches.items():
+            setattr(dialect, name, patch)
+
+
+def _with_options(options: dict[str, Any], engine: Engine) -> None:
+    engine.update_execution_options(**options)
 
 
 def new_sqlite(path: Path) -> str:
