@@ -17,7 +17,7 @@ from orchestrator.bench.sample import Sample
 from orchestrator.bench.target import BenchTarget
 from orchestrator.core.errors import BackendError, InputError
 from orchestrator.core.extras import install_line
-from orchestrator.server.dispatch.bodies import BYTES_PER_TOKEN
+from orchestrator.server.dispatch.body_changes import BYTES_PER_TOKEN
 from orchestrator.server.dispatch.plan import InputRows, make_plan
 from orchestrator.server.dispatch.upstreams import Upstream
 

@@ -14,7 +14,7 @@ import msgspec
 from orchestrator.core.answers import NO_TOKENS, TokenCounts, answer_tokens
 from orchestrator.core.batch_api import JSON_ERRORS, LineError
 from orchestrator.core.errors import StorageError
-from orchestrator.server.dispatch import bodies
+from orchestrator.server.dispatch import body_changes
 from orchestrator.server.dispatch.active_batch import BATCH_PRIORITY
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.in_flight import RowSource, Work
@@ -79,7 +79,7 @@ class PointRows(RowSource):
         self._plan = plan
         self._upstreams = upstreams
         self._salt = salt
-        self._one_token = one_token and endpoint in bodies.CONSTRAINED
+        self._one_token = one_token and endpoint in body_changes.CONSTRAINED
         self._cycle = 0
         self._queues = UpstreamQueues(plan, upstreams)
         self._again: deque[Work] = deque()
@@ -136,7 +136,7 @@ class PointRows(RowSource):
 
     def tokens(self, work: Work) -> int:
         """Estimate the tokens that a request counts against a limit."""
-        return work.size // bodies.BYTES_PER_TOKEN
+        return work.size // body_changes.BYTES_PER_TOKEN
 
     def leaves(self, work: Work) -> None:
         """Do nothing: a point books nothing."""
@@ -160,7 +160,7 @@ class PointRows(RowSource):
         except Unreadable as error:
             raise StorageError(f"the rows of this bench cannot be read: {error}") from error
         body = bytes(
-            bodies.prepare(
+            body_changes.prepare(
                 line.body,
                 endpoint=self.endpoint,
                 vllm=upstream.is_vllm,
@@ -170,7 +170,7 @@ class PointRows(RowSource):
         )
         if self._one_token:
             body = _limited(body)
-        if upstream.is_vllm and self.endpoint in bodies.CONSTRAINED:
+        if upstream.is_vllm and self.endpoint in body_changes.CONSTRAINED:
             salt = f"{self._salt}-{work.cycle}".encode()
             body = body.replace(b"{", b'{"cache_salt":"%s",' % salt, 1)
         return body

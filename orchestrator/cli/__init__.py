@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from orchestrator.cli import failures
+from orchestrator.cli import failed_commands
 from orchestrator.cli.terminal import make_output_safe, safe_output
 from orchestrator.core import permissions
 from orchestrator.core.errors import OrchError, StorageError, UsageError
@@ -101,7 +101,7 @@ class _Lazy(click.Group):
             drop_output(1, 2)
             return 0
         except KeyboardInterrupt:
-            raise failures.CommandInterrupted("stopped") from None
+            raise failed_commands.CommandInterrupted("stopped") from None
         return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -138,16 +138,16 @@ def main(argv: list[str] | None = None) -> None:
 def run(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     words = sys.argv[1:] if argv is None else argv
-    as_json = failures.wants_json(words)
+    as_json = failed_commands.wants_json(words)
     with safe_output():
         try:
             result: Any = root.main(argv, prog_name="orch", standalone_mode=False)
         except click.ClickException as error:
-            return failures.misused(error, words, as_json=as_json)
+            return failed_commands.misused(error, words, as_json=as_json)
         except OrchError as error:
-            return failures.failed(error, words, as_json=as_json)
-        except failures.CommandInterrupted as error:
-            return failures.interrupted(error, as_json=as_json)
+            return failed_commands.failed(error, words, as_json=as_json)
+        except failed_commands.CommandInterrupted as error:
+            return failed_commands.interrupted(error, as_json=as_json)
         except OSError as error:
             return unusable(error, as_json=as_json)
         return result if isinstance(result, int) else 0
@@ -165,7 +165,7 @@ def unusable(error: OSError, *, as_json: bool) -> int:
         logging.getLogger(__name__).error("a command ended", exc_info=error)
     told = StorageError(f"{name}{error.strerror or error}")
     with suppress(OSError):  # stderr itself may be broken
-        failures.failed(told, as_json=as_json)
+        failed_commands.failed(told, as_json=as_json)
     return told.exit_code
 
 

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from orchestrator.cli import failures, main
+from orchestrator.cli import failed_commands, main
 
 
 def run_as_module() -> None:
@@ -11,13 +11,13 @@ def run_as_module() -> None:
     try:
         main()
     except SystemExit as ended:
-        if ended.code != failures.INTERRUPTED:
+        if ended.code != failed_commands.INTERRUPTED:
             raise
         # After a signal inside `exec` of a string (dataclasses use it), `python -m` would also kill itself with
         # SIGINT.
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(failures.INTERRUPTED)
+        os._exit(failed_commands.INTERRUPTED)
 
 
 if __name__ == "__main__":

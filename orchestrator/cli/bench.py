@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from orchestrator.cli.console_progress import LiveProgress, progress
-from orchestrator.cli.failures import CommandInterrupted
+from orchestrator.cli.failed_commands import CommandInterrupted
 from orchestrator.cli.options import FILE
 from orchestrator.cli.output import json_option, print_json, quiet_option
 from orchestrator.core.clock import now

@@ -19,9 +19,10 @@ from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quie
 from orchestrator.cli.plan import exit_code, notes
 from orchestrator.cli.rows import form_of, may_overwrite, place_of, require_own, table_for, write_rows
 from orchestrator.core.clock import now
-from orchestrator.core.counts import FailOn, number_of
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import OutputError, OutputFault, UsageError
 from orchestrator.core.events import EventKind
+from orchestrator.core.fail_on import FailOn
 from orchestrator.core.model import REPAY, Job, RequestState
 from orchestrator.core.sanitize import one_line
 from orchestrator.daemon import manual_actions
@@ -34,7 +35,8 @@ from orchestrator.pipeline.build.intake import How, Intake, Options, draft
 from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.build.rehearsal import rehearse
 from orchestrator.pipeline.finish import outputs
-from orchestrator.pipeline.finish.delivery import OVERWRITE, output_of, writing
+from orchestrator.pipeline.finish.delivery import OVERWRITE, output_of
+from orchestrator.pipeline.finish.own_files import writing
 from orchestrator.reports import status
 from orchestrator.reports.plans import plan_json, plan_lines
 from orchestrator.settings.job_spec import format_of

@@ -37,7 +37,7 @@ def mcp(budget: Decimal) -> int:
 
 def _with_errors(tool: Callable[..., dict[str, Any]], error: type[Exception]) -> Callable[..., dict[str, Any]]:
     """Return a tool whose errors have their code and hint, as those of `--json`."""
-    from orchestrator.cli.failures import error_json
+    from orchestrator.cli.failed_commands import error_json
 
     @wraps(tool)
     def call(*arguments: Any, **named: Any) -> dict[str, Any]:

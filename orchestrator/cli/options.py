@@ -14,7 +14,7 @@ import click
 from msgspec import Struct
 
 from orchestrator.core.addresses import is_http_url
-from orchestrator.core.counts import FailOn
+from orchestrator.core.fail_on import FailOn
 
 Command = Callable[..., int]
 Decorator = Callable[[Command], Command]

@@ -228,7 +228,7 @@ def _write_page(context: Context, built: CostReport, path: Path, since: str | No
 def written(context: Context, path: Path, page: str, *, overwrite: bool) -> None:
     """Write a report's page and print its path. Raises UsageError."""
     from orchestrator.cli.rows import require_own
-    from orchestrator.pipeline.finish.delivery import writing
+    from orchestrator.pipeline.finish.own_files import writing
 
     require_own(context, path, "--html", overwrite=overwrite)
     with writing(context.store, context.home.identity(), JobId(""), path, now):

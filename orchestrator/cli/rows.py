@@ -21,9 +21,9 @@ from orchestrator.core.model import Job, JobKind
 from orchestrator.library.answers import finished_lines
 from orchestrator.library.context import Context
 from orchestrator.pipeline.finish import outputs
-from orchestrator.pipeline.finish.delivery import BY_HAND, is_foreign
 from orchestrator.pipeline.finish.merge import check_output
 from orchestrator.pipeline.finish.outputs import Format, TableShape
+from orchestrator.pipeline.finish.own_files import BY_HAND, is_foreign
 from orchestrator.settings.job_spec import ENDINGS_HINT, format_of, has_unknown_ending
 from orchestrator.settings.stored_spec import spec_of, tasks_of
 

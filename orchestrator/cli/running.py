@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from orchestrator.cli.console_progress import LiveProgress
-from orchestrator.cli.failures import CommandInterrupted
+from orchestrator.cli.failed_commands import CommandInterrupted
 from orchestrator.core import interrupts
 from orchestrator.core.counts import number_of
 from orchestrator.core.model import Job

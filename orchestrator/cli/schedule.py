@@ -15,9 +15,9 @@ import click
 from orchestrator.cli.options import FILE, Dollars, fail_on_option
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.clock import now
-from orchestrator.core.counts import FailOn
 from orchestrator.core.durations import duration
 from orchestrator.core.errors import InputError, UsageError
+from orchestrator.core.fail_on import FailOn
 from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.core.zones import zone_of
 from orchestrator.daemon.lock import running_daemon

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
-from orchestrator.cli.failures import CommandInterrupted
+from orchestrator.cli.failed_commands import CommandInterrupted
 from orchestrator.cli.options import TableFlags, fail_on_option, table_options
 from orchestrator.cli.output import JOB, JOB_HELP, json_option, print_json, quiet_option, say, show
 from orchestrator.core.clock import now
-from orchestrator.core.counts import FailOn
 from orchestrator.core.errors import UsageError
+from orchestrator.core.fail_on import FailOn
 from orchestrator.core.model import Job, JobState
 from orchestrator.core.schedules import Schedule
 from orchestrator.library.context import CommandSettings, Context, opened, require_current
@@ -182,7 +182,7 @@ def fetch(
     from orchestrator.cli.console_progress import progress
     from orchestrator.cli.rows import form_of, place_of, require_own, table_for, write_rows
     from orchestrator.pipeline.finish import outputs
-    from orchestrator.pipeline.finish.delivery import writing
+    from orchestrator.pipeline.finish.own_files import writing
 
     if form in ("parquet", "xlsx") and output is None:
         raise UsageError(f"--format {form}: cannot be written to stdout", hint="-o FILE names a file")

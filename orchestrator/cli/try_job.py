@@ -14,7 +14,7 @@ import click
 from orchestrator.cli.console import out
 from orchestrator.cli.console_progress import LiveProgress, progress
 from orchestrator.cli.console_trials import trial_lines, trials_side_by_side
-from orchestrator.cli.failures import CommandInterrupted, as_typed
+from orchestrator.cli.failed_commands import CommandInterrupted, as_typed
 from orchestrator.cli.options import FILE, Dollars
 from orchestrator.cli.output import json_option, print_json, quiet_option, say
 from orchestrator.core.clock import now

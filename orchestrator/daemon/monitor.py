@@ -14,10 +14,11 @@ from typing import Any
 from msgspec import Struct
 
 from orchestrator.core.clock import night_of
-from orchestrator.core.counts import Counts, Failing
+from orchestrator.core.counts import Counts
 from orchestrator.core.durations import HOUR, MINUTE, day_words, moment_words
 from orchestrator.core.errors import BackendRefused, OrchError
 from orchestrator.core.events import EventKind
+from orchestrator.core.fail_on import Failing
 from orchestrator.core.model import Job, JobId
 from orchestrator.core.sanitize import shortened
 from orchestrator.core.shards import Shard
@@ -135,7 +136,7 @@ class Monitor:
 
     def _end(self, job_id: JobId, now: datetime) -> None:
         """Queue the messages about a finished job, and its report for every channel."""
-        quality, job = self._store.checked.quality(job_id), self._store.jobs.get(job_id)
+        quality, job = self._store.quality.of(job_id), self._store.jobs.get(job_id)
         withheld = None if quality is None else quality.withheld
         watched = MonitoredJob(job, *self._counts(job), events=self._store.jobs.events(job_id))
         for alert in alerts.at_end(watched, self._config.alerts, withheld):

@@ -115,7 +115,7 @@ def encoding_of(data: bytes, encoding: str | None = None, declared: str | None =
         data.decode(_UTF_8)
         return _UTF_8
     except UnicodeDecodeError as error:
-        from orchestrator.documents.guessing import guess
+        from orchestrator.documents.encoding_guess import guess
 
         return (declared and _decodes(data, declared)) or guess(data, error.start)
 
@@ -164,7 +164,7 @@ def _likeliest(data: bytes) -> str:
     try:
         return encoding_of(data)
     except ExtractionError:
-        from orchestrator.documents.guessing import best_guess
+        from orchestrator.documents.encoding_guess import best_guess
 
         name = best_guess(data)
         if name is None:

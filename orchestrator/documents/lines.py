@@ -186,7 +186,7 @@ def _not_utf8(
             DocumentProblem.ENCODING,
             "From here on the text is not UTF-8, as it was before; fix the file or set `encoding`.",
         )
-    from orchestrator.documents.guessing import guess
+    from orchestrator.documents.encoding_guess import guess
 
     name = guess(data, at) if encoding is None else encoding_of(data, encoding)
     yield from _transcoded(_joined(data, pieces), name)

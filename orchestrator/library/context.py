@@ -111,7 +111,7 @@ class Context(CommandSettings):
 
     def job(self, name: str, *, tell: bool = True) -> Job:
         """Return the job that a user names; `tell` prints its id if the user gave a name. Raises UsageError."""
-        from orchestrator.reports.job_names import job_named
+        from orchestrator.store.job_names import job_named
 
         found = job_named(self.store, self.home.identity(), name)
         if tell and found.id != name and (found.name == name or not found.id.startswith(name)):

@@ -13,20 +13,18 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import InputError, StorageError
-from orchestrator.documents.tables import MOST_ID
-from orchestrator.library.frames import Record, json_value
+from orchestrator.library.frames import Record
+from orchestrator.library.row_keys import RowKeys, as_json
 from orchestrator.pipeline.build.builder import locked
 from orchestrator.settings.home import Home
 
 ROWS = "rows.jsonl"
 KEY = "_key"
 """Column of a row's key in the file of rows."""
-_encode = msgspec.json.Encoder(enc_hook=json_value).encode
 
 
 class JobFolder(Struct, frozen=True):
@@ -34,36 +32,6 @@ class JobFolder(Struct, frozen=True):
 
     file: Path
     keys: Sequence[str] = ()
-
-
-class RowKeys:
-    """Keys of rows: an id, or a digest of the content with a number for repeats."""
-
-    def __init__(self, id_columns: Sequence[str]) -> None:
-        self._id_columns = id_columns
-        self._seen: dict[str, int] = {}
-
-    def key(self, record: Mapping[str, Any]) -> str:
-        """Return a key that no earlier row has. Raises InputError for an id that is missing or repeated."""
-        if self._id_columns:
-            key = self._id(record)
-            if key in self._seen:
-                raise InputError(f"two rows have the id {key!r}", field="id", hint="ids must differ")
-        else:
-            key = hashlib.blake2b(_encode(record), digest_size=10).hexdigest()
-        number = self._seen[key] = self._seen.get(key, 0) + 1
-        return key if number == 1 else f"{key}-{number}"
-
-    def _id(self, record: Mapping[str, Any]) -> str:
-        values = [json.loads(_encode(record[name])) for name in self._id_columns]
-        if None in values or "" in values:
-            raise InputError("a row has no id", field="id", hint="give every row one, or leave out id=")
-        key = " ".join(str(value) for value in values)
-        if not key.strip() or "\0" in key or len(key.encode()) > MOST_ID:
-            raise InputError(
-                f"the id {key!r:.60} cannot name a row", field="id", hint=f"at most {MOST_ID} bytes, and not blank"
-            )
-        return key
 
 
 def write_frame(
@@ -84,7 +52,7 @@ def write_frame(
                 found.append(key)
                 if text is not None and not isinstance(value := record[text], str | None):
                     record = {**record, text: _as_text(value)}
-                yield _encode({KEY: key, **record})
+                yield as_json({KEY: key, **record})
 
     return JobFolder(_written(home, name, spec, {ROWS: lines()}, is_named=is_named), found)
 
@@ -103,7 +71,7 @@ def _row(name: str, record: Mapping[str, Any]) -> Iterator[None]:
 
 def _is_json(value: Any) -> bool:
     try:
-        _encode(value)
+        as_json(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return False
     return True
@@ -111,7 +79,7 @@ def _is_json(value: Any) -> bool:
 
 def _as_text(value: Any) -> Any:
     """Return a number or date as text; a missing value as None."""
-    plain = json.loads(_encode(value))
+    plain = json.loads(as_json(value))
     return plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
 
@@ -132,7 +100,7 @@ def write_requests(home: Home, name: str, requests: Iterable[Mapping[str, Any]],
             with _row(f"request {number}", body):
                 key = keys.key(body)
                 found.append(key)
-                yield _encode({"custom_id": key, "method": "POST", "url": url, "body": body})
+                yield as_json({"custom_id": key, "method": "POST", "url": url, "body": body})
 
     return JobFolder(_written(home, name, None, {f"{name}.jsonl": lines()}, is_named=True), found)
 

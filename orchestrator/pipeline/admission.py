@@ -1,7 +1,7 @@
 """Admission control: what may be sent to a backend now, by its quotas from orch.toml, its profile and refusals.
 
 Quotas are capacity, not failure: a shard that does not fit waits, and no row's attempt is counted. The load on a
-quota is read from the shards of every job, so several jobs share it.
+quota is read from the shards of every job, so several jobs share it. The sums are those of `policy/quota`.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def standing(store: Store, job: Job | None) -> tuple[Predecessor, str]:
         return Predecessor.OPEN, "it has not ended yet"
     if job.cancel_requested_at is not None:
         return Predecessor.NOT_WELL, f"it was cancelled: {job.cancel_reason}"
-    quality = store.checked.quality(job.id)
+    quality = store.quality.of(job.id)
     if quality is not None and quality.withheld is not None:
         return Predecessor.NOT_WELL, f"its output was not delivered: {quality.withheld}"
     return Predecessor.WELL, "it succeeded"

@@ -23,13 +23,13 @@ from orchestrator.policy.grounding import QuoteStatus, read_quotes
 from orchestrator.policy.merged_rows import output_of
 from orchestrator.reports import night as nights
 from orchestrator.reports import status
-from orchestrator.reports.job_names import job_named
 from orchestrator.reports.night import JobReport, NightFacts, NightReport
 from orchestrator.reports.status import RunningCost
 from orchestrator.settings.home import Home
 from orchestrator.settings.stored_spec import tasks_of
 from orchestrator.store import Store
 from orchestrator.store.comparisons import Comparisons
+from orchestrator.store.job_names import job_named
 
 
 def compare(store: Store, home: Home, before: Job, after: Job, most: int) -> Difference:
@@ -84,7 +84,7 @@ def job_report(
     since = None if earlier is None else earlier.id
     [line] = status.lines(store, [job], now, running_cost)
     known = store.comparisons
-    quality, reasons = store.checked.quality(job.id), store.failures.reasons(job.id)
+    quality, reasons = store.quality.of(job.id), store.failures.reasons(job.id)
     shards = store.shards.of_job(job.id)
     # A document outside a limited run is not gone.
     removed = () if earlier is None or job.is_limited else known.removed_documents(earlier.id, job.id)
@@ -119,7 +119,7 @@ def _quotes(store: Store, job: Job) -> Mapping[QuoteStatus, int] | None:
         return None
     if not any(task.check or has_marks(task.output_schema) for task in tasks):
         return None
-    quotes = store.lookups.quotes(job.id)
+    quotes = store.rows_by_document.quotes(job.id)
     return Counter(quote.status for stored in quotes for quote in read_quotes(stored)) or None
 
 

@@ -23,7 +23,7 @@ from orchestrator.policy.sent_text import TextAt
 from orchestrator.settings.home import Home
 from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
-from orchestrator.store.lookups import FoundRow
+from orchestrator.store.rows_by_document import FoundRow
 
 SEVERAL = 5
 MOST_NAMES = 20_000
@@ -75,7 +75,7 @@ def exchanges(store: Store, home: Home, job: Job, document: str, task: str | Non
     name, rows = document, _rows(store, job, document)
     if not rows:
         name = _document(store, job, document)
-        rows = _rows(store, job, name) or store.lookups.rows(job.id, name)
+        rows = _rows(store, job, name) or store.rows_by_document.rows(job.id, name)
     known = list(dict.fromkeys(found.row.task for found in rows))
     wanted = [found for found in rows if task in (None, found.row.task)]
     if not wanted:
@@ -89,7 +89,7 @@ def exchanges(store: Store, home: Home, job: Job, document: str, task: str | Non
 
 def exchange_at(store: Store, home: Home, job: Job, seq: int) -> Exchange | None:
     """Return the row at this place of the job, or None."""
-    found = store.lookups.at(job.id, seq)
+    found = store.rows_by_document.at(job.id, seq)
     if found is None:
         return None
     check = merging_checks(store, home, job).get(found.row.task)
@@ -101,19 +101,19 @@ def _rows(store: Store, job: Job, document: str) -> list[FoundRow]:
     """Return the rows of the document with exactly this name."""
     spec = spec_of(job)
     ids = [document] if spec is None else [custom_id(document, task.id) for task in spec.tasks]
-    return store.lookups.near(job.id, document, ids)
+    return store.rows_by_document.near(job.id, document, ids)
 
 
 def _document(store: Store, job: Job, wanted: str) -> str:
-    if store.lookups.has_document(job.id, wanted):
+    if store.rows_by_document.has_document(job.id, wanted):
         return wanted
-    near = store.lookups.documents(job.id, lambda name: names_document(wanted, name), SEVERAL + 1)
+    near = store.rows_by_document.documents(job.id, lambda name: names_document(wanted, name), SEVERAL + 1)
     if len(near) == 1:
         return near[0]
     if near:
         told = ", ".join(near[:SEVERAL]) + (", …" if len(near) > SEVERAL else "")
         raise UsageError(f"{wanted!r} matches several documents: {told}", hint="write more of its name")
-    names = store.lookups.documents(job.id, lambda name: True, MOST_NAMES)
+    names = store.rows_by_document.documents(job.id, lambda name: True, MOST_NAMES)
     like = nearest(wanted, names)
     hint = f"did you mean {' or '.join(like)}?" if like else "`orch fetch` and `orch report night` name its documents"
     raise UsageError(f"job {job.id} has no document {wanted!r}", hint=hint)
@@ -153,7 +153,7 @@ def _request(store: Store, home: Home, job_id: JobId, found: FoundRow) -> tuple[
     seen = {job_id}
     while not found.request.length and origin is not None and origin not in seen:
         seen.add(job_id := JobId(origin))
-        earlier = store.lookups.row(job_id, found.row.custom_id)
+        earlier = store.rows_by_document.row(job_id, found.row.custom_id)
         if earlier is None:
             return None, None
         found, origin = earlier, earlier.row.carried_from

@@ -12,7 +12,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from orchestrator.core.clock import iso
-from orchestrator.core.counts import Counts, Failing, FailOn
+from orchestrator.core.counts import Counts
+from orchestrator.core.fail_on import Failing, FailOn
 from orchestrator.core.model import Job, JobState, Usage, job_state
 from orchestrator.core.money import money
 from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
@@ -377,7 +378,7 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
         store.jobs.events(job.id),
         store.jobs.tags(job.id),
         problem or _describe(holds),
-        quality=store.checked.quality(job.id),
+        quality=store.quality.of(job.id),
         holds=holds,
         settled=store.rows.settled(
             [one.id for one in shards if one.state is ShardState.COLLECTED and not done_in(one)]

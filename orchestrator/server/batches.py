@@ -22,7 +22,7 @@ from orchestrator.core.batch_api import Batch, BatchStatus, LineErrors, RequestC
 from orchestrator.core.clock import now as clock_now
 from orchestrator.core.counts import number_of
 from orchestrator.server.batch_problems import NotAsItWas, Troubles
-from orchestrator.server.dispatch import bodies, results
+from orchestrator.server.dispatch import body_changes, results
 from orchestrator.server.dispatch.active_batch import ActiveBatch
 from orchestrator.server.dispatch.dispatcher import Dispatcher
 from orchestrator.server.dispatch.plan import InputRows, make_plan
@@ -257,7 +257,7 @@ class Batches:
                 raise NotAsItWas(f"its input file has changed: {plan[0].message}")
             self._fail(run, plan)
             return None, None
-        if self._expected and not accepted and plan.model not in (*self._expected, bodies.DEFAULT_MODEL):
+        if self._expected and not accepted and plan.model not in (*self._expected, body_changes.DEFAULT_MODEL):
             known = ", ".join(sorted(self._expected))
             told = f"The model '{plan.model}' does not exist here; there are: {known}."
             self._fail(run, [batch_api.LineError("model_not_found", told, "body.model")])

@@ -21,7 +21,7 @@ from orchestrator.server.batches import Batches
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.dispatch.active_batch import ActiveBatch
 from orchestrator.server.dispatch.aliases import Aliases
-from orchestrator.server.dispatch.bodies import DEFAULT_MODEL
+from orchestrator.server.dispatch.body_changes import DEFAULT_MODEL
 from orchestrator.server.dispatch.dispatcher import Dispatcher
 from orchestrator.server.dispatch.rate_limiter import RateLimiter
 from orchestrator.server.dispatch.results import Writer

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, delete, exists, func, literal_column, select
 
-from orchestrator.core.counts import Failing
+from orchestrator.core.fail_on import Failing
 from orchestrator.core.model import Job, JobId, RequestState, scope_words
 from orchestrator.store import bulk, job_figures
 from orchestrator.store.database import Database

@@ -9,7 +9,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from orchestrator.core.counts import MARKED, Counts, Failing
+from orchestrator.core.counts import MARKED, Counts
+from orchestrator.core.fail_on import Failing
 from orchestrator.core.model import PICO, JobId
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

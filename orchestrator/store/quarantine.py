@@ -1,8 +1,8 @@
 """Rows in quarantine: failures that keep a document from being asked again every night, and their release.
 
 Quarantine is derived from the rows. A row is in it if its job file's newest run has a lasting failure of it, which
-the next run carries over. It ends when the document or the question changes, because that makes it another row. After
-a release, the failure is no longer carried over.
+the next run carries over; `policy/row_errors` tells lasting failures from passing ones. It ends when the document or
+the question changes, because that makes it another row. After a release, the failure is no longer carried over.
 """
 
 from __future__ import annotations

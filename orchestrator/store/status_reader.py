@@ -15,7 +15,8 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
 
-from orchestrator.core.counts import Counts, Failing
+from orchestrator.core.counts import Counts
+from orchestrator.core.fail_on import Failing
 from orchestrator.core.model import PICO, Job, JobId, JobKind
 from orchestrator.core.schedules import Misfire, Overlap, Schedule
 from orchestrator.core.shards import Shard, ShardState

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from orchestrator.store.alerts import AlertRecords
     from orchestrator.store.awaited_rows import AwaitedRows
+    from orchestrator.store.canary import CanaryRows
     from orchestrator.store.comparisons import Comparisons
     from orchestrator.store.daemon_fence import DaemonFence, DaemonFences
     from orchestrator.store.earlier_answers import Known
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
     from orchestrator.store.jobs import Jobs
     from orchestrator.store.ledger import Ledger
     from orchestrator.store.limits import LearnedLimits
-    from orchestrator.store.lookups import Lookups
     from orchestrator.store.lost_rows import LostRows
     from orchestrator.store.outputs import Outputs
     from orchestrator.store.proofs import Proofs
-    from orchestrator.store.quality import Checked
+    from orchestrator.store.quality import Qualities
     from orchestrator.store.quarantine import Quarantine
     from orchestrator.store.reduce_rows import Stages
     from orchestrator.store.refusal_holds import RefusalHolds
     from orchestrator.store.refused_fields import RefusedFields
     from orchestrator.store.rows import Rows
+    from orchestrator.store.rows_by_document import RowsByDocument
     from orchestrator.store.schedules import Schedules
     from orchestrator.store.shards import Shards
     from orchestrator.store.sizes import Sizes
@@ -40,11 +41,12 @@ if TYPE_CHECKING:
 _MODULES = {
     "jobs": "jobs", "rows": "rows", "known": "earlier_answers", "sizes": "sizes", "shards": "shards",
     "ledger": "ledger", "schedules": "schedules", "alerts": "alerts", "awaited": "awaited_rows",
-    "checked": "quality", "escalations": "escalations", "comparisons": "comparisons", "failures": "failures",
-    "engine_holds": "engines", "engine_rates": "engines", "forecasts": "forecasts", "removals": "gc",
-    "limits": "limits", "observations": "forecasts", "lookups": "lookups", "proofs": "proofs", "lost": "lost_rows",
-    "outputs": "outputs", "quarantine": "quarantine", "refused_fields": "refused_fields", "holds": "refusal_holds",
-    "stages": "reduce_rows", "traces": "traces", "daemon_fences": "daemon_fence",
+    "canary": "canary", "quality": "quality", "escalations": "escalations", "comparisons": "comparisons",
+    "failures": "failures", "engine_holds": "engines", "engine_rates": "engines", "forecasts": "forecasts",
+    "removals": "gc", "limits": "limits", "observations": "forecasts", "rows_by_document": "rows_by_document",
+    "proofs": "proofs", "lost": "lost_rows", "outputs": "outputs", "quarantine": "quarantine",
+    "refused_fields": "refused_fields", "holds": "refusal_holds", "stages": "reduce_rows", "traces": "traces",
+    "daemon_fences": "daemon_fence",
 }  # fmt: skip
 """The module of each of the verbs below."""
 
@@ -61,7 +63,7 @@ class Store:
     schedules: Schedules  # schedules and their nights
     alerts: AlertRecords  # messages to people
     awaited: AwaitedRows  # rows that await another job's rows
-    checked: Checked  # canary rows and known answers
+    canary: CanaryRows  # the first rows of a job, which go alone
     escalations: Escalations  # answers that are re-asked
     comparisons: Comparisons  # two runs side by side
     failures: Failures  # failed rows, and since when they fail
@@ -71,10 +73,11 @@ class Store:
     removals: Removals  # database work of gc
     limits: LearnedLimits  # limits and pauses learned from refusals
     observations: Observations  # other inputs of plans: progress of engines, finishing times of jobs
-    lookups: Lookups  # rows by document, with the places of their request lines
+    rows_by_document: RowsByDocument  # rows by document, with the places of their request lines
     proofs: Proofs  # sets of fields that models have answered
     lost: LostRows  # rows that were paid for and whose answers are lost
     outputs: Outputs  # outputs written outside the home
+    quality: Qualities  # comparisons of answers with known ones
     quarantine: Quarantine  # failures that are not asked again
     refused_fields: RefusedFields  # fields that models have refused
     holds: RefusalHolds  # rows that wait because a backend refuses all of their kind

@@ -15,7 +15,7 @@ from orchestrator.core.model import PICO, Job, JobId
 from orchestrator.core.shards import ShardId
 from orchestrator.store.database import Database
 from orchestrator.store.jobs import job_of
-from orchestrator.store.lookups import FoundRow, Lookups
+from orchestrator.store.rows_by_document import FoundRow, RowsByDocument
 from orchestrator.store.tables import HAS_FAILED, events, jobs, ledger, requests
 
 
@@ -41,7 +41,7 @@ class Traces:
 
     def __init__(self, database: Database) -> None:
         self._db = database
-        self._rows = Lookups(database)
+        self._rows = RowsByDocument(database)
 
     def ended_jobs(self, home: str, since: datetime) -> list[tuple[Job, datetime]]:
         """Return a home's jobs that ended since a time, with their end times, in that order."""

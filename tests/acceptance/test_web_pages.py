@@ -25,7 +25,7 @@ from orchestrator.library.context import opened
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.keys import KeyRight, Keys
 from orchestrator.store import Store
-from orchestrator.store.lookups import RowFilter
+from orchestrator.store.rows_by_document import RowFilter
 from orchestrator.web.figures import tokens
 from orchestrator.web.views.rows import PLACES
 from tests.support.chromium import NO_BROWSER, Chromium, Tab, installed
@@ -362,7 +362,7 @@ def test_rows_show_their_answers_by_field_and_lead_to_each_other(home: WebHome, 
 
 def test_a_row_that_no_model_was_asked_names_none(home: WebHome, client: httpx2.Client) -> None:
     with Store.open(home.url) as store:
-        [never] = store.lookups.page(home.long.id, RowFilter(code="encrypted"), 2)
+        [never] = store.rows_by_document.page(home.long.id, RowFilter(code="encrypted"), 2)
     for job, seq, model in ((home.long.id, never.row.seq, "—"), (home.letters.id, 0, "m")):
         told = client.get(f"/jobs/{job}/rows/{seq}").text
         assert f'answered by</dt><dd><span class="small">{model}</span>' in told

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from orchestrator.core.counts import Failing
+from orchestrator.core.fail_on import Failing
 from orchestrator.core.model import CancelCode, Job, JobId, RequestState
 from orchestrator.core.shards import ShardState
 from orchestrator.store import Store

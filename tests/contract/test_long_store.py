@@ -44,7 +44,7 @@ def test_a_row_without_a_line_is_neither_sent_nor_counted_as_work(store: Store) 
     of = added(store)
     assert waiting(store, of) == [1, 2, 3, 5, 6, 7]
     assert [work.rows for work in store.sizes.open_work(of.id)] == [6]
-    assert store.checked.mark_canary(of.id, 5) == 5
+    assert store.canary.mark(of.id, 5) == 5
     batch = sharded(store, of)
     assert not store.rows.has_waiting(of.id)
     assert store.jobs.counts([of.id])[of.id].pending == 8

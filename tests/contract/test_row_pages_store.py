@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.model import FinishedRow, Job
 from orchestrator.store import Store
-from orchestrator.store.lookups import ORDERS, RowFilter
+from orchestrator.store.rows_by_document import ORDERS, RowFilter
 from tests.support.stored import NOW, failed, job, row, settle, sharded, succeeded
 
 
@@ -30,7 +30,7 @@ def letters(store: Store) -> Job:
 def places(
     store: Store, of: Job, most: int = 3, after: int = -1, before: int | None = None, **wanted: Any
 ) -> list[int]:
-    found = store.lookups.page(of.id, RowFilter(**wanted), most, after=after, before=before)
+    found = store.rows_by_document.page(of.id, RowFilter(**wanted), most, after=after, before=before)
     return [one.row.seq for one in found]
 
 
@@ -57,7 +57,7 @@ def test_rows_are_found_by_state_code_task_and_text(store: Store, letters: Job) 
 
 @pytest.mark.slow
 def test_rows_are_sorted_by_each_column_and_pages_join_at_every_place(store: Store, letters: Job) -> None:
-    found = {one.row.seq: one.row for one in store.lookups.page(letters.id, RowFilter(), 10)}
+    found = {one.row.seq: one.row for one in store.rows_by_document.page(letters.id, RowFilter(), 10)}
     keys: dict[str, Callable[[FinishedRow], Any]] = {
         "document": lambda row: row.document,
         "task": lambda row: row.task,
@@ -83,11 +83,11 @@ def test_rows_are_sorted_by_each_column_and_pages_join_at_every_place(store: Sto
 
 
 def test_a_row_is_found_by_its_place(store: Store, letters: Job) -> None:
-    found = store.lookups.at(letters.id, 3)
+    found = store.rows_by_document.at(letters.id, 3)
     assert found is not None
     assert (found.row.document, found.row.error_code) == ("letter-3", "refusal")
-    assert store.lookups.at(letters.id, 10) is None
-    assert store.lookups.tasks(letters.id) == ["even", "odd"]
+    assert store.rows_by_document.at(letters.id, 10) is None
+    assert store.rows_by_document.tasks(letters.id) == ["even", "odd"]
 
 
 def test_the_rows_of_a_document_are_found_by_what_they_are_called(store: Store) -> None:
@@ -98,7 +98,7 @@ def test_the_rows_of_a_document_are_found_by_what_they_are_called(store: Store) 
     store.rows.add(new.id, [row(seq, document=name) for seq, name in enumerate(documents)], {}, NOW)
 
     def found(document: str, *ids: str) -> list[int]:
-        return [one.row.seq for one in store.lookups.near(new.id, document, ids)]
+        return [one.row.seq for one in store.rows_by_document.near(new.id, document, ids)]
 
     assert found("one", "r1", "r999") == [1]
     assert found("parts", "r2", "r77") == list(range(2, 152))

@@ -156,7 +156,7 @@ def test_only_a_row_booked_by_its_length_is_guessed(store: Store) -> None:
     rows = [Settled(outcomes[0], guess, used=Usage(50, 0, 7)), told, Settled(outcomes[2], by_time)]
     store.rows.settle(shard.id, found.id, shard.backend, rows, NOW)
     assert [row.is_guessed for row in store.rows.finished(found.id)] == [True, False, False, False]
-    shown = [store.lookups.at(found.id, seq) for seq in range(4)]
+    shown = [store.rows_by_document.at(found.id, seq) for seq in range(4)]
     assert [one is not None and one.row.is_guessed for one in shown] == [True, False, False, False]
 
 

@@ -16,8 +16,9 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect, text
 
-from orchestrator.core.counts import Counts, Failing
+from orchestrator.core.counts import Counts
 from orchestrator.core.errors import StorageError
+from orchestrator.core.fail_on import Failing
 from orchestrator.core.model import JobId
 from orchestrator.store import (
     Store,

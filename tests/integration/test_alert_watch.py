@@ -173,7 +173,7 @@ def test_a_job_that_is_over_is_reported_once_on_every_way(watched: Watched) -> N
 def test_a_job_that_was_not_good_enough_is_told_at_its_end(watched: Watched) -> None:
     nights = Nights(watched.store, watched.home)
     run = nights.finish(nights.run(FIRST, at=NOW), later(2))
-    watched.store.checked.note_quality(run.id, Quality(1, 2, 2, 0, "50.0% is below the threshold of 95.0%"), later(2))
+    watched.store.quality.note(run.id, Quality(1, 2, 2, 0, "50.0% is below the threshold of 95.0%"), later(2))
     watched.watch().look(CALM, later(3))
     watched.watch().look(CALM, later(4))
     assert watched.subjects() == [BAD] * 2

@@ -14,7 +14,7 @@ import click
 import pytest
 
 from orchestrator.cli import COMMANDS, root, run
-from orchestrator.cli.failures import error_json
+from orchestrator.cli.failed_commands import error_json
 from orchestrator.core import errors
 from orchestrator.core.errors import BackendBusy, InputError, OrchError
 from tests.support.cli import write_config

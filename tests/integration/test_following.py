@@ -160,7 +160,7 @@ def test_a_job_that_ended_and_is_no_good_is_not_followed(night: Nights, how: str
     night.tick(hours=4)
     job = end(night, well=how != "undelivered")
     if how == "withheld":
-        night.store.checked.note_quality(job.id, Quality(1, 2, 2, 0, "50 % is below the threshold"), night.at)
+        night.store.quality.note(job.id, Quality(1, 2, 2, 0, "50 % is below the threshold"), night.at)
     night.tick(minutes=1)
     if how == "removed":
         night.store.removals.forget(job.id)

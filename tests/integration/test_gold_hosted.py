@@ -47,7 +47,7 @@ def delivered(desk: Desk) -> bool:
 
 
 def quality(desk: Desk, job: Job) -> Quality | None:
-    return desk.store.checked.quality(job.id)
+    return desk.store.quality.of(job.id)
 
 
 def test_enough_right_answers_let_the_output_go_out(desk: Desk) -> None:

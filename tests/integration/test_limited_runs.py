@@ -26,12 +26,12 @@ from orchestrator.pipeline.finish import finisher
 from orchestrator.pipeline.gc.sweep import gc
 from orchestrator.pipeline.selection import Scope
 from orchestrator.policy.row_errors import is_passing
-from orchestrator.reports.job_names import job_named
 from orchestrator.reports.night_reader import night_report
 from orchestrator.settings.config import load
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
+from orchestrator.store.job_names import job_named
 from orchestrator.store.rows import Settled
 from tests.support.databases import new_sqlite
 from tests.support.stored import failed, ranges, shard, succeeded

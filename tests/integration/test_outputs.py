@@ -16,7 +16,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.errors import OutputError, OutputFault
 from orchestrator.core.model import Job, JobId, JobState
 from orchestrator.pipeline.build.intake import How, Options, sketch, submit
-from orchestrator.pipeline.finish import delivery
+from orchestrator.pipeline.finish import delivery, own_files
 from orchestrator.pipeline.finish.outputs import places
 from orchestrator.pipeline.finish.outputs.faults import fault_of
 from orchestrator.pipeline.predecessors import Predecessor, standing
@@ -418,14 +418,14 @@ def test_what_orch_wrote_by_hand_is_known_by_its_content(desk: Desk) -> None:
     home, job = desk.home.identity(), desk.run(job_file(desk, {"path": "rows.jsonl"}))
     place = desk.folder / "mine.jsonl"
     place.write_text("rows")
-    assert delivery.is_foreign(desk.store, home, delivery.BY_HAND, place)
-    delivery.remember(desk.store, home, delivery.BY_HAND, job.id, place, now())
+    assert own_files.is_foreign(desk.store, home, own_files.BY_HAND, place)
+    own_files.remember(desk.store, home, own_files.BY_HAND, job.id, place, now())
     (desk.folder / "link").symlink_to("mine.jsonl")
-    assert not delivery.is_foreign(desk.store, home, delivery.BY_HAND, place)
-    assert not delivery.is_foreign(desk.store, home, delivery.BY_HAND, desk.folder / "link")
+    assert not own_files.is_foreign(desk.store, home, own_files.BY_HAND, place)
+    assert not own_files.is_foreign(desk.store, home, own_files.BY_HAND, desk.folder / "link")
     place.write_text("mine")
-    assert delivery.is_foreign(desk.store, home, delivery.BY_HAND, place)
-    assert delivery.is_foreign(desk.store, home, job.series, place), "what -o wrote is not the job's output"
+    assert own_files.is_foreign(desk.store, home, own_files.BY_HAND, place)
+    assert own_files.is_foreign(desk.store, home, job.series, place), "what -o wrote is not the job's output"
 
 
 # --- codes
@@ -475,17 +475,17 @@ def test_what_a_kill_left_of_a_file_that_was_named_by_hand_is_known_as_orchs_own
     place, home = desk.folder / "rows.jsonl", desk.home.identity()
 
     def is_foreign() -> bool:
-        return delivery.is_foreign(desk.store, home, delivery.BY_HAND, place)
+        return own_files.is_foreign(desk.store, home, own_files.BY_HAND, place)
 
     def is_killed() -> None:
-        with delivery.writing(desk.store, home, JobId("job-1"), place, now):
+        with own_files.writing(desk.store, home, JobId("job-1"), place, now):
             place.write_text("rows")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         is_killed()
     assert not is_foreign()
-    with delivery.writing(desk.store, home, JobId("job-1"), place, now):
+    with own_files.writing(desk.store, home, JobId("job-1"), place, now):
         place.write_text("all rows")
     assert not is_foreign()
     place.write_text("all rows, and a note of mine")

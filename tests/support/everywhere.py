@@ -106,7 +106,7 @@ def _fill(store: Store, home: Home, text: str) -> None:
     late = nights.run(second, at=later(24), deadline_at=later(25), cancel_reason=text)
     store.jobs.note(late.id, EventKind.WAITING, text, later(24.5))
     store.jobs.note(late.id, EventKind.RESCUED, text, later(24.6))
-    store.checked.note_quality(late.id, Quality(1, 2, 2, 0, text), later(25))
+    store.quality.note(late.id, Quality(1, 2, 2, 0, text), later(25))
     store.forecasts.made([Forecast(late.id, "turnaround", f"gpu{text}", f"m{text}", NOW, 1.0, 2.0, text)])
     nights.finish(late, later(30))
     broken = nights.run(first, at=later(48))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.core.errors import InputError
 from orchestrator.documents import Document, DocumentProblem, UnreadableDocument
 from orchestrator.documents.encoding import clean, decode, encoding_of, fits
-from orchestrator.documents.guessing import SAMPLE_BYTES, guess
+from orchestrator.documents.encoding_guess import SAMPLE_BYTES, guess
 from orchestrator.documents.types import ExtractionError
 from orchestrator.settings.job_spec import DocumentSource
 from tests.support.documents import read

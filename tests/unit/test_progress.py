@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from orchestrator.cli.console_jobs import EVENTS, chosen, job_detail, job_lines
 from orchestrator.cli.console_progress import LiveProgress, job_view
-from orchestrator.core.counts import Counts, Failing
+from orchestrator.core.counts import Counts
 from orchestrator.core.events import Event
+from orchestrator.core.fail_on import Failing
 from orchestrator.core.model import JobState, Usage
 from orchestrator.core.shards import ShardState
 from orchestrator.reports.layout import Line, cell_width

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.core.batch_api import LineError
-from orchestrator.server.dispatch.bodies import (
+from orchestrator.server.dispatch.body_changes import (
     BodyError,
     is_priority_refused,
     likely_tokens,

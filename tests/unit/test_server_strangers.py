@@ -25,7 +25,7 @@ from orchestrator.core.retry_after import retry_after
 from orchestrator.server import multipart
 from orchestrator.server.api.content import content
 from orchestrator.server.api.http import ApiError
-from orchestrator.server.dispatch import bodies, packing, torn_result_lines
+from orchestrator.server.dispatch import body_changes, packing, torn_result_lines
 from orchestrator.server.dispatch.client import MAX_RETRY_AFTER, Reply, is_object
 from orchestrator.server.dispatch.concurrency_limiter import ConcurrencyLimiter
 from orchestrator.server.dispatch.gauges import MOST, read_gauges
@@ -168,14 +168,14 @@ def test_any_page_of_models_or_paths_is_read_or_refused(page: bytes) -> None:
         assert all(isinstance(path, str) for path in paths_in(page))
 
 
-@given(BYTES, st.sampled_from(sorted(bodies.PRIORITISED)), st.booleans())
+@given(BYTES, st.sampled_from(sorted(body_changes.PRIORITISED)), st.booleans())
 def test_any_body_can_be_prepared_or_is_refused(body: bytes, endpoint: str, vllm: bool) -> None:
-    assert bodies.likely_tokens(body) <= len(body) + bodies.MOST_GENERATED
-    with suppress(bodies.BodyError):
-        sent = bodies.prepare(body, endpoint=endpoint, vllm=vllm, model="m", priority=100, tier="flex")
+    assert body_changes.likely_tokens(body) <= len(body) + body_changes.MOST_GENERATED
+    with suppress(body_changes.BodyError):
+        sent = body_changes.prepare(body, endpoint=endpoint, vllm=vllm, model="m", priority=100, tier="flex")
         assert isinstance(sent, bytes)
     for status in (400, 422):
-        bodies.is_priority_refused(status, body)
+        body_changes.is_priority_refused(status, body)
 
 
 @given(st.lists(BYTES, min_size=1, max_size=3), BYTES)

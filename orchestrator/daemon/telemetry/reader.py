@@ -42,7 +42,7 @@ from orchestrator.settings.model_lists import rung_of
 from orchestrator.settings.stored_spec import spec_of
 from orchestrator.settings.telemetry import Telemetry
 from orchestrator.store import Store
-from orchestrator.store.lookups import FoundRow
+from orchestrator.store.rows_by_document import FoundRow
 from orchestrator.store.traces import Booked, Spread
 
 MOST_ROWS = 1000

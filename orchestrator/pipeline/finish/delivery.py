@@ -6,9 +6,8 @@ The place is tested before any row is paid, and foreign files are not overwritte
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -18,11 +17,10 @@ from msgspec import Struct
 from orchestrator.core.errors import InputError, OutputError, OutputFault
 from orchestrator.core.model import Job, JobId
 from orchestrator.pipeline.finish import outputs
-from orchestrator.pipeline.finish.outputs import places
+from orchestrator.pipeline.finish.own_files import is_foreign, remember
 from orchestrator.settings.job_spec import Output
 from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
-from orchestrator.store.records import WrittenOutput
 
 PROBE_SECONDS = 30.0
 """How long to wait for an output to say if it can be written."""
@@ -31,10 +29,6 @@ PATIENCE = timedelta(hours=1)
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=1), timedelta(minutes=15)
 OVERWRITE = "overwrite"
 """Option of a job whose user allows overwriting a foreign file in the place of its output."""
-BY_HAND = ""
-"""Series of what `-o` wrote: commands are unrelated to each other."""
-WRITING = "writing"
-"""Mark of a place that is being written to, or whose writer was killed."""
 Result = TypeVar("Result")
 
 
@@ -79,40 +73,6 @@ def _refuse_foreign(store: Store | None, job: Job, output: Output, place: str | 
             f"output: {place} already exists, and orch did not write it",
             hint="move it, name another file, or allow overwriting: --force, or `overwrite: true` in `output`",
         )
-
-
-def is_foreign(store: Store | None, home: str, series: str, place: str | Path) -> bool:
-    """True if a place has something that orch did not write; what runs of the job file wrote may have changed.
-
-    `home` is the home's id, `series` the job file's, or BY_HAND. Raises OutputError.
-    """
-    if places.is_empty(place):
-        return False
-    if store is None:
-        return True
-    if store.jobs.has_delivered(home, series, str(place)):
-        return False
-    known = store.outputs.find(home, places.name_of(place))
-    if known is None:
-        return True
-    return known.series != (series or None) and known.mark not in (WRITING, places.mark_of(place))
-
-
-@contextmanager
-def writing(store: Store, home: str, job_id: JobId, place: str | Path, now: Callable[[], datetime]) -> Iterator[None]:
-    """Mark a place named by hand while writing to it, so that leftovers of a kill count as orch's own."""
-    store.outputs.note(home, WrittenOutput(places.name_of(place), BY_HAND, job_id, WRITING, now()))
-    yield
-    remember(store, home, BY_HAND, job_id, place, now())
-
-
-def remember(store: Store, home: str, series: str, job_id: JobId, place: str | Path, now: datetime) -> None:
-    """Record that orch wrote to a place just now, for a job or for none ("")."""
-    try:
-        mark = places.mark_of(place)
-    except OutputError:
-        mark = None  # a storage that may be written but not read
-    store.outputs.note(home, WrittenOutput(places.name_of(place), series, job_id, mark, now))
 
 
 def deliver(store: Store, job: Job, lines: Callable[[str], Iterable[bytes]], now: datetime) -> str:

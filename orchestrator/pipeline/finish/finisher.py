@@ -215,7 +215,7 @@ def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | No
     elif spec.quality_threshold is not None and score.fields and score.hits < spec.quality_threshold * score.fields:
         withheld = f"{score.hits / score.fields:.1%} is below the threshold of {spec.quality_threshold:.1%}"
     found = Quality(score.hits, score.fields, score.rows, absent, withheld)
-    store.checked.note_quality(job.id, found, now)
+    store.quality.note(job.id, found, now)
     flag = "" if withheld is None else f"; not delivered: {withheld}"
     store.jobs.note(job.id, EventKind.QUALITY, f"{known_answers.told(score, absent)}{flag}", now)
     return found
@@ -224,7 +224,7 @@ def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | No
 def _unjudged(store: Store, job: Job, spec: JobSpec, why: str, now: datetime) -> Quality:
     """Record a job whose answers cannot be judged; with a quality threshold, they are withheld."""
     found = Quality(0, 0, 0, 0, None if spec.quality_threshold is None else why)
-    store.checked.note_quality(job.id, found, now)
+    store.quality.note(job.id, found, now)
     store.jobs.note(job.id, EventKind.QUALITY, why, now)
     return found
 

@@ -36,7 +36,7 @@ def mark(store: Store, job: Job, now: datetime) -> None:
     """Mark the canary rows if the job file wants a canary; part of the build."""
     if (wanted := _wanted(job)) is None:
         return
-    rows = store.checked.mark_canary(job.id, wanted.rows)
+    rows = store.canary.mark(job.id, wanted.rows)
     told = f"{rows:,} rows go first" if rows else f"skipped: no more than {number_of(wanted.rows, 'row')}"
     store.jobs.note(job.id, EventKind.CANARY, told, now)
 
@@ -44,7 +44,7 @@ def mark(store: Store, job: Job, now: datetime) -> None:
 def look(store: Store, job: Job, now: datetime) -> Stage:
     """Judge the canary once all of its rows have an outcome, and act on the result."""
     wanted = _wanted(job)
-    if wanted is None or (found := store.checked.canary(job.id)) is None:
+    if wanted is None or (found := store.canary.state(job.id)) is None:
         return Stage.NONE
     still, rows, failed = found
     limits = canary.CanaryLimits(wanted.max_failed, wanted.max_cost)
@@ -59,12 +59,12 @@ def look(store: Store, job: Job, now: datetime) -> Stage:
         _leave_out(store, job, f"{still:,} of {number_of(rows, 'row')} not back by {by:%H:%M} UTC", now)
         return Stage.FOLLOWS
     cost = store.ledger.spent(job.id)
-    seen = canary.CanaryFigures(rows, failed, cost, store.checked.foreseen(job.id))
+    seen = canary.CanaryFigures(rows, failed, cost, store.canary.foreseen(job.id))
     verdict = canary.judge(seen, limits)
     store.forecasts.settled(job.id, canary.KIND, float(cost), now)
     if verdict.passed:
         store.jobs.note(job.id, EventKind.CANARY, f"{verdict.reason}: the others follow", now)
-        store.checked.all_follow(job.id)
+        store.canary.all_follow(job.id)
         return Stage.FOLLOWS
     return _stop(store, job, verdict.reason, now)
 
@@ -99,7 +99,7 @@ def orders(store: Store, job: Job, planning: Planning, now: datetime) -> Orders 
 
 def _leave_out(store: Store, job: Job, why: str, now: datetime) -> None:
     store.jobs.note(job.id, EventKind.CANARY, f"skipped: {why}; the other rows follow without it", now)
-    store.checked.all_follow(job.id)
+    store.canary.all_follow(job.id)
 
 
 def _wanted(job: Job) -> Canary | None:

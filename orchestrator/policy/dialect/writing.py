@@ -16,10 +16,10 @@ from orchestrator.core.refused_fields import SYSTEM
 from orchestrator.core.request_lines import WrittenLine, raw_line
 from orchestrator.policy.dialect import structured
 from orchestrator.policy.dialect.draft import Draft, Loss, Messages, system_into_question
-from orchestrator.policy.dialect.openai_rules import to_responses
+from orchestrator.policy.dialect.openai_transforms import to_responses
 from orchestrator.policy.dialect.recipient import OwnRule, Recipient, Structured, TableLine
 from orchestrator.policy.dialect.rules import CHAT, EMBEDDINGS, RESPONSES, Bounded, NotAbove, NotTaken, Renamed
-from orchestrator.policy.dialect.tables import RULES
+from orchestrator.policy.dialect.rules_by_model import RULES
 
 _CONTENT_FIELDS = ("messages", "input", "prompt")
 _BOUNDS = frozenset({"max_completion_tokens", "max_output_tokens"})

@@ -17,7 +17,7 @@ from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.server.api.http import ApiError, BodyInMemory, read_body
 from orchestrator.server.dispatch import unreachable
 from orchestrator.server.dispatch.aliases import renamed
-from orchestrator.server.dispatch.bodies import likely_tokens
+from orchestrator.server.dispatch.body_changes import likely_tokens
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.logs import told
 from orchestrator.server.memory_limits import SMALL

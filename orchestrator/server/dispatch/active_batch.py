@@ -16,7 +16,7 @@ from orchestrator.core.answers import NO_TOKENS, TokenCounts
 from orchestrator.core.batch_api import BatchStatus, RequestCounts
 from orchestrator.core.errors import StorageError
 from orchestrator.core.request_lines import id_key
-from orchestrator.server.dispatch import bodies, packing, results, torn_result_lines
+from orchestrator.server.dispatch import body_changes, packing, results, torn_result_lines
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.in_flight import UNREADABLE_SECONDS, RowSource, Work
 from orchestrator.server.dispatch.inputs import Input, InputLine, Unreadable
@@ -223,7 +223,7 @@ class ActiveBatch(RowSource):
         """Return a row's id and packable form; the form is None if it must go alone, or cannot be read now."""
         try:
             line = self._line(index)
-        except (StorageError, bodies.BodyError):
+        except (StorageError, body_changes.BodyError):
             return batch_api.NO_BODY, None
         return line.custom_id.copy(), packing.read(self.endpoint, line.body)
 
@@ -242,9 +242,9 @@ class ActiveBatch(RowSource):
 
     def tokens(self, work: Work) -> int:
         if not work.packed:
-            with contextlib.suppress(StorageError, bodies.BodyError):
-                return bodies.likely_tokens(self._line(work.index).body)
-        return work.size // bodies.BYTES_PER_TOKEN
+            with contextlib.suppress(StorageError, body_changes.BodyError):
+                return body_changes.likely_tokens(self._line(work.index).body)
+        return work.size // body_changes.BYTES_PER_TOKEN
 
     def leaves(self, work: Work) -> None:
         if self._sent is None:
@@ -327,7 +327,7 @@ class ActiveBatch(RowSource):
             work.line = None
             # A slice of a line would keep the whole line in memory.
             work.custom_id, body = (line.custom_id if work.size <= SHORT_LINE else line.custom_id.copy()), line.body
-        return bodies.prepare(
+        return body_changes.prepare(
             body,
             endpoint=self.endpoint,
             vllm=upstream.is_vllm,

@@ -8,7 +8,7 @@ import msgspec
 
 from orchestrator.core.answers import TokenCounts
 from orchestrator.core.batch_api import JSON_ERRORS
-from orchestrator.server.dispatch.bodies import DEFAULT_MODEL
+from orchestrator.server.dispatch.body_changes import DEFAULT_MODEL
 
 ANY = "*"
 """As a name: every name that no upstream serves. As a model: the upstream's only model."""

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from orchestrator.core.clock import now as clock_now
 from orchestrator.core.errors import StorageError
-from orchestrator.server.dispatch.bodies import BodyError
+from orchestrator.server.dispatch.body_changes import BodyError
 from orchestrator.server.dispatch.body_memory import BodyMemory, RowPayload
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.fair_queue import Fair, KeepsTurnError

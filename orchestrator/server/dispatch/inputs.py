@@ -10,7 +10,7 @@ import msgspec
 
 from orchestrator.core import batch_api, request_lines
 from orchestrator.core.batch_api import JSON_ERRORS
-from orchestrator.server.dispatch.bodies import BodyError
+from orchestrator.server.dispatch.body_changes import BodyError
 from orchestrator.server.dispatch.plan import InputRows
 
 

@@ -14,7 +14,7 @@ from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.counts import number_of
 from orchestrator.server.dispatch import http1
 from orchestrator.server.dispatch.aliases import Aliases, ServedModels
-from orchestrator.server.dispatch.bodies import is_priority_refused
+from orchestrator.server.dispatch.body_changes import is_priority_refused
 from orchestrator.server.dispatch.client import Client, Reply
 from orchestrator.server.dispatch.concurrency_limiter import FIRST_CLOSED, START, ConcurrencyLimiter, Gauges
 from orchestrator.server.dispatch.gauges import read_gauges

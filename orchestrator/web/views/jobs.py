@@ -21,7 +21,7 @@ from orchestrator.reports.cost_reader import cost_of
 from orchestrator.reports.night import last_runs
 from orchestrator.reports.status import JobDetail
 from orchestrator.reports.words import kept_words
-from orchestrator.store.lookups import RowFilter
+from orchestrator.store.rows_by_document import RowFilter
 from orchestrator.web.figures import NOTHING, CommandJson
 from orchestrator.web.outlook_cache import Outlooks
 from orchestrator.web.reader import HomeReader
@@ -95,7 +95,7 @@ def _documents(reader: HomeReader, text: str) -> list[tuple[Job, FinishedRow]]:
     runs = last_runs(reader.store.jobs.newest(MOST_RUNS), lambda job: job)
     found: list[tuple[Job, FinishedRow]] = []
     for run in runs:
-        rows = reader.store.lookups.page(run.id, RowFilter(text=text), MOST_DOCUMENTS + 1 - len(found))
+        rows = reader.store.rows_by_document.page(run.id, RowFilter(text=text), MOST_DOCUMENTS + 1 - len(found))
         found += ((run, one.row) for one in rows)
         if len(found) > MOST_DOCUMENTS:
             break

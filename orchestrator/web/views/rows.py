@@ -25,7 +25,7 @@ from orchestrator.policy.advice import advice_for
 from orchestrator.policy.sent_text import question_text
 from orchestrator.reports.quote_words import place_words
 from orchestrator.reports.requests_and_answers import Exchange, exchange_at
-from orchestrator.store.lookups import ORDERS, FoundRow, RowFilter
+from orchestrator.store.rows_by_document import ORDERS, FoundRow, RowFilter
 from orchestrator.web.figures import CommandJson
 from orchestrator.web.marked_text import MarkedText, abridged, marked_texts
 from orchestrator.web.reader import HomeReader
@@ -110,14 +110,14 @@ def rows(reader: HomeReader, address: PageAddress) -> View:
     """Show a page of a job's rows with their answers, by filter."""
     job, query = found_job(reader, address), RowQuery.of(address)
     before, after = address.number("before"), address.number("after")
-    tasks = reader.store.lookups.tasks(job.id)
+    tasks = reader.store.rows_by_document.tasks(job.id)
     note = ""
     if query.field is not None:
         every = list(islice(_filtered(reader, job, query.wanted), MOST_SORTED + 1))
         if len(every) <= MOST_SORTED:
             return _by_field(reader, job, query, tasks, every, address.number("page") or 0)
         note = f"Only lists of up to {MOST_SORTED:,} rows are sorted by a field: filter these first."
-    page = reader.store.lookups.page
+    page = reader.store.rows_by_document.page
     found = page(job.id, query.wanted, PAGE + 1, after=-1 if after is None else after, before=before)
     is_back = before is not None
     has_more = len(found) > PAGE
@@ -229,7 +229,7 @@ def download(reader: HomeReader, address: PageAddress) -> Iterator[bytes]:
 def _filtered(reader: HomeReader, job: Job, wanted: RowFilter) -> Iterator[FinishedRow]:
     """Yield the rows under a filter, a chunk in memory at a time."""
     after = -1
-    while found := reader.store.lookups.page(job.id, wanted, CHUNK, after=after):
+    while found := reader.store.rows_by_document.page(job.id, wanted, CHUNK, after=after):
         after = found[-1].row.seq
         yield from (one.row for one in found)
 
@@ -266,7 +266,7 @@ def row(reader: HomeReader, address: PageAddress) -> View:
 
 def _neighbour(reader: HomeReader, job: Job, query: RowQuery, **place: int) -> int | None:
     """Return the number of the next row under the filter that the reader came from, or None."""
-    found: list[FoundRow] = reader.store.lookups.page(job.id, query.wanted, 1, **place)
+    found: list[FoundRow] = reader.store.rows_by_document.page(job.id, query.wanted, 1, **place)
     return found[0].row.seq if found else None
 
 

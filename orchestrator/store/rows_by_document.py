@@ -16,8 +16,8 @@ from orchestrator.store.tables import HAS_FAILED, OF_SHARD, requests, shards
 
 PAGE = 2000
 NEAR = 64
-MAX_SEQ = 2**63 - 1
 """Rows that are read at a time to find those of a document."""
+MAX_SEQ = 2**63 - 1
 
 
 class FoundRow(Struct, frozen=True):
@@ -52,7 +52,7 @@ class RowFilter(Struct, frozen=True):
     descending: bool = False
 
 
-class Lookups:
+class RowsByDocument:
     """Verbs on single rows."""
 
     def __init__(self, database: Database) -> None:

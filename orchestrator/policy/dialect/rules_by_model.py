@@ -6,7 +6,7 @@ orch recorded. A name like `owner/repo#1` is an issue on GitHub. Rules apply in 
 
 from __future__ import annotations
 
-from orchestrator.policy.dialect import openai_rules as openai
+from orchestrator.policy.dialect import openai_transforms as openai
 from orchestrator.policy.dialect.draft import system_into_question
 from orchestrator.policy.dialect.rules import (
     CHAT,

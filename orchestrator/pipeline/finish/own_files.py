@@ -1,0 +1,53 @@
+"""Files and objects that orch wrote, so that a foreign one in their place is not overwritten unasked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from orchestrator.core.errors import OutputError
+from orchestrator.core.model import JobId
+from orchestrator.pipeline.finish.outputs import places
+from orchestrator.store import Store
+from orchestrator.store.records import WrittenOutput
+
+BY_HAND = ""
+"""Series of what `-o` wrote: commands are unrelated to each other."""
+WRITING = "writing"
+"""Mark of a place that is being written to, or whose writer was killed."""
+
+
+def is_foreign(store: Store | None, home: str, series: str, place: str | Path) -> bool:
+    """True if a place has something that orch did not write; what runs of the job file wrote may have changed.
+
+    `home` is the home's id, `series` the job file's, or BY_HAND. Raises OutputError.
+    """
+    if places.is_empty(place):
+        return False
+    if store is None:
+        return True
+    if store.jobs.has_delivered(home, series, str(place)):
+        return False
+    known = store.outputs.find(home, places.name_of(place))
+    if known is None:
+        return True
+    return known.series != (series or None) and known.mark not in (WRITING, places.mark_of(place))
+
+
+@contextmanager
+def writing(store: Store, home: str, job_id: JobId, place: str | Path, now: Callable[[], datetime]) -> Iterator[None]:
+    """Mark a place named by hand while writing to it, so that leftovers of a kill count as orch's own."""
+    store.outputs.note(home, WrittenOutput(places.name_of(place), BY_HAND, job_id, WRITING, now()))
+    yield
+    remember(store, home, BY_HAND, job_id, place, now())
+
+
+def remember(store: Store, home: str, series: str, job_id: JobId, place: str | Path, now: datetime) -> None:
+    """Record that orch wrote to a place just now, for a job or for none ("")."""
+    try:
+        mark = places.mark_of(place)
+    except OutputError:
+        mark = None  # a storage that may be written but not read
+    store.outputs.note(home, WrittenOutput(places.name_of(place), series, job_id, mark, now))
