@@ -106,9 +106,9 @@ def _paced(pace: _Pace) -> Iterator[None]:
 
 
 @cache
-def certificates() -> ssl.SSLContext:
-    """Load the trusted authorities once: reading them takes 20 ms per client."""
-    return httpx2.create_ssl_context()
+def certificates(scheme: str = "https") -> ssl.SSLContext:
+    """Load the trusted authorities once, and only if TLS is used: reading them takes 20 ms per client."""
+    return httpx2.create_ssl_context() if scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def open_client(base_url: str, headers: Mapping[str, str], silent: float, *, stay: bool = False) -> httpx2.Client:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.backends import Backend
 from orchestrator.backends.openai.profiles import PROFILES
@@ -13,6 +14,9 @@ from orchestrator.backends.profiles import BatchLimits, Profile, with_limits
 from orchestrator.core.errors import UsageError
 from orchestrator.settings.backends import Backend as AnyBackend
 from orchestrator.settings.backends import HostedBackend, OwnServer
+
+if TYPE_CHECKING:
+    from httpx2 import Response
 
 
 def open_backend(
@@ -44,6 +48,17 @@ def can_cancel(settings: AnyBackend | None) -> bool:
 def limits_of(settings: AnyBackend, profile: Profile) -> BatchLimits:
     """Return a batch's limits: from orch.toml, else from the profile."""
     return with_limits(profile, **settings.limits.model_dump())
+
+
+def ask_models(name: str, url: str, key_env: str | None, seconds: float) -> Response:
+    """Return an upstream's list of models, whatever its status. Raises UsageError, httpx2.HTTPError."""
+    import httpx2
+
+    from orchestrator.backends.calls import certificates
+
+    headers = {"Authorization": f"Bearer {key_of(name, key_env, os.environ)}"} if key_env else {}
+    context = certificates(url.partition(":")[0].lower())
+    return httpx2.get(f"{url}/models", headers=headers, timeout=seconds, verify=context)
 
 
 def key_of(name: str, variable: str, environ: Mapping[str, str]) -> str:

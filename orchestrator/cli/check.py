@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import click
 
-from orchestrator.backends.open import key_of, limits_of, open_backend, profile_for
+from orchestrator.backends.open import ask_models, limits_of, open_backend, profile_for
 from orchestrator.backends.profiles import BatchLimits
 from orchestrator.cli.console_progress import progress
 from orchestrator.cli.options import scope_options
@@ -402,8 +402,7 @@ def _examine_upstream(name: str, url: str, key_env: str | None) -> tuple[Found, 
 
     what = f"upstream {url}"
     try:
-        key = key_of(name, key_env, os.environ) if key_env else None
-        answer = httpx2.get(f"{url}/models", headers={"Authorization": f"Bearer {key}"} if key else {}, timeout=5.0)
+        answer = ask_models(name, url, key_env, 5.0)
         if (problem := models_problem(answer.status_code, answer.content)) is not None:
             refused = answer.status_code in (401, 403)
             cure = f"; correct what {key_env} holds" if key_env else "; name the variable of its key: `api_key_env`"

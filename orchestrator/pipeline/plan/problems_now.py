@@ -5,14 +5,13 @@ Requests the list of models from all of them at a time, and only for a moment. N
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
 from orchestrator.backends.direct import in_list
-from orchestrator.backends.open import key_of, open_backend
+from orchestrator.backends.open import ask_models, open_backend
 from orchestrator.core.errors import OrchError
 from orchestrator.core.model import Job
 from orchestrator.core.sanitize import shortened
@@ -99,8 +98,7 @@ def _of_upstream(name: str, url: str, key_env: str | None, models: list[str], hi
     import httpx2
 
     try:
-        headers = {"Authorization": f"Bearer {key_of(name, key_env, os.environ)}"} if key_env else {}
-        answer = httpx2.get(f"{url}/models", headers=headers, timeout=LOOK_SECONDS)
+        answer = ask_models(name, url, key_env, LOOK_SECONDS)
     except OrchError as error:
         return error.message
     except httpx2.HTTPError as error:

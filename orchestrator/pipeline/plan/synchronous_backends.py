@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 from msgspec import Struct
 
-from orchestrator.backends.open import key_of
+from orchestrator.backends.open import ask_models
 from orchestrator.core.errors import UsageError
 from orchestrator.settings.backends import FleetBackend, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.settings.config import Config
@@ -60,8 +58,7 @@ def _problem(name: str, url: str, key_env: str | None) -> str | None:
     import httpx2
 
     try:
-        headers = {"Authorization": f"Bearer {key_of(name, key_env, os.environ)}"} if key_env else {}
-        answer = httpx2.get(f"{url}/models", headers=headers, timeout=PROBE_SECONDS)
+        answer = ask_models(name, url, key_env, PROBE_SECONDS)
     except UsageError as error:
         return error.reason
     except httpx2.HTTPError as error:
