@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from orchestrator.documents.plugins import Plugin
@@ -103,14 +104,18 @@ def kind_of(name: str, plugins: Mapping[str, Plugin], *, as_rows: bool) -> Kind:
     ending = ending.lower()
     if ending in plugins:
         return Kind(PLUGIN, Holds.ONE, "", plugins[ending])
-    if ending in _SHORT:
-        kind, packing = _SHORT[ending]
-        return Kind(kind, Holds.PARTS, packing)
     packing = PACKINGS.get(ending, "")
     if packing:
         ending = split_name(stem)[1].lower()
         if ending in plugins:
             return Kind(PLUGIN, Holds.ONE, packing, plugins[ending])
+    return _own_kind(ending, packing, as_rows)
+
+
+@lru_cache(maxsize=1000)
+def _own_kind(ending: str, packing: str, as_rows: bool) -> Kind:
+    if ending in _SHORT and not packing:
+        return Kind(_SHORT[ending][0], Holds.PARTS, _SHORT[ending][1])
     if ending in TABLES:
         return Kind(TABLES[ending], Holds.ROWS, packing)
     if ending in CONTAINERS:

@@ -12,8 +12,8 @@ from orchestrator.core.model import Job, JobId, JobKind, RequestState
 from orchestrator.core.shards import AT_BACKEND, ShardId
 from orchestrator.store import bulk, records
 from orchestrator.store.database import Database
-from orchestrator.store.earlier_answers import AGE, answers_to
-from orchestrator.store.records import Earlier, RowInFlight, awaits, earlier, place_elsewhere
+from orchestrator.store.earlier_answers import AGE, BACKEND, answers_to, earlier
+from orchestrator.store.records import Earlier, RowInFlight, awaits, place_elsewhere
 from orchestrator.store.rows import open_rows
 from orchestrator.store.tables import HAS_KEY, IS_AWAITING, IS_FRESH, requests, shards
 
@@ -201,7 +201,7 @@ class AwaitedRows:
             found: dict[tuple[str, int], Any] = {}
             for of_job in {row.carried_from for row in rows}:
                 seqs = [row.of_seq for row in rows if row.carried_from == of_job]
-                whole = select(requests, _BACKEND).where(requests.c.job_id == of_job)
+                whole = select(requests, BACKEND).where(requests.c.job_id == of_job)
                 for one in tx.execute(bulk.each(whole, requests.c.seq, seqs, tx.dialect)):
                     found[of_job, one.seq] = one
         return [_ended(row, found.get((row.carried_from, row.of_seq))) for row in rows]
@@ -291,7 +291,6 @@ def _awaited_by(mine: Any) -> Callable[[Any], ColumnElement[bool]]:
     return lambda theirs: and_(theirs.job_id == mine.carried_from, theirs.seq == place_elsewhere(mine.twin_of))
 
 
-_BACKEND = select(shards.c.backend).where(shards.c.id == requests.c.result_shard).scalar_subquery().label("backend")
 _FOUND = [requests.c[name] for name in ("job_id", "seq", "fingerprint", "state", "shard_id", "first_offset")]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,10 +12,12 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, func, select, true
 from orchestrator.core.model import JobId, RequestState
 from orchestrator.store import bulk
 from orchestrator.store.database import Database
-from orchestrator.store.records import Earlier, EarlierRow, earlier
+from orchestrator.store.records import CARRIED, STATES, Earlier, EarlierRow
 from orchestrator.store.tables import HAS_KEY, IS_FRESH, jobs, requests, shards
 
 PAGE = 5000
+_facts = itemgetter(*(list(requests.c.keys()).index(name) for name in CARRIED))
+"""Reads by place: 24 looks for a name take six times as long."""
 
 
 class Known:
@@ -56,7 +58,7 @@ class Known:
         return {key: earlier(row) for key, row in newest.items() if row.released_at is None}
 
     def _taken(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
-        query = select(requests, _BACKEND).where(requests.c.job_id == runs[-1])
+        query = select(requests, BACKEND).where(requests.c.job_id == runs[-1])
         with self._db.read() as tx:
             rows = tx.execute(bulk.each(query, requests.c.custom_id, list(wanted), tx.dialect)).all()
         return {
@@ -90,7 +92,7 @@ class Known:
         task's checks: rows of a ready batch file have no checks.
         """
         with self._db.read() as tx:
-            rows = answers_to(tx, (requests, _BACKEND), home, keys, checked=checked)
+            rows = answers_to(tx, (requests, BACKEND), home, keys, checked=checked)
         return {(row.cache_key, row.backend, row.sent_model): earlier(row) for row in rows if row.backend is not None}
 
     def originals(self, job_id: JobId, keys: Collection[str]) -> dict[tuple[str, str, str], int]:
@@ -136,8 +138,17 @@ def answers_to(
     return sorted((row for row in found if row.home == home), key=AGE)
 
 
+def earlier(row: Any) -> Earlier:
+    """Read an earlier outcome from a row that begins with all columns of `requests`."""
+    facts = dict(zip(CARRIED, _facts(row), strict=True))
+    return Earlier(
+        row.custom_id, row.fingerprint, STATES[row.state], row.error_code, row.carried_from or row.job_id, facts,
+        row.cut_from_tokens, sent_as=row.sent_as, notes=row.notes,
+    )  # fmt: skip
+
+
 AGE = attrgetter("settled_at", "job_id", "seq")
-_BACKEND = select(shards.c.backend).where(shards.c.id == requests.c.result_shard).scalar_subquery().label("backend")
+BACKEND = select(shards.c.backend).where(shards.c.id == requests.c.result_shard).scalar_subquery().label("backend")
 
 
 def _before(row: Any) -> EarlierRow:

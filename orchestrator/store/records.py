@@ -245,16 +245,6 @@ class RefusalHold(Struct, frozen=True):
         }
 
 
-def earlier(row: Any) -> Earlier:
-    """Read an earlier outcome from a whole row."""
-    facts = {name: getattr(row, name) for name in CARRIED}
-    state, job_id = RequestState(row.state), row.carried_from or row.job_id
-    return Earlier(
-        row.custom_id, row.fingerprint, state, row.error_code, job_id, facts, row.cut_from_tokens,
-        sent_as=row.sent_as, notes=row.notes,
-    )  # fmt: skip
-
-
 def added(
     job_id: JobId, row: Row, span: Span, now: datetime, why: Why | None, known: Earlier | None, twin_of: int | None,
     awaits: str | None = None,
