@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 
 from msgspec import Struct
@@ -80,9 +79,7 @@ class PagesProcess:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ending.set()
         self._tell(None)
         self._thread.join(END_SECONDS)

@@ -10,7 +10,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from orchestrator.core.clock import now
@@ -120,9 +119,7 @@ class Daemon:
     def __enter__(self) -> Daemon:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._provider_calls.close()
         self._monitor.close()
         self._telemetry.close()

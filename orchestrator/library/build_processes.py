@@ -17,7 +17,6 @@ import threading
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct, field
@@ -93,9 +92,7 @@ class BuildProcesses:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for key in list(self._builds):
             self.end(key)
 

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from socket import socket
-from types import TracebackType
 
 import uvicorn
 
@@ -92,9 +91,7 @@ class ServerThread(SteeredServer):
         self.socket.chmod(0o600)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._service.patience = None
         self._server.leave()
         self._thread.join()

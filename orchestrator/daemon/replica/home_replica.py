@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
-from types import TracebackType
 
 from orchestrator.core.errors import StorageError
 from orchestrator.core.replica.manifest import size_of
@@ -55,9 +54,7 @@ class HomeReplica:
         self._is_ready.wait()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join()
         self._contents.close()

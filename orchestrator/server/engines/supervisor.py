@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from types import TracebackType
 from typing import Any, Self
 
 from msgspec import Struct
@@ -206,9 +205,7 @@ class Supervisor:
             engine.begin()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for engine in self._engines:
             engine.ask_to_stop()
         # In parallel: each stop may take its time.
