@@ -7,8 +7,8 @@ from typing import Any
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration, moment_words
-from orchestrator.policy.calibration import Calibration
 from orchestrator.policy.diff import Difference
+from orchestrator.policy.forecast_trust import Calibration
 from orchestrator.reports.cost import CostReport
 from orchestrator.reports.layout import Cell, Column, Line, StyledText, sentence, table
 from orchestrator.reports.night import NightReport

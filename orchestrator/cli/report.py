@@ -90,7 +90,7 @@ def report_cost(
 @json_option
 def report_forecast(since: str | None, as_json: bool) -> int:
     """Compare forecasts with what happened, and say whether to trust them."""
-    from orchestrator.policy.calibration import calibrate
+    from orchestrator.policy.forecast_trust import calibrate
 
     with opened() as context:
         lines = calibrate(context.store.forecasts.since(parsed_since(since)))

@@ -17,7 +17,7 @@ import uvicorn
 from starlette.exceptions import HTTPException
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from orchestrator.core.connections import Connection, Connections, now
+from orchestrator.core.client_limits import Connection, Connections, now
 
 KEY = "orch.connection"
 """Key of a request's `Connection` in `scope["state"]`."""

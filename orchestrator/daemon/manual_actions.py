@@ -16,7 +16,7 @@ from orchestrator.core.errors import RefusedError, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import SUPERSEDED_BY, CancelCode, Job, RequestState
 from orchestrator.core.schedules import Night, NightState, Schedule
-from orchestrator.pipeline.build.shared import takes_answers
+from orchestrator.pipeline.build.awaited_rows import takes_answers
 from orchestrator.pipeline.build.terms import NewTerms
 from orchestrator.pipeline.succession import open_jobs, successor
 from orchestrator.policy import due_nights

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from orchestrator.core.batch_api import JSON_ERRORS, BatchStatus
-from orchestrator.core.connections import ClientTimeouts, Connections
+from orchestrator.core.client_limits import ClientTimeouts, Connections
 from orchestrator.core.errors import UsageError
 from orchestrator.core.guarded_server import threaded
 from orchestrator.core.listening import bound, url_host

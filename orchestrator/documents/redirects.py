@@ -29,7 +29,7 @@ def led_elsewhere(error: BaseException | None) -> LedElsewhere | None:
 
 
 def is_elsewhere(address: str, to: str) -> bool:
-    """True if a redirect leaves the host; http to https with the same name does not."""
+    """True if a redirect or a list leads to another host or port, or from https to http."""
     here, there = urlsplit(address), urlsplit(to)
     if (here.scheme, here.netloc) == (there.scheme, there.netloc):
         return False

@@ -19,7 +19,7 @@ from orchestrator.core import addresses, interrupts, storages
 from orchestrator.core.errors import InputError, JobFilesError, StorageRefused
 from orchestrator.documents.globs import Globs
 from orchestrator.documents.ignored import IgnoredReason, never_document
-from orchestrator.documents.redirects import led_elsewhere, staying_client
+from orchestrator.documents.redirects import is_elsewhere, led_elsewhere, staying_client
 from orchestrator.documents.types import DocumentProblem, ExtractionError, RemoteObject
 from orchestrator.documents.walk import FoundFile, Skipped, Unlisted, WalkedFolder
 
@@ -217,8 +217,8 @@ class RemoteWalk(_Chosen):
 class AddressList(_Chosen):
     """The documents whose addresses a text at a web server lists, one per line, in order; `#` begins a comment.
 
-    Lines may be relative to the list. Another host is asked only with `follow_links`: the list's author must not
-    decide which host this machine asks.
+    Lines may be relative to the list. Without `follow_links`, they lead only where a redirect may: the list's author
+    must not decide which host this machine asks.
     """
 
     def __iter__(self) -> Iterator[FoundFile | Skipped]:
@@ -258,14 +258,14 @@ class AddressList(_Chosen):
                 yield FoundFile(address, relative, RemoteObject(place.storage, address, {}))
 
     def _check(self, address: str, number: int) -> None:
-        here, there = urlsplit(self._place.address), urlsplit(address)
+        there = urlsplit(address)
         problem = None
         if there.scheme not in WEB or not there.hostname:
             problem = f"{address!r} is not an http(s) address"
         elif there.username or there.password or there.query:
             problem = "an address may carry no password and no query"
-        elif there.netloc != here.netloc and not self._follow_links:
-            problem = f"{address} is at another host than the list; `follow_links: true` follows it"
+        elif not self._follow_links and is_elsewhere(self._place.address, address):
+            problem = f"{address} differs from the list in host, port or scheme; `follow_links: true` follows it"
         if problem is not None:
             raise InputError(problem, file=self._place.address, line=number)
 

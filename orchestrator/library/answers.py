@@ -20,7 +20,7 @@ from orchestrator.library.context import Context
 from orchestrator.library.frames import CellType, NewColumn, as_json
 from orchestrator.library.html_tables import html_table
 from orchestrator.pipeline.finish.finisher import merged_lines
-from orchestrator.pipeline.finish.outputs.kinds import Kind, Plain, Struct, kind_of, root_of
+from orchestrator.pipeline.finish.outputs.column_types import Kind, Plain, Struct, kind_of, root_of
 from orchestrator.pipeline.finish.outputs.layout import VECTOR, WHOLE, read
 
 T = TypeVar("T")

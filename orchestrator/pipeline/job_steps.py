@@ -28,8 +28,8 @@ from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.build.builds import Builds, RecordedJob, build_recorded, carried_out
 from orchestrator.pipeline.build.room import give_back
 from orchestrator.pipeline.collect import common_refusals, reduce
+from orchestrator.pipeline.collect.awaited_rows import TakeOver
 from orchestrator.pipeline.collect.remote_cleanup import RemoteCleanup
-from orchestrator.pipeline.collect.take_over import TakeOver
 from orchestrator.pipeline.finish import finisher
 from orchestrator.pipeline.finish.delivery import Gate
 from orchestrator.pipeline.plan import canary

@@ -79,16 +79,6 @@ class _Reading(Struct, frozen=True):
     repaired: bool = False
 
 
-def _cut_at(text: str, before: str) -> tuple[str, str]:
-    """Return the problem of an answer that reached max_tokens before it `began` or `was complete`."""
-    blanks = len(text) - len(text.rstrip())
-    if blanks >= ENDLESS_BLANKS:
-        told = f"the answer ran into white space ({blanks:,} characters of it) until max_tokens"
-        return "endless_blanks", f"{told}; more tokens do not help: change the prompt, the schema or the model"
-    what = "it" if before == "began" else "its JSON"
-    return "truncated", f"the answer reached max_tokens before {what} {before}; raise max_tokens"
-
-
 class OutputCheck:
     """Requirements for the answers to a task: not empty, and JSON that fits the schema, if any.
 
@@ -129,7 +119,7 @@ class OutputCheck:
             if answer.has_other:
                 return None
             if answer_ends.is_cut(answer):
-                return _cut_at(answer.text or "", "began")
+                return answer_ends.cut_at(answer.text or "", "began")
             if answer_ends.is_withheld(answer):
                 return "content_filter", "the provider's content filter withheld the answer"
             if answer.is_missing:
@@ -201,7 +191,7 @@ class OutputCheck:
             except batch_api.JSON_ERRORS as error:
                 wrong = error
         if answer_ends.is_cut(answer):
-            return _Reading(answer, repair, problem=_cut_at(text, "was complete"))
+            return _Reading(answer, repair, problem=answer_ends.cut_at(text, "was complete"))
         if answer_ends.is_withheld(answer):
             return _Reading(answer, repair, problem=_WITHHELD)
         if repair and answer_ends.full_window(answer) is None:
@@ -290,6 +280,4 @@ class VectorCheck:
 
 
 WRONG_CODE = "wrong_row_code"
-ENDLESS_BLANKS = 60
-"""Characters of white space at the end of an answer that are a loop, not an indentation."""
 _WITHHELD = "content_filter", "the provider's content filter withheld the rest of the answer"

@@ -112,7 +112,7 @@ class ConfidenceCurve(Struct, frozen=True):
         return _logistic(self.slope * _logit(probability) + self.offset)
 
 
-def calibration(known: Sequence[tuple[float, bool]]) -> ConfidenceCurve | None:
+def fitted_curve(known: Sequence[tuple[float, bool]]) -> ConfidenceCurve | None:
     """Return the curve through labels with known probability and correctness; None if there are too few.
 
     If a model is right less often the surer it is, its probability says nothing: then all labels have the overall

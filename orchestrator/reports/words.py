@@ -13,7 +13,7 @@ from orchestrator.settings.model_lists import alias_words
 
 if TYPE_CHECKING:
     from orchestrator.core.counts import Counts
-    from orchestrator.policy.calibration import Calibration
+    from orchestrator.policy.forecast_trust import Calibration
     from orchestrator.policy.night_figures import DeadlineResult
     from orchestrator.reports.cost import CostLine, CostReport, Estimate
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core import batch_api
-from orchestrator.core.connections import Connections
+from orchestrator.core.client_limits import Connections
 from orchestrator.core.engines import EngineProgress, ModelDemand
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.replica.replicator import Replicator

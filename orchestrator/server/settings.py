@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
-from orchestrator.core.connections import PATIENCE, ClientTimeouts
+from orchestrator.core.client_limits import PATIENCE, ClientTimeouts
 from orchestrator.server.memory_limits import BODY_MEMORY
 
 MOST_IN_FLIGHT = 16_384

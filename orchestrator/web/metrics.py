@@ -26,7 +26,7 @@ from orchestrator.daemon.telemetry import sent
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.policy import due_nights
 from orchestrator.policy.budgets import BudgetStanding
-from orchestrator.policy.calibration import calibrate
+from orchestrator.policy.forecast_trust import calibrate
 from orchestrator.policy.night_figures import foreseen
 from orchestrator.reports import status
 from orchestrator.web.loop_health import LoopHealth

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 
 from starlette.applications import Starlette
 
-from orchestrator.core.connections import Connections
+from orchestrator.core.client_limits import Connections
 from orchestrator.core.guarded_server import threaded
 from orchestrator.core.listening import is_loopback, url_host
 

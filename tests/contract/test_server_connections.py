@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from orchestrator.core.connections import ClientTimeouts
+from orchestrator.core.client_limits import ClientTimeouts
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.keys import KeyLimits, Keys
 from orchestrator.server.settings import Settings

@@ -15,11 +15,14 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import fsspec
 import pytest
 
 from orchestrator.core.errors import InputError, JobFilesError
 from orchestrator.documents import claimed_folder, downloads, remote
+from orchestrator.documents.globs import Globs
 from orchestrator.documents.redirects import is_elsewhere
+from orchestrator.documents.walk import FoundFile
 from orchestrator.pipeline.build.intake import How
 from tests.integration.test_limited_runs import Desk, opened
 from tests.support.databases import new_sqlite
@@ -266,7 +269,7 @@ def test_a_list_does_not_lead_to_other_hosts(desk: Desk, site: Site) -> None:
     with serving(Site({"/x.txt": b"text"})) as other:
         listing(site, f"{other.url}/x.txt")
         for source, told in (
-            ({"path": f"{site.url}/in/list.txt"}, "another host"),
+            ({"path": f"{site.url}/in/list.txt"}, "`follow_links: true` follows it"),
             ({"path": f"{site.url}/in/list.txt", "follow_links": True}, None),
         ):
             desk.spec["documents"] = source
@@ -320,6 +323,19 @@ ELSEWHERE = {
 @pytest.mark.parametrize(("address", "to", "elsewhere"), ELSEWHERE.values(), ids=ELSEWHERE)
 def test_what_is_another_host(address: str, to: str, elsewhere: bool) -> None:
     assert is_elsewhere(address, to) is elsewhere
+
+
+@pytest.mark.parametrize(("address", "line", "elsewhere"), ELSEWHERE.values(), ids=ELSEWHERE)
+def test_a_list_may_name_what_a_redirect_may_lead_to(address: str, line: str, elsewhere: bool) -> None:
+    storage = fsspec.filesystem("memory")
+    storage.pipe_file("/list.txt", line.encode())
+    place = remote.RemoteRoot(address + "/list.txt", storage, "/list.txt", is_file=False, is_list=True)
+    names = remote.AddressList(place, Globs(["**"], field="include"), Globs([], field="exclude"), lambda name: True)
+    if not elsewhere:
+        assert [found.path for found in names if isinstance(found, FoundFile)] == [line]
+        return
+    with pytest.raises(InputError):
+        list(names)
 
 
 def test_what_a_kill_has_left_is_removed_and_what_is_in_use_is_not(tmp_path: Path, monkeypatch: Any) -> None:

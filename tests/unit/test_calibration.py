@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.model import Forecast, JobId
-from orchestrator.policy.calibration import Calibration, at_most, calibrate
+from orchestrator.policy.forecast_trust import Calibration, at_most, calibrate
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.connections import ClientTimeouts, Closed, Connection, Connections, Phase
+from orchestrator.core.client_limits import ClientTimeouts, Closed, Connection, Connections, Phase
 from orchestrator.server.open_files import LEAST_CONNECTIONS, LEAST_ROWS, OTHER_FILES, fitted
 from orchestrator.server.settings import Settings
 

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from orchestrator.pipeline.finish.outputs import vectors
+from orchestrator.pipeline.finish.outputs.column_types import VectorOf
 from orchestrator.pipeline.finish.outputs.formats import CountedLines, Format, encode
-from orchestrator.pipeline.finish.outputs.kinds import VectorOf
 from tests.support import merged
 
 # `make dev` leaves them out.

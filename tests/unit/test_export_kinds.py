@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.pipeline.finish.outputs.kinds import (
+from orchestrator.pipeline.finish.outputs.column_types import (
     MAX_DEPTH,
     Kind,
     ListOf,

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.pipeline.finish.outputs.column_types import Kind, ListOf, Plain, Struct, flattened, kind_of
 from orchestrator.pipeline.finish.outputs.formats import encode
-from orchestrator.pipeline.finish.outputs.kinds import Kind, ListOf, Plain, Struct, flattened, kind_of
 from orchestrator.pipeline.finish.outputs.layout import IDENTITY, ON_REQUEST, PROVENANCE, Layout, unique
 from tests.support import merged
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.cli.up import up
-from orchestrator.core.connections import ClientTimeouts
+from orchestrator.core.client_limits import ClientTimeouts
 from orchestrator.core.errors import BackendError, UsageError
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.daemon.provider_webhooks import MAX_BODY, MOST_CONNECTIONS, PATIENCE, listening, secrets_of

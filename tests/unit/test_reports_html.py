@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from orchestrator.cli.console_reports import cost_lines, forecast_lines
 from orchestrator.core.model import Forecast, JobId, Price, Usage
 from orchestrator.core.money import money
-from orchestrator.policy.calibration import calibrate
+from orchestrator.policy.forecast_trust import calibrate
 from orchestrator.reports.cost import CostLine, CostReport, Estimate
 from orchestrator.reports.layout import Line
 from orchestrator.reports.markup import breakable

@@ -297,7 +297,7 @@ def test_confidence_is_the_share_that_is_right() -> None:
     """A model that says 0.99 and is right four times in five, and 0.6 and is right half the time."""
     chance = random.Random(7)
     known = [(0.99, chance.random() < 0.8) for _ in range(2000)] + [(0.6, chance.random() < 0.5) for _ in range(2000)]
-    curve = confidence.calibration(known)
+    curve = confidence.fitted_curve(known)
     assert curve is not None
     assert curve.known == 4000
     assert curve.confidence(0.99) == pytest.approx(0.8, abs=0.03)
@@ -306,17 +306,17 @@ def test_confidence_is_the_share_that_is_right() -> None:
 
 
 def test_what_known_answers_cannot_say_is_not_said() -> None:
-    assert confidence.calibration([(0.9, True)] * (confidence.ENOUGH - 1)) is None
-    every = confidence.calibration([(0.9 + n / 1000, True) for n in range(50)])
+    assert confidence.fitted_curve([(0.9, True)] * (confidence.ENOUGH - 1)) is None
+    every = confidence.fitted_curve([(0.9 + n / 1000, True) for n in range(50)])
     assert every is not None
     assert 0.9 < every.confidence(0.99) < 1, "no number of known answers makes it certain"
-    alike = confidence.calibration([(0.7, n % 4 > 0) for n in range(40)])
+    alike = confidence.fitted_curve([(0.7, n % 4 > 0) for n in range(40)])
     assert alike is not None
     assert alike.confidence(0.1) == alike.confidence(0.99) == pytest.approx(0.75, abs=0.03)
-    upside_down = confidence.calibration([(0.99, False)] * 30 + [(0.5, True)] * 30)
+    upside_down = confidence.fitted_curve([(0.99, False)] * 30 + [(0.5, True)] * 30)
     assert upside_down is not None
     assert upside_down.confidence(0.99) == upside_down.confidence(0.5) == pytest.approx(0.5)
-    apart = confidence.calibration([(1.0, True)] * 30 + [(0.0, False)] * 30)
+    apart = confidence.fitted_curve([(1.0, True)] * 30 + [(0.0, False)] * 30)
     assert apart is not None
     assert (apart.confidence(1.0) > 0.95, apart.confidence(0.0) < 0.05) == (True, True)
 

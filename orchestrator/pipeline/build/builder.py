@@ -22,12 +22,12 @@ from orchestrator.core.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.pipeline.backend_handles import Models
 from orchestrator.pipeline.build import reuse
 from orchestrator.pipeline.build.askable import Askable
+from orchestrator.pipeline.build.awaited_rows import Sharing
 from orchestrator.pipeline.build.build_report import GONE, BuildReport
 from orchestrator.pipeline.build.ready_batch_file import batch_lines
 from orchestrator.pipeline.build.reuse import holding
 from orchestrator.pipeline.build.room import RoomCheck, given_back, written_to
 from orchestrator.pipeline.build.scan import DocumentMemory, Made, Sweep, made_chunks
-from orchestrator.pipeline.build.shared import Sharing
 from orchestrator.pipeline.build.source_checks import check_names, in_two_sources, located
 from orchestrator.pipeline.selection import Scope, Selection
 from orchestrator.policy.cache_keys import line_cache_key

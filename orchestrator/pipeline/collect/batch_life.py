@@ -1,4 +1,4 @@
-"""A batch at its backend as polls show it: its account, its facts, and what it waits for."""
+"""A batch at its backend as polls show it: its facts, and what it waits for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from orchestrator.backends import RemoteBatch
 from orchestrator.core.batch_api import BatchStatus
-from orchestrator.core.errors import AccountError, BackendError, UsageError
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard
 from orchestrator.pipeline.backend_handles import BackendHandle
@@ -16,50 +15,9 @@ from orchestrator.pipeline.poll_schedule import PolledShard, RunPhase
 from orchestrator.policy import evidence, overdue
 from orchestrator.policy.evidence import Denied, EndedBatch, EvidenceVerdict
 from orchestrator.policy.overdue import BatchLife
-from orchestrator.store import Store
 
 SEEN_EVERY = timedelta(seconds=30)
 PAST_VALIDATION = (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.COMPLETED)
-
-
-def check_account(store: Store, shard: Shard, handle: BackendHandle) -> Shard:
-    """Return the shard with the account of the present key, if that is its own or sees the same batches.
-
-    Keys of the same organisation are of the same account. A key with no stated owner is accepted once it can see one
-    of our batches. Otherwise raises UsageError.
-    """
-    if shard.account is None:
-        return shard
-    account = handle.api.account()
-    if account == shard.account:
-        return shard
-    of_orgs = account.startswith("org:") and shard.account.startswith("org:")
-    if not handle.is_own and not of_orgs and _sees_the_same(store, shard, handle):
-        store.shards.adopt_account(shard.backend, shard.account, account)
-        return replace(shard, account=account)
-    what = f"the batch of {shard.id}" if shard.batch_id is None else f"batch {shard.batch_id}"
-    raise UsageError(
-        f"{what} was made by the account {shard.account} of {handle.name}; the current key "
-        f"belongs to {account}, which cannot see it",
-        hint=f"set the key of {shard.account} until the job is done; `orch reconcile {handle.name}` shows more",
-    )
-
-
-def _sees_the_same(store: Store, shard: Shard, handle: BackendHandle) -> bool:
-    """True if the present key shows a batch that the shard's account has made."""
-    assert shard.account is not None
-    for other in [shard, *store.shards.of_account(handle.name, shard.account)]:
-        if other.batch_id is None:
-            continue
-        try:
-            batch = handle.api.retrieve(other.batch_id)
-        except AccountError:
-            raise
-        except BackendError:
-            continue
-        if batch is not None and batch.shard in (None, other.id) and (batch.rows or 0) <= other.rows:
-            return True
-    return False
 
 
 def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, object]:

@@ -15,6 +15,7 @@ from orchestrator.core.errors import AccountError, BackendBusy, BackendError, Ba
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import HoldCode, Shard, ShardState
+from orchestrator.pipeline import batch_accounts
 from orchestrator.pipeline.admission import CallKind
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import batch_life, common_refusals
@@ -83,7 +84,7 @@ class BatchPolling:
     def track(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         """Poll a running batch; True if it is over."""
         now = self._work.now()
-        shard = batch_life.check_account(self._work.store, shard, handle)
+        shard = batch_accounts.with_present_account(self._work.store, shard, handle)
         batch = self._retrieved(job, shard, handle)
         if isinstance(batch, UnknownBatch):
             return batch.moved

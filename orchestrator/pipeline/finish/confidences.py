@@ -73,7 +73,7 @@ def merging_checks(store: Store, home: Home, job: Job) -> Mapping[str, AnswerChe
         for name, probability, label in _labels(store, home, job, names[start : start + CHUNK]):
             if (right := confidence.is_right(expected[name].expect, label)) is not None:
                 seen.setdefault(expected[name].task, []).append((probability, right))
-    curves: dict[str, ConfidenceCurve | None] = {task: confidence.calibration(known) for task, known in seen.items()}
+    curves: dict[str, ConfidenceCurve | None] = {task: confidence.fitted_curve(known) for task, known in seen.items()}
     return {**checks, **{task: check_of(wanted[task], curve, job_name=job.name) for task, curve in curves.items()}}
 
 

@@ -15,10 +15,10 @@ from orchestrator.core.errors import AccountError, BackendBusy, BackendError, St
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import HoldCode, Shard, ShardState
-from orchestrator.pipeline import budget, lost_answers
+from orchestrator.pipeline import batch_accounts, budget, lost_answers
 from orchestrator.pipeline.admission import CallKind
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.collect import batch_life, common_refusals
+from orchestrator.pipeline.collect import common_refusals
 from orchestrator.pipeline.poll_schedule import SendPhase
 from orchestrator.pipeline.provider_calls import Done
 from orchestrator.pipeline.shard_context import ShardWork
@@ -279,7 +279,7 @@ class Dispatch:
 
     def recover(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         """Find out if a shard between intent and fact has a batch; True if that is known now."""
-        shard = batch_life.check_account(self._work.store, shard, handle)
+        shard = batch_accounts.with_present_account(self._work.store, shard, handle)
         now = self._work.now()
         found = batch_creation.recover(
             self._work.store, self._work.home, shard, handle, self._work.polls.of(shard, now), now

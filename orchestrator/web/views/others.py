@@ -14,7 +14,7 @@ from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Job, JobId
 from orchestrator.daemon.health import fetch_health
 from orchestrator.pipeline.budget import SharedBudgets
-from orchestrator.policy.calibration import calibrate
+from orchestrator.policy.forecast_trust import calibrate
 from orchestrator.policy.row_errors import is_passing
 from orchestrator.reports import status
 from orchestrator.reports.backends import backends_report

@@ -19,8 +19,8 @@ from orchestrator.core.errors import InputError
 from orchestrator.core.extras import require_parquet, require_xlsx
 from orchestrator.core.model import Job
 from orchestrator.pipeline.finish.outputs import places
+from orchestrator.pipeline.finish.outputs.column_types import VectorOf
 from orchestrator.pipeline.finish.outputs.formats import LONG, CountedLines, Format, TableShape, encode
-from orchestrator.pipeline.finish.outputs.kinds import VectorOf
 from orchestrator.pipeline.finish.outputs.layout import Tasks
 from orchestrator.pipeline.finish.outputs.vectors import sized
 from orchestrator.settings.job_spec import Output

@@ -11,7 +11,7 @@ import msgspec
 
 from orchestrator.core.jsonl import single_line
 from orchestrator.core.sanitize import BOM, no_formula
-from orchestrator.pipeline.finish.outputs.kinds import Kind, ListOf, Plain, Struct, VectorOf
+from orchestrator.pipeline.finish.outputs.column_types import Kind, ListOf, Plain, Struct, VectorOf
 from orchestrator.pipeline.finish.outputs.layout import ChosenColumns, Layout, TableLayout, Tasks
 from orchestrator.pipeline.finish.outputs.vectors import sized
 from orchestrator.pipeline.finish.outputs.wide import WideLayout

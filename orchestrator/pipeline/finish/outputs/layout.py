@@ -1,4 +1,4 @@
-"""TableShape layouts of merged rows: the columns of a job's table, and the cells of each of its rows. Pure.
+"""Layouts of merged rows: the columns of a job's table, and the cells of each of its rows. Pure.
 
 In the long layout each merged row becomes one table row, whatever its task; in the wide layout each document. A task
 with a schema gets a column per field, `TASK.FIELD`.
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from orchestrator.core.errors import UsageError
-from orchestrator.pipeline.finish.outputs.kinds import (
+from orchestrator.pipeline.finish.outputs.column_types import (
     Kind,
     Plain,
     Struct,

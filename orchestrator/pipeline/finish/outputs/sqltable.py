@@ -36,8 +36,8 @@ from sqlalchemy.types import TypeEngine, UserDefinedType
 from orchestrator.core import permissions
 from orchestrator.core.errors import OutputError, OutputFault, StorageError
 from orchestrator.pipeline.finish.outputs import places
+from orchestrator.pipeline.finish.outputs.column_types import Kind, Plain, VectorOf
 from orchestrator.pipeline.finish.outputs.faults import fault_of
-from orchestrator.pipeline.finish.outputs.kinds import Kind, Plain, VectorOf
 from orchestrator.pipeline.finish.outputs.layout import Layout, unique
 from orchestrator.store.database import Database
 

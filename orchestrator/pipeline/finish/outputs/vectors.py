@@ -9,7 +9,7 @@ from typing import IO
 
 import msgspec
 
-from orchestrator.pipeline.finish.outputs.kinds import VectorOf
+from orchestrator.pipeline.finish.outputs.column_types import VectorOf
 from orchestrator.pipeline.finish.outputs.layout import Tasks
 
 IN_MEMORY = 32_000_000

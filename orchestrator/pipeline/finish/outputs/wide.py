@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.pipeline.finish.outputs.kinds import Plain
+from orchestrator.pipeline.finish.outputs.column_types import Plain
 from orchestrator.pipeline.finish.outputs.layout import ON_REQUEST, AnswerColumns, MergedRow, Tasks, columns_of, read
 
 TEXT = {"type": "string"}

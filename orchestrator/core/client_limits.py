@@ -4,7 +4,7 @@ A client can open connections and then send nothing, half a request, or never re
 limit, and the number of connections is capped. At the cap, a newcomer replaces the connection that has kept the
 server waiting longest. Part of the cap is reserved for connections that have shown a valid key.
 
-This module uses no library; `guarded` puts it between uvicorn and an application.
+This module uses no library; `guarded_server` puts it between uvicorn and an application.
 """
 
 from __future__ import annotations
