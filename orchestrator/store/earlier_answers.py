@@ -61,8 +61,11 @@ class Known:
         query = select(requests, BACKEND).where(requests.c.job_id == runs[-1])
         with self._db.read() as tx:
             rows = tx.execute(bulk.each(query, requests.c.custom_id, list(wanted), tx.dialect)).all()
+        own = set(runs)  # a renamed document has the answer that its former name got in an earlier run
         return {
-            row.custom_id: replace(earlier(row), taken_from=(row.backend, row.sent_model))
+            row.custom_id: replace(
+                earlier(row), taken_from=None if row.carried_from in own else (row.backend, row.sent_model)
+            )
             for row in rows
             if row.state == RequestState.SUCCEEDED
             and row.fingerprint == wanted[row.custom_id]

@@ -83,6 +83,30 @@ def test_another_model_behind_an_alias_is_told_and_asked_where_it_is_wanted(
     assert asked(upstream) == {"first": 3, "second": 3}
 
 
+@pytest.mark.parametrize("taken", ["from a name before", "from another job file"])
+def test_an_answer_that_was_taken_over_stays_too(
+    run_orch: Orch, orch_home: Path, tmp_path: Path, upstream: Upstream, taken: str
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB)
+    write_config(orch_home, [upstream.base_url], extra='[models]\nsmall = "first"\n')
+    assert run_orch("run", str(job), "-q").returncode == 0
+    if taken == "from a name before":
+        (tmp_path / "documents" / "b.txt").rename(tmp_path / "documents" / "renamed.txt")
+    else:
+        job = tmp_path / "other.yaml"
+        job.write_text(JOB.replace("letters", "others"))
+    assert run_orch("run", str(job), "-q").returncode == 0
+    assert asked(upstream) == {"first": 2}
+    write_config(orch_home, [upstream.base_url], extra='[models]\nsmall = "second"\n')
+    for _ in range(2):
+        done = run_orch("run", str(job))
+        assert (done.returncode, asked(upstream)) == (0, {"first": 2}), done.stderr
+        assert "2 answers are from first: `--reask` asks second" in " ".join(done.stderr.split())
+    assert run_orch("run", str(job), "--reask").returncode == 0
+    assert asked(upstream) == {"first": 2, "second": 2}
+
+
 def test_a_stronger_model_of_a_list_is_no_other_model(
     run_orch: Orch, orch_home: Path, tmp_path: Path, upstream: Upstream
 ) -> None:

@@ -132,17 +132,24 @@ def to_carry(store: Store, job: Job, asked: Asked, runs: list[JobId], rows: list
         for row in rows
         if (known := found.get(row.custom_id)) is not None
         and (known.state is RequestState.SUCCEEDED or not is_passing(known.error_code))
-        and may_take(known, asked, row.model, caches=row.cache_key is not None, reasks=bool(job.options.get(REASK)))
+        and may_keep(known, asked, row.model, caches=row.cache_key is not None, reasks=bool(job.options.get(REASK)))
     }
 
 
-def may_take(known: Earlier, asked: Asked, model: str, *, caches: bool, reasks: bool = False) -> bool:
-    """True if a row may take an earlier outcome; another job's answer only from where the row might be sent.
+def may_take(known: Earlier, asked: Asked, model: str, *, caches: bool) -> bool:
+    """True if a row may take an outcome for the first time; another job's answer only from where it might be sent."""
+    return known.taken_from is None or (caches and known.taken_from in asked(model))
+
+
+def may_keep(known: Earlier, asked: Asked, model: str, *, caches: bool, reasks: bool) -> bool:
+    """True if a row may keep the outcome of an earlier run; another file's answer only of a backend that it may use.
 
     `reasks`: no answer of a model that the row would not be sent to.
     """
     if known.taken_from is not None:
-        return caches and known.taken_from in asked(model)
+        is_allowed = any(backend == known.taken_from[0] for backend, _ in asked(model))
+        if not (caches and is_allowed):
+            return False
     return not reasks or not is_other_model(known.answered_as, asked(model))
 
 

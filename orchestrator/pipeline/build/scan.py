@@ -18,7 +18,7 @@ import msgspec
 from orchestrator.core import interrupts
 from orchestrator.core.model import Job, JobId, RequestState
 from orchestrator.documents.readers import RemoteOrder, TableRows
-from orchestrator.pipeline.build.reuse import REASK, Asked, holding, may_take
+from orchestrator.pipeline.build.reuse import REASK, Asked, holding, may_keep
 from orchestrator.policy.requests import Builder, Built
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -160,7 +160,7 @@ class Sweep:
             name: row
             for name, row in held.items()
             if row.state is RequestState.SUCCEEDED
-            and may_take(row, self._asked, every[name].model, caches=every[name].caches, reasks=self._reasks)
+            and may_keep(row, self._asked, every[name].model, caches=every[name].caches, reasks=self._reasks)
         }
         return {
             key: [good[one.custom_id] for one in identities]
