@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,33 +29,20 @@ def wants_json(argv: Sequence[str]) -> bool:
 
 def failed(error: OrchError, words: Sequence[str] = (), *, as_json: bool) -> int:
     """Report an error of a command line of these words and return its exit code."""
-    say(as_typed(f"orch: {error}", words))
+    name_as_typed(error, words)
+    say(f"orch: {error}")
     if as_json:
-        _print(_as_typed(error_json(error), words))
+        _print(error_json(error))
     return error.exit_code
 
 
-def as_typed(text: str, words: Sequence[str]) -> str:
-    """Name files in the folder of a job or batch file by the path that the user typed. Jobs have absolute paths.
-
-    Nobody types orch.toml: its path stays whole.
-    """
-    for word in words:
-        path = Path(word)
-        if path.suffix in (".yaml", ".yml", ".jsonl") and not path.is_absolute():
-            folders = {f"{found.parent}{os.sep}" for found in (path.absolute(), path.resolve())}
-            before = "|".join(map(re.escape, sorted(folders, key=len, reverse=True)))
-            typed = str(path).removesuffix(path.name).replace("\\", r"\\")
-            text = re.sub(rf"(?<![^\s'\"`(=:,])(?:{before})(?!orch\.toml\b)", typed, text)
-    return text
-
-
-def _as_typed(told: Any, words: Sequence[str]) -> Any:
-    if isinstance(told, dict):
-        return {name: _as_typed(value, words) for name, value in told.items()}
-    if isinstance(told, list):
-        return [_as_typed(value, words) for value in told]
-    return as_typed(told, words) if isinstance(told, str) else told
+def name_as_typed(error: OrchError, words: Sequence[str]) -> None:
+    """Let an error name its file as one of these words does: jobs have absolute paths."""
+    if error.file is not None:
+        file = os.path.realpath(error.file)
+        error.file = next((Path(word) for word in words if os.path.realpath(word) == file), error.file)
+    for other in error.others:
+        name_as_typed(other, words)
 
 
 def misused(error: click.ClickException, words: Sequence[str], *, as_json: bool) -> int:
@@ -94,13 +80,13 @@ def error_json(error: OrchError) -> dict[str, Any]:
     told: dict[str, Any] = {
         "code": error.kind,
         "message": error.message,
-        **_PLACE,
+        "file": None if error.file is None else str(error.file),
+        "line": error.line,
+        "field": error.field,
         "hint": error.hint,
         "exit_code": error.exit_code,
     }
-    if isinstance(error, InputError):
-        file = None if error.file is None else str(error.file)
-        told |= {"file": file, "line": error.line, "field": error.field}
+    if isinstance(error, InputError) or error.others:
         told["others"] = [error_json(other) for other in error.others]
     if isinstance(error, BackendRefused):
         told |= {"provider_status": error.status, "provider_code": error.code}

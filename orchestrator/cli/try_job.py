@@ -14,7 +14,7 @@ import click
 from orchestrator.cli.console import out
 from orchestrator.cli.console_progress import LiveProgress, progress
 from orchestrator.cli.console_trials import trial_lines, trials_side_by_side
-from orchestrator.cli.failed_commands import CommandInterrupted, as_typed
+from orchestrator.cli.failed_commands import CommandInterrupted, name_as_typed
 from orchestrator.cli.options import FILE, Dollars
 from orchestrator.cli.output import json_option, print_json, quiet_option, say
 from orchestrator.core.clock import now
@@ -130,7 +130,8 @@ def _whole(context: Context, file: Path, view: LiveProgress) -> WholeJob:
     try:
         found = rehearse(context.store, context.home, context.config, file, Options(), now, view.reading)
     except OrchError as error:
-        return WholeJob(problem=error.message)
+        name_as_typed(error, [str(file)])
+        return WholeJob(problem=": ".join(filter(None, (error.where, error.message))))
     return WholeJob(found.plan, found.report)
 
 
@@ -169,7 +170,8 @@ def _watch(files: Sequence[Path], once: Callable[[], int]) -> int:
             try:
                 once()
             except OrchError as error:
-                say(as_typed(f"orch: {error}", [*map(str, files)]))
+                name_as_typed(error, [*map(str, files)])
+                say(f"orch: {error}")
             say(f"orch: waiting for a change of {' or '.join(map(str, files))} (Ctrl-C ends the watch)")
             while [_stamp(file) for file in files] == seen:
                 time.sleep(LOOK_SECONDS)  # editors save in many ways, but all change the file's stamp

@@ -30,22 +30,44 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 
 class OrchError(Exception):
-    """Base of all errors. `message` is for the user, `hint` says what to do, `kind` is its name for programs."""
+    """Base of all errors. `message` is for the user, `hint` says what to do, `kind` is its name for programs.
+
+    `file`, `line` (from 1) and `field` locate it, if known. `others` are further mistakes found with it.
+    """
 
     kind: str = "error"
     exit_code: int = 1
+    file: str | Path | None = None
+    line: int | None = None
+    field: str | None = None
+    others: Sequence[OrchError] = ()
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
 
+    def at(self, place: OrchError) -> Self:
+        """Return this error, now located at the place of another."""
+        self.file, self.line, self.field = place.file, place.line, place.field
+        return self
+
+    @property
+    def where(self) -> str:
+        """Location as `file:line: field`, with the parts that are known; may be empty."""
+        place = "" if self.file is None else str(self.file)
+        if self.line is not None:
+            place += f":{self.line}" if place else f"line {self.line}"
+        return ": ".join(part for part in (place, self.field) if part)
+
     def __str__(self) -> str:
-        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        text = f"{text}\n  hint: {self.hint}" if self.hint else text
+        return "\n".join([text, *map(str, self.others)])
 
     @property
     def reason(self) -> str:
@@ -62,10 +84,7 @@ def _rebuild(kind: type[OrchError], args: tuple[Any, ...]) -> OrchError:
 
 
 class InputError(OrchError):
-    """Bad input. `file`, `line` (from 1) and `field` locate it, if known.
-
-    `others` are further mistakes found with it.
-    """
+    """Bad input, with its place if that is known."""
 
     kind = "bad_input"
     exit_code = 2
@@ -83,20 +102,6 @@ class InputError(OrchError):
         self.file = file
         self.line = line
         self.field = field
-        self.others: Sequence[InputError] = ()
-
-    @property
-    def where(self) -> str:
-        """Location as `file:line: field`, with the parts that are known; may be empty."""
-        place = "" if self.file is None else str(self.file)
-        if self.line is not None:
-            place += f":{self.line}" if place else f"line {self.line}"
-        return ": ".join(part for part in (place, self.field) if part)
-
-    def __str__(self) -> str:
-        text = f"{self.where}: {self.message}" if self.where else self.message
-        text = f"{text}\n  hint: {self.hint}" if self.hint else text
-        return "\n".join([text, *map(str, self.others)])
 
 
 class UsageError(OrchError):

@@ -149,9 +149,9 @@ class _Opened:
         self.prefix = source.path.rstrip("/")
         if self.place is not None and self.place.is_list:
             self.prefix = self.prefix.rpartition("/")[0]
-        self.is_file = _is_file(self.path) if self.place is None else self.place.is_file
+        self.is_file = _is_file(self.path, source.path) if self.place is None else self.place.is_file
         if self.is_file:
-            _check_lone_file(source, self.path)
+            _check_lone_file(source)
         include = Globs(source.include or ("**/*",), field="include")
         exclude = Globs(source.exclude, field="exclude", hidden=True)
         # The user's own pattern may choose any file; without one only known kinds are read.
@@ -334,23 +334,24 @@ def _located(source: DocumentSource, base: Path) -> str:
     return path
 
 
-def _is_file(path: str) -> bool:
+def _is_file(path: str, named: str) -> bool:
+    """True for a file, False for a folder. Raises InputError, with the path as `named` in the job file."""
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
-        message = f"There is no file or folder {path}; correct the path, which starts at the job file's folder."
-        raise InputError(message, file=path, field="path", hint=_path_hint(path)) from error
+        message = f"There is no file or folder {named}; correct the path, which starts at the job file's folder."
+        raise InputError(message, field="path", hint=_path_hint(path)) from error
     except OSError as error:
-        message = f"The path {path} cannot be reached ({error.strerror}); give this user access to it."
-        raise InputError(message, file=path, field="path") from error
+        message = f"The path {named} cannot be reached ({error.strerror}); give this user access to it."
+        raise InputError(message, field="path") from error
     if is_system(os.path.realpath(path), found.st_dev):
-        message = f"{path} belongs to the system (/proc, /sys, /dev), which holds no documents; name another."
-        raise InputError(message, file=path, field="path")
+        message = f"{named} belongs to the system (/proc, /sys, /dev), which holds no documents; name another."
+        raise InputError(message, field="path")
     if stat.S_ISDIR(found.st_mode):
         return False
     if stat.S_ISREG(found.st_mode):
         return True
-    raise InputError(f"{path} is neither a file nor a folder; name one.", file=path, field="path")
+    raise InputError(f"{named} is neither a file nor a folder; name one.", field="path")
 
 
 def _path_hint(path: str) -> str | None:
@@ -366,16 +367,17 @@ def _path_hint(path: str) -> str | None:
     return meant_file(path)
 
 
-def _check_lone_file(source: DocumentSource, path: str) -> None:
+def _check_lone_file(source: DocumentSource) -> None:
+    path = source.path
     if source.include or source.exclude:
         field = "include" if source.include else "exclude"
         raise InputError(f"{path} is a file, and patterns choose within a folder; leave them out.", field=field)
     if never_document(os.path.basename(path)) is IgnoredReason.SECRET:
         message = f"{path} is a key or certificate by its name, and none is ever sent to a model; name another file."
-        raise InputError(message, file=path, field="path")
+        raise InputError(message, field="path")
     if source.text_column is None and kind_of(path, installed(), as_rows=False).holds is Holds.ROWS:
         message = f"{path} is a table; say which of its columns holds the text with `text_column`."
-        raise InputError(message, file=path, field="text_column")
+        raise InputError(message, field="text_column")
 
 
 def _nothing(opened: _Opened, ignored: Ignored) -> InputError:
@@ -394,8 +396,7 @@ def _nothing(opened: _Opened, ignored: Ignored) -> InputError:
         if ignored.counts[IgnoredReason.LINK]:
             hint += "; `follow_links: true` follows links"
     return InputError(
-        f"There are no documents in {opened.path}: looked for {wanted}{but}; add files or correct `include`.",
-        file=opened.path,
+        f"There are no documents in {source.path!r}: looked for {wanted}{but}; add files or correct `include`.",
         field="include" if source.include else "path",
         hint=hint,
     )

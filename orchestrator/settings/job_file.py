@@ -142,7 +142,7 @@ def _check_schemas(spec: JobSpec, path: Path, lines: Lines) -> None:
             found.append(InputError(message, file=path, line=line_of(place, lines), field=spell(place)))
     if found:
         first, *rest = sorted(found, key=lambda problem: problem.line or 0)[:MAX_ERRORS]
-        first.message += "".join(f"\n{problem}" for problem in rest)
+        first.others = rest
         raise first
 
 

@@ -200,13 +200,13 @@ JOB_FILES: dict[str, tuple[str, int, list[str]]] = {
     "empty-folder": (
         changed("path: documents", "path: empty"), 2,
         [
-            "FILE:2: documents[0].path: There are no documents in FOLDER/empty", "files ending in .txt",
+            "FILE:2: documents[0].path: There are no documents in 'empty'", "files ending in .txt",
             "add files or correct `include`",
         ],
     ),
     "missing-folder": (
         changed("path: documents", "path: nowhere"), 2,
-        ["FILE:2: documents[0].path: There is no file or folder FOLDER/nowhere", "correct the path"],
+        ["FILE:2: documents[0].path: There is no file or folder nowhere", "correct the path"],
     ),
     "no-deadline": (JOB + "deadline: soon\n", 2, ["FILE:8: deadline: 'soon' is not a deadline; write 8h, 90m"]),
     "deadline-in-the-past": (

@@ -114,7 +114,7 @@ def test_a_table_of_something_else_is_left_alone(url: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE nights (job TEXT, other TEXT)"))
     engine.dispose()
-    with pytest.raises(StorageError, match=r"output: table nights: it already exists, and does not hold rows"):
+    with pytest.raises(StorageError, match=r"table nights: it already exists, and does not hold rows"):
         put(merged.lines())
     assert asked(url, "SELECT * FROM nights") == []
 
@@ -132,7 +132,7 @@ def test_a_sqlite_file_is_seen_from_the_job_file(tmp_path: Path) -> None:
 
 def test_a_database_that_is_away_is_told_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCH_TEST_TABLE_URL", "postgresql://me:hush-hush@127.0.0.1:1/x")
-    with pytest.raises(StorageError, match="output: table nights") as raised:
+    with pytest.raises(StorageError, match="table nights") as raised:
         put(merged.lines())
     assert "hush-hush" not in str(raised.value)
     assert "ORCH_HOME" not in str(raised.value)

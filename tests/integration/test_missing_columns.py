@@ -134,10 +134,10 @@ def test_a_table_that_has_it_is_enough(folder: Path, column: str, capsys: pytest
 def test_where_nothing_is_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = asked(folder, "  - name: x\n    path: ins\n")
     assert run(["run", str(file)]) == 2
-    assert f"{file}:4: documents[0].path: There is no file or folder {folder / 'ins'}" in capsys.readouterr().err
+    assert f"{file}:4: documents[0].path: There is no file or folder ins" in capsys.readouterr().err
     file = asked(folder, "  - path: in\n    include: '*.pfd'\n")
     assert run(["run", str(file)]) == 2
-    assert f"{file}:4: documents[0].include: There are no documents in {folder / 'in'}" in capsys.readouterr().err
+    assert f"{file}:4: documents[0].include: There are no documents in 'in'" in capsys.readouterr().err
 
 
 @pytest.fixture

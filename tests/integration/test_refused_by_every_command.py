@@ -246,6 +246,32 @@ def test_a_file_is_named_as_the_user_typed_it(
         assert run([*COMMANDS[command], typed, *more]) == 2
         told = capsys.readouterr()
         assert f"orch: {named}:" in told.err
-        assert f"no file or folder {named.removesuffix('job.yaml')}nowhere" in told.err
+        assert "no file or folder nowhere" in told.err, "as the job file has it"
         assert str(folder) not in told.err + told.out
     assert json.loads(told.out)["error"]["file"] == named
+
+
+SPELLED: dict[str, tuple[str, str, int, str]] = {
+    "two mistakes": ("job.yaml", task("schema: {type: strin, properties: 1}"), 2, ""),
+    "a deadline that has passed": ("job.yaml", f"{JOB}deadline: '2020-01-01T06:00:00Z'\n", 3, "deadline"),
+    "an output that is not ours": ("job.yaml", f"{JOB}output: {{path: job.yaml, format: jsonl}}\n", 2, "output"),
+    "known answers that are not there": ("job.yaml", f"{JOB}gold: gold.jsonl\n", 2, "gold"),
+    "a batch file": ("rows.jsonl", "{\n{\n", 2, ""),
+}
+
+
+@pytest.mark.parametrize("mistake", SPELLED)
+@pytest.mark.parametrize("command", ["validate", "plan", "submit", "run"])
+def test_each_mistake_names_the_file_as_the_user_typed_it(
+    folder: Path, command: str, mistake: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, content, code, field = SPELLED[mistake]
+    (folder / name).write_text(content, encoding="utf-8")
+    typed = f"../{folder.name}/{name}"
+    assert run([*COMMANDS[command], typed, "--json"]) == code
+    told = capsys.readouterr()
+    error = json.loads(told.out)["error"]
+    assert (error["file"], error["field"] or "") == (typed, field or error["field"] or "")
+    places = [line for line in told.err.splitlines() if re.match(rf"(orch: )?\S*{re.escape(name)}:\d", line)]
+    assert len(places) == 1 + len(error.get("others", []))
+    assert all(line.removeprefix("orch: ").startswith(f"{typed}:") for line in places), told.err

@@ -43,7 +43,7 @@ from orchestrator.policy.planner import Plan
 from orchestrator.settings.config import Config
 from orchestrator.settings.deadlines import deadline_at
 from orchestrator.settings.home import Home
-from orchestrator.settings.job_file import load, mistake_at, place_of
+from orchestrator.settings.job_file import load, mistake_at
 from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
@@ -151,14 +151,13 @@ def draft(path: Path, config: Config, home: Home, options: Options, now: datetim
     kind = kind_of(path)
     if not path.is_file():
         raise no_file(path)
-    path = path.absolute()
     if options.backend is not None and config.backends and options.backend not in config.backends:
         known = ", ".join(config.backends)
         raise UsageError(
             f"--backend {options.backend}: there is no such backend in {config.path}", hint=f"known: {known}"
         )
     spec = read_spec(path, config) if kind is JobKind.DOCUMENTS else None
-    return _drafted(path, spec, config, home.identity(), options, now)
+    return _drafted(path.absolute(), spec, config, home.identity(), options, now)
 
 
 def sketch(
@@ -228,13 +227,13 @@ def check_deadline(job: Job) -> None:
     """Raise RefusedError if a new job's deadline has passed; an unfinished job is resumed and finished late."""
     if job.deadline_at is None or job.deadline_at > job.created_at:
         return
-    spec, where = spec_of(job), "--deadline"
+    spec, place = spec_of(job), InputError("", field="--deadline")
     if spec is not None and spec.deadline and _deadline(spec.deadline, job.created_at) == job.deadline_at:
-        where = place_of(Path(job.source), "deadline")
+        place = mistake_at(Path(job.source), ("deadline",), "")
     raise RefusedError(
-        f"{where}: the deadline {job.deadline_at:%Y-%m-%d %H:%M} UTC has already passed",
+        f"the deadline {job.deadline_at:%Y-%m-%d %H:%M} UTC has already passed",
         hint="give a later one, in the job file or with --deadline (8h, 06:00)",
-    )
+    ).at(place)
 
 
 def submit(
@@ -306,8 +305,7 @@ def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> 
     except OutputError as error:
         if unattended and error.code.may_pass:
             return
-        told = place_of(Path(job.source), "output")
-        raise OutputError(error.code, f"{told}: {error.message.removeprefix('output: ')}", hint=error.hint) from error
+        raise error.at(mistake_at(Path(job.source), ("output",), "")) from None
 
 
 def _unchanged(store: Store, same: Job, report: BuildReport, options: Options) -> Intake:

@@ -325,7 +325,7 @@ def _tried(check: Callable[[], None]) -> Iterator[OrchError]:
 def _joined(mistakes: Sequence[OrchError]) -> OrchError:
     """Join several mistakes into one error: the first, with the others below it."""
     first, *rest = mistakes
-    first.message += "".join(f"\n{mistake}" for mistake in rest)
+    first.others = [*first.others, *rest]
     return first
 
 

@@ -70,7 +70,7 @@ def _refuse_foreign(store: Store | None, job: Job, output: Output, place: str | 
     if _within(PROBE_SECONDS, str(place), lambda: is_foreign(store, job.home, job.series, place)):
         raise OutputError(
             OutputFault.EXISTS,
-            f"output: {place} already exists, and orch did not write it",
+            f"{place} already exists, and orch did not write it",
             hint="move it, name another file, or allow overwriting: --force, or `overwrite: true` in `output`",
         )
 

@@ -125,7 +125,7 @@ def _told(table: str) -> Iterator[None]:
         if code is OutputFault.DIFFERS:
             hint = "use another table name for other columns"
         why = error.message if isinstance(error, StorageError) else error.strerror or str(error)
-        raise OutputError(code, f"output: table {table}: {why}", hint=hint) from error
+        raise OutputError(code, f"table {table}: {why}", hint=hint) from error
 
 
 def _fill(tx: Connection, name: str, layout: Layout, job: str, lines: Iterable[bytes]) -> None:
