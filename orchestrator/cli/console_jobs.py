@@ -87,7 +87,7 @@ def _when(at: datetime | None) -> str:
 
 
 def _state(line: JobLine) -> StyledText:
-    return StyledText("stopped" if line.is_stopped else line.state.value, STATE_STYLE.get(line.state, ""))
+    return StyledText(line.state.value, STATE_STYLE.get(line.state, ""))
 
 
 def job_detail(detail: JobDetail, width: int | None, *, events: int | None = EVENTS) -> list[Line]:

@@ -42,12 +42,16 @@ class RequestState(StrEnum):
 
 
 class JobState(StrEnum):
-    """States of a job, derived from its rows (see `job_state`) and stored nowhere."""
+    """States of a job, derived from its rows (see `job_state`) and stored nowhere.
+
+    Whoever knows the home's processes says `STOPPED` for `RUNNING` and `MERGING`.
+    """
 
     WAITING = "waiting"  # for the job that it comes after
     BUILDING = "building"  # documents are being read
     QUEUED = "queued"  # built; nothing has been submitted yet
     RUNNING = "running"
+    STOPPED = "stopped"  # no process works on it, and no provider: no daemon runs, and its batches are at its servers
     CANCELLING = "cancelling"
     MERGING = "merging"  # every row has an outcome; the result file is not written yet
     COMPLETED = "completed"

@@ -76,9 +76,13 @@ class CommandSettings:
 
     def lines(self, store: Store | StatusReader, limit: int | None = 20) -> list[JobLine]:
         """Return the newest jobs."""
-        found = status.lines(store, store.jobs.newest(limit), now(), self.running_cost)
+        return self.lines_of(store, store.jobs.newest(limit))
+
+    def lines_of(self, store: Store | StatusReader, jobs: Sequence[Job]) -> list[JobLine]:
+        """Return a line for each job, in the given order."""
+        found = status.lines(store, jobs, now(), self.running_cost)
         stopped = self._stopped(found, store.shards.of_job)
-        return [replace(line, is_stopped=line.job.id in stopped) for line in found]
+        return [replace(line, state=JobState.STOPPED) if line.job.id in stopped else line for line in found]
 
     def _stopped(self, lines: Sequence[JobLine], shards_of: Callable[[JobId], Sequence[Shard]]) -> set[JobId]:
         """Return the jobs of this home that are under way though nothing works on them."""
@@ -121,13 +125,14 @@ class Context(CommandSettings):
     def detail(self, job_id: JobId, problem: str | None = None) -> JobDetail:
         """Return everything about a job now. Raises UsageError if it does not exist."""
         found = status.detail(self.store, self.store.jobs.get(job_id), now(), self.running_cost, problem)
-        line = replace(found.line, is_stopped=bool(self._stopped([found.line], lambda _: found.shards)))
+        is_stopped = bool(self._stopped([found.line], lambda _: found.shards))
+        line = replace(found.line, state=JobState.STOPPED) if is_stopped else found.line
         found = replace(found, model_names=self._model_names(found), line=line)
         if found.line.state.is_final:
             return found
         running = [shard for shard in found.shards if shard.state is ShardState.SUBMITTED]
-        if found.problem is None and (line.is_stopped or not running):
-            return replace(found, problem=self._obstacle(found) or (STOPPED if line.is_stopped else None))
+        if found.problem is None and (is_stopped or not running):
+            return replace(found, problem=self._obstacle(found) or (STOPPED if is_stopped else None))
         if problem or not running:
             return found
         health = self._health_of(running)

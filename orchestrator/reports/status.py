@@ -34,8 +34,7 @@ class JobLine(Struct, frozen=True):
     """One job in a listing. `done` counts rows with an outcome, and rows that a running batch has finished.
 
     `failing` says which failed rows are new; `failed_so_far` also counts rows that failed in running batches.
-    `running` is the part of the cost that running batches have so far, which is not booked yet. `is_stopped` is True
-    if no process works on the job, and no provider: no daemon runs, and its batches are at servers of the daemon.
+    `running` is the part of the cost that running batches have so far, which is not booked yet.
     """
 
     job: Job
@@ -48,7 +47,6 @@ class JobLine(Struct, frozen=True):
     running: Decimal
     rate: float
     eta_seconds: float | None
-    is_stopped: bool = False
 
     def __str__(self) -> str:
         done, total = f"{self.done:,}", f"{self.counts.total:,}"

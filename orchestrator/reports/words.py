@@ -30,6 +30,7 @@ STATE_STYLE = {
     JobState.FAILED: "red",
     JobState.CANCELLED: "yellow",
     JobState.RUNNING: "cyan",
+    JobState.STOPPED: "yellow",
     JobState.QUEUED: "blue",
 }
 """Console style of each job state."""

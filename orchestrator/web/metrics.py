@@ -28,7 +28,6 @@ from orchestrator.policy import due_nights
 from orchestrator.policy.budgets import BudgetStanding
 from orchestrator.policy.forecast_trust import calibrate
 from orchestrator.policy.night_figures import foreseen
-from orchestrator.reports import status
 from orchestrator.web.loop_health import LoopHealth
 from orchestrator.web.outlook_cache import Outlooks
 from orchestrator.web.reader import HomeReader, Readers
@@ -98,8 +97,7 @@ class HomeMetrics:
         yield _gauge("orch_web_pages_open", "Pages that are kept current.", (), [((), float(self._viewers()))])
 
     def _of_jobs(self, reader: HomeReader, jobs: list[Job]) -> Iterator[Metric]:
-        at = now()
-        lines = status.lines(reader.store, jobs, at, reader.running_cost)
+        lines = reader.lines_of(reader.store, jobs)
         open_states = Counter(str(line.state) for line in lines if not line.state.is_final)
         about = "Jobs that are not over, by state."
         yield _gauge("orch_jobs_open", about, ("state",), (((state,), n) for state, n in open_states.items()))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.core.model import Job, JobId
 from orchestrator.core.shards import Shard
-from orchestrator.reports.status import JobDetail
+from orchestrator.reports.status import JobDetail, JobLine
 from orchestrator.settings.home import Home
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ class HomeReader(Protocol):
 
     def running_cost(self, shard: Shard) -> Decimal:
         """Return the cost of a running batch so far, in dollars."""
+
+    def lines_of(self, store: Store, jobs: Sequence[Job]) -> list[JobLine]:
+        """Return a line for each job, in the given order."""
 
     def job(self, name: str, *, tell: bool = True) -> Job:
         """Return the job of this id or name. Raises UsageError."""

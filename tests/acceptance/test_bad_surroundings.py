@@ -130,7 +130,7 @@ def test_a_disk_too_full_for_the_results(batch: Path, run_orch: Orch, orch_home:
     assert "output.jsonl: File too large" in refused.stderr
     assert "free disk space, then run the same command again; nothing is lost" in refused.stderr
     job = the_job(run_orch)
-    assert (job["state"], job["requests"]["pending"]) == ("running", 100)
+    assert (job["state"], job["requests"]["pending"]) == ("stopped", 100)
     (output,) = orch_home.glob("servers/local/batches/*/output.jsonl")
     kept = [json.loads(line)["custom_id"] for line in output.read_bytes().splitlines()]
     assert 0 < len(kept) < 100
@@ -146,7 +146,7 @@ def test_an_upstream_that_is_down_at_the_start(batch: Path, run_orch: Orch, upst
     assert f"{upstream.base_url}: unreachable: " in refused.stderr
     assert "run the same command again: the job resumes where it stopped" in refused.stderr
     job = the_job(run_orch)
-    assert (job["state"], job["requests"]["pending"]) == ("running", 3)
+    assert (job["state"], job["requests"]["pending"]) == ("stopped", 3)
     upstream.start()
     done(run_orch, batch, GOOD)
     assert upstream.counts() == Counter(GOOD)

@@ -500,7 +500,8 @@ def test_interrupted_runs_go_on_where_they_stopped(slow: Upstream, run_orch: Orc
     assert running.wait(PATIENCE) == 130
     assert "run the same command again" in run_orch.output(running)
     assert "orch cancel" not in run_orch.output(running), "what ran here stands still now"
-    assert job_of(run_orch)["state"] == "running"
+    assert job_of(run_orch)["state"] == "stopped"
+    assert json.loads(run_orch("status", job_of(run_orch)["job"], "--json").stdout)["state"] == "stopped"
     listed, shown = run_orch("status").stdout, run_orch("status", job_of(run_orch)["job"]).stdout
     assert " stopped " in listed
     assert " running " not in listed

@@ -220,4 +220,4 @@ def test_rows_of_an_engine_that_died_go_to_another_backend(
 def test_where_every_engine_died_the_command_ends_and_says_so(dying: Callable[..., Dying]) -> None:
     status, found = dying(engines=2).run()
     assert status == 4
-    assert (found["state"], found["requests"]["pending"]) == ("running", ROWS)
+    assert (found["state"], found["requests"]["pending"]) == ("stopped", ROWS)

@@ -75,11 +75,11 @@ def test_what_the_metrics_tell(home: WebHome, scraped: dict[str, dict[tuple[str,
     assert scraped["orch_daemon_up"] == scraped["orch_engine_up"] == {(): 0}
     assert scraped["orch_replica_generation"] == {(): 3}
     assert scraped["orch_daemon_rounds"] == scraped["orch_engine_rounds"] == {(): 1}
-    assert scraped["orch_jobs_open"] == {("running",): 2}
+    assert scraped["orch_jobs_open"] == {("stopped",): 2}, "no daemon runs"
     assert scraped["orch_job_rows"]["contracts", "succeeded"] == 60
     assert scraped["orch_job_rows"]["contracts", "failed"] == 4
     assert scraped["orch_job_new_failures"]["contracts",] == 4
-    assert scraped["orch_job_state"]["invoices", "running"] == 1
+    assert scraped["orch_job_state"]["invoices", "stopped"] == 1
     assert scraped["orch_job_foreseen_dollars"]["contracts", "0.95"] == 1.2
     assert scraped["orch_job_deadline_spare_seconds"]["contracts",] == pytest.approx(-3600, abs=1)
     assert scraped["orch_batches"]["gpu", "submitted"] == 2

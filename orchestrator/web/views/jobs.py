@@ -16,7 +16,6 @@ from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.core.model import FinishedRow, Forecast, Job, JobId
 from orchestrator.core.money import money
 from orchestrator.core.shards import Shard
-from orchestrator.reports import status
 from orchestrator.reports.cost_reader import cost_of
 from orchestrator.reports.night import last_runs
 from orchestrator.reports.status import JobDetail
@@ -72,7 +71,7 @@ def job_list(reader: HomeReader, address: PageAddress) -> View:
     """Show all jobs, newest first; or the jobs and documents with a text in their name or id."""
     text, page, at = address.query.get("q", "").strip(), address.number("page") or 0, now()
     found = reader.store.jobs.newest(PAGE + 1, skip=page * PAGE, text=text)
-    lines = status.lines(reader.store, found[:PAGE], at, reader.running_cost)
+    lines = reader.lines_of(reader.store, found[:PAGE])
     return View(
         "jobs.html",
         "Jobs",

@@ -16,7 +16,6 @@ from orchestrator.daemon.health import fetch_health
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.policy.forecast_trust import calibrate
 from orchestrator.policy.row_errors import is_passing
-from orchestrator.reports import status
 from orchestrator.reports.backends import backends_report
 from orchestrator.reports.cost_reader import GROUPS, cost_of
 from orchestrator.reports.listings import held_json, night_json, schedule_json, standing_json
@@ -24,6 +23,7 @@ from orchestrator.reports.night import NightReport, counted_runs
 from orchestrator.reports.night_pages import headline, sections
 from orchestrator.reports.night_reader import compare, job_report, jobs_of
 from orchestrator.reports.pages import cost_page, cost_plot
+from orchestrator.reports.status import JobLine
 from orchestrator.reports.words import cost_headline
 from orchestrator.settings.config import Config
 from orchestrator.web.figures import CommandJson
@@ -52,8 +52,8 @@ def nights(reader: HomeReader, address: PageAddress) -> View:
     """Show a calendar of nights, and a form to compare two."""
     at = now()
     jobs = reader.store.jobs.newest(NEWEST)
-    lines = status.lines(reader.store, jobs, at, reader.running_cost)
-    of_night: dict[date, list[status.JobLine]] = defaultdict(list)
+    lines = reader.lines_of(reader.store, jobs)
+    of_night: dict[date, list[JobLine]] = defaultdict(list)
     for line in lines:
         of_night[night_of(line.job.created_at)].append(line)
     tonight = night_of(at)
@@ -105,7 +105,7 @@ def schedules(reader: HomeReader, address: PageAddress) -> View:
     )
 
 
-def _cell(day: date, lines: Sequence[status.JobLine], at: datetime, *, is_lost: bool) -> dict[str, Any]:
+def _cell(day: date, lines: Sequence[JobLine], at: datetime, *, is_lost: bool) -> dict[str, Any]:
     tonight = night_of(at)
     final = counted_runs(lines, lambda line: line.job)
     rows, answered = sum(line.counts.total for line in final), sum(line.answered_so_far for line in final)

@@ -13,8 +13,8 @@ from orchestrator.core.schedules import Night, Schedule
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.policy import due_nights
 from orchestrator.policy.budgets import BudgetMark
-from orchestrator.reports import status
 from orchestrator.reports.night import NightReport, counted_runs
+from orchestrator.reports.status import JobLine
 from orchestrator.web.figures import CommandJson
 from orchestrator.web.glances import Glances
 from orchestrator.web.outlook_cache import Outlooks
@@ -37,7 +37,7 @@ class Tonight:
         at = now()
         night = night_of(at)
         jobs = _jobs(reader, at)
-        lines = status.lines(reader.store, jobs, at, reader.running_cost)
+        lines = reader.lines_of(reader.store, jobs)
         reports = [self._glances.of(reader, line, at) for line in lines]
         schedules = reader.store.schedules.all()
         found = [
@@ -87,7 +87,7 @@ def _jobs(reader: HomeReader, at: datetime) -> list[Job]:
     return [job for job in newest if night_of(job.created_at) == last]
 
 
-def _sums(lines: Sequence[status.JobLine]) -> dict[str, Any]:
+def _sums(lines: Sequence[JobLine]) -> dict[str, Any]:
     final = counted_runs(lines, lambda line: line.job)
     return {
         "left_out": len(lines) - len(final),
