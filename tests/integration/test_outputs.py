@@ -6,6 +6,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Callable
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from orchestrator.pipeline.finish.outputs import places
 from orchestrator.pipeline.finish.outputs.faults import fault_of
 from orchestrator.pipeline.predecessors import Predecessor, standing
 from orchestrator.policy import alerts
-from orchestrator.reports.night_reader import night_report
+from orchestrator.reports.night_reader import jobs_of, night_report
 from orchestrator.settings.job_spec import JobSpec, Output
 from tests.support.hostedjob import HOUR, MINUTE, Desk
 from tests.support.process import wait_until
@@ -377,6 +378,20 @@ def test_what_may_be_well_again_is_waited_for_and_then_given_up_by_name(desk: De
 
 
 # --- whose file it is
+
+
+@pytest.mark.parametrize(
+    ("made", "night"),
+    [("2026-11-21T22:00", "2026-11-21"), ("2026-11-22T01:30", "2026-11-21"), ("2026-11-22T14:00", "2026-11-22")],
+    ids=["in the evening", "after midnight", "in the afternoon"],
+)
+def test_the_partition_of_a_night_has_the_date_of_its_report(desk: Desk, made: str, night: str) -> None:
+    file = job_file(desk, {"path": "history", "partition": "night"})
+    at = datetime.fromisoformat(made).astimezone()
+    job = submit(desk.store, desk.home, desk.config, file, Options(), lambda: at, lambda *_: None).job
+    desk.finish(job)
+    assert listing(desk.folder / "history") == {f"night={night}", f"night={night}/{job.name}.jsonl"}
+    assert [one.id for one in jobs_of(desk.store, date.fromisoformat(night))] == [job.id]
 
 
 def test_nights_overwrite_what_they_wrote_though_somebody_edited_it(desk: Desk) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct
 
+from orchestrator.core.clock import night_of
 from orchestrator.core.errors import InputError, OutputError, OutputFault
 from orchestrator.core.model import Job, JobId
 from orchestrator.pipeline.finish import outputs
@@ -41,11 +42,6 @@ def output_of(job: Job) -> Output | None:
     return None if spec is None else spec.output
 
 
-def night_of(job: Job) -> date:
-    """Return the night that names the partition of a job's output."""
-    return job.created_at.astimezone().date()
-
-
 def require(store: Store | None, job: Job) -> None:
     """Raise OutputError if a job's rows cannot or must not be put where its file says.
 
@@ -55,9 +51,9 @@ def require(store: Store | None, job: Job) -> None:
     if output is None:
         return
     try:
-        place = outputs.place_of(output, job, night_of(job))
+        place = outputs.place_of(output, job, night_of(job.created_at))
         named = f"table {output.table}" if place is None else str(place)
-        _within(PROBE_SECONDS, named, lambda: outputs.probe(output, job, night_of(job)))
+        _within(PROBE_SECONDS, named, lambda: outputs.probe(output, job, night_of(job.created_at)))
         if place is not None:
             _refuse_foreign(store, job, output, place)
     except InputError as error:
@@ -83,11 +79,11 @@ def deliver(store: Store, job: Job, lines: Callable[[str], Iterable[bytes]], now
     output = output_of(job)
     assert output is not None, "there is an output to deliver to"
     try:
-        place = outputs.place_of(output, job, night_of(job))
+        place = outputs.place_of(output, job, night_of(job.created_at))
         if place is not None:
             _refuse_foreign(store, job, output, place)
         style = "batch" if output.format == "batch" else "jsonl"
-        written = outputs.deliver(output, job, lines(style), night_of(job))
+        written = outputs.deliver(output, job, lines(style), night_of(job.created_at))
     except InputError as error:
         raise OutputError(OutputFault.NOT_SET, f"{error.where}: {error.message}", hint=error.hint) from error
     if place is not None:
