@@ -62,7 +62,7 @@ def job_lines(jobs: Sequence[JobLine], width: int | None) -> list[Line]:
             (
                 line.job.id,
                 _state(line),
-                f"{line.processed:,}/{counts.total:,}",
+                f"{line.done:,}/{counts.total:,}",
                 _failed(line),
                 money(line.cost),
                 _eta(line),
@@ -127,7 +127,8 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
         told.append(("limited", f"to {job.limited_to}"))
     if detail.carried:
         told.append(("reused", f"{number_of(detail.carried, 'row')}, answered by an earlier run or another job"))
-    told.append(("tokens", tokens(detail.usage, detail.answered_itself)))
+    if used := tokens(detail.usage, detail.answered_itself):
+        told.append(("tokens", used))
     about = "≈" if detail.is_estimate else ""
     cost = f"{about}{money(line.cost)}" + (f" of ${job.budget:f}" if job.budget is not None else "")
     told.append(("cost", "; ".join([cost, *running_words(line.running)])))

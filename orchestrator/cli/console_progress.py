@@ -125,14 +125,14 @@ def _plain(text: str) -> View:
 def job_view(detail: JobDetail, rate: float, eta: str, width: int) -> list[Line]:
     """Show a running job: name, state, bar, figures, failures and what it waits for."""
     line = detail.line
-    count = f"{line.processed:,}/{line.counts.total:,}"
+    count = f"{line.done:,}/{line.counts.total:,}"
     lines: list[Line] = []
     name = f"{line.job.id}  "
     room = width - cell_width(name) - len(line.state) - len(count) - 4
     if room < BAR // 4:
         lines += [(StyledText(part, "bold"),) for part in wrap(line.job.id, width)]
         name, room = "", width - len(line.state) - len(count) - 4
-    bar = _bar(line.processed, line.counts.total, min(BAR, max(4, room)))
+    bar = _bar(line.done, line.counts.total, min(BAR, max(4, room)))
     lines.append(
         (
             StyledText(name, "bold"),
@@ -142,8 +142,8 @@ def job_view(detail: JobDetail, rate: float, eta: str, width: int) -> list[Line]
         )
     )
     used = tokens(detail.usage, detail.answered_itself)
-    facts = f"{pace_words(rate)}   ETA {eta}   {used}   {money(line.cost)} so far"
-    lines += sentence(facts, width)
+    facts = (pace_words(rate), f"ETA {eta}", used, f"{money(line.cost)} so far")
+    lines += sentence("   ".join(filter(None, facts)), width)
     if detail.reasons:
         failed = ", ".join(f"{one.rows:,} {one.code}" for one in detail.reasons[:4])
         more = f", and {len(detail.reasons) - 4} more reasons" if len(detail.reasons) > 4 else ""

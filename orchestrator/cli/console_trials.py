@@ -122,7 +122,8 @@ def _sums(trial: Trial, width: int | None) -> list[Line]:
     asked = f"{number_of(counts.total, 'request')}, {counts.succeeded:,} passed"
     if detail.carried:
         asked += f", {detail.carried:,} answered before"
-    told = [("tried", asked), ("cost", f"{money(detail.line.cost)}; {tokens(detail.usage)}")]
+    used = filter(None, (money(detail.line.cost), tokens(detail.usage, detail.answered_itself)))
+    told = [("tried", asked), ("cost", "; ".join(used))]
     if detail.quality is not None and detail.quality.share is not None:
         found = detail.quality
         told.append(

@@ -263,8 +263,8 @@ def cancel(job_name: str, quiet: bool, as_json: bool) -> int:
         if as_json:
             print_json(detail.to_json())
         else:
-            counts = detail.line.counts
-            show(f"{job.id}: {detail.line.state}; {counts.succeeded:,} of {number_of(counts.total, 'row')} done")
+            line = detail.line
+            show(f"{job.id}: {line.state}; {line.done:,} of {number_of(line.counts.total, 'row')} done")
         return 0
 
 

@@ -215,8 +215,7 @@ def fetch(
 
 def _left_words(context: Context, job: Job, left: int, total: int) -> str:
     """Say how many rows have no line, and how many of these are in batches that give their answers at their end."""
-    done = context.detail(job.id).line.done
-    finished = max(0, done - (total - left))
+    finished = max(0, left - context.detail(job.id).line.left)
     told = f"{left:,} of {total:,} are not here yet"
     return told + (
         f", {finished:,} of them finished in batches that give their answers at their end" if finished else ""

@@ -42,5 +42,10 @@ class Counts(Struct, frozen=True):
 
     @property
     def done(self) -> int:
-        """Number of requests with an outcome."""
+        """Number of requests that were answered or failed; cancelled and expired ones were given up."""
+        return self.succeeded + self.failed
+
+    @property
+    def ended(self) -> int:
+        """Number of requests with an outcome, also without an answer."""
         return self.total - self.pending

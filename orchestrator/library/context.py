@@ -219,7 +219,7 @@ class Context(CommandSettings):
         """True if every open row waits for its next attempt, so that the speed so far predicts nothing."""
         from orchestrator.pipeline.refused_rows import rows_in_back_off
 
-        left = waiting = line.counts.total - line.done
+        left = waiting = line.left
         for shard in running:
             if (health := told.get(shard.backend)) is not None:
                 waiting -= rows_in_back_off(health, shard.batch_id, left)

@@ -183,7 +183,7 @@ class JobHandle(Generic[T]):
         )
 
     def _new_rows(self, seen: set[str]) -> list[EndedRow[T]]:
-        if self.progress.counts.done == len(seen):
+        if self.progress.counts.ended == len(seen):
             return []
         found = [row for row in self.rows(partial=True) if row.custom_id not in seen]
         seen.update(row.custom_id for row in found)
@@ -195,5 +195,5 @@ class JobHandle(Generic[T]):
 
     def _repr_html_(self) -> str:
         line = self.progress
-        told = f"{self.id}: {line.state}, {line.processed:,}/{line.counts.total:,} rows, {money(line.cost)}"
-        return progress_html(told, line.processed, line.counts.total)
+        told = f"{self.id}: {line.state}, {line.done:,}/{line.counts.total:,} rows, {money(line.cost)}"
+        return progress_html(told, line.done, line.counts.total)

@@ -61,7 +61,7 @@ class LogView:
     def job(self, detail: JobDetail, rate: float) -> None:
         """Show the state of a job."""
         line = detail.line
-        self._draw(progress_words(detail, rate), line.processed, line.counts.total)
+        self._draw(progress_words(detail, rate), line.done, line.counts.total)
 
     def reading(self, documents: int, requests: int, expected: int | None = None) -> None:
         """Show the progress of reading documents."""

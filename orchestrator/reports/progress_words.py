@@ -11,17 +11,20 @@ from orchestrator.reports.words import tokens
 
 def eta_words(detail: JobDetail, rate: float) -> str:
     """Return the time left at a rate in rows per second."""
-    left = detail.line.counts.total - detail.line.done
+    left = detail.line.left
     return duration(left / rate) if rate and left else "—"
 
 
 def progress_words(detail: JobDetail, rate: float) -> str:
     """Return a job's state, rows, rate, tokens, cost, and what it waits for."""
     line = detail.line
-    used = tokens(detail.usage, detail.answered_itself)
-    summary = (
-        f"{line.job.id}: {line.state} {line.processed:,}/{number_of(line.counts.total, 'row')}, {rate:,.1f}/s, "
-        f"ETA {eta_words(detail, rate)}, {used}, {money(line.cost)}"
+    facts = (
+        f"{line.job.id}: {line.state} {line.done:,}/{number_of(line.counts.total, 'row')}",
+        f"{rate:,.1f}/s",
+        f"ETA {eta_words(detail, rate)}",
+        tokens(detail.usage, detail.answered_itself),
+        money(line.cost),
     )
+    summary = ", ".join(filter(None, facts))
     told = detail.problem or next((shard.held for shard in detail.held), None)
     return f"{summary}  ! {told}" if told else summary

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from orchestrator.core.clock import iso
 from orchestrator.core.counts import Counts
 from orchestrator.core.fail_on import Failing, FailOn
-from orchestrator.core.model import Job, JobState, Usage, job_state
+from orchestrator.core.model import Job, JobState, RequestState, Usage, job_state
 from orchestrator.core.money import money
 from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
 from orchestrator.policy.night_figures import DeadlineResult, deadline_result
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class JobLine(Struct, frozen=True):
-    """One job in a listing. `done` counts rows with an outcome, and rows that a running batch has finished.
+    """One job in a listing. `done` counts rows that were answered or failed, also those in running batches.
 
     `failing` says which failed rows are new; `failed_so_far` also counts rows that failed in running batches.
     `running` is the part of the cost that running batches have so far, which is not booked yet.
@@ -55,14 +55,14 @@ class JobLine(Struct, frozen=True):
         )
 
     @property
-    def processed(self) -> int:
-        """Rows that were answered or failed, without cancelled and expired rows."""
-        return self.done - self.counts.cancelled - self.counts.expired
-
-    @property
     def finished_in_batches(self) -> int:
         """Pending rows that running batches have finished."""
         return self.done - self.counts.done
+
+    @property
+    def left(self) -> int:
+        """Pending rows that no batch has finished."""
+        return self.counts.pending - self.finished_in_batches
 
     @property
     def failed_in_batches(self) -> int:
@@ -72,7 +72,7 @@ class JobLine(Struct, frozen=True):
     @property
     def answered_so_far(self) -> int:
         """Rows with an answer, also in running batches."""
-        return self.processed - self.failed_so_far
+        return self.done - self.failed_so_far
 
     def due(self, now: datetime) -> DeadlineResult | None:
         """Return how the job keeps its deadline, or None without one."""
@@ -133,7 +133,8 @@ class JobDetail(Struct, frozen=True):
 
     `holds` are the refusals for which rows wait; empty once the job has ended. `settled` counts the rows with an
     outcome in collected shards whose provider counted none. With `is_estimate`, some of the booked
-    cost is an estimate; `unpriced` rows used something that it does not cover.
+    cost is an estimate; `unpriced` rows used something that it does not cover. `carried` rows have an earlier outcome,
+    and `carried_answers` of them are answers.
     """
 
     line: JobLine
@@ -151,11 +152,12 @@ class JobDetail(Struct, frozen=True):
     settled: Mapping[str, int] = field(default_factory=dict)
     is_estimate: bool = False
     unpriced: int = 0
+    carried_answers: int = 0
 
     @property
     def answered_itself(self) -> int:
         """Rows that the job asked itself and that were answered."""
-        return self.line.counts.succeeded - self.carried
+        return self.line.counts.succeeded - self.carried_answers
 
     def done_in(self, shard: Shard) -> int:
         """Return the rows that a batch has finished."""
@@ -168,7 +170,7 @@ class JobDetail(Struct, frozen=True):
     def is_well(self, fail_on: FailOn = FailOn.UNACKNOWLEDGED) -> bool:
         """True if every row ran, no failure counts against the job, and the answers are as good as it asks."""
         counts, withheld = self.line.counts, self.quality is not None and self.quality.withheld is not None
-        has_run = counts.succeeded + counts.failed == counts.total
+        has_run = counts.done == counts.total
         bad = self.line.failing.counted(fail_on) + (counts.cut if fail_on is FailOn.CUT else 0)
         return self.line.job.error is None and has_run and not withheld and not bad
 
@@ -300,16 +302,16 @@ def _line(
 ) -> JobLine:
     running = [shard for shard in shards if shard.state in (ShardState.SUBMITTED, ShardState.ENDED)]
     ahead = sum(done_in(shard) for shard in running)
-    done = min(counts.total, counts.done + ahead)
+    finished = min(counts.pending, ahead)
     rate = 0.0
     started = [shard.submitted_at for shard in running if shard.submitted_at is not None]
     if started and ahead:
         rate = ahead / max(0.001, (now - min(started)).total_seconds())
-    left = counts.total - done
+    left = counts.pending - finished
     so_far = counts.failed + sum(failing_now(shard) for shard in running if shard.state is ShardState.SUBMITTED)
     eta = left / rate if rate and left else None
     failing = replace(failing, new=counts.failed - failing.known - failing.acknowledged)
-    return JobLine(job, state, counts, failing, so_far, done, paid + unbooked, unbooked, rate, eta)
+    return JobLine(job, state, counts, failing, so_far, counts.done + finished, paid + unbooked, unbooked, rate, eta)
 
 
 def _running_reasons(running: Sequence[Shard]) -> list[FailureReason]:
@@ -360,6 +362,7 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
     paid, unbooked = store.ledger.spent(job.id), running_sum(shards, running_cost)
     line = _line(job, state, counts, failing, shards, paid, unbooked, now)
     settled, guesses = store.rows.usage(job.id), store.ledger.guesses(job.id)
+    carried = store.rows.carried(job.id)
     running = [shard for shard in shards if shard.state is ShardState.SUBMITTED]
     holds = store.holds.of(job.id) if state in (JobState.QUEUED, JobState.RUNNING) else ()
     usage = Usage(
@@ -371,7 +374,7 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
         line,
         shards,
         usage,
-        store.rows.carried(job.id),
+        carried.total(),
         [*store.failures.reasons(job.id), *_running_reasons(running)],
         store.jobs.events(job.id),
         store.jobs.tags(job.id),
@@ -383,6 +386,7 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
         ),
         is_estimate=guesses.estimated,
         unpriced=guesses.unpriced,
+        carried_answers=carried[RequestState.SUCCEEDED],
     )
 
 

@@ -38,9 +38,9 @@ _TRUST = {True: "yes", False: "no", None: "too few"}
 
 
 def tokens(usage: Usage, answered: int = 0) -> str:
-    """Describe tokens. They are unknown if rows were `answered` but no answer had a usage."""
-    if answered and not usage.input_tokens and not usage.output_tokens:
-        return "no token counts in the answers"
+    """Describe tokens: unknown if rows were `answered` without a usage, and "" before the first answer."""
+    if not usage.input_tokens and not usage.output_tokens:
+        return "no token counts in the answers" if answered else ""
     sent, cached = usage.input_tokens, usage.cached_tokens
     told = f" ({cached / sent:.0%} cached)" if cached and sent else ""
     return f"{sent:,} in{told}, {usage.output_tokens:,} out"

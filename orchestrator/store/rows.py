@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -338,11 +339,15 @@ class Rows:
         with self._db.read() as tx:
             return Usage(*(int(value) for value in tx.execute(query).one()))
 
-    def carried(self, job_id: JobId) -> int:
-        """Count a job's rows that carry an earlier outcome."""
-        query = select(func.count()).where(requests.c.job_id == job_id, requests.c.carried_from.is_not(None))
+    def carried(self, job_id: JobId) -> Counter[RequestState]:
+        """Count a job's rows that carry an earlier outcome, by state."""
+        query = (
+            select(requests.c.state, func.count())
+            .where(requests.c.job_id == job_id, requests.c.carried_from.is_not(None))
+            .group_by(requests.c.state)
+        )
         with self._db.read() as tx:
-            return tx.scalar(query) or 0
+            return Counter({RequestState(state): rows for state, rows in tx.execute(query)})
 
 
 _FIRST = requests.alias("first")

@@ -278,7 +278,7 @@ def test_carried_rows_have_the_earlier_answer_and_cost_nothing(store: Store) -> 
     assert (zero.state, zero.carried_from, zero.cost) == (SUCCEEDED, "a-1", 0)
     assert (zero.result, zero.backend, zero.usage) == ((batch.id, "output", Span(0, 9)), "gpu", Usage(100, 40, 7))
     assert (one.state, one.error_message, two.state, two.carried_from) == (FAILED, "too long", PENDING, None)
-    assert store.rows.carried(second.id) == 2
+    assert store.rows.carried(second.id) == {SUCCEEDED: 1, FAILED: 1}
     assert store.rows.usage(second.id) == Usage()
     assert store.rows.usage(first.id) == Usage(100, 40, 7)
     assert (store.ledger.spent(first.id), store.ledger.spent(second.id)) == (2, 0)
@@ -316,7 +316,7 @@ def test_a_carried_row_that_is_retried_is_the_jobs_own_again(store: Store) -> No
     store.rows.add(second.id, [row(0)], store.known.earlier([first.id], {"r0": "f0"}), NOW)
     assert store.rows.retry(second.id, [FAILED]) == 1
     settle(store, sharded(store, second), succeeded(0, "5"))
-    assert store.rows.carried(second.id) == 0
+    assert not store.rows.carried(second.id)
     assert store.rows.usage(second.id) == Usage(100, 40, 7)
     assert store.ledger.spent(second.id) == 5
 

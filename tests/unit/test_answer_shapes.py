@@ -151,5 +151,5 @@ def test_a_body_without_a_completion_is_said_so_and_is_no_empty_answer(body: dic
 
 def test_tokens_of_answers_without_a_usage_are_unknown() -> None:
     assert tokens(Usage(), answered=3) == "no token counts in the answers"
-    assert tokens(Usage(), answered=0) == "0 in, 0 out"
+    assert tokens(Usage(), answered=0) == "", "there is nothing yet to say"
     assert tokens(Usage(5, 0, 2), answered=3) == "5 in, 2 out"

@@ -104,4 +104,4 @@ def test_the_final_states_of_a_job() -> None:
 
 def test_counts_add_up() -> None:
     counts = Counts(pending=1, succeeded=2, failed=4, cancelled=8, expired=16)
-    assert (counts.total, counts.done) == (31, 30)
+    assert (counts.total, counts.done, counts.ended) == (31, 6, 30)

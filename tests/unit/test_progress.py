@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -17,6 +18,7 @@ from orchestrator.core.fail_on import Failing
 from orchestrator.core.model import JobState, Usage
 from orchestrator.core.shards import ShardState
 from orchestrator.reports.layout import Line, cell_width
+from orchestrator.reports.progress_words import progress_words
 from orchestrator.reports.status import JobDetail, JobLine
 from orchestrator.store.failures import FailureReason
 from tests.support.stored import NOW, job, later, shard
@@ -50,16 +52,37 @@ def test_a_running_job_fits_the_terminal(width: int) -> None:
     assert "".join(lines).count("w") >= 200, "a problem is told whole"
 
 
-def test_rows_that_were_cancelled_are_not_done() -> None:
-    for state, counts, told in (
-        (JobState.CANCELLED, {"succeeded": 6, "failed": 1, "cancelled": 13}, "7/20"),
-        (JobState.COMPLETED, {"succeeded": 6, "expired": 14}, "6/20"),
-        (JobState.COMPLETED, {"succeeded": 19, "failed": 1}, "20/20"),
+def test_rows_that_were_cancelled_are_not_done_wherever_it_is_told() -> None:
+    for state, counts, done, left in (
+        (JobState.CANCELLED, {"succeeded": 6, "failed": 1, "cancelled": 13}, 7, 0),
+        (JobState.CANCELLING, {"pending": 5, "succeeded": 6, "cancelled": 9}, 6, 5),
+        (JobState.COMPLETED, {"succeeded": 6, "expired": 14}, 6, 0),
+        (JobState.COMPLETED, {"succeeded": 19, "failed": 1}, 20, 0),
     ):
         line = line_of(state, **counts)
+        told = f"{done}/20"
         assert told in shown(job_lines([line], 120))[1]
-        assert told in shown(job_view(detail(line), 0.0, "—", 80))[0] + shown(job_view(detail(line), 0.0, "—", 80))[1]
-        assert line.to_json()["requests"]["done"] == 20, "a program is told of outcomes"
+        assert told in "".join(shown(job_view(detail(line), 0.0, "—", 80))[:2])
+        assert f" {told} rows, " in progress_words(detail(line), 0.0)
+        assert f" {done} of 20 done, " in str(line)
+        assert line.to_json()["requests"]["done"] == done
+        assert line.left == left, "rows that may still be answered"
+
+
+def test_tokens_are_told_from_the_first_answer_of_the_job_itself() -> None:
+    for counts, facts, told in (
+        ({"pending": 3}, {}, None),
+        ({"pending": 3, "failed": 1}, {"carried": 1}, None),
+        ({"succeeded": 2, "failed": 1}, {"carried": 3, "carried_answers": 2}, None),
+        ({"succeeded": 2, "failed": 2}, {"carried": 2, "carried_answers": 0}, "no token counts in the answers"),
+        ({"pending": 3}, {"usage": Usage(5, 0, 2)}, "5 in, 2 out"),
+    ):
+        found = detail(line_of(**counts), **{"usage": Usage(), **facts})
+        lines = [text.split(maxsplit=1) for text in shown(job_detail(found, 120))]
+        assert [line[1] for line in lines if line[0] == "tokens"] == ([] if told is None else [told])
+        for text in (" ".join(shown(job_view(found, 0.0, "—", 80))), progress_words(found, 0.0)):
+            assert (told or "$1.50") in text
+            assert told is not None or not re.search(r"token counts|\b0 in\b", text)
 
 
 def test_pending_rows_that_running_batches_have_finished_are_told_beside_them() -> None:
