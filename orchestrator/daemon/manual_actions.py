@@ -94,7 +94,7 @@ def revise(
 
 
 def make_due(store: Store, one: Schedule, who: str, at: datetime) -> Night:
-    """Make the current night due on request. Raises UsageError if it runs, or has run."""
+    """Make the last due night begin at `at`. Raises UsageError if it runs, or has run."""
     last = due_nights.last_due(one, at) if one.after is None else _last_followed(store, one)
     if last is None:
         raise UsageError(f"{one.name} has not had a night yet", hint=f"`orch run {one.file}` runs the file now")
@@ -103,10 +103,8 @@ def make_due(store: Store, one: Schedule, who: str, at: datetime) -> Night:
     if not store.schedules.claim(night):
         there = store.schedules.night_of(one.id, last.night, last.slot)
         if there is None or there.state in _NOT_AGAIN:
-            told = "is gone" if there is None else f"is {night_words(there)}"
-            raise UsageError(
-                f"the night of {last.name} {told}", hint=f"`orch run {one.file}` analyses what has changed since"
-            )
+            told = f"{last.name} is gone" if there is None else f"{there.name} is {night_words(there)}"
+            raise UsageError(f"the night of {told}", hint=f"`orch run {one.file}` analyses what has changed since")
         store.schedules.again(there, at, reason, who)
     return night
 

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfoNotFoundError
@@ -202,10 +202,10 @@ def test_nights_are_listed_newest_last(desk: Desk) -> None:
 def test_run_makes_the_last_night_due_where_it_did_not_run(desk: Desk) -> None:
     desk.add()
     out, err = desk("schedule", "run", "letters")
-    assert out == "letters: the night of 2026-11-19 is due\n"
+    assert out == "letters: the night of 2026-11-20 is due\n", "it begins now, whenever the last one was due"
     assert "`orch up` is not running" in err
     _, err = desk("schedule", "run", "letters", code=2)
-    assert "the night of 2026-11-19 is due: asked for by the user" in err
+    assert "the night of 2026-11-20 is due: asked for by the user" in err
     desk.set("2026-11-20T22:00:00+00:00")
     desk.night(20, NightState.FAILED)
     told = desk.json("schedule", "run", "letters")
@@ -292,27 +292,32 @@ def test_the_time_zone_is_this_machines_where_it_has_a_name(desk: Desk, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("cron", "due", "called"),
+    ("cron", "due", "asked_by", "called"),
     [
-        ("0 22 * * *", "2026-11-21T22:00:00+00:00", "2026-11-21"),
-        ("30 1 * * *", "2026-11-22T01:30:00+00:00", "2026-11-21"),
-        ("0 14 * * *", "2026-11-22T14:00:00+00:00", "2026-11-22"),
+        ("0 22 * * *", "2026-11-21T22:00:00+00:00", None, "2026-11-21"),
+        ("30 1 * * *", "2026-11-22T01:30:00+00:00", None, "2026-11-21"),
+        ("0 14 * * *", "2026-11-22T14:00:00+00:00", None, "2026-11-22"),
+        ("0 22 * * *", "2026-11-22T17:14:00+00:00", "the user", "2026-11-22"),
+        ("0 22 * * *", "2026-11-22T09:00:00+00:00", "the user", "2026-11-21"),
     ],
-    ids=["in the evening", "after midnight", "in the afternoon"],
+    ids=["in the evening", "after midnight", "in the afternoon", "asked for in the afternoon", "asked for at nine"],
 )
-def test_a_night_has_one_date_in_schedules_and_reports(desk: Desk, cron: str, due: str, called: str) -> None:
+def test_a_night_has_one_date_in_schedules_and_reports(
+    desk: Desk, cron: str, due: str, asked_by: str | None, called: str
+) -> None:
     desk.json("schedule", "add", str(desk.file), "--cron", cron, "--tz", "UTC")
     at = datetime.fromisoformat(due)
     with desk.store as store:
         (one,) = store.schedules.all()
         made = job("letters-1", home=one.home, created_at=at)
         store.jobs.add(made, {})
-        assert store.schedules.claim(
-            Night(one.id, at.date(), at, NightState.DONE, "so it was", at, job_id=JobId(made.id))
-        )
-    desk.set("2026-11-23T08:00:00+00:00")
+        key = at.date() if asked_by is None else date(2026, 11, 21)
+        done = Night(one.id, key, at, NightState.DONE, "so it was", at, job_id=JobId(made.id), asked_by=asked_by)
+        assert store.schedules.claim(done)
+    desk.set((at + timedelta(hours=1)).isoformat())
     assert desk.json("schedule", "nights")[-1]["night"] == called
     assert desk("schedule", "nights")[0].startswith(f"{called}  letters  done")
     assert f"  {called}: done" in desk("schedule", "list")[0]
+    assert f"the night of {called} is done" in desk("schedule", "run", "letters", code=2)[1]
     assert desk.json("report", "night")["night"] == called
     assert [one["job"] for one in desk.json("report", "night", called)["jobs"]] == ["letters-1"]
