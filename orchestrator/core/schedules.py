@@ -66,7 +66,7 @@ class Schedule(Struct, frozen=True):
 class Night(Struct, frozen=True):
     """A run of a schedule. `id` is 0 until the store assigns it.
 
-    `night` is the date of the run by `cron`: it identifies the run, and people know it by `called`. `slot` is the time
+    `night` is its date by `cron`: it identifies the run, and people know it by `called`. `slot` is the time
     of day if a date has several runs. `code` says why a failed night failed; `asked_by` names who started it by hand,
     at `due_at`. `job_id` may name a job that was removed since, or, if nothing had changed, an earlier night's job.
     """

@@ -133,8 +133,8 @@ class JobDetail(Struct, frozen=True):
 
     `holds` are the refusals for which rows wait; empty once the job has ended. `settled` counts the rows with an
     outcome in collected shards whose provider counted none. With `is_estimate`, some of the booked
-    cost is an estimate; `unpriced` rows used something that it does not cover. `carried` rows have an earlier outcome,
-    and `carried_answers` of them are answers.
+    cost is an estimate; `unpriced` rows used something that it does not cover. `carried` rows have an earlier
+    outcome, and `carried_answers` of them are answers.
     """
 
     line: JobLine
