@@ -26,6 +26,7 @@ from orchestrator.reports.words import (
 if TYPE_CHECKING:
     from orchestrator.policy.planner import Outlook
     from orchestrator.reports.status import JobDetail, JobLine
+    from orchestrator.store.failures import FailureReason
     from orchestrator.store.quality import Quality
 
 EVENTS = 12
@@ -104,11 +105,20 @@ def job_detail(detail: JobDetail, width: int | None, *, events: int | None = EVE
         lines += [(), *_shards(detail, width)]
     if detail.reasons:
         columns = (Column("rows", right=True), Column("code"), Column("reason", prose=True))
-        rows = [(f"{one.rows:,}", one.code, one.message) for one in detail.reasons]
+        rows = [(f"{one.rows:,}", one.code, _with_advice(one)) for one in detail.reasons]
         lines += [(), *table(columns, rows, width)]
     if detail.events and events != 0:
         lines += [(), *_events(detail, events, width)]
     return lines
+
+
+def _with_advice(reason: FailureReason) -> str:
+    """Return a reason with what to do, if its code is ours and the message is the provider's."""
+    from orchestrator.policy.advice import advice_for
+    from orchestrator.policy.row_errors import RULES
+
+    is_ours = any(rule.code == reason.code for rule in RULES)
+    return f"{reason.message} → {advice_for(reason.code)}" if is_ours else reason.message
 
 
 def _head(detail: JobDetail, width: int | None) -> list[Line]:

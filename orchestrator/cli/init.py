@@ -5,6 +5,7 @@ In these files, `# ` begins a comment. Remove a `#` without a blank to turn a se
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from msgspec import Struct
 
 from orchestrator.cli.options import Url
 from orchestrator.cli.output import json_option, print_json, say, show
+from orchestrator.cli.proposed_model import ProposedModel, model_at, model_of_settings, plain_yaml
 from orchestrator.core.errors import StorageError, UsageError
+from orchestrator.core.near_names import meant_file
 
 UPSTREAM = "http://127.0.0.1:8000/v1"
 
@@ -70,7 +73,7 @@ documents:
 
 CONTRACTS = """\
   - id: term
-    model: small
+    model: {alias}
     #sources: [documents]              # only these documents; default: all
     prompt: When does this contract end, and can it be renewed? Answer as JSON.
     max_tokens: 120
@@ -83,7 +86,7 @@ CONTRACTS = """\
 
 FACTS = """\
   - id: facts
-    model: small
+    model: {alias}
     prompt: What kind of document is this, who wrote it, and when? Answer as
       JSON; null for what it does not say.
     max_tokens: 200
@@ -97,8 +100,6 @@ FACTS = """\
       required: [kind, author, date]
 """
 
-MODEL = "  small: {local: default}              # `default`: the server's own model\n"
-
 JOB = """\
 # Questions and documents. `orch help job-file` has every field, and
 # `orch validate job.yaml` checks this file.
@@ -107,13 +108,11 @@ name: {name}
 {documents}
 tasks:
   - id: summary
-    model: small
+    model: {alias}
     prompt: What is this document about? Answer in one sentence.
     max_tokens: 120
 {task}
-models:
-{model}  #small: {{local: default, openai: gpt-5-nano}}
-
+{models}
 #deadline: 8h                          # or "06:00", or an ISO time
 #budget: 5                             # dollars, a hard cap
 #allow: {{location: local}}              # use no hosted backend
@@ -139,9 +138,11 @@ def init_folder(folder: Path, upstream: str, as_json: bool) -> int:
     """Write an orch.toml and a job.yaml to start from into FOLDER (default: this one).
 
     If FOLDER holds documents, both are written beside it, for these documents: the job names their kinds and a model
-    that the server has. Else a sample document is added. Both files are commented and pass `orch validate`. Asks no
-    questions and never overwrites a file.
+    that the server has. An orch.toml that is there is kept, and the job names a model of its backends. Else a sample
+    document is added. Both files are commented and pass `orch validate`. Asks no questions and never overwrites a
+    file.
     """
+    is_new = not folder.exists()
     scaffold = _propose(folder, upstream)
     target, summary = scaffold.target, scaffold.summary
     files = {target / "orch.toml": CONFIG.replace(UPSTREAM, upstream), target / "job.yaml": scaffold.job}
@@ -155,29 +156,37 @@ def init_folder(folder: Path, upstream: str, as_json: bool) -> int:
             f"{', '.join(existing)}: already there; nothing was written",
             hint="name an empty folder: `orch init FOLDER`",
         )
+    near = meant_file(str(folder)) if is_new else None
     _write(files)
     if as_json:
         print_json({"folder": str(target), "files": [str(path) for path in files]})
         return 0
     for path in files:
         show(str(path))
+    if is_new:
+        say(f"orch: {folder} is a new folder, with a sample document" + (f"; {near}" if near else ""))
     if summary is not None:
         say(f"orch: {folder}: {summary}")
+    for table, column in scaffold.columns.items():
+        say(f"orch: {table}: column {column!r} is taken as the text, a guess; correct text_column if it is another")
     where = "" if target == Path() else f"in {target}: "
-    before = "" if scaffold.has_model else "set your model in orch.toml, then "
-    if scaffold.summary is not None and not scaffold.has_model:
-        before = f"{upstream} lists no models: set your server in orch.toml and its model in job.yaml, then "
+    before = "set your model in orch.toml" if summary is None else scaffold.model.missing
+    before = f"{before}, then " if before else ""
     say(f"orch: {where}{before}`orch doctor` and `orch run job.yaml --limit 5`")
     return 0
 
 
 class _Scaffold(Struct, frozen=True):
-    """Target folder and job file, and a summary of the folder's documents; None if it holds no documents."""
+    """Target folder and job file, and a summary of the folder's documents; None if it holds no documents.
+
+    `columns` are those taken as the text of a table, by the table's path in the folder.
+    """
 
     target: Path
     job: str
     summary: str | None = None
-    has_model: bool = False
+    model: ProposedModel = ProposedModel()
+    columns: Mapping[str, str] = {}
 
 
 def _propose(folder: Path, upstream: str) -> _Scaffold:
@@ -187,16 +196,21 @@ def _propose(folder: Path, upstream: str) -> _Scaffold:
     is_ours = any((folder / name).exists() for name in ("documents", "orch.toml", "job.yaml"))
     found = None if is_ours or not folder.is_dir() else proposal.scan(folder, deep=not is_here)
     if found is None or not found.is_any:
-        return _Scaffold(folder, JOB.format(name="example", documents=DOCUMENTS, task=CONTRACTS, model=MODEL))
+        return _Scaffold(folder, _job("example", DOCUMENTS, CONTRACTS, ProposedModel()))
     target, path = (folder, ".") if is_here else (folder.parent, folder.name)
-    models = proposal.models_at(upstream)
-    job = JOB.format(
-        name=proposal.name_of(folder.resolve()),
-        documents=proposal.sources(found, folder, path, deep=not is_here),
-        task=FACTS,
-        model=proposal.model_line(models) if models else MODEL,
+    model = model_of_settings(target) if (target / "orch.toml").is_file() else model_at(upstream)
+    columns = proposal.text_columns(found, folder)
+    documents = proposal.sources(found, columns, path, deep=not is_here)
+    job = _job(proposal.name_of(folder.resolve()), documents, FACTS, model)
+    guessed = {f"{path}/{name}": column for name, column in columns.items() if column is not None}
+    return _Scaffold(target, job, str(found), model, guessed)
+
+
+def _job(name: str, documents: str, task: str, model: ProposedModel) -> str:
+    alias = plain_yaml(model.alias)
+    return JOB.format(
+        name=name, documents=documents, task=task.replace("{alias}", alias), alias=alias, models=model.section
     )
-    return _Scaffold(target, job, str(found), has_model=bool(models))
 
 
 def _write(files: dict[Path, str]) -> None:

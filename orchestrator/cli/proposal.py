@@ -9,24 +9,20 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from http.client import HTTPException
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 from msgspec import Struct, field
 
+from orchestrator.cli.proposed_model import plain_yaml
 from orchestrator.core.counts import number_of
 from orchestrator.documents.kinds import FILES, IMAGES, LEGACY, Holds, kind_of, split_name
 
 MAX_FILES = 200_000
 MAX_TABLES = 5
 SAMPLE_ROWS = 50
-ANSWER_SECONDS = 2.0
 _MAX_LINE = 1_000_000
-_NO_CHAT = re.compile(r"embed|rerank|whisper|\b(all-minilm|bge|gte|e5|tts)\b", re.IGNORECASE)
-"""Names of models that answer no chat, which Ollama and LM Studio list beside the others."""
 
 
 class FoundFiles(Struct):
@@ -113,58 +109,38 @@ def _json_rows(lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
     return (row for line in lines if line.strip() and isinstance(row := json.loads(line), dict))
 
 
-def models_at(upstream: str) -> list[str]:
-    """Return the models that a server lists, chat models first; empty without an answer in two seconds."""
-    try:
-        with urlopen(f"{upstream}/models", timeout=ANSWER_SECONDS) as answer:
-            listed = json.load(answer)["data"]
-        return sorted((str(one["id"]) for one in listed), key=lambda name: bool(_NO_CHAT.search(name)))
-    except (OSError, ValueError, KeyError, TypeError, HTTPException):
-        return []
-
-
-def model_line(models: list[str]) -> str:
-    """Return the job file's line for the first of a server's models."""
-    others = f"   # it also has {', '.join(models[1:4])}" if len(models) > 1 else ""
-    return f"  small: {{local: {_yaml(models[0])}}}{others}\n"
-
-
 def name_of(folder: Path) -> str:
     """Return a job name made from the folder's name."""
     plain = "".join(one for one in unicodedata.normalize("NFKD", folder.name) if not unicodedata.combining(one))
     return re.sub(r"[^A-Za-z0-9_-]+", "-", plain).strip("-_")[:40] or "documents"
 
 
-def sources(files: FoundFiles, folder: Path, path: str, *, deep: bool) -> str:
+def text_columns(files: FoundFiles, folder: Path) -> dict[str, str | None]:
+    """Return the column that is taken as the text of each of the first tables."""
+    return {name: text_column(folder / name) for name in files.tables[:MAX_TABLES]}
+
+
+def sources(files: FoundFiles, columns: Mapping[str, str | None], path: str, *, deep: bool) -> str:
     """Return the job file's `documents` section for a folder, which the job file calls `path`."""
     lines = []
     if kinds := {**files.read, **files.pictures, **files.converted}:
-        lines.append(f"  - path: {_yaml(path)}")
+        lines.append(f"  - path: {plain_yaml(path)}")
         lines[-1] += f"                    # {files}"
         if not deep:
-            lines.append(f"    include: {_yaml([f'*{ending}' for ending in sorted(kinds)])}   # this folder alone")
+            patterns = [f"*{ending}" for ending in sorted(kinds)]
+            lines.append(f"    include: {plain_yaml(patterns)}   # this folder alone")
         elif files.tables:
             endings = sorted({split_name(name)[1] for name in files.tables})
-            lines.append(f"    exclude: {_yaml([f'**/*{ending}' for ending in endings])}   # tables: see below")
+            lines.append(f"    exclude: {plain_yaml([f'**/*{ending}' for ending in endings])}   # tables: see below")
         if files.pictures:
             lines.append("    render: auto                     # pictures and scans go to a model that sees; or ocr")
         if files.converted:
             lines.append('    # orch.toml: converter = "soffice" under [documents] lets LibreOffice read older files')
-    for name in files.tables[:MAX_TABLES]:
-        column = text_column(folder / name)
-        source = f"{{path: {_yaml(f'{path}/{name}')}, text_column: {_yaml(column or 'COLUMN')}}}"
-        lines.append(f"  {'' if column else '#'}- {source}   # a document for each row")
+    if any(columns.values()):
+        lines.append("  # a document for each row; text_column is guessed: the longest texts")
+    for name, column in columns.items():
+        source = f"{{path: {plain_yaml(f'{path}/{name}')}, text_column: {plain_yaml(column or 'COLUMN')}}}"
+        lines.append(f"  {'' if column else '#'}- {source}")
     if len(files.tables) > MAX_TABLES:
         lines.append(f"  # and {number_of(len(files.tables) - MAX_TABLES, 'table')} more, each with its text_column")
     return "\n".join(["documents:", *lines, ""])
-
-
-def _yaml(value: object) -> str:
-    """Return a value as YAML on one line: as JSON, or as a plain word if that is safe."""
-    if (
-        isinstance(value, str)
-        and re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]*", value)
-        and value not in ("true", "false", "null")
-    ):
-        return value
-    return json.dumps(value, ensure_ascii=False)

@@ -30,10 +30,19 @@ FIELD_WORDS = (
 """Codes and types for a field that is not accepted."""
 FIELD_SAYS = (
     r"\bunsupported (parameter|value|field)|unrecognized request argument|extra inputs are not permitted"
-    r"|\b(image|audio|file|video)(_url|s| inputs?)? (is|are) (only supported by certain models|not supported\b)"
-    r"|\bdoes not support (image|vision|audio|video)\b|\bnot a multimodal model\b"
+    r"|\b(audio|file|video)(_url|s| inputs?)? (is|are) (only supported by certain models|not supported\b)"
+    r"|\bdoes not support (audio|video)\b"
 )
 """Messages with the same meaning."""
+NO_IMAGES = "images_not_supported"
+"""Our code for rows with pictures that a model refused because it sees none."""
+NO_IMAGES_SAYS = (
+    r"\bimages?(_url| inputs?)? (is|are) (only supported by certain models|not (supported|enabled)\b)"
+    r"|\b(does not|doesn['\u2019]t) support (images?|vision|multimodal)\b|\bnot a (multimodal|vision) model\b"
+    r"|\bmissing data required for image input|\bno endpoints found that support image|\bat most 0 image"
+    r"|\bunknown variant [`'\"]image_url"
+)
+"""Messages of models that see no pictures: of vLLM, llama.cpp, Ollama, LM Studio, OpenAI, OpenRouter, DeepSeek."""
 FILTER_WORDS = (
     "content_policy_violation", "responsible_ai_policy_violation", "moderation_blocked", "invalid_prompt",
     "image_content_policy_violation", "bio_policy", "misalignment_policy_violation", "data_inspection_failed",
@@ -63,11 +72,12 @@ LARGER_THAN_RATE_SAYS = r"request too large for"
 _BAD_REQUEST, _NOT_FOUND = 400, 404
 _UNAUTHORIZED, _FORBIDDEN, _TOO_MANY, _SERVER_ERROR = 401, 403, 429, 500
 _REJECTED = (
-    "model_not_found", "unsupported_parameter", "content_filter", "invalid_image", "invalid_request",
+    "model_not_found", "unsupported_parameter", NO_IMAGES, "content_filter", "invalid_image", "invalid_request",
     "invalid_request_error", "BadRequestError", "UnprocessableEntityError", *FIELD_WORDS, *FILTER_WORDS, *IMAGE_WORDS,
     *INVALID_WORDS,
 )  # fmt: skip
-_REJECTS = regex(f"{FIELD_SAYS}|{FILTER_SAYS}|{IMAGE_SAYS}", re.IGNORECASE)
+_REJECTS = regex(f"{FIELD_SAYS}|{NO_IMAGES_SAYS}|{FILTER_SAYS}|{IMAGE_SAYS}", re.IGNORECASE)
+_SEES_NOTHING = regex(NO_IMAGES_SAYS, re.IGNORECASE)
 _ABOUT_REQUEST = regex(
     r"\binvalid\b|\bmalformed|\bbad request|\bvalidation (error|failed)|\bmissing (required )?(field|param|argument)"
     r"|\b(field|param\w*|argument) (is )?(required|missing)|\bnot (supported|allowed|permitted)\b|\bunsupported\b",
@@ -111,6 +121,11 @@ def status_meant(words: ErrorWords) -> int | None:
     return _BAD_REQUEST if is_rejected else None
 
 
+def refuses_images(message: str | None) -> bool:
+    """True if a message says that its model sees no pictures."""
+    return _SEES_NOTHING.search((message or "")[:MOST_READ]) is not None
+
+
 def refuses_request(status: int, words: ErrorWords) -> bool:
     """True if an error is about its request, though its status usually is about the account, a rate or the server."""
     text = (words.message or "")[:MOST_READ]
@@ -124,4 +139,6 @@ def refuses_request(status: int, words: ErrorWords) -> bool:
             return True
     if status not in (_FORBIDDEN, _SERVER_ERROR):
         return False
+    if refuses_images(text):
+        return True
     return names_request_field(ProviderError(status, words.code, words.type, words.param, words.message))

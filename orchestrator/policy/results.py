@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from orchestrator.core import answers, batch_api, request_lines
 from orchestrator.core.error_body import ErrorWords, read_error_value
 from orchestrator.core.model import Outcome, RequestState, Span, Usage
-from orchestrator.core.refusal_words import status_meant
+from orchestrator.core.refusal_words import NO_IMAGES, refuses_images, status_meant
 from orchestrator.policy import answer_ends
 from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.answer_ends import Bound, no_bound
@@ -353,6 +353,8 @@ def _failed(seq: int, kind: str, found: FoundLine, head: answers.AnswerHead, ref
     # If the status says that it may pass, no provider's code may hide that.
     said = None if is_passing(status) else refused.code
     code = said or status or refused.type or "error"
+    if refuses_images(refused.message):
+        code = NO_IMAGES  # neither a status nor a provider's code says what to do about it
     message = refused.message or "the backend gave neither an answer nor a reason"
     return _ended(seq, kind, found, head, (code, message), refused.status)
 

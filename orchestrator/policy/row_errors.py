@@ -26,6 +26,9 @@ from orchestrator.core.refusal_words import (
     LARGER_THAN_RATE_SAYS,
     MODEL_SAYS,
     MODEL_WORDS,
+    NO_IMAGES,
+    NO_IMAGES_SAYS,
+    refuses_images,
 )
 from orchestrator.core.refused_fields import FieldFault, RefusedField
 
@@ -103,6 +106,11 @@ RULES = (
         "check that the address is reachable from outside, or put the file into the row",
         ("failed_to_download_image",),
         r"(timeout|timed out|error|failed) while downloading|failed to download",
+    ),
+    Rule(
+        NO_IMAGES, Disposition.ELSEWHERE, "the model sees no pictures",
+        "set `render: ocr` on the source (it sends text), or use a model that sees",
+        says=NO_IMAGES_SAYS,
     ),
     Rule(
         "model_not_found", Disposition.ELSEWHERE, "the backend does not have the model, or not for this account",
@@ -345,8 +353,9 @@ def classify(
         if status in _ACCOUNT_STATUSES:
             return _verdict(_INVALID, _INVALID.code)
     status = status or _status_in(code) or _STATUS_OF_TYPE.get(plain(code)) or _STATUS_OF_TYPE.get(plain(kind))
-    # The message of a broken server is about itself.
-    text = (message or "")[:MOST_READ] if status is None or status < 500 else ""
+    # The message of a broken server is about itself. But llama.cpp and Ollama refuse pictures with a 500.
+    is_about_row = status is None or status < 500 or refuses_images(message)
+    text = (message or "")[:MOST_READ] if is_about_row else ""
     for rule, known, says in _MATCHERS:
         if words & known or (says is not None and says.search(text)):
             return _verdict(rule, rule.code)

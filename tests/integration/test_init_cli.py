@@ -152,6 +152,80 @@ def test_the_first_model_that_chats_is_proposed(
     assert ("lists no models" in capsys.readouterr().err) == (model == "default")
 
 
+def test_a_server_that_is_not_there_does_not_answer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "letters").mkdir()
+    (folder / "letters" / "a.txt").write_text("A letter.")
+    assert run(["init", "letters", "--upstream", "http://127.0.0.1:9/v1"]) == 0
+    assert "http://127.0.0.1:9/v1 does not answer: set your server in orch.toml" in capsys.readouterr().err
+
+
+OWN = '[backends.desk]\nupstreams = ["http://127.0.0.1:9/v1"]\nlocation = "local"\nidle = true\n'
+ENGINES = """\
+[backends.demo]
+kind = "engines"
+location = "local"
+cost_per_hour = 0
+models = { tiny = { model = "models/tiny" }, large = { model = "models/large" } }
+"""
+HOSTED = '[backends.openai]\nkind = "openai"\napi_key_env = "OPENAI_API_KEY"\n'
+ALIASES = '[models]\nbig = "gpt-5"\n'
+SETTINGS = {
+    "engines": (ENGINES, "small: {demo: tiny}   # it also has large", "model: small", ""),
+    "a server that does not answer": (OWN, "small: {desk: default}", "model: small", "/v1 does not answer: start"),
+    "a provider": (HOSTED, "small: {openai: gpt-5-nano}", "model: small", ""),
+    "one's own before a provider": (HOSTED + ENGINES, "small: {demo: tiny}", "model: small", ""),
+    "aliases": (HOSTED + ALIASES + '"a b" = "gpt-5"\n', "are those of orch.toml: big, a b", "model: big", ""),
+    "a usual alias": (HOSTED + ALIASES + 'small = "gpt-5-nano"\n', "orch.toml: big, small", "model: small", ""),
+}  # fmt: skip
+"""An orch.toml that is there, the job file's words about models and of a task, and what is still to be set."""
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_the_models_of_settings_that_are_there_are_used(
+    settings: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, models, task, missing = SETTINGS[settings]
+    (folder / "orch.toml").write_text(text)
+    (folder / "letters").mkdir()
+    (folder / "letters" / "a.txt").write_text("A letter.")
+    assert run(["init", "letters"]) == 0
+    told, job = capsys.readouterr().err, (folder / "job.yaml").read_text()
+    assert (models in job, job.count(f"{task}\n")) == (True, 2)
+    assert missing in told if missing else "letters`" not in told and "set" not in told
+    assert (folder / "orch.toml").read_text() == text
+    assert run(["validate", "job.yaml", "--json"]) == 0, capsys.readouterr().err
+    (folder / "job.yaml").write_text(re.sub("allow: .*\n", "", turned_on(job)))
+    assert run(["validate", "job.yaml", "--json"]) == 0, capsys.readouterr().err
+
+
+def test_settings_with_a_mistake_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "orch.toml").write_text("[backends.desk]\nlocation = 3\n")
+    (folder / "letters").mkdir()
+    (folder / "letters" / "a.txt").write_text("A letter.")
+    assert run(["init", "letters"]) == 2
+    assert "orch.toml:2: backends.desk.location" in capsys.readouterr().err
+    assert not (folder / "job.yaml").exists()
+
+
+def test_a_new_folder_is_said_to_be_new(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "contracts").mkdir()
+    (folder / "contracts" / "a.txt").write_text("A letter.")
+    for name, hint in (("contrcts", "; did you mean 'contracts'?"), ("elsewhere", "\n")):
+        assert run(["init", name]) == 0
+        assert f"orch: {name} is a new folder, with a sample document{hint}" in capsys.readouterr().err
+    (folder / "empty").mkdir()
+    assert run(["init", "empty"]) == 0
+    assert "new folder" not in capsys.readouterr().err
+
+
+def test_a_guessed_column_is_said_to_be_a_guess(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "contracts").mkdir()
+    (folder / "contracts" / "list.csv").write_text("name,ends\nGym,2026-04-01\n")
+    assert run(["init", "contracts"]) == 0
+    assert "contracts/list.csv: column 'ends' is taken as the text, a guess" in capsys.readouterr().err
+    assert "text_column is guessed" in (folder / "job.yaml").read_text()
+
+
 def test_settings_that_are_there_are_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "orch.toml").write_text("# mine\n")
     (folder / "scans").mkdir()

@@ -70,6 +70,8 @@ def test_llama_cpps_server_answers_tasks_with_a_schema(run_orch: Orch, folder: P
     assert counts(run_orch, folder)["succeeded"] == ROWS
     assert [body["response_format"]["type"] for body in at.bodies] == ["json_schema"] * ROWS + ["json_object"] * ROWS
     assert learned(run_orch, folder) == [("some-model", "response_format")]
+    events = json.loads(run_orch("status", "letters", "--json", cwd=folder).stdout)["events"]
+    assert any(f"{ROWS} for unsupported_parameter (response_format)" in one["reason"] for one in events)
 
 
 @pytest.mark.parametrize("drop", [False, True], ids=["refuse", "drop"])

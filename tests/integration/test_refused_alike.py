@@ -90,6 +90,19 @@ def test_all_rows_that_are_refused_alike_wait_and_go_out_by_the_next_run(
     assert len(at.bodies) == 2 * ROWS
 
 
+def test_a_row_with_a_picture_says_what_to_do_where_the_model_sees_none(
+    run_orch: Orch, folder: Path, at: Gateway
+) -> None:
+    words = "small is not a multimodal model"
+    at.refuses = lambda body: refusing(400, words) if "Letter 2." in json.dumps(body) else None
+    assert run(run_orch, folder)[0] == 1
+    assert counts(run_orch, folder) == {"pending": 0, "succeeded": ROWS - 1, "failed": 1}
+    [reason] = json.loads(run_orch("status", "letters", "--json", cwd=folder).stdout)["reasons"]
+    assert (reason["code"], reason["message"]) == ("images_not_supported", words)
+    shown = " ".join(run_orch("status", "letters", cwd=folder).stdout.split())
+    assert f"{words} → set `render: ocr` on the source" in shown
+
+
 def test_a_wrong_address_costs_no_row(run_orch: Orch, folder: Path, at: Gateway) -> None:
     write_config(folder, [f"{at.url}/v1"], retry_delay=0.01)
     code, told, _ = run(run_orch, folder)

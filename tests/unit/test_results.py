@@ -95,6 +95,12 @@ FAILURES = {
     "refused without a code": (refused({"message": "no", "code": None}), "http_400", "no"),
     "a code that is a number": (refused({"message": "no", "code": 400}), "http_400", "no"),
     "without a message": (refused({"code": "c"}), "c", "no message"),
+    "a model that sees nothing": (
+        refused({"message": "small is not a multimodal model", "code": None}),
+        "images_not_supported", "small is not a multimodal model"),
+    "a model that sees nothing, with a code": (
+        refused({"message": "image input is not supported", "code": "bad_request"}),
+        "images_not_supported", "image input is not supported"),
     "an error that is a list": (refused(["x"]), "http_400", "x"),
     "an error that is null": (refused(None), "http_400", NOTHING),
     "no body": (answered(None, 404), "http_404", NOTHING),

@@ -189,11 +189,31 @@ ROWS = {
         ELSEWHERE, "model_not_found"),
     "openai: a model that sees nothing": (
         (400, None, "invalid_request_error", "Invalid content type. image_url is only supported by certain models."),
-        ELSEWHERE, "unsupported_parameter"),
+        ELSEWHERE, "images_not_supported"),
     "vllm: a model that sees nothing": (
-        (400, None, "BadRequestError", "maker/x is not a multimodal model"), ELSEWHERE, "unsupported_parameter"),
+        (400, None, "BadRequestError", "maker/x is not a multimodal model"), ELSEWHERE, "images_not_supported"),
+    "vllm: no picture at most": (
+        (400, None, "BadRequestError", "At most 0 image(s) may be provided in one prompt."),
+        ELSEWHERE, "images_not_supported"),
+    "llama.cpp: a model that sees nothing": (
+        (500, "500", "server_error", "image input is not supported - hint: you may need to provide the mmproj"),
+        ELSEWHERE, "images_not_supported"),
+    "ollama: a model that sees nothing": (
+        (500, None, "api_error", "this model is missing data required for image input"),
+        ELSEWHERE, "images_not_supported"),
+    "lm studio: a model that sees nothing": (
+        (400, None, None, "Model does not support images. Please use a model that does."),
+        ELSEWHERE, "images_not_supported"),
+    "openrouter: no model that sees": (
+        (404, "404", None, "No endpoints found that support image input"), ELSEWHERE, "images_not_supported"),
+    "deepseek: a model that sees nothing": (
+        (400, "invalid_request_error", "invalid_request_error",
+         "Failed to deserialize: messages[0]: unknown variant `image_url`, expected `text`"),
+        ELSEWHERE, "images_not_supported"),
+    "a picture that is broken is another matter": (
+        (400, None, None, "The image is not valid: invalid image data"), NEVER, "invalid_image"),
     "a model without pictures": (
-        (400, None, None, "This model does not support image inputs"), ELSEWHERE, "unsupported_parameter"),
+        (400, None, None, "This model does not support image inputs"), ELSEWHERE, "images_not_supported"),
     "groq: a closed organization": (
         (400, "organization_restricted", "invalid_request_error", "Organization has been restricted."),
         STOP, "no_permission"),

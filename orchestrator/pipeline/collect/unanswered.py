@@ -14,6 +14,7 @@ from orchestrator.backends import BATCH_GONE, LineProblem
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.counts import number_of
 from orchestrator.core.model import Job, Outcome, RequestState
+from orchestrator.core.refused_fields import RefusedField
 from orchestrator.core.shards import Shard
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.common_refusals import FEWEST, CommonRefusal, of_verdict
@@ -165,7 +166,7 @@ class UnansweredRows:
         is_last = row.attempt + 1 >= MAX_ATTEMPTS
         if refused is not None and self.lessons.learn(row, said, refused) and not is_last:
             self.failed.append(row.seq)
-            self._tally.again[verdict.code] += 1
+            self._tally.again[_with_field(verdict.code, refused)] += 1
             return True
         if row.task in self.common:
             self.held.append(row.seq)
@@ -176,7 +177,7 @@ class UnansweredRows:
             return False
         if not self._is_tried_again(row, verdict):
             return False
-        self._tally.again[verdict.code] += 1
+        self._tally.again[_with_field(verdict.code, refused)] += 1
         return True
 
     def _is_tried_again(self, row: InShard, verdict: RowVerdict) -> bool:
@@ -248,7 +249,7 @@ class UnansweredRows:
             refused = self.lessons.field_of(row, said)
             if refused is not None and self.lessons.learn(row, said, refused) and row.attempt + 1 < MAX_ATTEMPTS:
                 self.failed.append(row.seq)
-                self._tally.again[first.code] += 1
+                self._tally.again[_with_field(first.code, refused)] += 1
             else:
                 others.append(row)
         return others
@@ -330,6 +331,10 @@ class UnansweredRows:
         blameless = blameless and not is_long
         freed = sum(len(seqs) for seqs, _, _ in groups)
         return freed + store.rows.release(shard.id, count_attempt=not blameless)
+
+
+def _with_field(code: str, refused: RefusedField | None) -> str:
+    return code if refused is None else f"{code} ({refused.name})"
 
 
 def is_refused(ended: EndedShard) -> bool:
