@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -44,14 +46,35 @@ MakeUpstream = Callable[..., Upstream]
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Collect tests without a garbage collection, and leave them out of every later one."""
     gc.disable()
     try:
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            _import_own_share_first(session.config.args)
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
+
+
+def _import_own_share_first(arguments: Sequence[str]) -> None:
+    """Import the test files, each worker another share of them first: that share is compiled by no other worker.
+
+    Otherwise each worker would compile all of them in a fresh checkout, which takes nine seconds of a core.
+    """
+    folders = [Path(argument) for argument in arguments if Path(argument).is_dir()]
+    files = sorted({file.resolve() for folder in folders for file in folder.rglob("test_*.py")})
+    worker, count = os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"), os.environ["PYTEST_XDIST_WORKER_COUNT"]
+    begin = len(files) * int(worker) // int(count)
+    for file in files[begin:] + files[:begin]:
+        if (file.parent / "__init__.py").exists():
+            continue
+        sys.path.insert(0, str(file.parent))
+        # pytest tries it again, and says what was wrong.
+        with suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(file.stem)
+        sys.path.pop(0)
 
 
 @pytest.hookimpl(tryfirst=True)

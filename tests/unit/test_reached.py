@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "orchestrator"
-IMPORTED = re.compile(r"^\s*from (orchestrator[\w.]*) import (\([^)]*\)|[^\n]+)", re.MULTILINE)
+IMPORTED = re.compile(r"^[ \t]*from (orchestrator[\w.]*) import (\([^)]*\)|[^\n]+)", re.MULTILINE)
 OTHERS = {
     # Called by libraries, under names that these choose.
     "reducer_override", "find_class", "list_commands", "get_command", "format_commands", "on_broken_pipe",
@@ -41,8 +41,13 @@ def modules() -> dict[Path, tuple[ast.Module, str]]:
 
 
 @cache
-def _all_text() -> str:
-    return "\n".join(text for _, text in modules().values())
+def attributes() -> dict[str, set[str]]:
+    """The names behind the dot of each name."""
+    found: dict[str, set[str]] = {}
+    for _, text in modules().values():
+        for name, attribute in re.findall(r"\b(\w+)\.(?=(\w+))", text):
+            found.setdefault(name, set()).add(attribute)
+    return found
 
 
 def names_in(tree: ast.AST) -> Iterator[str]:
@@ -56,8 +61,16 @@ def names_in(tree: ast.AST) -> Iterator[str]:
 
 
 @cache
+def mentioned_in() -> dict[Path, Counter[str]]:
+    return {path: Counter(names_in(tree)) for path, (tree, _) in modules().items()}
+
+
+@cache
 def mentioned() -> Counter[str]:
-    return Counter(name for tree, _ in modules().values() for name in names_in(tree))
+    found: Counter[str] = Counter()
+    for names in mentioned_in().values():
+        found.update(names)
+    return found
 
 
 def defined(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
@@ -78,8 +91,9 @@ def unreached() -> Iterator[str]:
         for node in defined(tree):
             decorators = {ast.unparse(each).partition("(")[0].rpartition(".")[2] for each in node.decorator_list}
             is_called_by_others = node.name in OTHERS or node.name.startswith(("__", "on_")) or decorators - plain
-            within = Counter(names_in(node))[node.name]
-            if not is_called_by_others and mentioned()[node.name] <= within:
+            if is_called_by_others or mentioned()[node.name] > mentioned_in()[path][node.name]:
+                continue
+            if mentioned()[node.name] <= Counter(names_in(node))[node.name]:
                 yield f"{path.relative_to(ROOT)}: {node.name}"
 
 
@@ -116,7 +130,7 @@ def test_a_name_is_imported_from_where_it_is() -> None:
         (".".join(path.parent.relative_to(ROOT).parts), name)
         for path in modules()
         if path.name == "__init__.py"
-        for name in re.findall(rf"\b{path.parent.name}\.(\w+)", _all_text())
+        for name in attributes().get(path.parent.name, ())
     }
     spare = [
         f"{path.relative_to(ROOT)}: {alias.name}"
