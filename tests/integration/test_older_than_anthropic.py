@@ -32,7 +32,7 @@ def backups(
         yield found
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("saved", ["built", "planned", "behind another job"])
 @pytest.mark.parametrize("files", [True, False], ids=["whole", "database alone"])
 @pytest.mark.parametrize("later", [0.0, HOUR])
@@ -50,7 +50,7 @@ def test_each_answer_is_that_of_its_row_however_batches_are_made_now(backups: Ba
     each_answer_is_its_rows(backups, "claude", edited=edited)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("ids", OTHER_IDS)
 @pytest.mark.parametrize("equal", [False, True], ids=["", "equal requests"])
 @pytest.mark.parametrize("edited", [False, True], ids=["", "edited"])

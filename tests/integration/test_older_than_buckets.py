@@ -35,7 +35,7 @@ def backups(
         yield found
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("saved", ["built", "planned", "behind another job"])
 @pytest.mark.parametrize("files", [True, False], ids=["whole", "database alone"])
 @pytest.mark.parametrize("later", [0.0, HOUR])
@@ -53,7 +53,7 @@ def test_each_answer_is_that_of_its_row_however_batches_are_made_now(
     each_answer_is_its_rows(backups, kind, edited=edited, min_rows=1)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("ids", OTHER_IDS)
 @pytest.mark.parametrize("equal", [False, True], ids=["", "equal requests"])
 @pytest.mark.parametrize("edited", [False, True], ids=["", "edited"])

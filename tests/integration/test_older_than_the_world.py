@@ -264,7 +264,7 @@ def test_answers_of_a_later_state_are_not_taken_for_those_of_another_batch(backu
 # --- rows that have other ids by now
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("ids", OTHER_IDS)
 @pytest.mark.parametrize("equal", [False, True], ids=["", "equal requests"])
 @pytest.mark.parametrize("edited", [False, True], ids=["", "edited"])
