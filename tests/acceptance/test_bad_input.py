@@ -332,6 +332,7 @@ def test_documents_that_may_not_be_read(
     assert set(upstream.counts().values()) == {1}
 
 
+@pytest.mark.slow
 def test_documents_that_vanish_while_they_are_read(
     upstream: Upstream, run_orch: Orch, orch_home: Path, tmp_path: Path
 ) -> None:

@@ -22,6 +22,17 @@ from tests.support.batchapi import Sdk, sdk_at
 from tests.support.process import Upstream, upstreams, wait_until
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """`make test` has each way to the server and each client, not each way with each client."""
+    chosen = any("served" in mark.args[0] for mark in item.iter_markers("parametrize"))
+    if {"served", "sdk"} <= _parameters(item) and not chosen and item.get_closest_marker("thinned") is None:
+        item.add_marker(pytest.mark.thinned(2))
+
+
+def _parameters(item: pytest.Item) -> set[str]:
+    return set(item.callspec.params) if isinstance(item, pytest.Function) and hasattr(item, "callspec") else set()
+
+
 @dataclass(frozen=True)
 class Served:
     """A running server: where it listens (a socket's path or a URL), its folder, its upstream."""

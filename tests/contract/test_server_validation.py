@@ -9,11 +9,6 @@ import pytest
 
 from tests.support.batchapi import CHAT, Sdk, ended, jsonl, row, run_batch
 
-# What is checked here lies behind the wire: each client and each listener once is enough.
-pytestmark = pytest.mark.parametrize(
-    ("served", "sdk"), [("tcp", "sync"), ("unix", "async")], indirect=True, scope="module"
-)
-
 
 def line(**changes: Any) -> dict[str, Any]:
     """A good line with changed fields; one given as None is left out."""

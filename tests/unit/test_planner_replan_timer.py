@@ -80,6 +80,7 @@ def test_a_batch_that_ends_more_often_than_a_cancel_does_is_not_cancelled(slips:
     assert not decision.cancel
 
 
+@pytest.mark.slow
 def test_what_is_done_already_gives_more_time() -> None:
     def rerouted(rows: int) -> float:
         polls = (minutes / 60 for minutes in range(0, 240))

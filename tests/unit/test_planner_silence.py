@@ -35,6 +35,7 @@ def test_rows_stay_while_waiting_loses_nothing(hours: float, silent: float) -> N
     assert score.cost == pytest.approx(ROWS * BATCH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hours", "rate"), [(3, FAST), (6, FAST), (38, FAST), (38, 0.03)], ids=["3 h", "6 h", "38 h", "a slow API"]
 )

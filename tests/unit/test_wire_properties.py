@@ -240,6 +240,7 @@ def usage_object(chat: bool, counts: Sequence[int], total: int | None) -> dict[s
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(OBJECT, TEXT, TEXT, st.lists(COUNT, min_size=2, max_size=2), st.booleans(), st.data())
 def test_usage_is_found_among_whatever_else_an_answer_says(
