@@ -9,7 +9,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.support.cli import Orch
 from tests.support.clock import HeldClock
 from tests.support.databases import MigratedDatabases, new_sqlite, postgres_template, share_statements
+from tests.support.forking import shared_parent
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.process import Upstream, upstreams
 from tests.support.sparing import spare_the_disk
@@ -43,6 +44,13 @@ share_statements()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MakeUpstream = Callable[..., Upstream]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("dist", "no") != "no" and "PYTEST_XDIST_WORKER" not in os.environ:
+        workers = ExitStack()
+        workers.enter_context(shared_parent())
+        config.add_cleanup(workers.close)
 
 
 @pytest.hookimpl(wrapper=True)

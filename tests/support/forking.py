@@ -19,9 +19,10 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST_BYTES = 150_000
 """Of a request: arguments and environment."""
 PRELOADED = "LD_PRELOAD"
+SHARED = "PYTEST_FORKS_FROM"
 _NUMBER = struct.Struct("i")
 
 
@@ -104,6 +106,11 @@ def fork(
 @cache
 def _parent(module: str, library: str) -> socket.socket:
     """The process that forks them, one for each pytest process; it ends with it."""
+    if not module and not library and (path := os.environ.get(SHARED)):
+        ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.connect(path)
+        atexit.register(ours.close)
+        return ours
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     number = str(theirs.fileno())
     with theirs:
@@ -124,6 +131,32 @@ def _parent(module: str, library: str) -> socket.socket:
     return ours
 
 
+@contextmanager
+def shared_parent() -> Iterator[None]:
+    """Let pytest processes that are started in this block fork from one that imports everything for all of them.
+
+    That takes three seconds of a core.
+    """
+    with tempfile.TemporaryDirectory(prefix="orch-forks-") as folder:
+        path = str(Path(folder) / "parent")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(path)
+            listener.listen()
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.forking", str(listener.fileno()), SHARED],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                pass_fds=[listener.fileno()],
+                start_new_session=True,
+            )
+        os.environ[SHARED] = path
+        try:
+            yield
+        finally:
+            del os.environ[SHARED]
+            process.communicate()
+
+
 USED_BY_MOST = ("jsonschema", "openai", "orchestrator", "tests.support.batchserver", "uvicorn")
 """Other than ours, what most of them would import where they first need it."""
 
@@ -141,8 +174,8 @@ def _import_all() -> None:
     importlib.import_module("orchestrator.core.tokens").count_plain(["a"])
 
 
-def _serve(requests: socket.socket, module: str) -> None:
-    """Fork for each request until the other side is gone; in a process that was asked for, run its program."""
+def _prepare(module: str) -> None:
+    """Import what is forked: a module, or everything."""
     if PRELOADED not in os.environ:
         spare_the_disk()
     if module:
@@ -151,6 +184,30 @@ def _serve(requests: socket.socket, module: str) -> None:
         _import_all()
     # A collection in a child would copy every page there is.
     gc.freeze()
+
+
+def _serve_each(listener: socket.socket) -> None:
+    """Fork a process that serves for each connection, until whoever started this one is gone."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    is_prepared = False
+    while True:
+        ready, _, _ = select.select([listener, sys.stdin], [], [])
+        if sys.stdin in ready:
+            return
+        requests, _ = listener.accept()
+        if not is_prepared:
+            _prepare("")
+            is_prepared = True
+        with requests:
+            if os.fork() == 0:
+                os.setsid()
+                listener.close()
+                _serve(requests)
+                return
+
+
+def _serve(requests: socket.socket) -> None:
+    """Fork for each request until the other side is gone; in a process that was asked for, run its program."""
     # Who waits for a child ends with it, and nobody waits for them.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
@@ -213,4 +270,9 @@ def _end(status: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
+    connected = socket.socket(fileno=int(sys.argv[1]))
+    if sys.argv[2] == SHARED:
+        _serve_each(connected)
+    else:
+        _prepare(sys.argv[2])
+        _serve(connected)
