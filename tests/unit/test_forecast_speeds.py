@@ -252,15 +252,42 @@ def test_the_last_minutes_say_most() -> None:
     assert slowed[2] == pytest.approx(0.6, rel=0.35)
 
 
-def test_what_brings_nothing_for_minutes_stands_still_and_is_tried_again_later() -> None:
+def stopped(known: list[Stint], unseen: float, answered: datetime | None = None) -> Pace:
+    """The forecast so many minutes after an engine was last seen, which had stood still for five."""
+    now = NIGHT + timedelta(minutes=unseen)
+    return pace(learn(known, NIGHT), UNKNOWN, today=so_far(*[2.0] * 30, *[0.0] * 5), now=now, answered=answered)
+
+
+def test_what_brings_nothing_for_minutes_stands_still() -> None:
     told = tonight(*[2.0] * 30, *[0.0] * 3)
     assert (told.rate, told.source) == (0.0, "measured as zero")
-    assert tonight(*[2.0] * 30, *[0.0] * 3, 1.9).rate > 0.0
-    long_ago = pace(
-        learn(KNOWN, NIGHT), UNKNOWN, today=so_far(*[2.0] * 30, *[0.0] * 5), now=NIGHT + timedelta(hours=1)
-    )
-    assert long_ago.rate > 1.0
-    assert long_ago.hazard > tonight(*[2.0] * 30).hazard
+    assert tonight(*[2.0] * 30, *[0.0] * 3, 1.9, 2.0).rate > 1.0
+    assert stopped(KNOWN, 0.0).hazard > tonight(*[2.0] * 30).hazard
+
+
+def stands_for(minutes: int) -> list[Stint]:
+    """Twenty nights of 2 rows a second, on each of which the engine stood still for so many minutes."""
+    return nights(lambda days, hour: 0.0 if 3 <= hour < 3 + minutes / 60 else 2.0, 20)
+
+
+@pytest.mark.parametrize("unseen", [1, 20, 25, 50])
+def test_no_time_alone_makes_an_engine_well_again(unseen: float) -> None:
+    """Nobody knows how long it stands, or it usually stands for hours."""
+    for known in (KNOWN, stands_for(90)):
+        assert stopped(known, unseen).rate == 0.0
+
+
+def test_how_long_an_engine_usually_stands_still_says_how_sure_it_is_well_again() -> None:
+    quick = [stopped(stands_for(10), unseen) for unseen in (1, 30, 120)]
+    assert [one.rate > 1.0 for one in quick] == [False, True, True]
+    assert 0.5 > quick[1].stands > quick[2].stands > 0.0
+
+
+def test_an_answered_row_ends_a_standstill() -> None:
+    answered = stopped(KNOWN, 3.0, NIGHT + timedelta(minutes=2))
+    assert answered.rate == pytest.approx(2.0, rel=0.1)
+    assert answered.stands == 0.0
+    assert stopped(KNOWN, 3.0, NIGHT - timedelta(minutes=6)).rate == 0.0, "it was answered before"
 
 
 def test_a_slow_engine_is_not_taken_for_a_dead_one() -> None:

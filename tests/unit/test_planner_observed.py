@@ -352,3 +352,19 @@ def test_what_goes_on_to_a_stronger_model_is_learned_within_a_night() -> None:
     assert abs(many[0] - 0.15) < 0.001
     assert observed.reached_share([(2000, 100), (2000, 600)], 2000)[1] >= 0.3, "a bad night is among what may be"
     assert observed.reached_share([(0, 0)], 1) == (0.01, min(1.0, observed.reached_share([], 1)[1]))
+
+
+def test_what_rows_wait_at_an_engine_that_stands_still_is_no_start() -> None:
+    """Its rows were taken back, and a few were sent again: their first answer comes when it works again."""
+
+    def start(taken_back: timedelta | None) -> float:
+        begin = NOW - 300 * MINUTE
+        before = shard(
+            backend="gpu", submitted_at=begin, first_at=begin + MINUTE, ended_at=begin + 60 * MINUTE,
+            rerouted_at=taken_back and begin + taken_back,
+        )  # fmt: skip
+        again = shard(backend="gpu", submitted_at=begin + 61 * MINUTE, first_at=begin + 121 * MINUTE)
+        return observed.start_seconds(Sight("gpu", [before, again]), NOW)
+
+    assert start(60 * MINUTE) == 60.0
+    assert start(None) > 60.0

@@ -126,7 +126,8 @@ class Pace(Struct, frozen=True):
 
     `ahead` rows of other jobs are done first. A stopped engine needs `start` seconds. `hazard` is the expected number
     of outages an hour, `observed_hazard` the observed one. An outage lasts `outage` seconds on average. `steps` is
-    the hourly profile: (seconds from now, factor on `rate`). `is_known` is True if enough nights were observed.
+    the hourly profile: (seconds from now, factor on `rate`). `is_known` is True if enough nights were observed. With
+    probability `stands`, a standstill seen tonight goes on, and the rate is 0.
     """
 
     rate: float
@@ -139,6 +140,7 @@ class Pace(Struct, frozen=True):
     steps: tuple[tuple[float, float], ...] = ()
     is_known: bool = False
     observed_hazard: float = 0.0
+    stands: float = 0.0
 
     def equivalent_seconds(self, seconds: float) -> float:
         """Return the integral of the hourly profile, in seconds at the present rate, over the next `seconds`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 
 from msgspec import Struct
@@ -69,10 +69,10 @@ _BURST_SIZE = 4.0
 """Rows finish in bursts of this size, so their count has that many times the Poisson variance."""
 _STANDSTILL_ROWS, _STANDSTILL_SECONDS = 20.0, 2 * MINUTE
 """An engine stands still if it should have done this many rows but did none for this long."""
-
-
-_STANDSTILL_EXPIRES = timedelta(minutes=20)
-"""A standstill last observed this long ago may be over."""
+_MAX_GAP = timedelta(minutes=1)
+"""Stints further apart are two observations."""
+_LIKELY = 0.5
+"""An engine that more likely still stands than works has a rate of 0: its median."""
 
 
 class Speeds(Struct, frozen=True):
@@ -115,6 +115,10 @@ class Speeds(Struct, frozen=True):
     def outage(self) -> float:
         """Mean length of an outage, in seconds: time out of service per ended outage."""
         return self.outage_seconds / self.ended_outages
+
+    def lasts(self, seconds: float) -> float:
+        """Return P(an outage lasts `seconds` longer): exponential lengths, whose rate has a gamma posterior."""
+        return math.pow(1.0 + seconds / self.outage_seconds, -self.ended_outages)
 
 
 GUESS, STATED, BENCH = "assumed", "stated", "from a bench"
@@ -183,10 +187,12 @@ def pace(
     tokens: float = 1.0,
     ahead: float = 0.0,
     start: float = 0.0,
+    answered: datetime | None = None,
 ) -> Pace:
     """Return the forecast from now on, in rows a second, for rows of `tokens` tokens of work.
 
-    `assumed` is in rows a second. `today` are tonight's stints.
+    `assumed` is in rows a second. `today` are tonight's stints. The last row known to be done was `answered` then,
+    which ends a standstill.
     """
     a_row = tokens if speeds.counted and tokens > 0 else 1.0
     tonight = in_common_unit([one for one in today if one.seconds > 0], a_row, counted=speeds.counted)
@@ -195,26 +201,58 @@ def pace(
     if tonight:
         speeds = _add_outages(speeds, NightSeen.of(in_windows(tonight), speeds.hours), 1.0)
     usual = _prior_pace(speeds, assumed, now, a_row, ahead, start)
-    standstill = _standstill_seconds(tonight, now)
-    if standstill >= _STANDSTILL_SECONDS and standstill * usual.rate >= _STANDSTILL_ROWS:
-        return usual.now(0.0, standstill)
-    work, rows, seconds = _recent_work(_trim_standstill(tonight, now))
+    least = max(_STANDSTILL_SECONDS, _STANDSTILL_ROWS / usual.rate) if usual.rate > 0 else math.inf
+    tonight, stood_at = _split_standstill(tonight, least, answered)
+    if stood_at is not None:
+        # Nobody has seen it work since. That time passes is no proof, so P(it still stands) falls as outages end.
+        stands = speeds.lasts((now - stood_at).total_seconds())
+        if stands > _LIKELY:
+            return usual.now(0.0, least)
+        usual = replace(usual, stands=stands)
+    work, rows, seconds = _recent_work(tonight)
     if rows <= 0:
         return usual  # too early to expect rows
     rate, noise = work / seconds / a_row, math.sqrt(_BURST_SIZE / max(rows, 0.5))
     return usual.now(rate, 10 * MINUTE, noise=max(noise, LEAST_SPREAD) / 2, drift=speeds.drift)
 
 
-def _standstill_seconds(tonight: Sequence[Stint], now: datetime) -> float:
-    """Return for how many seconds the engine has done nothing, or 0 if the last observation is old."""
-    if not tonight or now - tonight[-1].end > _STANDSTILL_EXPIRES:
-        return 0.0
-    total = 0.0
-    for one in reversed(tonight):
-        if one.rows > 0:
-            break
-        total += one.seconds
-    return total
+def _split_standstill(
+    tonight: Sequence[Stint], least: float, answered: datetime | None
+) -> tuple[list[Stint], datetime | None]:
+    """Return tonight's stints without standstills of `least` seconds, and when one was last seen that did not end.
+
+    The stint in which an engine came back belongs to the standstill.
+    """
+    working: list[Stint] = []
+    idle: list[Stint] = []
+    for one in tonight:
+        if one.rows <= 0:
+            idle.append(one)
+            continue
+        if _seconds(idle) < least:
+            working += [*idle, one]
+        idle = []
+    since = [one for one in idle if answered is None or one.end > answered]
+    # The first seconds after rows were sent again confirm nothing.
+    confirmed = [piece for piece in _in_pieces(since) if _seconds(piece) >= least]
+    if confirmed:
+        return working, confirmed[-1][-1].end
+    return [*working, *since], None
+
+
+def _in_pieces(stints: Iterable[Stint]) -> list[list[Stint]]:
+    """Divide stints at their gaps."""
+    pieces: list[list[Stint]] = []
+    for one in stints:
+        if pieces and one.begin - pieces[-1][-1].end <= _MAX_GAP:
+            pieces[-1].append(one)
+        else:
+            pieces.append([one])
+    return pieces
+
+
+def _seconds(stints: Iterable[Stint]) -> float:
+    return sum(one.seconds for one in stints)
 
 
 def _prior_pace(speeds: Speeds, assumed: Assumed, now: datetime, a_row: float, ahead: float, start: float) -> Pace:
@@ -301,14 +339,6 @@ def _hourly_steps(hours: Sequence[float], now: datetime) -> tuple[tuple[float, f
     return tuple(steps)
 
 
-def _trim_standstill(tonight: Sequence[Stint], now: datetime) -> Sequence[Stint]:
-    """Return tonight's stints, without an old standstill at their end."""
-    if not tonight or now - tonight[-1].end <= _STANDSTILL_EXPIRES:
-        return tonight
-    last = max((place for place, one in enumerate(tonight) if one.rows > 0), default=-1)
-    return tonight[: last + 1]
-
-
 def _recent_work(today: Sequence[Stint]) -> tuple[float, float, float]:
     """Return work, rows and seconds, decay-weighted from the newest stint backwards.
 
@@ -383,7 +413,8 @@ def _hourly_profile(nights: Sequence[Sequence[Stint]]) -> tuple[float, ...]:
         level = quantile([(one.rate, one.seconds) for one in stints], LEVEL_QUANTILE)
         by_hour: dict[int, list[Stint]] = defaultdict(list)
         for one in stints:
-            by_hour[one.begin.hour].append(one)
+            if one.rows > 0:  # a standstill is an outage, and no effect of its hour
+                by_hour[one.begin.hour].append(one)
         if level <= 0 or len(by_hour) < 2:
             continue
         for hour, hour_stints in by_hour.items():

@@ -176,7 +176,12 @@ class Capacity(Struct, frozen=True):
         """Return P(an engine fails or other jobs claim capacity, and the rest of the fallback is too slow)."""
         lows, risk = self.lows, 0.0
         for place, (sync, rows) in enumerate(zip(self.sync_options, held, strict=True)):
-            if sync.hazard <= 0.0 or sync.rate <= 0.0 or not (rows or (burden > 0 and place < fallback)):
+            stands = sync.option.pace.stands
+            if sync.rate <= 0.0 or not (rows or (burden > 0 and place < fallback)):
+                continue
+            if stands > NEGLIGIBLE and not self._others_suffice(lows, burden, held, at, fallback, place):
+                risk += stands
+            if sync.hazard <= 0.0:
                 continue
             begin = 0.0 if rows else at - min(at, sync.option.pace.outage)
             end = min(self.horizon, self._usual_end(burden, held, at, fallback, place))

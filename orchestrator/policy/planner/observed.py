@@ -224,7 +224,11 @@ def _assumed_finish(rows: int) -> float:
 
 def start_seconds(sight: Sight, now: datetime, assumed: float = ASSUMED_START) -> float:
     """Return the 95 % quantile of the seconds from sending rows to an idle engine until the first is done."""
-    waits = [Wait(sent, (first - sent).total_seconds()) for sent, first in starts_of(sight) if first is not None]
+    waits = [
+        Wait(one.sent, (one.first - one.sent).total_seconds())
+        for one in starts_of(sight)
+        if one.first is not None and not one.is_doubted
+    ]
     return forecast.wait_quantile(waits, assumed=assumed, at=now, chance=WAIT_QUANTILE)
 
 
@@ -267,7 +271,14 @@ def pace(
         start=0.0
         if any(shard.first_at is not None for shard in shards_there)
         else _remaining_start(shards_there, start, now),
+        answered=_last_answer((history or sight).shards),
     )
+
+
+def _last_answer(shards: Iterable[Shard]) -> datetime | None:
+    """Return when a row was last known to be done: the first of a shard, or the last of a completed one."""
+    ends = (one.ended_at if one.provider_status == BatchStatus.COMPLETED else one.first_at for one in shards)
+    return max((at for at in ends if at is not None), default=None)
 
 
 def _remaining_start(shards_there: Sequence[Shard], start: float, now: datetime) -> float:

@@ -52,6 +52,10 @@ MIN_TIME_GAIN = 0.2
 """If the job is late anyway, a move must shorten the time by this share."""
 MIN_MOVE_GAIN = 0.02
 """If the deadline is uncertain, a move between options must raise the chance by this much."""
+PROBE_ROWS, MAX_PROBE_SHARE, PROBE_SECONDS = 20, 0.02, 600.0
+"""Rows that wait at an option that stands still, as a share of those sent elsewhere, and for how long at least."""
+MAX_PROBE_LOSS = 0.002
+"""Largest loss of chance by such a probe, if no plan holds."""
 MIN_REPLAN_SECONDS, MAX_REPLAN_SECONDS = 30.0, 1800.0
 """Bounds of the time until the next replanning."""
 WATCH_SECONDS = DETECTION_SECONDS / 2
@@ -122,7 +126,9 @@ def _replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -
     chosen = _choose(job, board, now)
     if chosen is None:
         return _over_budget(job, board, now)
-    candidate, ours = chosen.candidate, board.ours
+    ours = board.ours
+    chosen = _with_probe(chosen, ours)
+    candidate = chosen.candidate
     moves = _moves(chosen, ours)
     return Decision(
         candidate.cancel,
@@ -133,6 +139,43 @@ def _replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -
         money(chosen.expected) + cost_of_later(job.later, options, terms, job.later_cost).p50,
         reroute_of(candidate, ours, now),
     )
+
+
+def _with_probe(chosen: Chosen, ours: Capacity) -> Chosen:
+    """Return the plan with a few of its new rows at a cheaper option that stands still, to see when it is back.
+
+    Nothing changes if these rows could not be taken over late.
+    """
+    candidate = chosen.candidate
+    shares, new, held = list(candidate.batch_shares), list(candidate.new), list(candidate.held)
+    to = max(range(len(new)), key=new.__getitem__, default=0)
+    sent, price = (new[to], ours.sync_options[to].price) if any(new) else (0, 0.0)
+    if candidate.bets and shares[-1].rows > sent:
+        sent, price, to = shares[-1].rows, shares[-1].price, -1
+    rows = min(PROBE_ROWS, int(MAX_PROBE_SHARE * sent))
+    cheaper = enumerate(ours.sync_options[: candidate.fallback])
+    place = next((at for at, sync in cheaper if sync.price < price and not (sync.low or held[at])), None)
+    if place is None or not rows or ours.horizon < 2 * PROBE_SECONDS:
+        return chosen
+    if to >= 0:
+        new[to], held[to] = new[to] - rows, held[to] - rows
+    else:
+        shares[-1] = replace(shares[-1], rows=sent - rows)
+    new[place], held[place] = new[place] + rows, held[place] + rows
+    probed = replace(candidate, batch_shares=tuple(shares), new=tuple(new), held=tuple(held))
+    chance = chance_of(probed, ours)
+    if chosen.holds and not _rows_can_stay(probed, ours, PROBE_SECONDS):
+        return chosen
+    if chance < min(ours.target, chosen.chance - MAX_PROBE_LOSS):
+        return chosen
+    return replace(chosen, candidate=probed, chance=min(chosen.chance, chance))
+
+
+def _rows_can_stay(candidate: CandidatePlan, ours: Capacity, seconds: float) -> bool:
+    """Return True if other options could take over rows in so many seconds, and later than that after a reroute."""
+    burden = candidate.coming + (0 if candidate.reroute_after is None else candidate.in_batches)
+    later = max(seconds, arrival(candidate))
+    return ours.horizon > 0 and ours.fits(burden, candidate.held, later, candidate.fallback)
 
 
 def _over_budget(job: Open, board: _Board, now: datetime) -> Decision:
@@ -343,8 +386,9 @@ def _moves(chosen: Chosen, ours: Capacity) -> list[Send]:
     before, held, fallback = candidate.before, candidate.held, candidate.fallback
     burden = candidate.coming + (0 if candidate.reroute_after is None else candidate.in_batches)
     release = ours.release_seconds(before)
-    later = max(2 * MIN_REPLAN_SECONDS + release, arrival(candidate))
-    if not fallback or not any(before) or (ours.horizon > 0 and ours.fits(burden, held, later, fallback)):
+    soonest = 2 * MIN_REPLAN_SECONDS + release
+    waits = _rows_can_stay(candidate, ours, soonest) and not _is_probe_left(candidate, ours)
+    if not fallback or not any(before) or waits:
         return []
     sure_rows = [
         min(rows, int(sync.between(0.0, ours.until(place, fallback), sync.low))) if place < fallback else rows
@@ -352,8 +396,15 @@ def _moves(chosen: Chosen, ours: Capacity) -> list[Send]:
     ]
     more = ours.fill(sum(held) - sum(sure_rows), ours.room(sure_rows, release, fallback, sure=True))
     after = [a + b for a, b in zip(sure_rows, more, strict=True)]
-    helps = chosen.holds or _helps(candidate, after, later, burden, ours)
+    helps = chosen.holds or _helps(candidate, after, max(soonest, arrival(candidate)), burden, ours)
     return _transfers(before, held, after, ours) if helps else []
+
+
+def _is_probe_left(candidate: CandidatePlan, ours: Capacity) -> bool:
+    """Return True if the rows of a probe would be the last to be done."""
+    still = sum(rows for rows, low in zip(candidate.held, ours.lows, strict=True) if not low)
+    others = sum(candidate.held) - still + candidate.in_batches + candidate.coming
+    return 0 < still <= PROBE_ROWS and others <= still
 
 
 def _helps(candidate: CandidatePlan, after: Sequence[int], later: float, burden: float, ours: Capacity) -> bool:
@@ -361,6 +412,8 @@ def _helps(candidate: CandidatePlan, after: Sequence[int], later: float, burden:
     held, fallback = candidate.held, candidate.fallback
     if sum(max(0, b - a) for a, b in zip(held, after, strict=True)) < MIN_MOVE_SHARE * sum(held):
         return False
+    if any(a > b and not low for a, b, low in zip(held, after, ours.lows, strict=True)):
+        return True  # each wait for an option that stands still would cost a little chance, and in the end all of it
     before = 0.0 if ours.horizon <= 0 else ours.chance(burden, held, later, fallback)
     if before < MIN_CHANCE:
         return ours.slowest(after) <= (1.0 - MIN_TIME_GAIN) * ours.slowest(held)

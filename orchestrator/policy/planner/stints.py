@@ -23,6 +23,8 @@ MAX_GAP = timedelta(minutes=15)
 """Progress samples further apart say nothing about the time between them."""
 MAX_PAUSE = timedelta(seconds=5)
 """A shard sent within this time after the previous one follows without a pause."""
+DOUBTED_FOR = timedelta(hours=12)
+"""For this long, an engine whose rows were taken back may still stand."""
 MIN_ROWS, MIN_SPAN = 10, timedelta(seconds=2)
 """`MIN_ROWS` rows done between two polls took at least this long."""
 MIN_LEFT_SHARE = 0.3
@@ -73,17 +75,31 @@ def waits_for_answers(shard: Shard) -> bool:
     return shard.held is not None and shard.provider_status in _FINAL
 
 
-def starts_of(sight: Sight) -> Iterator[tuple[datetime, datetime | None]]:
-    """Yield (rows sent to an idle engine, first row done or None)."""
+class Start(Struct, frozen=True):
+    """Rows sent to an idle engine, and the time of their first answer.
+
+    An engine is `doubted` if its last rows were taken back: it may stand still, so the wait is no start.
+    """
+
+    sent: datetime
+    first: datetime | None
+    is_doubted: bool = False
+
+
+def starts_of(sight: Sight) -> Iterator[Start]:
+    """Yield the times at which rows were sent to an idle engine."""
     busy_until: datetime | None = None
+    was_taken_back = False
     for shard in sight.shards:
         sent = shard.submitted_at
         if sent is None:
             continue
         if busy_until is None or sent > busy_until:
-            yield sent, shard.first_at
+            is_doubted = was_taken_back and busy_until is not None and sent <= busy_until + DOUBTED_FOR
+            yield Start(sent, shard.first_at, is_doubted)
         ended = shard.ended_at or datetime.max.replace(tzinfo=UTC)
         busy_until = ended if busy_until is None else max(busy_until, ended)
+        was_taken_back = shard.rerouted_at is not None
 
 
 def work_of(input_tokens: float, output_tokens: float, weight: float = OUTPUT_WEIGHT) -> float:
@@ -124,7 +140,7 @@ def stints_of(
             sampled_jobs.add(job_id)
         stints += job_stints
     stints = _without_starts(merge(stints), pauses)
-    idle = {sent for sent, _ in starts_of(sight)}
+    idle = {one.sent for one in starts_of(sight)}
     unsampled = [one for job_id, shards in of_job.items() if job_id not in sampled_jobs for one in shards]
     stints = merge([*stints, *_stints_of_shards(unsampled, idle, start, weight)])
     return [_scale_to_all_engines(one, sight) for one in stints] if sight.most_engines else stints
@@ -144,10 +160,12 @@ def _scale_to_all_engines(stint: Stint, sight: Sight) -> Stint:
 
 def _start_intervals(sight: Sight, start: float, now: datetime) -> list[tuple[datetime, datetime]]:
     """Return the intervals in which the engine started: from rows sent until the first row is done."""
-    return [
-        (sent, first if first is not None else min(now, sent + timedelta(seconds=start)))
-        for sent, first in starts_of(sight)
-    ]
+    intervals = []
+    for one in starts_of(sight):
+        longest = min(now, one.sent + timedelta(seconds=start))
+        first = longest if one.first is None else min(one.first, longest) if one.is_doubted else one.first
+        intervals.append((one.sent, first))
+    return intervals
 
 
 def _without_starts(stints: Sequence[Stint], pauses: Sequence[tuple[datetime, datetime]]) -> list[Stint]:

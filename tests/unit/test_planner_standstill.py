@@ -1,0 +1,89 @@
+"""When an engine that was seen standing still gets rows again, lived through in `benchmarks.routing`."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from benchmarks.routing.night import FULL, Job, Night, Score, Speed, SynchronousNight
+from benchmarks.routing.ours import Ours
+from benchmarks.routing.world import World
+from orchestrator.policy.planner import Open, replan
+from tests.unit.test_planner import NOW, synchronous, terms
+
+HOUR, MINUTE = 3600.0, 60.0
+ROWS = 2_000
+ENGINE, REALTIME = 0.0002, 0.001
+STOPS = 10 * MINUTE
+RETURNS = (80.0, 95.0, 85.0, 90.0, 82.0, 98.0, 87.0, 92.0)
+"""Minutes after which the engine was well again on earlier nights."""
+NEVER = 1_000.0
+A_FEW = 0.05 * ROWS
+
+
+def night(number: int, speed: Speed, realtime: float) -> Night:
+    engine = SynchronousNight(
+        "engine", ENGINE, 0.5, None, start=60.0, cools=600.0, speed=speed, location="local",
+        hourly=ENGINE * 0.5 * HOUR,
+    )  # fmt: skip
+    api = SynchronousNight("realtime", REALTIME, realtime, 0.35, start=5.0)
+    return Night(number, (Job("job", ROWS, 3 * HOUR),), (), (engine, api))
+
+
+def stops(until: float) -> Speed:
+    """The engine stands still from the tenth minute on, until so many minutes are over."""
+    return ((0.0, 1.0), (STOPS, 0.0), (until * MINUTE, 1.0))
+
+
+def lived(until: float, realtime: float) -> tuple[Score, int]:
+    """Return a night after sixteen on which the engine was well or came back, and the rows it got while dead."""
+    ours, number = Ours(), 0
+    for back in RETURNS:
+        for speed in (FULL, stops(back)):
+            World(night(number, speed, realtime)).live(ours)
+            number += 1
+    world = World(night(number, stops(until), realtime))
+    [score] = world.live(ours)
+    sent = (one for one in world.shards if one.backend == "engine" and STOPS < one.created < until * MINUTE)
+    return score, sum(one.rows for one in sent)
+
+
+@pytest.mark.parametrize("realtime", [0.3, 0.35, 0.4])
+@pytest.mark.parametrize("until", [NEVER, 150.0, 110.0, 80.0])
+def test_an_engine_that_stands_still_gets_no_more_rows_than_a_probe(until: float, realtime: float) -> None:
+    score, sent = lived(until, realtime)
+    assert score.in_time
+    assert sent <= A_FEW
+
+
+@pytest.mark.parametrize("realtime", [0.3, 0.35, 0.4])
+def test_an_engine_that_answers_again_gets_the_rows_that_are_left(realtime: float) -> None:
+    score, _ = lived(80.0, realtime)
+    assert score.in_time
+    assert score.by_route["engine"] > ROWS / 4
+
+
+def test_the_rows_of_a_probe_are_not_the_last_to_be_done() -> None:
+    score, _ = lived(NEVER, 0.4)
+    assert score.done_at < 2.5 * HOUR
+
+
+def test_rows_leave_an_engine_that_stands_still_though_no_plan_is_sure() -> None:
+    """On an early night little is known of the API. Each wait costs a little chance, and all of it at last."""
+    ours = Ours()
+    World(night(0, FULL, 0.3)).live(ours)
+    [score] = World(night(1, stops(NEVER), 0.3)).live(ours)
+    assert score.in_time
+
+
+@pytest.mark.parametrize("stands", [0.4, 0.05, 0.0])
+def test_how_sure_an_engine_is_well_again_shows_in_what_is_told(stands: float) -> None:
+    """Nothing else could do its rows if it still stands."""
+    engine = synchronous("engine", "0.0002", 1.0, spread=0.1, location="local")
+    engine = replace(engine, pace=replace(engine.pace, stands=stands))
+    api = synchronous("realtime", "0.001", 0.1)
+    job = Open(synchronous=(("engine", 3_000),))
+    told = replan(job, [engine, api], terms(2), NOW).chance
+    assert told == pytest.approx(1.0 - stands, abs=0.02)
+    rescue = replan(job, [engine, synchronous("realtime", "0.001", 3.0)], terms(2), NOW).chance
+    assert rescue > 0.99, "another route does them in time"
