@@ -22,6 +22,8 @@ LEAST_IN_TIME = 0.96
 QUICK = 6
 """Nights of the quick form; the first of them are those of a home that knows nothing."""
 LONG, SEEDS = 100, (11, 12, 13)
+LONGEST = 4 * 3600
+"""Seconds for a long form: ten minutes of CPU, on a machine that has much else to do. Nothing in it reads a clock."""
 OF_JUDGED = ("judged-month", "judged-ladder", "judged-ladder-budget", "judged-brownout")
 WORLDS = {**UNSEEN, **INVENTED, **{name: JUDGED[name] for name in OF_JUDGED}}
 SLOW = frozenset(
@@ -51,6 +53,7 @@ def test_a_few_nights_of_each_world_end_in_time_and_as_told(name: str) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(LONGEST)
 @pytest.mark.parametrize("name", sorted(WORLDS))
 def test_hundreds_of_nights_of_each_world_end_in_time(name: str) -> None:
     results = [run(WORLDS[name], seed, LONG, alone=True) for seed in SEEDS]
@@ -59,6 +62,7 @@ def test_hundreds_of_nights_of_each_world_end_in_time(name: str) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(LONGEST)
 def test_what_is_told_as_sure_comes_true_over_thousands_of_nights() -> None:
     told = sure(lived(sorted(WORLDS), 21, LONG))
     assert told.count > 1_000
