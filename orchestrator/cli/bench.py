@@ -12,6 +12,7 @@ from orchestrator.cli.failed_commands import CommandInterrupted
 from orchestrator.cli.options import FILE
 from orchestrator.cli.output import json_option, print_json, quiet_option
 from orchestrator.core.clock import now
+from orchestrator.core.counts import number_of
 from orchestrator.core.durations import HOUR, duration
 from orchestrator.core.errors import UsageError
 from orchestrator.library.context import Context, ready, say_exposure
@@ -104,7 +105,11 @@ def _told(view: LiveProgress) -> BenchTold:
 
 
 def _tell_point(view: LiveProgress, one: BenchProgress) -> None:
-    eta = "" if one.eta_seconds is None else f"; about {one.left} more points, ETA {duration(one.eta_seconds)}"
+    eta = (
+        ""
+        if one.eta_seconds is None
+        else f"; about {number_of(one.left, 'more point')}, ETA {duration(one.eta_seconds)}"
+    )
     if one.result is None:
         view.step(f"measuring {one.name}{eta}")
         return
@@ -121,7 +126,8 @@ def _tell_tuning(view: LiveProgress, step: Contest, point: TunePoint | None) -> 
         view.note(f"orch: {name}: {point.problem}")
     else:
         view.note(
-            f"orch: {name}: {point.result.rows_per_second * HOUR:,.0f} rows/h; about {step.left - 1} more points"
+            f"orch: {name}: {point.result.rows_per_second * HOUR:,.0f} rows/h; "
+            f"about {number_of(step.left - 1, 'more point')}"
         )
 
 

@@ -111,7 +111,7 @@ def validate(file: Path | None, schema: bool, lists: bool, scope: Scope, quiet: 
     for problem in found.problems[:MOST_PROBLEMS]:
         show(f"  {one_line(str(problem))}")
     if (more := len(found.problems) - MOST_PROBLEMS) > 0:
-        show(f"  and {more:,} more kinds of problems; --json has them all")
+        show(f"  and {number_of(more, 'more kind')} of problems; --json has them all")
     return 0
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 from orchestrator.cli.terminal import safe_output, under
+from orchestrator.core.counts import number_of
 from orchestrator.core.sanitize import escape_controls
 from orchestrator.library.messages import width_of
 from orchestrator.reports.layout import Line, StyledText
@@ -115,7 +116,7 @@ class Screen:
             height = max(3, self._console.size.height - 1)
             lines = list(view(width_of(self._stream)))
             if len(lines) > height:
-                lines[height - 1 :] = [text_line(f"… {len(lines) - height + 1:,} more lines", "dim")]
+                lines[height - 1 :] = [text_line(f"… {number_of(len(lines) - height + 1, 'more line')}", "dim")]
             self._live.update(_drawn(lines), refresh=True)
 
     def print(self, lines: Iterable[Line]) -> None:

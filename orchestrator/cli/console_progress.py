@@ -146,7 +146,7 @@ def job_view(detail: JobDetail, rate: float, eta: str, width: int) -> list[Line]
     lines += sentence("   ".join(filter(None, facts)), width)
     if detail.reasons:
         failed = ", ".join(f"{one.rows:,} {one.code}" for one in detail.reasons[:4])
-        more = f", and {len(detail.reasons) - 4} more reasons" if len(detail.reasons) > 4 else ""
+        more = f", and {number_of(len(detail.reasons) - 4, 'more reason')}" if len(detail.reasons) > 4 else ""
         lines += sentence(f"failed: {failed}{more}", width, "red")
     if told := detail.problem or next((shard.held for shard in detail.held), None):
         lines += sentence(told, width, "yellow")

@@ -139,5 +139,5 @@ def diff_lines(found: Difference, title: str, width: int | None) -> list[Line]:
         lines += [(), *table((Column(""), *prose), rows, width)]
     left = added + removed + found.changed - len(found.added.first) - len(found.removed.first) - len(found.first)
     if left:
-        lines += sentence(f"and {left:,} more rows (--limit shows more)", width)
+        lines += sentence(f"and {number_of(left, 'more row')} (--limit shows more)", width)
     return lines

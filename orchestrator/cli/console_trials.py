@@ -72,7 +72,7 @@ def _prompt(one: Exchange, width: int | None, most: int | None) -> list[Line]:
         told = _indented(text, width)
         if most is not None and (more := len(told) - most) > 0:
             # The document comes before its question: both ends matter.
-            between = (INDENT, StyledText(f"… {more:,} more lines (--full shows them)", "dim"))
+            between = (INDENT, StyledText(f"… {number_of(more, 'more line')} (--full shows them)", "dim"))
             told = [*told[: most // 2], between, *told[-(most // 2) :]]
         lines += told
     return lines

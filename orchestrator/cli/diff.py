@@ -32,6 +32,9 @@ def diff(before: str, after: str, limit: int, as_json: bool) -> int:
         from orchestrator.cli.console_reports import diff_lines
         from orchestrator.core.durations import day_words
 
-        title = " → ".join(f"{job.id} ({day_words(job.created_at.astimezone().date())})" for job in jobs)
+        begun = [job.created_at.astimezone() for job in jobs]
+        title = " → ".join(
+            f"{job.id} ({day_words(at.date())} {at:%H:%M})" for job, at in zip(jobs, begun, strict=True)
+        )
         out().print(diff_lines(found, title, out().width))
     return 0

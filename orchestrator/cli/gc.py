@@ -93,7 +93,7 @@ def _show(swept: Swept) -> None:
     for verdict in kept[:MOST_KEPT]:
         show(f"kept: {verdict.job_id}: {verdict.reason}")
     if len(kept) > MOST_KEPT:
-        show(f"kept: {len(kept) - MOST_KEPT:,} more jobs; --json lists them all")
+        show(f"kept: {number_of(len(kept) - MOST_KEPT, 'more job')}; --json lists them all")
     for path in swept.unknown:
         say(f"orch: {path} holds results of unknown jobs: check that this is the right database")
     show(f"{words(swept.freed)} {'would be ' if swept.dry_run else ''}freed; {_told(swept.use)}")

@@ -66,13 +66,13 @@ def _removed(context: Context) -> Counter[str]:
 def _chosen(context: Context, names: tuple[str, ...]) -> list[tuple[str, HostedBackend]]:
     all_of_them = context.config.backends
     hosted = {n: s for n, s in all_of_them.items() if isinstance(s, HostedBackend)}
-    for name in names:
-        if name not in all_of_them:
-            raise UsageError(f"there is no backend {name!r}", hint=f"known: {', '.join(hosted) or 'none'}")
-        if name not in hosted:
-            raise UsageError(f"backend {name} is our own server: there is nothing to compare")
     if not hosted:
         raise UsageError("no hosted backend is configured: there is nothing to compare")
+    for name in names:
+        if name not in all_of_them:
+            raise UsageError(f"there is no backend {name!r}", hint=f"known: {', '.join(hosted)}")
+        if name not in hosted:
+            raise UsageError(f"backend {name} is our own server: there is nothing to compare")
     return [(name, settings) for name, settings in hosted.items() if not names or name in names]
 
 

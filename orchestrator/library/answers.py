@@ -13,6 +13,7 @@ import msgspec
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import RowError, StorageError, UsageError
 from orchestrator.core.model import Job
 from orchestrator.core.money import money, plain
@@ -271,7 +272,7 @@ class Answers(Sequence[EndedRow[T]]):
             [row.document, *self._type.cells(row.answer, fields), row.error and row.error.code, money(row.cost)]
             for row in self._rows[:SHOWN]
         ]
-        more = f"{len(self) - SHOWN:,} more rows" if len(self) > SHOWN else ""
+        more = number_of(len(self) - SHOWN, "more row") if len(self) > SHOWN else ""
         return html_table(["document", *fields, "error", "cost"], rows, more)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from orchestrator.core.sanitize import escape_controls
 
@@ -38,12 +38,13 @@ def _shown(value: Any) -> Any:
 
 
 def code(text: str) -> Markup:
-    """Show the parts between backticks as code."""
+    """Show the parts of a message between backticks as code; long names may break between their parts."""
     parts = escape_controls(text).split("`")
     if len(parts) % 2 == 0:
-        return escape(escape_controls(text))
+        return breakable(text)
     made = (
-        Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
+        Markup("<code>{}</code>").format(breakable(part)) if number % 2 else breakable(part)
+        for number, part in enumerate(parts)
     )
     return Markup("").join(made)
 

@@ -167,9 +167,10 @@ def test_a_batch_that_its_backend_has_lost_is_told(provider: Provider, tmp_path:
 
 
 USAGE = {
-    "unknown": ([], ["nobody"], "there is no backend 'nobody'"),
+    "unknown": (["cloud"], ["nobody"], "there is no backend 'nobody'"),
     "our own": (["cloud"], ["gpu"], "backend gpu is our own server"),
     "none": ([], [], "no hosted backend is configured"),
+    "none, with a name": ([], ["gpu"], "no hosted backend is configured"),
 }
 
 

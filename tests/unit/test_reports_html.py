@@ -17,7 +17,7 @@ from orchestrator.core.money import money
 from orchestrator.policy.forecast_trust import calibrate
 from orchestrator.reports.cost import CostLine, CostReport, Estimate
 from orchestrator.reports.layout import Line
-from orchestrator.reports.markup import breakable
+from orchestrator.reports.markup import breakable, environment
 from orchestrator.reports.pages import DAYS, GROUPS, cost_page
 from orchestrator.reports.words import cost_cells, cost_headline, cost_notes
 
@@ -241,6 +241,14 @@ def test_a_cost_page_sums_up_in_a_sentence() -> None:
 )
 def test_names_break_between_their_parts(name: str, shown: str) -> None:
     assert breakable(name) == shown
+
+
+def test_a_message_shows_its_commands_as_code_and_lets_its_names_break() -> None:
+    shown = environment().from_string("{{ text | code }}")
+    assert shown.render(text="run `orch gc` in a/b.txt <now>") == (
+        "run <code>orch gc</code> in a/<wbr>b.txt &lt;now&gt;"
+    )
+    assert shown.render(text="one ` alone") == "one ` alone"
 
 
 def test_the_same_report_gives_the_same_page() -> None:
