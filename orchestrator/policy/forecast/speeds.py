@@ -204,7 +204,7 @@ def pace(
     least = max(_STANDSTILL_SECONDS, _STANDSTILL_ROWS / usual.rate) if usual.rate > 0 else math.inf
     tonight, stood_at = _split_standstill(tonight, least, answered)
     if stood_at is not None:
-        # Nobody has seen it work since. That time passes is no proof, so P(it still stands) falls as outages end.
+        # Time alone proves nothing: P(the engine still stands) falls as earlier outages ended.
         stands = speeds.lasts((now - stood_at).total_seconds())
         if stands > _LIKELY:
             return usual.now(0.0, least)
