@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from orchestrator.backends.open import profile_for
+from orchestrator.cli.output import say
 from orchestrator.cli.rows import WrittenRows, style_of, write_lines
+from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Job
 from orchestrator.daemon.lock import daemon_lock
 from orchestrator.daemon.loop import Daemon
@@ -16,6 +20,7 @@ from orchestrator.pipeline.collect.partial import OpenHandle, partial_lines
 from orchestrator.pipeline.finish.confidences import merging_checks
 from orchestrator.pipeline.finish.outputs import Format, TableShape
 from orchestrator.server.host import socket_path
+from orchestrator.settings.backends import HostedBackend
 
 
 def write_partial(
@@ -23,9 +28,9 @@ def write_partial(
 ) -> WrittenRows:
     """Write the rows that have a result by now, including rows of running batches.
 
-    Asks the servers of the running daemon; without a daemon, starts them for this purpose and sends no row.
+    Asks the servers of the running daemon; without a daemon, starts them for this purpose and sends no row. Nothing
+    is asked of providers that give answers at a batch's end, so that their keys are not needed.
     """
-    say_keys(context.config)
     with ExitStack() as stack:
         holder = stack.enter_context(daemon_lock(context.home))
         handles = _own(context, stack) if holder is None else _running(context, stack)
@@ -35,25 +40,49 @@ def write_partial(
                 context.home,
                 job,
                 merging_checks(context.store, context.home, job),
-                handles,
+                _askable(context, handles),
                 style=style_of(form),
             )
         )
         return write_lines(lines, job, output, form, table)
 
 
-def _own(context: Context, stack: ExitStack) -> OpenHandle:
+def _askable(context: Context, handles: Callable[[str], BackendHandle]) -> OpenHandle:
+    """Return what opens the backends that give answers of running batches; each that cannot be asked is named."""
+    opened: dict[str, BackendHandle | None] = {}
+
+    def opened_for(name: str) -> BackendHandle | None:
+        settings = context.config.backends.get(name)
+        if settings is None:
+            say(f"orch: not looked for answers at {name}, which is no longer in {context.config.path}")
+            return None
+        if isinstance(settings, HostedBackend) and not profile_for(settings).is_orch:
+            return None
+        if not any(opened.values()):
+            say_keys(context.config)
+        try:
+            return handles(name)
+        except UsageError as error:
+            say(f"orch: not looked for answers at {name}: {error.message}")
+            return None
+
+    def handle(name: str) -> BackendHandle | None:
+        if name not in opened:
+            opened[name] = opened_for(name)
+        return opened[name]
+
+    return handle
+
+
+def _own(context: Context, stack: ExitStack) -> Callable[[str], BackendHandle]:
     return stack.enter_context(Daemon(context.config, context.store, dispatch=False)).open
 
 
-def _running(context: Context, stack: ExitStack) -> OpenHandle:
-    opened: dict[str, BackendHandle] = {}
-
+def _running(context: Context, stack: ExitStack) -> Callable[[str], BackendHandle]:
     def handle(name: str) -> BackendHandle:
-        if name not in opened:
-            settings = context.config.backends[name]
-            opened[name] = open_handle(name, settings, context.config, socket_path(context.home.server(name)))
-            stack.callback(opened[name].api.close)
-        return opened[name]
+        settings = context.config.backends[name]
+        found = open_handle(name, settings, context.config, socket_path(context.home.server(name)))
+        stack.callback(found.api.close)
+        return found
 
     return handle

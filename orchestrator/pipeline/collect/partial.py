@@ -10,7 +10,6 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from orchestrator.backends import Backend
 from orchestrator.core.model import FinishedRow, Job, Outcome
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
@@ -21,7 +20,8 @@ from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
-OpenHandle = Callable[[str], BackendHandle]
+OpenHandle = Callable[[str], BackendHandle | None]
+"""Opens a backend; None if it has nothing to be asked for, or cannot be asked."""
 PREVIEW = "#preview"
 """Suffix of a shard's id that means its copy of a running batch's results."""
 
@@ -33,10 +33,10 @@ def partial_lines(
     """Yield the merged lines of rows that have a result by now, in input order. Records nothing."""
     with tempfile.TemporaryDirectory(prefix="orch-partial-") as name:
         folder = Path(name)
-        found: dict[int, tuple[Shard, Outcome]] = {}
+        found: dict[int, tuple[Shard, Outcome, BackendHandle]] = {}
         for shard in store.shards.of_job(job.id):
-            if shard.state is ShardState.SUBMITTED:
-                found.update(_of_shard(store, home, shard, handles(shard.backend).api, checks, folder))
+            if shard.state is ShardState.SUBMITTED and (handle := handles(shard.backend)) is not None:
+                found.update(_of_shard(store, home, shard, handle, checks, folder))
 
         def locate(shard_id: str, kind: str) -> Path:
             # A row that settles meanwhile has another place in the collected file: the copy needs its own key.
@@ -44,20 +44,20 @@ def partial_lines(
 
         def rows() -> Iterator[FinishedRow]:
             for row in store.rows.finished(job.id):
-                yield _with(row, *found[row.seq], handles) if row.seq in found and not row.state.is_final else row
+                yield _with(row, *found[row.seq]) if row.seq in found and not row.state.is_final else row
 
         yield merge.lines(locate, rows(), checks, style=style, partial=True)
 
 
 def _of_shard(
-    store: Store, home: Home, shard: Shard, api: Backend, checks: Mapping[str, AnswerCheck], folder: Path
-) -> Iterator[tuple[int, tuple[Shard, Outcome]]]:
+    store: Store, home: Home, shard: Shard, handle: BackendHandle, checks: Mapping[str, AnswerCheck], folder: Path
+) -> Iterator[tuple[int, tuple[Shard, Outcome, BackendHandle]]]:
     assert shard.batch_id is not None
     sent = SentDocuments(store, home, shard.job_id)
     rows = {row.custom_id: row for row in store.rows.of_shard(shard.id)}
     for kind in ("output", "error"):
         path = folder / f"{shard.id}{PREVIEW}.{kind}"
-        if not api.partial(shard.batch_id, kind, path):
+        if not handle.api.partial(shard.batch_id, kind, path):
             continue
         for line in results.read(path):
             row = rows.get(line.line.custom_id or "") if line.line is not None else None
@@ -65,10 +65,10 @@ def _of_shard(
                 continue
             outcome = results.outcome(row.seq, kind, line, checks.get(row.task), sent=functools.partial(sent.of, row))
             if isinstance(outcome, Outcome):
-                yield row.seq, (shard, outcome)
+                yield row.seq, (shard, outcome, handle)
 
 
-def _with(row: FinishedRow, shard: Shard, outcome: Outcome, handles: OpenHandle) -> FinishedRow:
+def _with(row: FinishedRow, shard: Shard, outcome: Outcome, handle: BackendHandle) -> FinishedRow:
     assert outcome.kind is not None
     assert outcome.span is not None
     return replace(
@@ -79,7 +79,7 @@ def _with(row: FinishedRow, shard: Shard, outcome: Outcome, handles: OpenHandle)
         upstream=outcome.upstream,
         latency_ms=outcome.latency_ms,
         usage=outcome.usage,
-        cost=handles(shard.backend).price.of_row(shard.model, outcome, outcome.usage).cost,
+        cost=handle.price.of_row(shard.model, outcome, outcome.usage).cost,
         error_code=outcome.error_code,
         error_message=outcome.error_message,
         quotes=outcome.quotes,
