@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from orchestrator.core.errors import InputError
+from orchestrator.core.listening import is_local_url
 from orchestrator.core.near_names import meant
 from orchestrator.core.zones import zone_of
 from orchestrator.settings.backend_kinds import AnyBackend
@@ -344,7 +345,10 @@ class Config:
 
     @property
     def keys_sent(self) -> list[tuple[str, str]]:
-        """Variables with keys that are sent to addresses from the file itself, and these addresses."""
+        """Variables with keys that are sent to addresses from the file itself, and these addresses.
+
+        An address of this machine is left out: such a key reaches nobody else.
+        """
         found = []
         for backend in self.backends.values():
             if isinstance(backend, LocalBackend):
@@ -358,7 +362,7 @@ class Config:
             found.append((smtp.password_env, smtp.host))
         if self.telemetry is not None:
             found += [(variable, self.telemetry.endpoint) for variable in self.telemetry.headers_env.values()]
-        return list(dict.fromkeys(found))
+        return [one for one in dict.fromkeys(found) if not is_local_url(one[1])]
 
     @property
     def unknown_backends(self) -> list[InputError]:

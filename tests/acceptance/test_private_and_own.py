@@ -149,13 +149,19 @@ def test_whoever_sits_at_the_terminal_is_asked(
 FOREIGN = """
 [backends.theirs]
 kind = "openai"
-base_url = "http://127.0.0.1:9/v1"
+base_url = "https://gateway.invalid/v1"
 api_key_env = "MY_PRECIOUS"
 profile = "openai"
 
 [backends.known]
 kind = "anthropic"
 api_key_env = "OTHER"
+
+[backends.here]
+kind = "local"
+upstreams = ["http://127.0.0.1:9/v1"]
+api_key_env = "MINE"
+idle = true
 
 [reports]
 email_to = ["me@example.com"]
@@ -169,11 +175,12 @@ def test_an_orch_toml_that_was_found_says_to_whom_keys_go_before_they_do(
     toml = tmp_path / "orch.toml"
     toml.write_text(FOREIGN)
     env = {"ORCH_CONFIG": "", "MY_PRECIOUS": "k", "OTHER": "k"}
-    told = f"orch: {toml}, found here, sends the key in MY_PRECIOUS to http://127.0.0.1:9/v1"
+    told = f"orch: {toml}, found here, sends the key in MY_PRECIOUS to https://gateway.invalid/v1"
     submitted = run_orch("submit", str(job), env=env, cwd=tmp_path)
     assert submitted.stderr.startswith(told), submitted.stderr
     assert f"orch: {toml}, found here, sends the key in MAIL_PASSWORD to mail.example.net" in submitted.stderr
     assert "OTHER" not in submitted.stderr, "a provider's own address is no news"
+    assert "the key in MINE" not in submitted.stderr, "nor is one of this machine"
     reconciled = run_orch("reconcile", "theirs", env=env, cwd=tmp_path)
     assert told in reconciled.stderr
     assert told in run_orch("doctor", env=env, cwd=tmp_path).stderr
