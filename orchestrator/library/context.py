@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from orchestrator.store import Store
     from orchestrator.store.daemon_fence import DaemonFence
     from orchestrator.store.status_reader import StatusReader
+
+
+YOUNG_OBJECTS = 50_000
+"""New objects after which a garbage collection begins while a job works."""
 
 
 class CommandSettings:
@@ -296,11 +301,22 @@ def _wait_until_sent(home: Home) -> None:
 
 
 @contextmanager
+def _few_collections() -> Iterator[None]:
+    """Collect garbage less often for the length of a block: among the caller's objects it takes a fifth of a job."""
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], YOUNG_OBJECTS) if before[0] else 0, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@contextmanager
 def ready() -> Iterator[Context]:
     """Open the context with all settings: errors in them are reported before a database is created."""
     settings = CommandSettings(locate())
     config = settings.config
-    with opened(settings.place) as context:
+    with _few_collections(), opened(settings.place) as context:
         context.use(config)
         yield context
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -29,27 +28,14 @@ from orchestrator.store.gc import CLEARED
 
 T = TypeVar("T")
 LOOK_SECONDS = 1.0
-YOUNG_OBJECTS = 50_000
-"""New objects after which a garbage collection begins while a call works."""
 
 
 @contextmanager
 def session() -> Iterator[Context]:
     """Open the home of a call, as the command line does."""
-    with _few_collections(), ready() as context:
+    with ready() as context:
         say_exposure(context)
         yield context
-
-
-@contextmanager
-def _few_collections() -> Iterator[None]:
-    """Collect garbage less often for the length of a block: among the caller's objects it takes a fifth of a job."""
-    before = gc.get_threshold()
-    gc.set_threshold(max(before[0], YOUNG_OBJECTS) if before[0] else 0, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def see_through(context: Context, job: Job, view: LogView, interrupted: Callable[[], bool] = lambda: False) -> Job:
