@@ -30,6 +30,8 @@ from orchestrator.backends.openrouter import PACKAGE as OPENROUTER
 from orchestrator.backends.openrouter.settings import OpenRouterBackend
 from orchestrator.backends.own_api import over_unix_socket
 from orchestrator.backends.package import BackendAccess
+from orchestrator.backends.scaleway import PACKAGE as SCALEWAY
+from orchestrator.backends.scaleway.settings import ScalewayBackend
 from orchestrator.backends.together import PACKAGE as TOGETHER
 from orchestrator.backends.together.settings import TogetherBackend
 from orchestrator.backends.vertex import PACKAGE as VERTEX
@@ -44,6 +46,7 @@ from tests.support.aws import aws_environment, bedrock_settings
 from tests.support.google import vertex_settings
 from tests.support.plain_http import for_anthropic, for_openai
 from tests.support.process import upstreams, wait_until
+from tests.support.scaleway import scaleway_told
 
 HALF_A_DAY = 12 * 3600.0
 NOVA = "amazon.nova-micro-v1:0"
@@ -106,6 +109,11 @@ def _openrouter(emulator: Emulator, key: str) -> Backend:
 def _bedrock(emulator: Emulator, key: str) -> Backend:
     settings = bedrock_settings(emulator.url_of("bedrock"), key, limits={"min_rows": 1})
     return BEDROCK.open(settings, BackendAccess("it", ""))
+
+
+def _scaleway(emulator: Emulator, key: str) -> Backend:
+    settings = ScalewayBackend.model_validate(scaleway_told(emulator.url_of("scaleway"), key, api_key_env="K"))
+    return SCALEWAY.open(settings, BackendAccess("it", key))
 
 
 def _vertex(emulator: Emulator, key: str) -> Backend:
@@ -175,6 +183,7 @@ OPENED: dict[str, tuple[Opening, str]] = {
     "together": (_together, "gpt-4.1-mini"),
     "gemini": (_gemini, "gemini-3.8-flash"),
     "bedrock": (_bedrock, NOVA),
+    "scaleway": (_scaleway, "gpt-4.1-mini"),
     "vertex": (_vertex, "gemini-3.8-flash"),
     "xai": (_xai, "grok-4.3"),
     "openrouter": (_openrouter, "gpt-4.1-mini"),

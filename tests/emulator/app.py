@@ -26,6 +26,7 @@ from tests.emulator import (
     mistral_api,
     openai_batches,
     openrouter_api,
+    scaleway_api,
     together_api,
     vertex_api,
     xai_api,
@@ -65,6 +66,7 @@ PREFIXES = {
     "/vertex": "vertex",
     "/together/v1": "together",
     "/fireworks": "fireworks",
+    "/scaleway": "scaleway",
     "/zhipu/v4": "zhipu",
     "/siliconflow/v1": "siliconflow",
     **{f"/{flavour}/v1": flavour for flavour in SYNCHRONOUS},
@@ -189,6 +191,20 @@ _FIREWORKS = {
     "GET /signed/(.+)": "content",
     "POST /inference/v1/chat/completions": "chat",
 }
+_SCALEWAY = {
+    "POST /v1/batches": "create",
+    "GET /v1/batches": "list",
+    "GET /v1/batches/{}": "retrieve",
+    "GET /v1/models": "models",
+    "GET /v1/models/{}": "model",
+    "POST /v1/chat/completions": "chat",
+    "POST /v1/responses": "chat",
+    "POST /v1/embeddings": "chat",
+    "GET /s3/?": "files",
+    "PUT /(s3/.+)": "upload",
+    "GET /(s3/.+)": "content",
+    "DELETE /(s3/.+)": "delete_file",
+}
 _OTHERS = {
     "anthropic": _ANTHROPIC,
     "mistral": _MISTRAL,
@@ -197,6 +213,7 @@ _OTHERS = {
     "vertex": _VERTEX,
     "together": _TOGETHER,
     "fireworks": _FIREWORKS,
+    "scaleway": _SCALEWAY,
     "xai": _XAI,
     "openrouter": _OPENROUTER,
 }
@@ -216,6 +233,7 @@ _LARGE = (
     ("gemini", "upload"),
     ("bedrock", "upload"),
     ("vertex", "upload"),
+    ("scaleway", "upload"),
     ("together", "put"),
 )
 """Calls whose body goes to the disk."""
@@ -233,6 +251,7 @@ VERBS = {
     "vertex": vertex_api.VERBS,
     "together": together_api.VERBS,
     "fireworks": fireworks_api.VERBS,
+    "scaleway": scaleway_api.VERBS,
     "xai": xai_api.VERBS,
     "openrouter": openrouter_api.VERBS,
 }
@@ -307,6 +326,10 @@ class App:
                 check_signature(request.method, path, request.url.query, request.headers, digest, service)
             )
         key = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if call.flavour == "scaleway" and call.verb in scaleway_api.BUCKET_VERBS:
+            path, digest = request.scope["raw_path"].partition(b"?")[0].decode(), bedrock_api.digest_of(call)
+            signed = (request.method, path, request.url.query, request.headers, digest, "s3")
+            key = scaleway_api.secret_of(check_signature(*signed, scaleway_api.REGION, scaleway_api.secret_of))
         if call.flavour in ("azure", "anthropic"):
             key = request.headers.get("api-key" if call.flavour == "azure" else "x-api-key", key)
         if (call.flavour, call.verb) == ("gemini", "upload") and call.query.get("upload_id") in self.world.begun:
@@ -404,6 +427,8 @@ class App:
                     return anthropic_api.first_model(call.path)
                 case "create" if call.flavour in ("mistral", "openrouter"):
                     return str(call.json().get("model"))
+                case "create" if call.flavour == "scaleway":
+                    return world.model_of(scaleway_api.key_of(call.json().get("input_file_id")) or "")
                 case "create":
                     return world.model_of(str(call.json().get("input_file_id")))
                 case "chat":
@@ -473,7 +498,7 @@ def _refused(refusal: Refusal, flavour: str, request_id: str, headers: dict[str,
     if refusal.status == 502:
         # What is between the client and the provider says this, and speaks no JSON.
         return Response(HTML_502, 502, {**headers, **refusal.headers}, "text/html")
-    if flavour == "bedrock":
+    if flavour == "bedrock" or (flavour == "scaleway" and verb in scaleway_api.BUCKET_VERBS):
         refusal.status, content, more, kind = aws_error(refusal, bedrock_api.service_of(verb))
         return Response(content, refusal.status, {**headers, **refusal.headers, **more}, kind)
     body: Json = {"error": refusal.problem.json()}

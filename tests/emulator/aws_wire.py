@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from html import escape
 from urllib.parse import parse_qsl, quote
 
@@ -53,7 +53,14 @@ def role_of(access_key: str) -> str:
 
 
 def check_signature(
-    method: str, path: str, query: str, headers: Mapping[str, str], digest: str | None, service: str
+    method: str,
+    path: str,
+    query: str,
+    headers: Mapping[str, str],
+    digest: str | None,
+    service: str,
+    own_region: str = REGION,
+    secret: Callable[[str], str] = secret_of,
 ) -> str:
     """The access key that signed a call. Raises Refusal for another signature, service or body.
 
@@ -82,12 +89,12 @@ def check_signature(
     ]
     at = headers.get("x-amz-date", "")
     canonical = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-    step = f"AWS4{secret_of(key)}".encode()
+    step = f"AWS4{secret(key)}".encode()
     for part in (date, region, named, "aws4_request"):
         step = hmac.digest(step, part.encode(), "sha256")
     scope = f"{date}/{region}/{named}/aws4_request"
     wanted = hmac.digest(step, f"AWS4-HMAC-SHA256\n{at}\n{scope}\n{canonical}".encode(), "sha256").hex()
-    if wanted != given or (named, region) != (service, REGION) or not at.startswith(date):
+    if wanted != given or (named, region) != (service, own_region) or not at.startswith(date):
         words = "The request signature we calculated does not match the signature you provided."
         code = "SignatureDoesNotMatch" if service == "s3" else "InvalidSignatureException"
         raise Refusal(403, Problem(words, code=code))

@@ -40,7 +40,7 @@ def create(world: World, call: Call) -> Reply:
     _check_usable(world, told["input_file_id"])
     older = world.listed_batches(call.flavour, call.account) if call.has("older_batch") else []
     if older:
-        return Reply(_told(world, older[0]))
+        return Reply(told_of(world, older[0]))
     batch = world.new_batch(call.flavour, call.account, endpoint, "batch_", call.faults)
     made = [batch]
     if batch.plan.has_twin:
@@ -51,7 +51,7 @@ def create(world: World, call: Call) -> Reply:
         one.deletes_input = call.flavour == "zhipu" and told.get("auto_delete_input_file", True)
         one.output_expires_s = lifetime or one.output_expires_s
         world.add_batch(one)
-    return Reply(_told(world, batch))
+    return Reply(told_of(world, batch))
 
 
 def _check_usable(world: World, file_id: str) -> None:
@@ -87,13 +87,13 @@ def _check_metadata(metadata: Any) -> None:
 
 
 def retrieve(world: World, call: Call) -> Reply:
-    return Reply(_told(world, world.batch(call.flavour, call.account, call.name)))
+    return Reply(told_of(world, world.batch(call.flavour, call.account, call.name)))
 
 
 def batches(world: World, call: Call) -> Reply:
     found = world.listed_batches(call.flavour, call.account)
     shown, has_more = page(found, call.query.get("after"), call.limit(100, 20))
-    return Reply(listing([_told(world, batch) for batch in shown], has_more))
+    return Reply(listing([told_of(world, batch) for batch in shown], has_more))
 
 
 def cancel(world: World, call: Call) -> Reply:
@@ -102,10 +102,10 @@ def cancel(world: World, call: Call) -> Reply:
         raise refuse(409, f"Cannot cancel a batch with status '{batch.status}'.")
     if batch.status not in ("cancelling", "cancelled"):
         world.cancel(batch)
-    return Reply(_told(world, batch))
+    return Reply(told_of(world, batch))
 
 
-def _told(world: World, batch: Batch) -> Json:
+def told_of(world: World, batch: Batch) -> Json:
     now = world.now()
     is_azure, ahead = batch.flavour == "azure", world.settings.clock_offset_s
     status = "in_progress" if batch.runs_again(now) else batch.status

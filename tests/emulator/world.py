@@ -164,6 +164,8 @@ class World:
             file.path.unlink()
 
     def result_id(self, batch: Batch, kind: str) -> str:
+        if batch.flavour == "scaleway":
+            return f"{batch.output_key}_{kind}.jsonl"
         if batch.output_key is not None:
             return batch.output_key
         name = hashlib.blake2b(f"{batch.id}:{kind}".encode(), digest_size=12).hexdigest()

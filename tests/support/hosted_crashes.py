@@ -37,6 +37,7 @@ from orchestrator.backends.openai.settings import OpenAIBackend
 from orchestrator.backends.openai.translated import TranslatedBatches
 from orchestrator.backends.openrouter.settings import OpenRouterBackend
 from orchestrator.backends.package import BackendAccess, package_of
+from orchestrator.backends.scaleway.settings import ScalewayBackend
 from orchestrator.backends.together.settings import TogetherBackend
 from orchestrator.backends.vertex.settings import VertexBackend
 from orchestrator.backends.xai.api import XaiAPI
@@ -62,9 +63,12 @@ from tests.support.billing import RATES, Books, mistakes
 from tests.support.databases import new_sqlite
 from tests.support.google import vertex_settings
 from tests.support.plain_http import for_anthropic, for_gemini, for_openai, with_bearer
+from tests.support.scaleway import scaleway_told
 from tests.support.schedules import MODEL, Schedule, write
 
-_OpenedAnew = BedrockBackend | FireworksBackend | OpenRouterBackend | TogetherBackend | VertexBackend
+_OpenedAnew = (
+    BedrockBackend | FireworksBackend | OpenRouterBackend | ScalewayBackend | TogetherBackend | VertexBackend
+)
 KEY = "sk-test-0123456789"
 CHANCES = {"before create": 5, "after create": 5, "after upload": 5, "after find": 5, "during download": 5}
 """Where more is at stake a kill is more likely."""
@@ -182,6 +186,9 @@ class Providers:
             case "fireworks":
                 address = self.emulator.url_of(name)
                 return FireworksBackend(kind=name, base_url=address, account="a", **common)
+            case "scaleway":
+                told = scaleway_told(self.emulator.url_of(name), KEY, **common)
+                return ScalewayBackend.model_validate(told)
             case "together":
                 return TogetherBackend(kind=name, base_url=self.emulator.url_of(name), **common)
             case "vertex":

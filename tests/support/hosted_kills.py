@@ -22,6 +22,7 @@ from tests.support.faulty_disk import FaultyDisk
 from tests.support.google import vertex_told
 from tests.support.hostedjob import table
 from tests.support.process import wait_until
+from tests.support.scaleway import scaleway_told
 from tests.support.schedules import (
     BEDROCKS_MARKS,
     MARKS,
@@ -113,6 +114,7 @@ def toml_of(provider: Emulator, schedule: Schedule) -> str:
         "cloud": f'kind = "openai"\nprofile = "openai"\nbase_url = "{provider.url_openai}"',
         "claude": f'kind = "anthropic"\nbase_url = "{provider.url_anthropic}"',
         "bedrock": table(bedrock_told(provider.url_of("bedrock"), KEY)).rstrip(),
+        "scaleway": table(scaleway_told(provider.url_of("scaleway"), KEY)).rstrip(),
         "vertex": table(vertex_told(provider.url_of("vertex"), KEY)).rstrip(),
         "flex": f'kind = "sync"\nbase_url = "{provider.url_openai}"\nservice_tier = "flex"\n'
         f"max_concurrency = {MAX_CONCURRENCY}",

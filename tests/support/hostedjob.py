@@ -32,6 +32,7 @@ from tests.support.aws import aws_environment, bedrock_told
 from tests.support.databases import new_sqlite
 from tests.support.google import vertex_told
 from tests.support.process import wait_until
+from tests.support.scaleway import scaleway_told
 
 KEY = "sk-test-0123456789abcdef"
 MODEL = "m"
@@ -85,6 +86,8 @@ def settings_of(at: Emulator, name: str, **more: Any) -> Json:
             told |= {"kind": "gemini", "base_url": at.url_of("gemini")}
         case "bedrock":
             told |= bedrock_told(at.url_of("bedrock"), KEY)
+        case "scaleway":
+            told |= scaleway_told(at.url_of("scaleway"), KEY)
         case "vertex":
             told |= vertex_told(at.url_of("vertex"), KEY)
         case "azure":

@@ -346,6 +346,7 @@ OTHERS: dict[str, Orders] = {
     for name, last in (
         ("mistral", "claude"), ("gemini", "mistral"), ("bedrock", "claude"), ("vertex", "claude"),
         ("together", "claude"), ("xai", "claude"), ("fireworks", "claude"), ("openrouter", "claude"),
+        ("scaleway", "claude"),
     )
 }  # fmt: skip
 """Beside `ORDERS`, by the provider that is one of the two in each."""
@@ -388,7 +389,7 @@ def drawn(seed: int, orders: Orders | None = None) -> Schedule:
 _ENDLESS = ("expires", "stuck_in_progress")
 FLAVOURS = {"cloud": "openai", "azure": "azure", "claude": "anthropic", "mistral": "mistral", "gemini": "gemini",
             "bedrock": "bedrock", "vertex": "vertex", "together": "together", "xai": "xai",
-            "fireworks": "fireworks", "openrouter": "openrouter"}  # fmt: skip
+            "fireworks": "fireworks", "openrouter": "openrouter", "scaleway": "scaleway"}  # fmt: skip
 
 
 def _rows(dice: random.Random, number: int, marks: tuple[Mark, ...]) -> Iterator[Given]:

@@ -11,11 +11,12 @@ import pytest
 
 from orchestrator.backends import BatchOrder
 from orchestrator.backends.bedrock import PACKAGE
-from orchestrator.backends.bedrock.answers import completion, error_of, objects_of, result_line, status_of
+from orchestrator.backends.bedrock.answers import completion, result_line
 from orchestrator.backends.bedrock.jobs import BucketPrefix, batch_of, creation, name_of, token_of
 from orchestrator.backends.bedrock.requests import custom_id_of, record_id, record_lines, sent_line, translate
 from orchestrator.backends.open import limits_of, profile_for
 from orchestrator.backends.package import BackendAccess
+from orchestrator.backends.s3_files import error_of, objects_of, status_of
 from orchestrator.core.errors import InputError, UsageError
 from tests.support.aws import bedrock_settings
 

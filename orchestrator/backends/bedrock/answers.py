@@ -1,19 +1,18 @@
-"""Converse's answers, result lines and errors of AWS in OpenAI's shape. Pure.
+"""Converse's answers and result lines in OpenAI's shape. Pure.
 
-Sources: botocore 1.43 (service-2.json of bedrock, bedrock-runtime and s3), recorded answers, AWS's page on results.
+Sources: botocore 1.43 (service-2.json of bedrock-runtime), recorded answers, AWS's page on results.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
-from html import unescape
 from typing import Any
 
 from orchestrator.backends import lenient
 from orchestrator.backends.bedrock.requests import custom_id_of
 from orchestrator.backends.openai_shape import UNKNOWN_RESULT, answered_row, choice_of, completion_of, failed_row
+from orchestrator.backends.s3_files import tag_in
 from orchestrator.core.finish_reasons import is_error
 
 _ENDS = {
@@ -26,43 +25,9 @@ _ENDS = {
     "guardrail_intervened": "content_filter: guardrail_intervened",
     "malformed_tool_use": "function_call_filter: malformed_tool_use",
 }
-_STATUSES = {
-    "ConflictException": 409,
-    "ServiceQuotaExceededException": 429,
-    "SlowDown": 429,
-    # Bad credentials come with 400 from one service and 403 from another.
-    **dict.fromkeys(
-        ("ExpiredToken", "ExpiredTokenException", "UnrecognizedClientException", "InvalidAccessKeyId",
-         "InvalidClientTokenId", "InvalidToken", "SignatureDoesNotMatch", "InvalidSignatureException",
-         "IncompleteSignature", "MissingAuthenticationToken", "RequestExpired", "RequestTimeTooSkewed"),
-        401,
-    ),
-    # A bucket that is not there, or elsewhere, is a matter of settings. No row is lost for it.
-    **dict.fromkeys(("NoSuchBucket", "PermanentRedirect", "AuthorizationHeaderMalformed"), 403),
-}  # fmt: skip
-"""Statuses of errors whose own status says something else at other providers."""
-BAD_CREDENTIALS = 401
 _LEAST_STATUS = 400
 _UNKNOWN_STATUS = 502
-_XML_WORDS = re.compile(r"<(Code|Message)>([^<]*)</")
 Json = dict[str, Any]
-
-
-def error_of(content: bytes, kind: str) -> Json | None:
-    """Return the error object in an answer, by JSON, XML or the header `x-amzn-errortype`; None for a stranger's."""
-    told = lenient.decode_object(content)
-    if told is None:
-        found = dict(_XML_WORDS.findall(content.decode(errors="replace"))) if b"<Error" in content else {}
-        told = {"code": found.get("Code"), "message": unescape(found.get("Message", ""))}
-    code = kind or lenient.text(told.get("__type") or told.get("code"))
-    code = code.partition(":")[0].rpartition("#")[2]
-    # A refused signature is explained by the whole request, with the session's token, from the second line on.
-    said = lenient.text(told.get("message") or told.get("Message")).partition("\n")[0]
-    return {"code": code, "type": code, "param": None, "message": said or code} if code else None
-
-
-def status_of(code: str, status: int) -> int:
-    return _STATUSES.get(code, status)
 
 
 def completion(answer: Mapping[str, Any]) -> Json:
@@ -135,28 +100,6 @@ def result_line(line: bytes) -> bytes:
     return json.dumps(row).encode()
 
 
-def objects_of(content: bytes) -> tuple[list[Json], str | None]:
-    """Return the objects in a listing of a bucket as OpenAI's files, and the mark of the next page."""
-    text = content.decode(errors="replace")
-    if "<ListBucketResult" not in text:
-        raise ValueError("the answer is not a listing of a bucket")
-    files = [
-        {
-            "id": (key := unescape(found["key"])),
-            "filename": key.rpartition("/")[2],
-            "bytes": _tag("Size", found["rest"]),
-            "created_at": _tag("LastModified", found["rest"]),
-        }
-        for found in re.finditer(r"<Contents>.*?<Key>(?P<key>[^<]*)</Key>(?P<rest>.*?)</Contents>", text, re.DOTALL)
-    ]
-    return files, _tag("NextContinuationToken", text)
-
-
-def _tag(name: str, text: str) -> str | None:
-    found = re.search(f"<{name}>([^<]*)</{name}>", text)
-    return None if found is None else unescape(found[1])
-
-
 def account_in(content: bytes) -> str | None:
     """Return the number of the account in the answer to `GetCallerIdentity`."""
-    return _tag("Account", content.decode(errors="replace"))
+    return tag_in("Account", content.decode(errors="replace"))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Any, BinaryIO
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import httpx2
 from msgspec import Struct
@@ -16,12 +16,12 @@ from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.bedrock import answers
 from orchestrator.backends.bedrock.jobs import batch_of, creation, list_of, manifest_of
 from orchestrator.backends.bedrock.requests import named_record, record_lines, translate
-from orchestrator.backends.bedrock.signing import DIGEST, CredentialChain
-from orchestrator.backends.buckets import BucketPrefix, input_object
+from orchestrator.backends.bedrock.signing import CredentialChain
+from orchestrator.backends.buckets import BucketPrefix
 from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, answer_of
-from orchestrator.backends.openai.http_api import HttpAPI, converted
+from orchestrator.backends.openai.http_api import converted
 from orchestrator.backends.openai.translated import nothing_sent
-from orchestrator.backends.result_lines import lines
+from orchestrator.backends.s3_files import BAD_CREDENTIALS, S3FilesAPI, asked, error_of, status_of
 from orchestrator.settings.backends import window_seconds
 
 _HOUR = 3600
@@ -41,20 +41,21 @@ class Services(Struct, frozen=True):
     sts: httpx2.Client
 
 
-class BedrockAPI(HttpAPI):
+class BedrockAPI(S3FilesAPI):
     """The calls. `role` is the ARN of the jobs' service role, whose account owns the bucket."""
 
     def __init__(
         self, services: Services, chain: CredentialChain, place: BucketPrefix, role: str, silent: float
     ) -> None:
-        super().__init__(services.bedrock, _NO_KEY, silent)
-        self._services, self._chain, self._place, self._role = services, chain, place, role
         # A bucket of the same name in another account gets nothing.
-        self._owner = {"x-amz-expected-bucket-owner": role.split(":")[4]}
+        owner = {"x-amz-expected-bucket-owner": role.split(":")[4]}
+        super().__init__(services.bedrock, _NO_KEY, silent, services.bucket, place, owner)
+        self._services, self._chain, self._role = services, chain, role
 
     def close(self) -> None:
-        for client in (self._services.bedrock, self._services.bucket, self._services.runtime, self._services.sts):
-            client.close()
+        super().close()
+        self._services.runtime.close()
+        self._services.sts.close()
 
     def caller(self) -> str | None:
         """Return the number of the credentials' account."""
@@ -70,39 +71,15 @@ class BedrockAPI(HttpAPI):
             names += [one.get("inferenceProfileId"), one.get("inferenceProfileArn")]
         return answer_of({"data": [{"id": name} for name in names]}, found.headers)
 
-    # --- the bucket
-
-    def files(self, limit: int, after: str | None = None) -> ApiAnswer:
-        token = {} if after is None else {"continuation-token": after}
-        query = {"list-type": "2", "prefix": self._place.inputs, "max-keys": str(limit), **token}
-        answer = self._answer(self._services.bucket.get(_asked("", query), headers=self._owner))
-        found, next_page = answers.objects_of(answer.content)
-        listed = {"data": found, "has_more": next_page is not None}
-        return answer_of(listed, answer.headers, next_page)
-
-    def file(self, file_id: str) -> ApiAnswer:
-        """Return no size: lines are translated when they are read."""
-        return answer_of({"id": file_id})
-
     def upload(self, name: str, content: BinaryIO, kept: int | None) -> ApiAnswer:
-        with input_object(self._place, name, content, record_lines(content)) as sent:
-            if not sent.size:
-                return nothing_sent(name)
-            headers = {**self._owner, DIGEST: sent.digest, "Content-Length": str(sent.size)}
-            put = self._services.bucket.put(
-                quote(sent.key), content=sent.file, headers=headers, timeout=self._transfer
-            )
-            return answer_of({"id": sent.key, "filename": name}, self._answer(put).headers)
+        return self.put(name, content, record_lines(content)) or nothing_sent(name)
 
     def delete_file(self, file_id: str) -> None:
         for key in filter(None, (manifest_of(file_id), file_id)):
-            self._answer(self._services.bucket.delete(quote(key), headers=self._owner))
+            super().delete_file(key)
 
-    @contextmanager
-    def content(self, file_id: str) -> Iterator[Iterator[bytes]]:
-        convert = named_record if manifest_of(file_id) is None else answers.result_line
-        with self._streamed(self._services.bucket, quote(file_id), headers=self._owner) as chunks:
-            yield (convert(line) + b"\n" for line in lines(chunks))
+    def content(self, file_id: str) -> AbstractContextManager[Iterator[bytes]]:
+        return self.object_lines(file_id, named_record if manifest_of(file_id) is None else answers.result_line)
 
     # --- jobs
 
@@ -142,28 +119,23 @@ class BedrockAPI(HttpAPI):
         self._cancel(f"{_job(batch_id)}/stop", batch_id, _OVER)
 
     def ask(self, path: str, body: bytes) -> ApiAnswer:
-        asked = lenient.mapping(lenient.decode(body))
-        model = quote(str(asked.get("model", "")), safe="")
-        sent = self._services.runtime.post(f"model/{model}/converse", json=translate(asked), timeout=self._patient)
+        request = lenient.mapping(lenient.decode(body))
+        model = quote(str(request.get("model", "")), safe="")
+        sent = self._services.runtime.post(f"model/{model}/converse", json=translate(request), timeout=self._patient)
         return converted(
             self._answer(sent), lambda told: answers.completion(told) if isinstance(told, dict) else told
         )
 
     def _get(self, path: str, **query: str) -> ApiAnswer:
-        return self._answer(self._http.get(_asked(path, query)))
+        return self._answer(self._http.get(asked(path, query)))
 
     def _refusal(self, response: httpx2.Response) -> ApiRefusal:
-        error = answers.error_of(response.content, response.headers.get("x-amzn-errortype", ""))
-        status = response.status_code if error is None else answers.status_of(error["code"], response.status_code)
-        if status == answers.BAD_CREDENTIALS:
+        error = error_of(response.content, response.headers.get("x-amzn-errortype", ""))
+        status = response.status_code if error is None else status_of(error["code"], response.status_code)
+        if status == BAD_CREDENTIALS:
             self._chain.forget()
         return ApiRefusal(status, response.headers, response.request.url.path, error)
 
 
 def _job(batch_id: str) -> str:
     return f"model-invocation-job/{quote(batch_id, safe='')}"
-
-
-def _asked(path: str, query: Mapping[str, str]) -> str:
-    """Return a path with its query, encoded as a signature has it."""
-    return f"{path}?{urlencode(query, safe='-_.~', quote_via=quote)}" if query else path

@@ -7,16 +7,17 @@ from pathlib import Path
 from orchestrator.backends.bedrock.api import BedrockAPI
 from orchestrator.backends.bedrock.requests import sent_line, translate
 from orchestrator.backends.bedrock.settings import BedrockBackend
-from orchestrator.backends.openai.translated import BucketBatches
+from orchestrator.backends.openai.translated import TranslatedBatches, WithBucket
 from orchestrator.backends.profiles import Profile
 from orchestrator.core.errors import AccountError
 
 
-class BedrockBatches(BucketBatches):
+class BedrockBatches(WithBucket, TranslatedBatches):
     """The verbs of a Batch API on Bedrock's calls."""
 
     def __init__(self, name: str, api: BedrockAPI, profile: Profile, settings: BedrockBackend) -> None:
-        super().__init__(name, api, profile, settings.bucket, "the role", translate=translate, sent=sent_line)
+        more = {"translate": translate, "sent": sent_line}
+        super().__init__(name, api, profile, bucket=settings.bucket, role="the role", **more)
         self._bedrock, self._settings = api, settings
 
     def account(self) -> str:

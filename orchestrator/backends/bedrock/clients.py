@@ -5,9 +5,10 @@ from __future__ import annotations
 import httpx2
 
 from orchestrator.backends import calls
+from orchestrator.backends.aws_signature import Signature
 from orchestrator.backends.bedrock.api import Services
 from orchestrator.backends.bedrock.settings import BedrockBackend
-from orchestrator.backends.bedrock.signing import CredentialChain, Signature
+from orchestrator.backends.bedrock.signing import CredentialChain
 
 
 def services_of(settings: BedrockBackend, chain: CredentialChain) -> Services:
@@ -17,7 +18,7 @@ def services_of(settings: BedrockBackend, chain: CredentialChain) -> Services:
 
     def client(service: str, base_url: str) -> httpx2.Client:
         found = calls.open_client(base_url, {}, settings.request_timeout, stay=True)
-        found.auth = Signature(chain, service, region)
+        found.auth = Signature(chain.current, service, region)
         return found
 
     # Certificates cover one label: a bucket with dots goes into the path.

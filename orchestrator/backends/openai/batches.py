@@ -15,6 +15,7 @@ import httpx2
 from msgspec.structs import replace
 
 from orchestrator.backends import (
+    NO_CANCEL,
     BatchOrder,
     DoctorCheck,
     Download,
@@ -41,7 +42,7 @@ from orchestrator.backends.profiles import V1, Profile, window_for
 from orchestrator.backends.result_lines import result_lines
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.clock import now
-from orchestrator.core.errors import BackendError, NotSent, OrchError, StrayUpload, Uncertain
+from orchestrator.core.errors import BackendError, BackendRefused, NotSent, OrchError, StrayUpload, Uncertain
 from orchestrator.core.retry_after import date_of
 from orchestrator.policy.preflight import DirectAnswer
 
@@ -267,6 +268,12 @@ class OpenAIBatches(ListedBatches):
                 if refusal.status != HTTPStatus.CONFLICT:
                     raise
                 # It ended first; collecting will show how.
+
+    def _refuse_cancel(self, batch_id: str, provider: str) -> None:
+        """Refuse to cancel a batch that is not over, at a provider without such a call. Raises BackendRefused."""
+        now = self.retrieve(batch_id)
+        if now is None or not now.status.is_final:
+            raise BackendRefused(f"{self._name}: {provider} has no call to end {batch_id}", code=NO_CANCEL)
 
     def download(self, file_id: str, path: Path, input_path: Path) -> Download:
         with (

@@ -108,11 +108,11 @@ class TranslatedBatches(OpenAIBatches):
             yield from _refused_lines(source, self._translate)
 
 
-class BucketBatches(TranslatedBatches):
-    """The same at a provider whose jobs read and write the files of a bucket. `role` reads and writes them there."""
+class WithBucket(OpenAIBatches):
+    """Batches that read and write the files of a bucket; `role` names who does that there."""
 
-    def __init__(self, name: str, api: BatchAPI, profile: Profile, bucket: str, role: str, **more: Any) -> None:
-        super().__init__(name, api, profile, **more)
+    def __init__(self, *given: Any, bucket: str, role: str, **more: Any) -> None:
+        super().__init__(*given, **more)
         self._bucket, self._role = bucket, role
 
     def check(self, models: Sequence[str]) -> Iterator[DoctorCheck]:

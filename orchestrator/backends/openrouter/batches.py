@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from orchestrator.backends import (
-    NO_CANCEL,
     BatchOrder,
     Intent,
     RemoteBatch,
@@ -138,9 +137,7 @@ class OpenRouterBatches(OpenAIBatches):
 
     def cancel(self, batch_id: str) -> None:
         """Raises BackendRefused for a batch that is not over: OpenRouter has no call to end one."""
-        now = self.retrieve(batch_id)
-        if now is None or not now.status.is_final:
-            raise BackendRefused(f"{self._name}: OpenRouter has no call to end {batch_id}", code=NO_CANCEL)
+        self._refuse_cancel(batch_id, "OpenRouter")
 
     def _read_lines(self, chunks: Iterable[bytes], input_path: Path) -> Iterator[bytes]:
         with inline_rows.opened(input_path) as source:

@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.backends import RemoteBatch
 from orchestrator.backends.echoes import Echoes
 from orchestrator.backends.openai.chat_rows import sent_rows
-from orchestrator.backends.openai.translated import BucketBatches
+from orchestrator.backends.openai.translated import TranslatedBatches, WithBucket
 from orchestrator.backends.profiles import Profile
 from orchestrator.backends.result_lines import lines
 from orchestrator.backends.vertex.api import VertexAPI
@@ -17,12 +17,13 @@ from orchestrator.backends.vertex.results import matched, sent_line
 from orchestrator.backends.vertex.settings import VertexBackend
 
 
-class VertexBatches(BucketBatches):
+class VertexBatches(WithBucket, TranslatedBatches):
     """The verbs of a Batch API on Vertex AI's calls."""
 
     def __init__(self, name: str, api: VertexAPI, profile: Profile, settings: VertexBackend) -> None:
         agent = "Vertex AI's service agent"
-        super().__init__(name, api, profile, settings.bucket, agent, translate=translate, sent=sent_line)
+        more = {"translate": translate, "sent": sent_line}
+        super().__init__(name, api, profile, bucket=settings.bucket, role=agent, **more)
         self._settings = settings
 
     def account(self) -> str:

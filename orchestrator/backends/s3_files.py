@@ -1,0 +1,143 @@
+"""Files of batches in an S3-compatible bucket: its calls, listings and errors in OpenAI's shape."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from html import unescape
+from typing import Any, BinaryIO
+from urllib.parse import quote, urlencode
+
+import httpx2
+
+from orchestrator.backends import lenient
+from orchestrator.backends.aws_signature import DIGEST
+from orchestrator.backends.buckets import BucketPrefix, input_object
+from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, answer_of
+from orchestrator.backends.openai.http_api import HttpAPI
+from orchestrator.backends.result_lines import lines
+
+Json = dict[str, Any]
+BAD_CREDENTIALS = 401
+_STATUSES = {
+    "ConflictException": 409,
+    "ServiceQuotaExceededException": 429,
+    "SlowDown": 429,
+    # Bad credentials come with 400 from one service and 403 from another.
+    **dict.fromkeys(
+        ("ExpiredToken", "ExpiredTokenException", "UnrecognizedClientException", "InvalidAccessKeyId",
+         "InvalidClientTokenId", "InvalidToken", "SignatureDoesNotMatch", "InvalidSignatureException",
+         "IncompleteSignature", "MissingAuthenticationToken", "RequestExpired", "RequestTimeTooSkewed"),
+        BAD_CREDENTIALS,
+    ),
+    # A bucket that is not there, or elsewhere, is a matter of settings. No row is lost for it.
+    **dict.fromkeys(("NoSuchBucket", "PermanentRedirect", "AuthorizationHeaderMalformed"), 403),
+}  # fmt: skip
+"""Statuses of AWS's errors whose own status says something else at other providers."""
+_XML_WORDS = re.compile(r"<(Code|Message)>([^<]*)</")
+
+
+class S3FilesAPI(HttpAPI):
+    """Calls of batches whose files are objects of a bucket; `bucket` is a signing client with its address.
+
+    `headers` go with each call to the bucket.
+    """
+
+    def __init__(
+        self,
+        http: httpx2.Client,
+        api_key: str,
+        silent: float,
+        bucket: httpx2.Client,
+        place: BucketPrefix,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(http, api_key, silent)
+        self._bucket, self._place, self._owner = bucket, place, dict(headers or {})
+
+    def close(self) -> None:
+        super().close()
+        self._bucket.close()
+
+    def files(self, limit: int, after: str | None = None) -> ApiAnswer:
+        token = {} if after is None else {"continuation-token": after}
+        query = {"list-type": "2", "prefix": self._place.inputs, "max-keys": str(limit), **token}
+        answer = self._answer(self._bucket.get(asked("", query), headers=self._owner))
+        found, next_page = objects_of(answer.content)
+        listed = {"data": found, "has_more": next_page is not None}
+        return answer_of(listed, answer.headers, next_page)
+
+    def file(self, file_id: str) -> ApiAnswer:
+        """Return no size: lines are translated when they are read."""
+        return answer_of({"id": file_id})
+
+    def put(self, name: str, content: BinaryIO, sent: Iterable[bytes]) -> ApiAnswer | None:
+        """Store an input file with these lines, made from `content`; None if there are no lines."""
+        with input_object(self._place, name, content, sent) as found:
+            if not found.size:
+                return None
+            headers = {**self._owner, DIGEST: found.digest, "Content-Length": str(found.size)}
+            put = self._bucket.put(quote(found.key), content=found.file, headers=headers, timeout=self._transfer)
+            return answer_of({"id": found.key, "filename": name}, self._answer(put).headers)
+
+    def delete_file(self, file_id: str) -> None:
+        self._answer(self._bucket.delete(quote(file_id), headers=self._owner))
+
+    @contextmanager
+    def object_lines(self, key: str, convert: Callable[[bytes], bytes] = bytes) -> Iterator[Iterator[bytes]]:
+        """Open an object's lines, each in another shape."""
+        with self._streamed(self._bucket, quote(key), headers=self._owner) as chunks:
+            yield (convert(line) + b"\n" for line in lines(chunks))
+
+    def _refusal(self, response: httpx2.Response) -> ApiRefusal:
+        if b"<Error" not in response.content:
+            return super()._refusal(response)
+        error = error_of(response.content, "")
+        status = response.status_code if error is None else status_of(error["code"], response.status_code)
+        return ApiRefusal(status, response.headers, response.request.url.path, error)
+
+
+def asked(path: str, query: Mapping[str, str]) -> str:
+    """Return a path with its query, encoded as a signature has it."""
+    return f"{path}?{urlencode(query, safe='-_.~', quote_via=quote)}" if query else path
+
+
+def error_of(content: bytes, kind: str) -> Json | None:
+    """Return the error object in an answer, by JSON, XML or the header `x-amzn-errortype`; None for a stranger's."""
+    told = lenient.decode_object(content)
+    if told is None:
+        found = dict(_XML_WORDS.findall(content.decode(errors="replace"))) if b"<Error" in content else {}
+        told = {"code": found.get("Code"), "message": unescape(found.get("Message", ""))}
+    code = kind or lenient.text(told.get("__type") or told.get("code"))
+    code = code.partition(":")[0].rpartition("#")[2]
+    # A refused signature is explained by the whole request, with the session's token, from the second line on.
+    said = lenient.text(told.get("message") or told.get("Message")).partition("\n")[0]
+    return {"code": code, "type": code, "param": None, "message": said or code} if code else None
+
+
+def status_of(code: str, status: int) -> int:
+    return _STATUSES.get(code, status)
+
+
+def objects_of(content: bytes) -> tuple[list[Json], str | None]:
+    """Return the objects in a listing of a bucket as OpenAI's files, and the mark of the next page."""
+    text = content.decode(errors="replace")
+    if "<ListBucketResult" not in text:
+        raise ValueError("the answer is not a listing of a bucket")
+    files = [
+        {
+            "id": (key := unescape(found["key"])),
+            "filename": key.rpartition("/")[2],
+            "bytes": tag_in("Size", found["rest"]),
+            "created_at": tag_in("LastModified", found["rest"]),
+        }
+        for found in re.finditer(r"<Contents>.*?<Key>(?P<key>[^<]*)</Key>(?P<rest>.*?)</Contents>", text, re.DOTALL)
+    ]
+    return files, tag_in("NextContinuationToken", text)
+
+
+def tag_in(name: str, text: str) -> str | None:
+    """Return the content of an XML tag, or None."""
+    found = re.search(f"<{name}>([^<]*)</{name}>", text)
+    return None if found is None else unescape(found[1])

@@ -1,0 +1,102 @@
+"""The calls of Scaleway's batches and of their bucket, answered in OpenAI's shape.
+
+Sources: scaleway/docs-content 773e5de (pages/generative-apis/how-to/use-batch-processing.mdx), Scaleway's reference
+of the Batches API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, BinaryIO
+from urllib.parse import quote, unquote, urlsplit
+
+import httpx2
+
+from orchestrator.backends import SHARD_KEY, BatchOrder, lenient
+from orchestrator.backends.buckets import BucketPrefix
+from orchestrator.backends.openai.api import ApiAnswer, create_fields
+from orchestrator.backends.openai.http_api import converted
+from orchestrator.backends.s3_files import S3FilesAPI
+from orchestrator.core.error_body import openai_error
+
+_ENDING = ".jsonl"
+_RESULTS = ("output_file_id", "error_file_id")
+_LONGEST_ADDRESS = 4096
+_UNKNOWN = "unknown_results"
+
+
+class ScalewayAPI(S3FilesAPI):
+    """The calls. `address` is the bucket's own, which a create names whatever the bucket's client has."""
+
+    def __init__(
+        self,
+        http: httpx2.Client,
+        api_key: str,
+        silent: float,
+        bucket: httpx2.Client,
+        place: BucketPrefix,
+        address: str,
+    ) -> None:
+        super().__init__(http, api_key, silent, bucket, place)
+        self._address = f"{address}/"
+
+    def upload(self, name: str, content: BinaryIO, kept: int | None) -> ApiAnswer:
+        stored = self.put(name, content, content)
+        if stored is None:
+            raise ValueError("the input file is empty")
+        return stored
+
+    def content(self, file_id: str) -> AbstractContextManager[Iterator[bytes]]:
+        return self._streamed(self._bucket, quote(file_id))
+
+    def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
+        fields = create_fields(order, window)
+        del fields["metadata"]  # No page says that a batch keeps it: the file's address says whose the batch is.
+        address = self._address + quote(order.input_file_id)
+        return converted(self._post("batches", {**fields, "input_file_id": address}), self._batch_of)
+
+    def batches(self, limit: int, after: str | None = None) -> ApiAnswer:
+        return converted(super().batches(limit, after), self._list_of)
+
+    def batch(self, batch_id: str) -> ApiAnswer:
+        """Raises ValueError if its results have unknown names: a guess could lose paid answers."""
+        found = converted(super().batch(batch_id), self._batch_of)
+        if unknown := lenient.mapping(found.json()).get(_UNKNOWN):
+            raise ValueError(f"its results have an unknown address: {lenient.text(unknown)}")
+        return found
+
+    def _reason(self, status: int, body: object) -> tuple[int, object]:
+        return status, openai_error(body)
+
+    def _list_of(self, told: object) -> object:
+        found = lenient.mapping(told)
+        listed = found.get("data")
+        return {**found, "data": [self._batch_of(one) for one in listed]} if isinstance(listed, list) else told
+
+    def _batch_of(self, told: object) -> object:
+        """Return a batch with keys in place of addresses; a stranger's stays as it is."""
+        found = lenient.mapping(told)
+        key = self._key_in(found.get("input_file_id"))
+        if key is None or not key.startswith(self._place.inputs):
+            return told
+        folder, _, name = key.rpartition("/")
+        batch = {**found, "input_file_id": key, "metadata": {SHARD_KEY: name.removesuffix(_ENDING)}}
+        for field in filter(found.get, _RESULTS):
+            # Results lie in the folder of the input.
+            result = unquote(_path_of(found[field])).rpartition("/")[2]
+            is_known = result.endswith(_ENDING)
+            batch |= {field: f"{folder}/{result}"} if is_known else {field: None, _UNKNOWN: found[field]}
+        return batch
+
+    def _key_in(self, told: object) -> str | None:
+        """Return the key in the address of an object, however it is spelled; None for another bucket."""
+        address = urlsplit(lenient.text(told, _LONGEST_ADDRESS))
+        host, path, bucket = address.hostname or "", unquote(address.path).removeprefix("/"), self._place.bucket
+        if host == bucket or host.startswith(f"{bucket}."):
+            return path
+        return path.removeprefix(f"{bucket}/") if host.startswith("s3.") and path.startswith(f"{bucket}/") else None
+
+
+def _path_of(told: object) -> str:
+    return urlsplit(lenient.text(told, _LONGEST_ADDRESS)).path
