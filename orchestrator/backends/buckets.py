@@ -1,8 +1,8 @@
-"""Batch files in a bucket, for providers whose jobs read and write one: their keys, and input files to be sent."""
+"""Batch files in a bucket, for providers whose jobs read and write one: their keys, input files, and a check."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from os import SEEK_END
@@ -10,8 +10,10 @@ from typing import Any, BinaryIO
 
 from msgspec import Struct
 
-from orchestrator.backends import HOME_KEY, SHARD_KEY, BatchOrder, lenient
+from orchestrator.backends import HOME_KEY, SHARD_KEY, BatchOrder, DoctorCheck, lenient
 from orchestrator.backends.files import translated
+from orchestrator.backends.openai.batches import OpenAIBatches
+from orchestrator.core.errors import OrchError
 
 Json = dict[str, Any]
 
@@ -70,3 +72,21 @@ def input_object(place: BucketPrefix, name: str, source: BinaryIO, lines: Iterab
         size = file.seek(0, SEEK_END)
         file.seek(0)
         yield InputObject(file, size, place.input_key(name, digest.hexdigest()), digest.hexdigest())
+
+
+class WithBucket(OpenAIBatches):
+    """Batches that read and write the files of a bucket; `role` names who does that there."""
+
+    def __init__(self, *given: Any, bucket: str, role: str, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._bucket, self._role = bucket, role
+
+    def check(self, models: Sequence[str]) -> Iterator[DoctorCheck]:
+        yield from super().check(models)
+        try:
+            with self._translated(f"list the bucket {self._bucket}"):
+                self._api.files(1)
+            told = f"{self._bucket} can be listed; whether {self._role} may use it shows at a job"
+            yield DoctorCheck("bucket", True, told)
+        except OrchError as error:
+            yield DoctorCheck("bucket", False, str(error))

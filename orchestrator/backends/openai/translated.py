@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from os import SEEK_END
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from orchestrator.backends import BatchOrder, DoctorCheck, Download, Intent, RemoteBatch, Sighting
+from orchestrator.backends import BatchOrder, Download, Intent, RemoteBatch, Sighting
 from orchestrator.backends.files import keep
 from orchestrator.backends.openai.api import ApiAnswer, BatchAPI, answer_of
 from orchestrator.backends.openai.batches import OpenAIBatches
@@ -18,7 +18,7 @@ from orchestrator.backends.openai.chat_rows import Translate, translated_rows
 from orchestrator.backends.openai_shape import unsent_row
 from orchestrator.backends.profiles import Profile
 from orchestrator.core.batch_api import BatchStatus
-from orchestrator.core.errors import BackendRefused, OrchError
+from orchestrator.core.errors import BackendRefused
 from orchestrator.policy.batch_errors import TOO_FEW_ROWS
 from orchestrator.policy.quota import few_rows
 
@@ -106,24 +106,6 @@ class TranslatedBatches(OpenAIBatches):
         """Yield the lines of rows that were not sent; an adopted batch may have no input file here."""
         with suppress(FileNotFoundError), input_path.open("rb") as source:
             yield from _refused_lines(source, self._translate)
-
-
-class WithBucket(OpenAIBatches):
-    """Batches that read and write the files of a bucket; `role` names who does that there."""
-
-    def __init__(self, *given: Any, bucket: str, role: str, **more: Any) -> None:
-        super().__init__(*given, **more)
-        self._bucket, self._role = bucket, role
-
-    def check(self, models: Sequence[str]) -> Iterator[DoctorCheck]:
-        yield from super().check(models)
-        try:
-            with self._translated(f"list the bucket {self._bucket}"):
-                self._api.files(1)
-            told = f"{self._bucket} can be listed; whether {self._role} may use it shows at a job"
-            yield DoctorCheck("bucket", True, told)
-        except OrchError as error:
-            yield DoctorCheck("bucket", False, str(error))
 
 
 def _all_refused(shard: str, rows: int | None) -> RemoteBatch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.backends.openai.translated import WithBucket
+from orchestrator.backends.buckets import WithBucket
 
 
 class ScalewayBatches(WithBucket):

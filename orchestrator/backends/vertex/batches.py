@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from orchestrator.backends import RemoteBatch
+from orchestrator.backends.buckets import WithBucket
 from orchestrator.backends.echoes import Echoes
 from orchestrator.backends.openai.chat_rows import sent_rows
-from orchestrator.backends.openai.translated import TranslatedBatches, WithBucket
+from orchestrator.backends.openai.translated import TranslatedBatches
 from orchestrator.backends.profiles import Profile
 from orchestrator.backends.result_lines import lines
 from orchestrator.backends.vertex.api import VertexAPI
