@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -19,10 +19,11 @@ from orchestrator.core.clock import now
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError, OrchError, UsageError
 from orchestrator.core.extras import require_otel
-from orchestrator.core.model import Job, JobKind, scope_words
+from orchestrator.core.model import Job, JobId, JobKind, scope_words
 from orchestrator.core.money import per_hour
 from orchestrator.core.permissions import readable_by_others
 from orchestrator.core.sanitize import one_line
+from orchestrator.core.shards import Shard
 from orchestrator.daemon.settings_in_force import differences
 from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.library.context import is_current, say_keys
@@ -34,6 +35,7 @@ from orchestrator.pipeline.plan.routes import asked_models, named_models, object
 from orchestrator.pipeline.selection import Scope
 from orchestrator.policy.dialect import describe
 from orchestrator.policy.endpoints import CHAT, EMBEDDINGS
+from orchestrator.reports.removed_backends import of_home, removed_words
 from orchestrator.settings import config as settings
 from orchestrator.settings import job_spec
 from orchestrator.settings.backends import (
@@ -158,12 +160,15 @@ def _examine() -> Iterator[Found]:
     say_keys(config)  # before the checks below send keys
     if config.telemetry is not None:
         yield from _examine_telemetry(config.telemetry, config.home)
+    removed = _removed(config)
+    for name, told in zip(removed, removed_words(removed), strict=True):
+        yield f"backend {name}", False, told, 2
     if not config.backends:
         cure = "add [backends.local] for a server of yours, or a provider's, to orch.toml; `orch init` writes one"
         yield "backends", False, f"none configured; {cure}", 2
         return
     yield from _examine_models(config)
-    jobs, unfit = _examine_jobs(config)
+    jobs, unfit = _examine_jobs(config, {shard.job_id for shards in removed.values() for shard in shards})
     yield from unfit
     asked = {name: _models(config, name, jobs) for name in config.backends}
     if not any(asked.values()):
@@ -186,6 +191,14 @@ def _examine() -> Iterator[Found]:
                 yield from _examine_hosted(name, backend, config, models)
             case _:
                 assert_never(backend)
+
+
+def _removed(config: settings.Config) -> dict[str, list[Shard]]:
+    """Return the home's batches at backends that orch.toml no longer has; none if the home cannot be read."""
+    with suppress(OrchError), _known(config) as store:
+        if store is not None:
+            return of_home(store, Home(config.home).identity(), config.backends)
+    return {}
 
 
 def _examine_telemetry(telemetry: Telemetry, home: Path) -> Iterator[Found]:
@@ -218,8 +231,11 @@ def _examine_models(config: settings.Config) -> Iterator[Found]:
         yield str(mistake.field), False, f"{mistake.where}: {mistake.reason}", 2
 
 
-def _examine_jobs(config: settings.Config) -> tuple[list[Job], list[Found]]:
-    """Return the home's open jobs and the next jobs of its schedules, and a report of each that cannot run."""
+def _examine_jobs(config: settings.Config, waiting: Collection[JobId]) -> tuple[list[Job], list[Found]]:
+    """Return the home's open jobs and the next jobs of its schedules, and a report of each that cannot run.
+
+    Jobs that are `waiting` for a removed backend have no report of their own.
+    """
     home, unfit = Home(config.home), list[Found]()
     with _known(config) as store:
         if store is None:
@@ -234,7 +250,7 @@ def _examine_jobs(config: settings.Config) -> tuple[list[Job], list[Found]]:
                     unfit.append((what, False, str(error), error.exit_code))
     for what, job in found.items():
         against = objections(config, job)
-        if against.keys() >= config.backends.keys():
+        if job.id not in waiting and against.keys() >= config.backends.keys():
             unfit.append((what, False, "; ".join(f"{name}: {why}" for name, why in against.items()), 3))
     return list(found.values()), unfit
 

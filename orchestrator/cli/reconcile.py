@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 import click
@@ -13,8 +12,9 @@ from orchestrator.backends.reconcile import Comparison, FindingKind, compare, is
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import UsageError
-from orchestrator.core.shards import AT_BACKEND, Shard
+from orchestrator.core.shards import Shard
 from orchestrator.library.context import Context, opened, say_keys
+from orchestrator.reports.removed_backends import of_home
 from orchestrator.settings.backends import HostedBackend
 
 
@@ -30,9 +30,9 @@ def reconcile(backends: tuple[str, ...], delete_files: bool, as_json: bool) -> i
     found = []
     with opened() as context:
         say_keys(context.config)
-        removed = _removed(context)
-        for name, number in sorted(removed.items()):
-            told = number_of(number, "batch")
+        removed = of_home(context.store, context.home.identity(), context.config.backends)
+        for name, shards in removed.items():
+            told = number_of(len(shards), "batch")
             say(f"orch: {name} is no longer in {context.config.path}: {told} there not compared; put it back")
         for name, settings in _chosen(context, backends):
             api = open_backend(name, settings)
@@ -50,17 +50,6 @@ def reconcile(backends: tuple[str, ...], delete_files: bool, as_json: bool) -> i
     if as_json:
         print_json([comparison.to_json() for comparison in found])
     return 0 if not removed and all(comparison.is_well for comparison in found) else 1
-
-
-def _removed(context: Context) -> Counter[str]:
-    """Count the open batches of this home at backends that orch.toml no longer has."""
-    store = context.store
-    return Counter(
-        shard.backend
-        for job in store.jobs.unfinished(context.home.identity())
-        for shard in store.shards.of_job(job.id)
-        if shard.state in AT_BACKEND and shard.backend not in context.config.backends
-    )
 
 
 def _chosen(context: Context, names: tuple[str, ...]) -> list[tuple[str, HostedBackend]]:

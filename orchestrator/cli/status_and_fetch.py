@@ -53,9 +53,7 @@ def status(job_name: str | None, watch: bool, show_all: bool, as_json: bool) -> 
 
 def _list_jobs(show_all: bool, as_json: bool) -> None:
     limit = None if show_all else NEWEST + 1
-    settings, lines, schedules = _looked(
-        lambda settings, store: (settings.lines(store, limit), store.schedules.all())
-    )
+    settings, lines, schedules, removed = _looked(lambda settings, store: _listing(settings, store, limit))
     shown = lines if show_all else lines[:NEWEST]
     if as_json:
         print_json([line.to_json() for line in shown])
@@ -69,12 +67,22 @@ def _list_jobs(show_all: bool, as_json: bool) -> None:
         say("orch: no jobs yet; start one with `orch run JOB.yaml`")
     if len(shown) < len(lines):
         show(f"only the newest {NEWEST} jobs are shown: `orch status --all` shows all")
+    for told in removed:
+        show(f"! {told}")
     _say_daemon(settings, schedules)
 
 
+def _listing(
+    settings: CommandSettings, store: Store | StatusReader, limit: int | None
+) -> tuple[Lines, Schedules, Sequence[str]]:
+    """Return the newest jobs, the schedules, and which batches are at removed backends, in words."""
+    lines = settings.lines(store, limit)
+    return lines, store.schedules.all(), settings.removed(lines, store.shards.of_job)
+
+
 def _looked(
-    look: Callable[[CommandSettings, Store | StatusReader], tuple[Lines, Schedules]],
-) -> tuple[CommandSettings, Lines, Schedules]:
+    look: Callable[[CommandSettings, Store | StatusReader], tuple[Lines, Schedules, Sequence[str]]],
+) -> tuple[CommandSettings, Lines, Schedules, Sequence[str]]:
     """Read at a glance if possible, else through the store."""
     settings = CommandSettings(locate())
     require_current(settings.home)
@@ -117,7 +125,8 @@ def _say_daemon(settings: CommandSettings, schedules: Schedules) -> None:
     coming = [(due.at, one) for one in active if (due := due_nights.next_due(one, at)) is not None]
     for due_at, one in sorted(coming, key=lambda each: each[0])[:1]:
         missing = "" if holder and holder.is_up else "; nights are only run by `orch up`, which is not running"
-        show(f"next night: {one.name}, {due_nights.ahead(one, due_at, at)}{missing}")
+        when = due_nights.ahead(one, due_at, at, due_nights.other_zone(one, due_at))
+        show(f"next night: {one.name}, {when}{missing}")
 
 
 def _replica_line(settings: CommandSettings) -> str | None:

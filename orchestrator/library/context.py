@@ -18,7 +18,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.errors import InputError, OrchError, UsageError
 from orchestrator.core.model import Job, JobId, JobState
 from orchestrator.core.sanitize import escape_controls
-from orchestrator.core.shards import Shard, ShardState
+from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
 from orchestrator.library.messages import say
 from orchestrator.policy.delay_causes import standstill
 from orchestrator.reports import status
@@ -89,6 +89,17 @@ class CommandSettings:
         stopped = self._stopped(found, store.shards.of_job)
         return [replace(line, state=JobState.STOPPED) if line.job.id in stopped else line for line in found]
 
+    def removed(self, lines: Sequence[JobLine], shards_of: Callable[[JobId], Sequence[Shard]]) -> list[str]:
+        """Say which batches of these jobs of this home are at backends that orch.toml no longer has."""
+        jobs = [line.job for line in lines if not line.state.is_final]
+        own = [job.id for job in jobs if job.home == self.home.identity()]
+        sent = [shard for job_id in own for shard in shards_of(job_id) if shard.state in AT_BACKEND]
+        if not sent or (settings := self.readable) is None:
+            return []
+        from orchestrator.reports.removed_backends import at_removed, removed_words
+
+        return removed_words(at_removed(sent, settings.backends))
+
     def _stopped(self, lines: Sequence[JobLine], shards_of: Callable[[JobId], Sequence[Shard]]) -> set[JobId]:
         """Return the jobs of this home that are under way though nothing works on them."""
         from orchestrator.daemon.lock import running_daemon
@@ -135,6 +146,8 @@ class Context(CommandSettings):
         found = replace(found, model_names=self._model_names(found), line=line)
         if found.line.state.is_final:
             return found
+        if found.problem is None and (removed := self.removed([line], lambda _: found.shards)):
+            return replace(found, problem="; ".join(removed))
         running = [shard for shard in found.shards if shard.state is ShardState.SUBMITTED]
         if found.problem is None and (is_stopped or not running):
             return replace(found, problem=self._obstacle(found) or (STOPPED if is_stopped else None))

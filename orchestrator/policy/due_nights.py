@@ -119,9 +119,14 @@ def local(schedule: Schedule, at: datetime) -> str:
     return at.astimezone(zone_of(schedule.tz)).strftime("%a %Y-%m-%d %H:%M")
 
 
-def ahead(schedule: Schedule, at: datetime, now: datetime) -> str:
-    """Return a future instant, for people."""
-    return f"{local(schedule, at)}, in {_told(at - now)}"
+def other_zone(schedule: Schedule, at: datetime) -> str | None:
+    """Return the schedule's time zone if its clocks differ from this machine's at `at`."""
+    return None if at.astimezone(zone_of(schedule.tz)).utcoffset() == at.astimezone().utcoffset() else schedule.tz
+
+
+def ahead(schedule: Schedule, at: datetime, now: datetime, zone: str | None = None) -> str:
+    """Return a future instant by the schedule's clocks, for people; with `zone`, that name follows it."""
+    return f"{' '.join(filter(None, (local(schedule, at), zone)))}, in {_told(at - now)}"
 
 
 def _between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[DueNight]:

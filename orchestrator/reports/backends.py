@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.shards import AT_BACKEND, Shard
+from orchestrator.core.shards import Shard
 from orchestrator.pipeline.dialects import recipient_of
 from orchestrator.pipeline.plan.routes import named_models
 from orchestrator.policy.dialect import describe
+from orchestrator.reports.removed_backends import of_home
 from orchestrator.settings.backends import Backend, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
@@ -35,8 +36,9 @@ def backends_report(store: Store, settings: Config, health: Health, now: datetim
     Backends that are no longer there follow, if batches of this home's open jobs are at them.
     """
     learned, fields = store.limits.all(), store.refused_fields.all(now)
+    removed = of_home(store, Home(settings.home).identity(), settings.backends)
     found = []
-    for name in [*settings.backends, *_removed(store, settings)]:
+    for name in [*settings.backends, *removed]:
         backend = settings.backends.get(name)
         own = isinstance(backend, LocalBackend | SyncBackend)
         condition = _REMOVED if backend is None else _condition(own, health(name) if own else None)
@@ -63,13 +65,6 @@ _REMOVED: Mapping[str, Any] = {
     "problem": "it is no longer in orch.toml, and batches are there: put it back, so that orch collects them",
     "upstreams": [],
 }
-
-
-def _removed(store: Store, settings: Config) -> list[str]:
-    """Return the backends that orch.toml lacks and that have batches of this home's open jobs."""
-    open_jobs = store.jobs.unfinished(Home(settings.home).identity())
-    shards = [shard for job in open_jobs for shard in store.shards.of_job(job.id) if shard.state in AT_BACKEND]
-    return sorted({shard.backend for shard in shards} - settings.backends.keys())
 
 
 def _spellings(settings: Config, name: str, backend: Backend) -> list[dict[str, str]]:

@@ -77,7 +77,7 @@ def test_two_nights_a_kill_and_a_clock_that_jumps(
     status = run_orch("status", env=nights.env).stdout.splitlines()
     assert status[-2:] == [
         f"daemon: `orch up` (process {first.pid}) runs",
-        "next night: letters, Sat 2026-10-24 22:00, in 10 min",
+        "next night: letters, Sat 2026-10-24 22:00 Europe/Berlin, in 10 min",
     ]
     nights.clock.set(FIRST, speed=SPEED)
     wait_until(lambda: sum(document_of(entry) in HANGING for entry in upstream.requests()) == SLOTS, WAIT)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from orchestrator.cli import run
 from orchestrator.core.clock import now
 from orchestrator.reports.backends import backends_report
 from tests.support.hostedjob import Desk, plain
@@ -21,3 +24,27 @@ def test_a_backend_that_left_orch_toml_is_told_as_long_as_it_has_batches(desk: D
     assert (removed["backend"], removed["kind"], removed["state"]) == (shard.backend, None, "removed")
     assert "put it back" in removed["problem"]
     assert (removed["batches"], removed["rows"]) == (1, 4)
+
+
+def test_batches_at_a_backend_that_left_orch_toml_are_told_before_anything_polls_them(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk.backends({"openai": {}, "azure": {}})
+    job = desk.submit(plain(4), backend="openai")
+    desk.settle(job)
+    monkeypatch.setenv("ORCH_CONFIG", str(desk.place.path))
+    monkeypatch.setenv("ORCH_HOME", str(desk.home.root))
+    told = "1 batch of 4 rows is out at openai, which orch.toml no longer has; put it back"
+
+    def said(*command: str) -> str:
+        run(list(command))
+        return " ".join(capsys.readouterr().out.split())
+
+    commands = (("status",), ("status", str(job.id)), ("doctor",))
+    assert not any("no longer has" in said(*command) for command in commands)
+    desk.backend("azure")
+    for command in commands:
+        assert told in said(*command), command
+    assert f"BAD job {job.id}" not in said("doctor"), "nothing is wrong with the job itself"
+    desk.backends({"openai": {}, "azure": {}})
+    assert not any("no longer has" in said(*command) for command in commands)

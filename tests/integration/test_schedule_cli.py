@@ -255,7 +255,7 @@ def test_status_says_whether_a_daemon_runs_and_when_the_next_night_is(desk: Desk
     assert desk("status")[0] == "daemon: not running; start it with `orch up`\n"
     desk.add("--name", "early")
     desk.json("schedule", "add", str(desk.file), "--cron", "30 22 * * *", "--name", "late")
-    coming = "next night: early, Fri 2026-11-20 22:00, in 2 h"
+    coming = "next night: early, Fri 2026-11-20 22:00 Europe/Berlin, in 2 h"
     assert desk("status")[0].splitlines()[-1] == f"{coming}; nights are only run by `orch up`, which is not running"
     for command, more in (
         ("orch run x.yaml", "; nights are only run by `orch up`, which is not running"),
@@ -264,6 +264,12 @@ def test_status_says_whether_a_daemon_runs_and_when_the_next_night_is(desk: Desk
         with running(desk.home, command):
             out = desk("status")[0].splitlines()
         assert out == [f"daemon: `{command}` (process 7) runs", coming + more]
+
+
+@pytest.mark.parametrize(("zone", "told"), [("Europe/Berlin", " Europe/Berlin"), ("UTC", ""), ("Africa/Abidjan", "")])
+def test_the_next_night_names_its_zone_if_its_clocks_are_not_the_machines(desk: Desk, zone: str, told: str) -> None:
+    desk.json("schedule", "add", str(desk.file), "--cron", "0 22 * * *", "--tz", zone)
+    assert f"next night: letters, Fri 2026-11-20 22:00{told}, in " in desk("status")[0]
 
 
 @contextmanager
