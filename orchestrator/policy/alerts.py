@@ -139,7 +139,7 @@ def _undelivered(job: Job, events: Sequence[Event]) -> Iterator[Alert]:
 
 def _deadline(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> Iterator[Alert]:
     job = watched.job
-    if job.deadline_at is None or not watched.counts.pending:
+    if job.deadline_at is None or job.cancel_requested_at is not None or not watched.counts.pending:
         return
     at = moment_words(job.deadline_at)
     reroutes = [event.reason for event in watched.events if event.kind == EventKind.RESCUED]

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.core.counts import Counts
 from orchestrator.core.events import Event
@@ -50,6 +51,13 @@ def test_a_deadline_that_passed_is_told_once_more() -> None:
     assert message == "the deadline of Sun 2026-11-22 06:00 UTC has passed: without an answer: 10 of 100 rows"
     gives_up = job(deadline_at=later(10), spec={**SPEC, "on_late": "expire"})
     assert told(later(11), job=gives_up)[0][3] == "open rows are given up"
+
+
+def test_the_deadline_of_a_job_that_is_being_cancelled_concerns_nobody() -> None:
+    cancelled = replace(JOB, cancel_requested_at=NOW)
+    assert told(chance=0.1)
+    assert told(chance=0.1, job=cancelled) == []
+    assert told(later(10), job=cancelled) == [], "its rows end without an answer because somebody wants it"
 
 
 def test_many_cut_answers_are_told_and_few_are_not() -> None:
