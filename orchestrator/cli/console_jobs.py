@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from orchestrator.core.chances import chance_words
 from orchestrator.core.clock import now
 from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration, pace_words
 from orchestrator.core.events import Event, EventKind
 from orchestrator.core.money import money
 from orchestrator.reports.layout import Cell, Column, Line, StyledText, pairs, sentence, table
-from orchestrator.reports.plans import chance, clock
+from orchestrator.reports.plans import clock
 from orchestrator.reports.words import (
     STATE_STYLE,
     kept_words,
@@ -163,7 +164,7 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
 
 
 def _outlook(outlook: Outlook, *, dated: bool) -> str:
-    told = [f"{chance(outlook.chance)} in time"] if dated else []
+    told = [f"{chance_words(outlook.chance)} in time"] if dated else []
     told.append(f"{money(outlook.expected)} more expected")
     if outlook.reroute is not None:
         told.append(f"batches still running at {clock(outlook.reroute.at)} go to {' and '.join(outlook.reroute.to)}")

@@ -120,6 +120,8 @@ def _sums(trial: Trial, width: int | None) -> list[Line]:
     detail = trial.detail
     counts = detail.line.counts
     asked = f"{number_of(counts.total, 'request')}, {counts.succeeded:,} passed"
+    if failed := counts.total - counts.succeeded:
+        asked += f", {failed:,} did not"
     if detail.carried:
         asked += f", {detail.carried:,} answered before"
     used = filter(None, (money(detail.line.cost), tokens(detail.usage, detail.answered_itself)))
@@ -142,7 +144,7 @@ def _whole(whole: WholeJob) -> list[tuple[str, str]]:
     done = report.carried + report.cached
     told = f"{number_of(report.requests, 'request')} of {number_of(report.documents, 'document')}"
     if done:
-        told += f", {done:,} of them answered already"
+        told += f", {done:,} of them need not be sent"
     return [("whole job", told), ("would cost", _cost(whole.plan))]
 
 

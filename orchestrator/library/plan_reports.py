@@ -9,12 +9,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from orchestrator.core.chances import chance_words
 from orchestrator.core.money import money, plain
 from orchestrator.library.html_tables import html_table
 from orchestrator.pipeline.build.build_report import BuildReport
 from orchestrator.pipeline.build.intake import Intake
 from orchestrator.policy.planner import Plan, Route
-from orchestrator.reports.plans import chance, plan_json, plan_lines
+from orchestrator.reports.plans import plan_json, plan_lines
 
 
 class PlanReport(Struct, frozen=True):
@@ -84,11 +85,18 @@ class PlanReport(Struct, frozen=True):
 
     def _repr_html_(self) -> str:
         rows: list[list[Any]] = [
-            ["✓", one.backend, f"{one.rows:,}", one.cost and money(one.cost.p50), chance(one.chance), one.reason]
+            [
+                "✓",
+                one.backend,
+                f"{one.rows:,}",
+                one.cost and money(one.cost.p50),
+                chance_words(one.chance),
+                one.reason,
+            ]
             for one in self.plan.routes
         ]
         rows += [
-            ["✗", no.backend, None, no.cost and money(no.cost.p50), no.chance and chance(no.chance), no.reason]
+            ["✗", no.backend, None, no.cost and money(no.cost.p50), no.chance and chance_words(no.chance), no.reason]
             for no in self.plan.refused
         ]
         return html_table(["", "route", "rows", "cost (p50)", "in time", "reason"], rows, str(self).splitlines()[-1])

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+from orchestrator.core.chances import chance_words
 from orchestrator.core.counts import Counts, number_of
 from orchestrator.core.durations import MINUTE, duration, moment_words
 from orchestrator.core.errors import OutputFault
@@ -149,7 +150,7 @@ def _deadline(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> 
         yield Alert(AlertKind.DEADLINE, job, "missed", f"the deadline of {at} has passed: {left}", action)
     elif watched.chance is not None and watched.chance < settings.chance:
         action = reroutes[-1] if reroutes else "nothing yet: no other route is better; rerouted as soon as one is"
-        message = f"the deadline of {at} is at risk: met with {watched.chance:.0%}"
+        message = f"the deadline of {at} is at risk: met with {chance_words(watched.chance)}"
         yield Alert(AlertKind.DEADLINE, job, "risk", message, action)
 
 

@@ -8,6 +8,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.chances import chance_words
 from orchestrator.core.clock import iso
 from orchestrator.core.counts import number_of
 from orchestrator.core.money import money
@@ -37,7 +38,7 @@ def plan_lines(
 
     def cells(mark: str, one: Route | Refusal, rows: str, style: str = "") -> list[StyledText]:
         cost = "—" if one.cost is None else _span(one.cost)
-        likely = [] if deadline is None else ["—" if one.chance is None else chance(one.chance)]
+        likely = [] if deadline is None else ["—" if one.chance is None else chance_words(one.chance)]
         told = (mark, one.backend, rows, cost, _until(one.done_p50, one.done_p95), *likely, one.reason)
         return [StyledText(text, style) for text in told]
 
@@ -48,7 +49,7 @@ def plan_lines(
         lines += sentence(f"rows wait until {clock(plan.starts_at)}, when they cost less", width)
     if plan.reroute is not None and deadline is not None:
         what = f"batches still running at {clock(plan.reroute.at)} go to {' and '.join(plan.reroute.to)}"
-        lines += sentence(f"reroute: {what}; {chance(plan.reroute.needed)} likely to be needed", width)
+        lines += sentence(f"reroute: {what}; {chance_words(plan.reroute.needed)} likely to be needed", width)
     if plan.probe is not None:
         lines += sentence(
             f"probe: {number_of(plan.probe.rows, 'row')} to {plan.probe.backend}; {plan.probe.reason}", width
@@ -60,7 +61,7 @@ def plan_lines(
         used = [route.backend for route in plan.routes if route.backend in problems]
         likely = f"no chance can be given: {' and '.join(used)} does not answer as it should"
         if not used:
-            likely = f"{chance(plan.chance)} likely to be in time"
+            likely = f"{chance_words(plan.chance)} likely to be in time"
         told = told if deadline is None else f"{told}, {likely}"
         lines += sentence(told, width)
     for backend, problem in problems.items():
@@ -91,11 +92,6 @@ def _until(p50: datetime | None, p95: datetime | None) -> str:
 def clock(at: datetime | None) -> str:
     """Format the local weekday and time of day of a plan's moment."""
     return "later" if at is None else at.astimezone().strftime("%a %H:%M")
-
-
-def chance(share: float) -> str:
-    """Format a probability; never as 100 % unless certain."""
-    return f"{min(share, 0.999):.1%}" if 0.99 < share < 1 else f"{share:.0%}"
 
 
 def plan_json(found: Plan) -> dict[str, Any]:

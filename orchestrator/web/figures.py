@@ -10,6 +10,7 @@ from typing import Any
 from markupsafe import Markup
 from msgspec import Struct
 
+from orchestrator.core.chances import chance_words
 from orchestrator.core.durations import duration, pace_words
 from orchestrator.core.money import money
 from orchestrator.core.sanitize import escape_controls
@@ -82,6 +83,7 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
     "count": count,
     "dollars": dollars,
     "share": share,
+    "chance": chance_words,
     "tokens": tokens,
     "rate": rate,
     "pace": pace_words,

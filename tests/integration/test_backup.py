@@ -75,6 +75,7 @@ def test_a_backup_is_the_home_at_one_moment(years: Years, target: Path, tmp_path
     years.run(0, "three")
 
     checked = backup.check(target)
+    assert (checked.files, checked.bytes) == (made.files, made.bytes), "one backup has one size"
     assert (checked.problems, checked.lines, checked.files) == ([], 2, made.files)
     assert checked.label == made.label
     assert checked.label.home == years.home.identity()

@@ -133,7 +133,7 @@ def test_a_table_that_people_read() -> None:
         "anthropic": "1.6x dearer, not needed",
     }
     local = asked.deadline.astimezone()
-    assert planned.verdict.reason == f"100.0% likely to be done by {local:%H:%M}"
+    assert planned.verdict.reason == f"99.9% likely to be done by {local:%H:%M}"
 
 
 def test_a_refusal_says_when_it_would_be_done() -> None:
@@ -217,7 +217,7 @@ def test_a_budget_that_pays_for_nothing_gives_no_routes() -> None:
 def test_no_deadline_ever_holds() -> None:
     planned = plan(8000, [replace(REALTIME, pace=replace(REALTIME.pace, rate=0.0))], terms(8), NOW)
     assert planned.verdict == replace(
-        planned.verdict, holds=False, deadline=None, reason="0.0% likely to be in time; the target is 99%"
+        planned.verdict, holds=False, deadline=None, reason="0% likely to be in time; the target is 99%"
     )
 
 

@@ -204,9 +204,8 @@ def check(path: Path) -> BackupContents:
     """Check if a backup is whole: its databases, and each line that a row points to. Raises InputError."""
     with _opened(path) as (archive, file), tempfile.TemporaryDirectory(prefix="orch-check-") as name:
         members = {member.name: member for member in archive.getmembers() if member.isreg()}
-        found = BackupContents(
-            _label(path, archive), len(members) - 1, sum(member.size for member in members.values())
-        )
+        packed = [member.size for member in members.values() if member.name != LABEL]
+        found = BackupContents(_label(path, archive), len(packed), sum(packed))
         found.problems += filter(None, map(_danger, archive.getmembers()))
         folder = Path(name)
         for member in () if found.problems else members.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from orchestrator.core.chances import chance_words
 from orchestrator.core.counts import number_that
 from orchestrator.core.durations import duration
 from orchestrator.core.money import amount, money
@@ -108,7 +109,7 @@ def _refusal_reason(
         return "might never finish (p95)" if p95 is None else f"would finish by {clock(p95, now)} (p95)"
     if chosen and float(cost.p50) > chosen.expected * 1.05:
         return f"{dearer}, not needed"
-    return f"not cheaper, and {chance:.0%} likely to be in time"
+    return f"not cheaper, and {chance_words(chance)} likely to be in time"
 
 
 def clock(at: datetime, now: datetime) -> str:

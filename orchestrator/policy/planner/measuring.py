@@ -14,6 +14,7 @@ from decimal import Decimal
 
 from msgspec.structs import replace
 
+from orchestrator.core.chances import chance_words
 from orchestrator.core.counts import number_that
 from orchestrator.core.durations import MINUTE
 from orchestrator.core.money import up_to
@@ -164,7 +165,8 @@ def _hold_back(
             chance, reroute = decision.chance, decision.reroute
     if chance < min(terms.target, plain.chance - MAX_CHANCE_LOSS):
         return None
-    why = f"{number_that(left, 'row', 'wait')} until a guessed speed is measured; {chance:.1%} likely to be in time"
+    waiting = f"{number_that(left, 'row', 'wait')} until a guessed speed is measured"
+    why = f"{waiting}; {chance_words(chance)} likely to be in time"
     at = now + timedelta(seconds=REPLAN_SECONDS)
     return Decision((), tuple(now_sent), why, at, min(plain.chance, chance), plain.expected, reroute, waits=True)
 

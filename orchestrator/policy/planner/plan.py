@@ -9,6 +9,7 @@ from decimal import Decimal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from orchestrator.core.chances import chance_words
 from orchestrator.core.counts import number_of
 from orchestrator.core.money import amount
 from orchestrator.policy.planner.capacity import Capacity
@@ -133,10 +134,10 @@ def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> PlanVerdict:
     if not work.usable:
         return PlanVerdict(False, "no backend may run this job")
     if chosen and chosen.holds:
-        return PlanVerdict(True, f"{chosen.chance:.1%} likely to be done by {clock(terms.deadline, now)}")
+        return PlanVerdict(True, f"{chance_words(chosen.chance)} likely to be done by {clock(terms.deadline, now)}")
     if chosen and terms.late_cost is not None:
         return PlanVerdict(
-            True, f"{chosen.chance:.1%} likely to be in time; a better chance costs more than being late"
+            True, f"{chance_words(chosen.chance)} likely to be in time; a better chance costs more than being late"
         )
     budget = None if terms.budget is None else _smallest_budget(work, terms)
     deadline = _earliest_deadline(work, terms)
@@ -146,9 +147,9 @@ def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> PlanVerdict:
         reason = f"every way to run this costs more than the budget of {amount(terms.budget)}"
     elif budget is not None:
         problem = f"the budget of {amount(terms.budget)} is too small to be in time"
-        reason = f"{problem}; with it, {chosen.chance:.1%} likely to be in time"
+        reason = f"{problem}; with it, {chance_words(chosen.chance)} likely to be in time"
     else:
-        reason = f"{chosen.chance:.1%} likely to be in time; the target is {terms.target * 100:.4g}%"
+        reason = f"{chance_words(chosen.chance)} likely to be in time; the target is {terms.target * 100:.4g}%"
     return PlanVerdict(False, reason, deadline, budget)
 
 

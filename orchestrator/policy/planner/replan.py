@@ -11,6 +11,7 @@ from decimal import Decimal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from orchestrator.core.chances import chance_words
 from orchestrator.core.counts import number_of, number_that
 from orchestrator.core.durations import duration
 from orchestrator.policy.planner.batch_shares import BatchShare, done_by
@@ -115,7 +116,7 @@ def _open_rows(job: Open) -> int:
 
 def _decide_to_wait(later: Decision, found: Decision, start: datetime, now: datetime) -> Decision:
     saved = f", which saves {1 - later.expected / found.expected:.0%}" if found.expected > later.expected else ""
-    why = f"rows wait until {clock(start, now)}{saved}; {later.chance:.1%} likely to be in time"
+    why = f"rows wait until {clock(start, now)}{saved}; {chance_words(later.chance)} likely to be in time"
     next_look = min(start, now + timedelta(seconds=MAX_REPLAN_SECONDS))
     return Decision((), (), why, next_look, later.chance, later.expected, later.reroute, waits=True)
 
@@ -446,7 +447,7 @@ def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Capacity) ->
     candidate, horizon = chosen.candidate, ours.horizon
     if horizon <= 0:
         return "the deadline has passed; open rows go where they finish soonest"
-    likely = f"{chosen.chance:.1%} likely to be in time"
+    likely = f"{chance_words(chosen.chance)} likely to be in time"
     if candidate.cancel:
         rows = sum(one.rows for one in job.running if one.batch in candidate.cancel)
         why = "later, the rest might not finish in time" if chosen.holds else "that is likelier than waiting"

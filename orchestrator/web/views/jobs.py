@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from orchestrator.core.chances import chance_words
 from orchestrator.core.clock import now
 from orchestrator.core.durations import duration
 from orchestrator.core.errors import OrchError, UsageError
@@ -125,7 +126,7 @@ _UNITS: Mapping[str, Callable[[float], str]] = {
     "cost": lambda value: money(Decimal(repr(value))),
     "finish": duration,
     "turnaround": duration,
-    "in_time": lambda value: f"{value:.0%}",
+    "in_time": chance_words,
     "output": lambda value: f"{value:,.0f} tokens",
 }
 """Format of each kind of forecast."""
