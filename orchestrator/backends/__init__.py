@@ -115,6 +115,8 @@ class Intent(Struct, frozen=True):
 class Sighting:
     """Result of a search for a batch: the batch, or why it is still `undecided`, or neither.
 
+    With both, the batch is the intent's, but its id is not confirmed.
+
     `doubles` are further batches of the same intent: a gateway may turn one create into two. `is_blank`: the list had
     no batch at all.
     """

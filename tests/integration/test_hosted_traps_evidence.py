@@ -327,16 +327,36 @@ def test_trap_g2_a_file_that_has_grown_is_not_taken_for_whole_when_it_pauses(des
     paid_once(desk, 4)
 
 
-def test_trap_g2_files_are_deleted_a_day_later_though_that_fails_at_first(desk: Desk) -> None:
-    """They are kept while answers may still come, and tried again like any others after that."""
+@pytest.mark.parametrize(("name", "hours"), [("openai", 30), ("fireworks", 8 * 24)])
+def test_trap_g2_files_are_deleted_once_late_answers_are_given_up_though_that_fails_at_first(
+    desk: Desk, name: str, hours: int
+) -> None:
+    """They are kept while answers may still come: at a provider that ends no batch, for a week."""
+    desk.backend(name)
     job = desk.run([row("r0", "missing:1"), *plain(3)[1:]])
     assert desk.ends(job) == all_are("succeeded", 3)
     assert desk.files() != []
     script(desk, "cut_before", verb="delete_file", times=2)
-    for _ in range(30):
+    for _ in range(hours):
         desk.later(HOUR)
     assert desk.files() == []
     assert desk.events(job, "left") == []
+
+
+def test_trap_g2_a_failed_look_does_not_end_the_wait_for_late_answers(desk: Desk) -> None:
+    """A provider that ends no batch answers a week later, however often it was away meanwhile."""
+    desk.backend("fireworks")
+    script(desk, "late_output_id", seconds=5 * DAY)
+    job = desk.submit(plain(3))
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 3)
+    assert len(desk.batches()) == 2
+    desk.later(3 * DAY)
+    script(desk, "status", verb="retrieve", status=500, nth=sum(desk.provider.calls("retrieve").values()) + 1)
+    for _ in range(5 * 24):
+        desk.later(HOUR)
+    assert desk.events(job, "late") == ["3 came too late for their rows, and are booked"]
+    assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
 @pytest.mark.parametrize("name", EACH)

@@ -191,6 +191,20 @@ def test_trap_g5_a_batch_that_is_listed_under_another_id_is_waited_for(desk: Des
     paid_once(desk, 3)
 
 
+@pytest.mark.parametrize(("name", "status"), [("openai", 429), ("together", 429), ("xai", 500), ("mistral", 500)])
+def test_trap_g5_another_id_in_a_list_is_not_believed_while_it_cannot_be_asked(
+    desk: Desk, name: str, status: int
+) -> None:
+    desk.backend(name)
+    desk.provider.settings(turnaround_s=[4 * HOUR, 4 * HOUR])
+    script(desk, "cut_after", verb="create")
+    script(desk, "status", verb="retrieve", status=status, code="insufficient_quota")
+    desk.provider.script({"do": "number_id", "match": {"verb": "list"}, "times": None, "lasts": 20 * MINUTE})
+    job = desk.run(plain(3))
+    assert desk.ends(job) == all_are("succeeded", 3)
+    paid_once(desk, 3)
+
+
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("place", [1, 2, 3])
 def test_trap_g5_batches_that_are_all_listed_under_one_id_are_told_apart(desk: Desk, name: str, place: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from hashlib import sha256
 from http import HTTPStatus
@@ -173,12 +173,15 @@ class OpenAIBatches(ListedBatches):
             return Sighting(undecided=undecided, is_blank=is_blank)
         # A live or completed batch is better than a failed or cancelled one.
         first, *doubles = sorted(found, key=lambda one: one.status in (BatchStatus.FAILED, BatchStatus.CANCELLED))
-        # If its id cannot be asked now, it is still ours: the list shows it.
-        with suppress(BackendError):
+        undecided = None
+        try:
             if self.retrieve(first.id) is None:
                 told = f"the list shows batch {first.id} of this shard, but does not know it by its id yet"
                 return Sighting(undecided=told)
-        return Sighting(first, doubles=tuple(doubles))
+        except BackendError as error:
+            # It is ours, but a list may show it under an id that is not its own.
+            undecided = f"batch {first.id} in the list is of this shard, but its id is not confirmed: {error.message}"
+        return Sighting(first, undecided, doubles=tuple(doubles))
 
     def _is_of(self, batch: RemoteBatch, intent: Intent, looks: Iterator[int]) -> bool:
         """True if a listed batch is this intent's: by the shard that it carries, else by its input file.

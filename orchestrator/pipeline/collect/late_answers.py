@@ -63,10 +63,11 @@ class Late(Struct, frozen=True):
 
 def is_waited_for(shard: Shard, profile: Profile, now: datetime) -> bool:
     """True if late answers of a shard that is over are still looked for."""
-    return shard.owed > 0 and now < _until(shard, profile)
+    return shard.owed > 0 and now < until(shard, profile)
 
 
-def _until(shard: Shard, profile: Profile) -> datetime:
+def until(shard: Shard, profile: Profile) -> datetime:
+    """Return when the wait for late answers of a shard that is over ends."""
     kept = (shard.collected_at or shard.created_at) + ANSWERS_KEPT
     if profile.cancels:
         return kept
@@ -95,7 +96,7 @@ def look(store: Store, home: Home, shard: Shard, handle: BackendHandle, now: dat
     named = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}
     if found := {name: file_id for name, file_id in named.items() if file_id is not None}:
         store.shards.note(shard, **found)
-    is_last = now >= _until(shard, handle.profile) - LONGEST_PAUSE
+    is_last = now >= until(shard, handle.profile) - LONGEST_PAUSE
     return _brought(store, home, shard, handle, batch, path, is_last=is_last)
 
 

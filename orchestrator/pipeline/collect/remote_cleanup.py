@@ -1,7 +1,7 @@
 """Clean-up at backends for shards that are over: deletes their files, and looks for late answers.
 
 It never holds up a job. It starts as soon as the shard is over, is retried after failures, and given up with a note
-after two days. It survives kills: the store keeps a shard as unclean until it is done.
+a day after late answers are. It survives kills: the store keeps a shard as unclean until it is done.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from orchestrator.policy.evidence import ANSWERS_KEPT
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
-KEPT_AT = ANSWERS_KEPT + timedelta(days=1)
-"""How long after collection to retry deleting files, before leaving them with a note."""
+RETRIED_FOR = timedelta(days=1)
+"""How long to retry deleting files, once late answers are not waited for, before leaving them with a note."""
 EVERY = timedelta(minutes=1)
 AT_ONCE = 20
 
@@ -104,13 +104,14 @@ class RemoteCleanup:
         if not _files_of(shard) and not shard.owed:
             self._is_clean(shard)
             return
+        handle = None
         try:
             handle = self._handle_of(shard.backend)
             stage = self._look if late_answers.is_waited_for(shard, handle.profile, self._now()) else self._delete
             provider_calls = INLINE if handle.is_own else self._provider_calls
             done = provider_calls.do(handle.name, _key(shard), lambda: stage(job, shard, handle))
         except OrchError as error:
-            self._failed(job, shard, error)
+            self._failed(job, shard, handle, error)
             return
         if done is not None and done.value is not None:
             self._settle(job, shard, handle, done.value)
@@ -150,9 +151,10 @@ class RemoteCleanup:
         self._due.pop(shard.id, None)
         self._step(current)
 
-    def _failed(self, job: Job, shard: Shard, error: OrchError) -> None:
-        over = (shard.collected_at or shard.created_at) + KEPT_AT
-        if self._now() < over or not isinstance(error, BackendError | UsageError):
+    def _failed(self, job: Job, shard: Shard, handle: BackendHandle | None, error: OrchError) -> None:
+        kept = (shard.collected_at or shard.created_at) + ANSWERS_KEPT
+        over = kept if handle is None else late_answers.until(shard, handle.profile)
+        if self._now() < over + RETRIED_FOR or not isinstance(error, BackendError | UsageError):
             self._put_off(shard, late_answers.next_look(self._times(shard)))
             return
         if files := _files_of(shard):

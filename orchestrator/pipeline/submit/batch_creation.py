@@ -411,7 +411,7 @@ def recover(
         if isinstance(error, AccountError) or not is_over:
             raise
         seen = Sighting()
-    if seen.batch is not None:
+    if seen.batch is not None and (seen.undecided is None or is_over):
         store.shards.move(shard, ShardState.SUBMITTED, **facts_of(seen.batch, now))
         return SendOutcome(f"batch {seen.batch.id} belongs to this shard: adopted", seen.doubles)
     watched.phase(SearchPhase).lists += seen.undecided is None
