@@ -30,7 +30,7 @@ from orchestrator.library.context import is_current, say_keys
 from orchestrator.pipeline.backend_handles import Prices
 from orchestrator.pipeline.build.intake import Options, draft
 from orchestrator.pipeline.dialects import recipient_of
-from orchestrator.pipeline.plan.prices import prices_of
+from orchestrator.pipeline.plan.prices import ByToken, prices_of
 from orchestrator.pipeline.plan.routes import asked_models, named_models, objections
 from orchestrator.pipeline.selection import Scope
 from orchestrator.policy.dialect import describe
@@ -316,6 +316,9 @@ def _examine_dialects(name: str, backend: Backend, models: list[str]) -> Iterato
 
 
 def _examine_prices(name: str, prices: Prices, models: list[str]) -> Iterator[Found]:
+    """Report the price of each model. Without a model, report a backend that could price none."""
+    if not models and isinstance(prices, ByToken) and prices.provider is None and not prices.overrides:
+        yield f"{name}: prices", False, 'no provider of the price table: name it (provider = "openai")', 2
     for model in models:
         what = f"{name}: price of {model}"
         try:

@@ -51,6 +51,8 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
         else:
             if report.to_send:
                 out().print(plan_lines(found, intake.job.deadline_at, out().width, problems))
+                if report.saved or report.changes:
+                    show(f"requests: {', '.join(report.counts)}")
             else:
                 show(f"nothing to send: {report}")
             for line in notes(intake):

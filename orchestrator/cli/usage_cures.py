@@ -16,12 +16,18 @@ _ACTIONS: Mapping[str, str] = {
 """Names of commands in other tools."""
 
 
+_REHEARSALS = frozenset({"--dry-run", "--dryrun", "--dry", "--simulate", "--what-if"})
+"""Names of a rehearsal in other tools."""
+
+
 def cure_of(error: click.ClickException, words: Sequence[str]) -> str | None:
     """Return a cure for the mistake in a command line of these words, or None."""
     odd = next((word for word in words if word[:1] in _ODD_HYPHENS), None)
     if odd is not None:
         return f"write --{odd.lstrip(_ODD_HYPHENS + '-')}, with two plain hyphens"
     if isinstance(error, click.NoSuchOption):
+        if error.option_name in _REHEARSALS:
+            return "`orch plan` shows what a run would do, and sends nothing"
         long = (word for word in words if _LONG_WITH_ONE_HYPHEN.fullmatch(word))
         return next((f"write -{word}, with two hyphens" for word in long if word.startswith(error.option_name)), None)
     if isinstance(error, click.BadOptionUsage):

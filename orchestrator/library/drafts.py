@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -110,8 +111,11 @@ class Question(Struct, Generic[T], frozen=True):
             message = "model: say which alias answers"
         else:
             message = f"model: the alias {self.model!r} is not declared"
-        declare = f'add to {config.path}:  [models]  {self.model or "small"} = "NAME_OF_THE_MODEL"'
-        raise UsageError(message, hint=f"known: {', '.join(names)}" if names else declare)
+        alias = self.model or "small"
+        key = alias if re.fullmatch(r"[A-Za-z0-9_-]+", alias) else json.dumps(alias)
+        declare = f'write into {config.path or "orch.toml"}:\n  [models]\n  {key} = "NAME_OF_THE_MODEL"'
+        known = f"known: {', '.join(names)}" if names else declare
+        raise UsageError(message, hint=(self.model and meant(self.model, names)) or known)
 
 
 class _Draft(Generic[T]):

@@ -74,7 +74,9 @@ def nearest(wanted: str, keys: Sequence[str]) -> list[str]:
     """Return up to three documents that a user may have meant by a name that matches no document."""
     having = [key for key in keys if wanted in key]
     by_name = {key.rpartition("/")[2]: key for key in keys} | {key: key for key in keys}
-    return having[:3] or [by_name[name] for name in get_close_matches(wanted, by_name, 3, 0.5)]
+    # A document is found by its name and by its path: three documents are among the first six.
+    like = dict.fromkeys(by_name[name] for name in get_close_matches(wanted, by_name, 6, 0.5))
+    return having[:3] or list(like)[:3]
 
 
 class Selection:

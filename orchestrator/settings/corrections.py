@@ -5,8 +5,9 @@ No cure repeats what stands in the file, apart from numbers, times and words tha
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -227,6 +228,11 @@ _TABLES: Mapping[str, str] = {
 """Forms of tables that a single value cannot stand for."""
 
 
+_FORMS = {"deadline": "8h", "windows": "24h", "hours": "20:00-07:00"}
+"""Texts with a form of their own: a number in quotes would be refused next."""
+_LENGTHS = {"deadline", "windows"}
+
+
 def of_value(problem: Mapping[str, Any], *, is_toml: bool) -> str | None:
     """Return a cure for a value, from pydantic's description of what is wrong with it, or None."""
     value, kind = problem["input"], str(problem["type"])
@@ -238,6 +244,10 @@ def of_value(problem: Mapping[str, Any], *, is_toml: bool) -> str | None:
             return "write one number; for several, write a task for each"
         case "bool_parsing" | "bool_type":
             return f"write {_FLAGS.get(text.lower(), 'true or false')}"
+        case "string_type" if (name := _last_name(problem["loc"])) in _FORMS and isinstance(value, int | float):
+            is_length = name in _LENGTHS and not isinstance(value, bool) and value > 0
+            form = f"{value:g}h" if is_length else _FORMS[name]
+            return f"write {json.dumps(form) if is_toml else form}"
         case "string_type" if isinstance(value, int | float | bool):
             return f'put it in quotes: "{str(value).lower() if isinstance(value, bool) else value}"'
         case "string_type" if value is None:
@@ -258,6 +268,10 @@ def of_value(problem: Mapping[str, Any], *, is_toml: bool) -> str | None:
         case "less_than_equal" | "less_than" if _is_percent(value, problem["ctx"]):
             return f"a share of 1: write {float(value) / 100:g}"
     return None
+
+
+def _last_name(loc: Sequence[str | int]) -> str:
+    return next((part for part in reversed(loc) if isinstance(part, str)), "")
 
 
 def _number(value: Any, text: str, kind: str) -> str | None:

@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, Tag, ValidationError
 
 from orchestrator.core.errors import InputError
+from orchestrator.core.near_names import meant_file
 from orchestrator.settings import corrections
 from orchestrator.settings.syntax_corrections import toml_hint
 
@@ -50,7 +51,7 @@ def read_bytes(path: Path, most: int, field: str | None = None) -> bytes:
         with path.open("rb") as file:
             data = file.read(most + 1)
     except FileNotFoundError:
-        raise InputError("there is no such file", file=path, field=field) from None
+        raise InputError("there is no such file", file=path, field=field, hint=meant_file(str(path))) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=path, field=field) from None
     if len(data) > most:

@@ -30,6 +30,8 @@ _IN_BRACES = 'quote the texts in braces and brackets (["*.txt"]), or write each 
 _PLACEHOLDER = regex(r"\{\{|\{\w+\}\s*\S")
 _NO_COLON = "could not find expected ':'"
 _BRACED_PAIR = regex(r"[{,]\s*([A-Za-z_][\w-]*)\s*:\s")
+_QUESTION = regex(r"([A-Za-z_][\w-]*): +((?:(?![\w-]+: )[^?\"'{}\[\]]){1,200}\?)")
+"""A text with a question mark in braces, where YAML takes it for the sign of a key."""
 _STRAIGHT = 'use straight quotes: "…"'
 MOST = 200
 """Longest line that is shown again."""
@@ -51,6 +53,8 @@ def yaml_hint(lines: Sequence[str], number: int, problem: str) -> str | None:
     for line in (here, before):
         if (cure := _of_line(line)) is not None:
             return cure
+    if problem.endswith("but got '?'") and (found := _QUESTION.search(here)):
+        return f"put the text in quotes:  {found[1]}: {_shown(found[1], found[2])}"
     if before.count("{") + before.count("[") > before.count("}") + before.count("]"):
         return "close the brace or bracket of the line above"
     if problem.startswith("expected ',' or") and problem.endswith("'<scalar>'"):

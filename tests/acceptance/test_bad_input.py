@@ -183,7 +183,7 @@ JOB_FILES: dict[str, tuple[str, int, list[str]]] = {
     ),
     "unknown-alias": (
         changed("model: small", "model: smal"), 2,
-        ["FILE:5: tasks[0].model: the model alias 'smal' is not declared (known: small)", "add to the job file"],
+        ["FILE:5: tasks[0].model: the model alias 'smal' is not declared (known: small)", "did you mean 'small'?"],
     ),
     "unknown-variable": (
         changed("Who wrote this?", "Who wrote {{ nmae }}?"), 2,
@@ -254,7 +254,7 @@ def test_a_bad_command(bench: Bench, arguments: list[str], code: int, texts: lis
 
 
 CONFIGS: dict[str, tuple[str, int, list[str]]] = {
-    "none": ("", 3, ["no backend is configured (CONFIG)", "write into orch.toml:", "[backends.local]"]),
+    "none": ("", 2, ["no backend is configured (CONFIG)", "write into orch.toml:", "[backends.local]"]),
     "no-toml": ("[backends.local\n", 2, ["CONFIG:1: is not valid TOML: Expected ']'"]),
     "unknown-field": (
         "[backends.local]\nupstream = 5\n", 2,

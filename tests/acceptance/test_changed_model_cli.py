@@ -68,6 +68,8 @@ def test_another_model_behind_an_alias_is_told_and_asked_where_it_is_wanted(
 
     # A document that is new meanwhile is asked as ever; only what stands from the other model is told.
     (tmp_path / "documents" / "c.txt").write_text("Letter c.")
+    changed = "requests: 3 requests of 3 documents, 2 unchanged since an earlier run, 1 "
+    assert changed in run_orch("plan", str(job)).stdout
     assert "2 answers are from first" in ran()
     assert asked(upstream) == {"first": 2, "second": 1}
     ran("--reask")

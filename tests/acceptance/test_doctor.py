@@ -107,6 +107,14 @@ def test_what_is_wrong_is_said_with_the_code_of_the_worst(run_orch: Orch, emulat
     assert "the environment variable CLOUD_API_KEY is not set" in found["backend cloud"][1]
     write(run_orch.home, f'[backends.cloud]\n{cloud}profile = "opnai"\n')
     assert doctor(run_orch, emulator)[0] == 2
+    write(run_orch.home, f"[backends.cloud]\n{cloud}")
+    code, found = doctor(run_orch, emulator)
+    assert (code, found["cloud: prices"][0]) == (2, False)
+    assert 'name it (provider = "openai")' in found["cloud: prices"][1]
+    for priced in ('provider = "openai"\n', 'profile = "openai"\n', "[prices.x]\ninput = 1\noutput = 2\n"):
+        write(run_orch.home, f"[backends.cloud]\n{cloud}{priced}")
+        code, found = doctor(run_orch, emulator)
+        assert (code, "cloud: prices" in found) == (0, False)
     write(run_orch.home, f"[backends.cloud]\n{cloud}{aliases}")
     code, found = doctor(run_orch, emulator)
     assert code == 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
@@ -239,6 +240,19 @@ def test_without_a_model_the_only_alias_answers(home: Path, upstream: Upstream) 
         orch.map(FRAME, QUESTION, model="huge")
     with pytest.raises(orch.UsageError, match="known: large, small"):
         orch.map(FRAME, QUESTION)
+
+
+def test_the_settings_that_a_call_lacks_are_shown_as_they_are_written(home: Path, upstream: Upstream) -> None:
+    write_config(home, [upstream.base_url])
+    for model, alias in ((None, "small"), ("huge", "huge"), ("a b.c", "a b.c")):
+        with pytest.raises(orch.UsageError) as told:
+            orch.map(FRAME, QUESTION, model=model)
+        _, _, written = str(told.value.hint).partition("\n")
+        assert tomllib.loads(written) == {"models": {alias: "NAME_OF_THE_MODEL"}}
+    write_config(home, [upstream.base_url], extra='[models]\nsmall = "a"\nlarge = "b"\n')
+    with pytest.raises(orch.UsageError, match="the alias 'smal' is not declared") as told:
+        orch.map(FRAME, QUESTION, model="smal")
+    assert told.value.hint == "did you mean 'small'?"
 
 
 def test_a_notebook_shows_a_bar_and_its_running_event_loop_is_no_obstacle(

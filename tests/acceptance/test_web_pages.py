@@ -469,6 +469,25 @@ def test_two_runs_of_one_job_are_compared_unless_others_are_chosen(home: WebHome
     assert tab.js("[...document.querySelectorAll('select')].map(one => one.value)") == [home.old.id, home.new.id]
 
 
+def test_a_phone_shows_captions_in_one_line_whole_forecasts_and_when_a_run_began(
+    home: WebHome, tab: Tab, view: Shown
+) -> None:
+    tab.size(390)
+    tab.open(f"{view.url}/backends")
+    heights = tab.js("[...document.querySelectorAll('caption')].map(one => one.getBoundingClientRect().height)")
+    assert heights
+    assert max(heights) < 40, "a caption breaks into several lines"
+    tab.open(f"{view.url}/jobs/{home.new.id}")
+    frame = "[...document.querySelectorAll('[aria-labelledby=forecasts] .frame')]"
+    frames = tab.js(f"{frame}.map(one => one.scrollWidth - one.clientWidth)")
+    assert [max(0, beyond) for beyond in frames] == [0], "the table has to be pushed to and fro"
+    tab.open(f"{view.url}/nights")
+    options = tab.js("[...document.querySelectorAll('option')].map(one => one.textContent)")
+    assert options
+    assert [one for one in options if not re.match(r"\d\d \w{3} \d\d:\d\d ", one)] == []
+    tab.size(1280)
+
+
 def test_what_changes_shows_without_a_reload_and_nothing_jumps(home: WebHome, tab: Tab, view: Shown) -> None:
     tab.open(f"{view.url}/jobs/{home.running.id}")
     tab.until("document.querySelector('main a') !== null")

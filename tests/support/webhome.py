@@ -28,6 +28,7 @@ from orchestrator.policy.sent_text import TextAt
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.limits import LearnedLimit
+from orchestrator.store.refused_fields import LearnedField
 from tests.support.nights import SPEC, Bad, Nights, result_line
 from tests.support.raycluster import below, command_of
 from tests.support.stored import job, row, settle, sharded
@@ -101,7 +102,15 @@ def web_home(root: Path, big: int = BIG) -> WebHome:
             deadline_at=at - timedelta(hours=18),
             budget=Decimal(5),
         )
-        store.forecasts.made([Forecast(new.id, "cost", "", "", at - timedelta(days=1), 0.8, 1.2, "prior")])
+        made, first_shard = at - timedelta(days=1), f"{new.id}.001"
+        store.forecasts.made(
+            [
+                Forecast(new.id, "cost", "", "", made, 0.8, 1.2, "prior"),
+                Forecast(
+                    new.id, "turnaround", "provider-overnight", "m", made, 8200, 47_400, "", "", first_shard, 8100
+                ),
+            ]
+        )
         new = nights.finish(new, at - timedelta(hours=17))
         for of in (old, new):
             for found in store.shards.of_job(of.id):
@@ -116,6 +125,9 @@ def web_home(root: Path, big: int = BIG) -> WebHome:
         running = _running(store, home, at - timedelta(minutes=40))
         large = _large(root, store, home, at - timedelta(minutes=30), big)
         long = _long_names(nights, at)
+        words = "Invalid schema for response_format 'letters': 'additionalProperties' is required to be false."
+        refused = ("hosted", "gpt-5-mini", "/v1/chat/completions", "response_format", "invalid_request_error")
+        store.refused_fields.put(LearnedField(*refused, words, at))
         store.limits.put(
             LearnedLimit(
                 "hosted",

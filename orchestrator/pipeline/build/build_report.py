@@ -66,12 +66,14 @@ class BuildReport(Struct):
         told = [f"{self.asks[why]:,} {words}" for why, words in _TOLD.items() if self.asks[why]]
         return [*told, f"{number_of(self.removed, 'document')} removed"] if self.removed else told
 
+    @property
+    def counts(self) -> list[str]:
+        """Requests in all, those that are not sent and those that are sent again, for people."""
+        number = f"{number_of(self.requests, 'request')} of {number_of(self.documents, 'document')}"
+        return [number, *self.saved, *self.changes]
+
     def __str__(self) -> str:
-        parts = [
-            f"{number_of(self.requests, 'request')} of {number_of(self.documents, 'document')}",
-            *self.saved,
-            *self.changes,
-        ]
+        parts = self.counts
         parts += [] if self.limited_to is None else [f"limited to {self.limited_to}"]
         parts += [self.other_models] if self.of_other_models else []
         ignored = told(self.ignored.to_json())

@@ -25,7 +25,7 @@ from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError, OutputError, RefusedError, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import NIGHT, Job, JobId, JobKind
-from orchestrator.core.near_names import meant_file
+from orchestrator.core.near_names import meant, meant_file
 from orchestrator.pipeline import disk, predecessors, succession
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.build import builder, reuse
@@ -129,14 +129,15 @@ def read_spec(path: Path, config: Config) -> JobSpec:
             names = ", ".join(sorted(known)) or "none is declared"
             told = f"the model alias {alias!r} is not declared (known: {names})"
             name, colon, model = alias.partition(":")
-            hint = f"add to the job file:  models: {{{alias}: NAME_OF_THE_MODEL}}"
+            hint = meant(alias, known) or f"add to the job file:  models: {{{alias}: NAME_OF_THE_MODEL}}"
             if colon:
                 hint = f"write  model: small, and  models: {{small: {{{name}: {model}}}}}"
             raise mistake_at(path, ("tasks", index, *place), told, hint)
     for name in spec.allow.backends or ():
         if name not in config.backends:
             told = f"there is no backend {name!r} in {config.path or 'orch.toml'}"
-            raise mistake_at(path, ("allow", "backends"), told, f"known: {', '.join(config.backends) or 'none'}")
+            hint = meant(name, config.backends) or f"known: {', '.join(config.backends) or 'none'}"
+            raise mistake_at(path, ("allow", "backends"), told, hint)
     if spec.output is not None:
         outputs.check(spec.output)
         try:

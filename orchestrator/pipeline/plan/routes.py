@@ -203,14 +203,17 @@ def lost_settings(config: Config, job: Job) -> Mapping[str, str]:
 
 
 def check_eligible(config: Config, job: Job) -> None:
-    """Raise RefusedError with the objections if no backend is eligible, UsageError for a useless rung."""
+    """Raise RefusedError with the objections if no backend is eligible, InputError if orch.toml has none.
+
+    Raises UsageError for a useless rung.
+    """
     _check_rungs(config, job)
     found = eligibility_of(config, job)
     if found.eligible or lots_of(config, job):
         return
     if not config.backends:
         where = config.path or "orch.toml"
-        raise RefusedError(
+        raise InputError(
             f"no backend is configured ({where})",
             hint='write into orch.toml:\n  [backends.local]\n  upstreams = ["http://127.0.0.1:8000/v1"]\n'
             '  location = "local"\n  idle = true',

@@ -62,7 +62,18 @@ JOBS: dict[str, Case] = {
     "a-key-in-extra": (task(f"extra: {{api_key: {KEY}}}"), ":7: tasks[0].extra: `api_key`", "names its variable"),
     "a-key": (f"{JOB}api_key: {KEY}\n", ":8: api_key: unknown field", "no key belongs into a job file"),
     "cron": (f'{JOB}cron: "0 22 * * *"\n', ":8: cron: unknown field", "orch schedule add FILE --cron"),
-    "deadline-as-a-number": (f"{JOB}deadline: 8\n", ":8: deadline: ", 'put it in quotes: "8"'),
+    "deadline-as-a-number": (f"{JOB}deadline: 8\n", ":8: deadline: ", "hint: write 8h\n"),
+    "deadline-as-a-part": (f"{JOB}deadline: 1.5\n", ":8: deadline: ", "hint: write 1.5h\n"),
+    "deadline-as-a-switch": (f"{JOB}deadline: true\n", ":8: deadline: ", "hint: write 8h\n"),
+    "model-misspelt": (
+        JOB.replace("model: small", "model: smal"), ":5: tasks[0].model: the model alias", "did you mean 'small'?",
+    ),
+    "model-of-another-name": (
+        JOB.replace("model: small", "model: gpt"), ":5: tasks[0].model: the model alias", "models: {gpt: NAME",
+    ),
+    "backend-misspelt": (
+        f"{JOB}allow: {{backends: [locl]}}\n", ":8: allow.backends: there is no backend", "did you mean 'local'?",
+    ),
     "deadline-in-german": (f"{JOB}deadline: 27.11.2026 06:00\n", ":8: deadline: '27.11.2026 06:00' is", "write 8h"),
     "euros": (f"{JOB}budget: 12€\n", ":8: budget: ", "write 12: amounts are in dollars"),
     "budget-with-a-comma": (f"{JOB}budget: 12,50\n", ":8: budget: ", "write 12.50, with a point"),
@@ -82,7 +93,7 @@ JOBS: dict[str, Case] = {
     "an-apostrophe": (prompt("'Who's the sender?'"), ":6: is not valid YAML", A_BLOCK),
     "a-question-in-braces": (
         JOB.replace("  - id", "  - {id: a, model: small, prompt: Who?, retries: 1}\n  - id"),
-        ":4: is not valid YAML", "quote the texts in braces",
+        ":4: is not valid YAML", 'put the text in quotes:  prompt: "Who?"',
     ),
     "an-address-with-a-colon": (
         source(f"documents:\n  - name: m\n    url_env: postgresql://me:{PASSWORD}@db: 5432/x"),

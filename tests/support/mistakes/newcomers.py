@@ -23,7 +23,9 @@ JOBS: dict[str, Case] = {
     "json": (task("json: true"), ":7: tasks[0].json: unknown", "did you mean 'schema'?"),
     "thinking": (task("thinking: off"), ":7: tasks[0].thinking: unknown", EXTRA),
     "reasoning": (task("reasoning_effort: low"), ":7: tasks[0].reasoning_effort: unknown", EXTRA),
-    "optional-type": (task("schema: {properties: {a: {type: string?}}}"), ":7: is not valid YAML", BRACES),
+    "optional-type": (
+        task("schema: {properties: {a: {type: string?}}}"), ":7: is not valid YAML", 'quotes:  type: "string?"',
+    ),
     "python-type": (task("schema: {properties: {a: List[str]}}"), ":7: is not valid YAML", BRACES),
     "priority": (f"{JOB}priority: high\n", ":8: priority: unknown", "give the job a `deadline`"),
     "midnight": (f"{JOB}deadline: '24:00'\n", ":8: deadline: '24:00'", "write 00:00 to 23:59"),

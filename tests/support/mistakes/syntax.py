@@ -19,6 +19,10 @@ JOBS: dict[str, Case] = {
     "no-break-spaces": (JOB.replace("    model", "\u00a0   model"), ":6: is not valid YAML", "plain blanks"),
     "tag": (JOB.replace("small\n", "!ENV SMALL\n", 1), ":5: is not valid YAML", "a job file has no tags"),
     "open-brace": (JOB.replace("documents}", "documents"), ":3: is not valid YAML", "close the brace"),
+    "question-in-braces-of-two-lines": (
+        JOB[: JOB.index("  - id")] + "  - {id: a, model: small,\n     prompt: Is it, or not?, max_tokens: 9}\n",
+        ":5: is not valid YAML", 'put the text in quotes:  prompt: "Is it, or not?"',
+    ),
     "slashes-as-comment": ('{"name": "x", // hi\n "tasks": []}', ":2: is not valid YAML", "begins with #"),
     "no-id": (JOB.replace("- id: sender", "- sender:"), ":4: tasks[0].sender: unknown field", "- id: sender"),
     "empty-value": (JOB.replace("Who wrote this?", ""), ":6: tasks[0].prompt: ", "nothing follows the colon"),
