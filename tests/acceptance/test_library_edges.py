@@ -345,9 +345,9 @@ def test_an_interrupted_map_is_opened_and_finished_in_the_same_process(
     assert len(upstream.requests()) <= 40 + 2, "beyond the rows in flight, nothing is asked twice"
 
 
-def _map_in_a_child(numbers: range) -> int:
-    out = ask([{"text": f"child {number}"} for number in numbers], LOOP)
-    return sum(row["error"] is None for row in out)
+def _map_in_a_child(numbers: range) -> list[object]:
+    """Return the errors of the rows."""
+    return [row["error"] for row in ask([{"text": f"child {number}"} for number in numbers], LOOP)]
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
@@ -356,6 +356,6 @@ def test_forked_children_of_a_caller_map_beside_each_other(home: Path, upstream:
     with multiprocessing.get_context("fork").Pool(2) as pool:
         answered = pool.map(_map_in_a_child, [range(5), range(5, 10)])
 
-    assert answered == [5, 5]
+    assert answered == [[None] * 5] * 2
     assert ask([{"text": "parent again"}], LOOP)[0]["error"] is None
     assert len(upstream.requests()) == 12

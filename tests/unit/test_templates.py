@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -191,3 +192,21 @@ def test_a_template_that_cannot_be_compiled_is_told_with_its_line(tmp_path: Path
         job_file.load(path)
     assert told.value.line == {"prompt": 6, "system": 7}[field]
     assert told.value.field == f"tasks[0].{field}"
+
+
+IN_A_WORKER = "{% for word in text.split() %}{{ word }} {% endfor %}"
+
+
+def _rendered_in_a_fork(name: str) -> list[str]:
+    return [template(IN_A_WORKER).render({"text": f"{name} {number}"}) for number in range(200)]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_forks_of_a_process_that_has_a_worker_get_their_own_prompts() -> None:
+    assert template(IN_A_WORKER).render({"text": "parent 1"}) == "parent 1 "
+    assert templates.WORKER.is_started
+    names = ["a", "b", "c"]
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        found = pool.map(_rendered_in_a_fork, names, chunksize=1)
+    assert found == [[f"{name} {number} " for number in range(200)] for name in names]
+    assert template(IN_A_WORKER).render({"text": "parent 2"}) == "parent 2 ", "its worker is left to it"

@@ -85,6 +85,12 @@ class WorkerPool:
         self._workers.clear()
         self._waiting.clear()
 
+    def leave(self) -> None:
+        """Leave all workers to the process from which this one was forked."""
+        for worker in self._workers:
+            worker.leave()
+        self._workers.clear()
+
     def map(self, calls: Iterable[WorkerCall]) -> Iterator[Iterator[Any]]:
         """Yield the values of each call, in order; calls are drawn as workers become free.
 

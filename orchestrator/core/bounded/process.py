@@ -177,6 +177,11 @@ class Worker:
         patience = self._limits.patience if self.is_ready else max(self._limits.patience, START_SECONDS)
         return bool(self.tasks) and now - self.heard_at > patience
 
+    def leave(self) -> None:
+        """Close this fork's side of a worker that belongs to the parent."""
+        self._socket.close()
+        self._process.returncode = 0  # it is no child of this process, so nothing is to be collected
+
     def end(self) -> Tripped:
         """End the process and return why it ended."""
         is_silent = self.is_silent(time.monotonic())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 from typing import Any
 
@@ -12,12 +13,16 @@ from orchestrator.core.bounded.process import WorkerLimits
 
 
 class Single:
-    """A lazily started worker process for any thread, with one call at a time."""
+    """A lazily started worker process for any thread, with one call at a time.
+
+    A fork starts one of its own: two processes at one worker would take each other's results.
+    """
 
     def __init__(self, limits: WorkerLimits) -> None:
         self.limits = limits
         self._turn = threading.Lock()
         self._pool: WorkerPool | None = None
+        os.register_at_fork(after_in_child=self._leave)
 
     @property
     def is_started(self) -> bool:
@@ -31,6 +36,13 @@ class Single:
                 self._pool = WorkerPool(1, self.limits, interrupts.check)
                 atexit.register(self.close)
             return list(self._pool.call(WorkerCall(function, arguments)))
+
+    def _leave(self) -> None:
+        self._turn = threading.Lock()  # a thread that the fork does not have may hold it
+        if self._pool is not None:
+            self._pool.leave()
+            self._pool = None
+            atexit.unregister(self.close)
 
     def close(self) -> None:
         """End the process, if it was started."""

@@ -68,7 +68,7 @@ class BuildReport(Struct):
 
     @property
     def counts(self) -> list[str]:
-        """Requests in all, those that are not sent and those that are sent again, for people."""
+        """Numbers of all requests, of those not sent and of changed ones, for people."""
         number = f"{number_of(self.requests, 'request')} of {number_of(self.documents, 'document')}"
         return [number, *self.saved, *self.changes]
 
