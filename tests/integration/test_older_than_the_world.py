@@ -77,6 +77,23 @@ def test_a_list_that_fails_is_asked_again_once_for_all_shards(backups: Backups, 
 
 
 @pytest.mark.thinned(2)
+@pytest.mark.parametrize("rows", [8, 20])
+def test_a_batch_that_is_listed_under_another_id_is_adopted_under_its_own(backups: Backups, rows: int) -> None:
+    desk = backups.desk
+    desk.backend("openai", limits={"max_rows": 8})
+    desk.provider.settings(turnaround_s=[4 * HOUR, 4 * HOUR])
+    job = desk.submit(plain(rows))
+    desk.until(job, lambda: desk.states(job))
+    backups.save("monday")
+    desk.until(job, lambda: len(desk.batches()) == -(-rows // 8))
+    backups.put_back("monday")
+    desk.provider.script({"do": "number_id", "match": {"verb": "list"}, "times": None, "lasts": HOUR / 3})
+    desk.finish(job)
+    assert len(desk.batches()) == -(-rows // 8)
+    all_paid_once(desk, job, rows)
+
+
+@pytest.mark.thinned(2)
 def test_a_process_lists_once(backups: Backups) -> None:
     desk = backups.desk
     desk.provider.clock.advance(1)
@@ -103,6 +120,19 @@ def forgotten(backups: Backups, rows: int = 20) -> Path:
     job = desk.submit(path)
     desk.until(job, lambda: len(desk.batches()) == 1 + -(-rows // 8))
     return path
+
+
+@pytest.mark.thinned(2)
+def test_a_forgotten_jobs_batch_is_adopted_once_its_id_is_known(backups: Backups) -> None:
+    desk = backups.desk
+    path = forgotten(backups)
+    backups.put_back("monday")
+    desk.provider.settings(turnaround_s=[4 * HOUR, 4 * HOUR])
+    desk.provider.script({"do": "number_id", "match": {"verb": "list"}, "times": None, "lasts": HOUR / 3})
+    job = desk.submit(path)
+    desk.finish(job)
+    assert len(desk.batches()) == 1 + 3
+    all_paid_once(desk, job)
 
 
 @pytest.mark.thinned(3)

@@ -8,25 +8,17 @@ and not sent again. A backend whose batches carry no ids is listed only if the s
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
-from http import HTTPStatus
+from datetime import datetime
 from itertools import chain
-from pathlib import Path
 from threading import Lock
 
-import msgspec
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from orchestrator.backends import BATCH_GONE, RemoteBatch, SentLines
-from orchestrator.core import batch_api
-from orchestrator.core.atomic import durable
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.counts import number_of
-from orchestrator.core.errors import AccountError, BackendError, BackendRefused, RefusedError, StorageError, Uncertain
+from orchestrator.core.errors import BackendError, RefusedError, Uncertain
 from orchestrator.core.model import SUPERSEDED_BY, Job, JobId
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.pipeline import lost_answers
@@ -34,6 +26,7 @@ from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import names_there
 from orchestrator.pipeline.lost_answers import LostAnswers
 from orchestrator.pipeline.submit.batch_creation import facts_of, take_lines
+from orchestrator.pipeline.submit.batch_listing import BatchListing, job_of, note_last_create
 from orchestrator.pipeline.submit.same_requests import Match, matches
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -96,7 +89,7 @@ class UnknownBatches:
             lists = [unknown, listing.forgotten, *left_behind, listing.untold]
             self._look(handle, listing)
             found = [*by_request, *listing.forgotten, *chain(*left_behind)]
-            known = [*(self._read(handle, one) for one in found), *map(self._known, listing.untold)]
+            known = [*(self._read(job, handle, one) for one in found), *map(self._known, listing.untold)]
             read = [(one, lines) for one, lines in known if lines is not None]
             for batch, told in self._taken_over(job, handle, read, dissolve):
                 _remove(lists, batch)
@@ -204,7 +197,7 @@ class UnknownBatches:
         pending = [one for one in self._store.shards.of_job(job.id) if one.state is ShardState.PENDING]
         same = next((one for one in self._waiting(job, handle) if one.id == batch.shard), None)
         if batch.id not in self._looked_up:
-            batch = handle.api.retrieve(batch.id) or batch
+            batch = self._listings[handle.name].confirmed(handle, batch, job, self._now())
             here = lost_answers.ids_here(self._home, batch.shard) if batch.shard else None
             is_lost = here is None and self._is_lost(handle, batch)
             self._looked_up[batch.id] = (batch, is_lost, here or handle.api.input_ids(batch))
@@ -256,10 +249,11 @@ class UnknownBatches:
             one.sends or one.batch_id for one in self._store.shards.of_job(job.id)
         )
 
-    def _read(self, handle: BackendHandle, batch: RemoteBatch) -> tuple[RemoteBatch, SentLines | None]:
+    def _read(self, job: Job, handle: BackendHandle, batch: RemoteBatch) -> tuple[RemoteBatch, SentLines | None]:
         """Return a batch with its lines, None if they cannot be read. They are read once."""
         if batch.id not in self._theirs:
-            self._theirs[batch.id] = (batch := handle.api.retrieve(batch.id) or batch), handle.api.input_lines(batch)
+            batch = self._listings[handle.name].confirmed(handle, batch, job, self._now())
+            self._theirs[batch.id] = batch, handle.api.input_lines(batch)
         return self._theirs[batch.id]
 
     def _taken_over(
@@ -448,150 +442,3 @@ def _may_be_billed(handle: BackendHandle, batch: RemoteBatch) -> bool:
 def _has_answered_nothing(batch: RemoteBatch) -> bool:
     """True if a batch ended, by its backend's own counts, before any row had an answer."""
     return batch.status.is_final and batch.is_counted and not batch.completed and not batch.output_tokens
-
-
-CLOCK_SLACK = 60.0
-"""Seconds by which the clock of the home's disk may differ from ours."""
-EVER = datetime(1970, 1, 1, tzinfo=UTC)
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-
-
-class _LastCreate(msgspec.Struct):
-    """The shard's intent, and when and in which start of the machine the note was written."""
-
-    shard: str
-    intended_at: datetime
-    written_at: float
-    boot: str
-
-
-def note_last_create(home: Home, shard: Shard) -> None:
-    """Note in the home a shard whose batch is about to be created. Raises StorageError.
-
-    A store without that create is older than the note.
-    """
-    note = _LastCreate(shard.id, shard.intended_at or shard.created_at, time.time(), _boot())
-    path = _path(home, shard.backend)
-    try:
-        with durable(path) as file:
-            file.write(msgspec.json.encode(note))
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}", hint="free some space") from error
-
-
-def has_last_create(store: Store, home: Home, backend: str) -> bool:
-    """True if the store surely has the home's last create at a backend.
-
-    A note that was copied, or that an earlier start of the machine wrote, may itself be older than that create: a
-    backup or a snapshot may have been put back.
-    """
-    path = _path(home, backend)
-    try:
-        changed_at, content = path.stat().st_ctime, path.read_bytes()
-        note = msgspec.json.decode(content, type=_LastCreate)
-    except FileNotFoundError:
-        return not home.is_copy and not store.shards.intended_since(backend, EVER)
-    except (OSError, *batch_api.JSON_ERRORS):
-        return False
-    if note.boot != _boot() or abs(changed_at - note.written_at) > CLOCK_SLACK:
-        return False
-    shard = store.shards.find(ShardId(note.shard))
-    return shard is not None and shard.intended_at is not None and shard.intended_at >= note.intended_at
-
-
-def _path(home: Home, backend: str) -> Path:
-    return home.last_creates / f"{backend}.json"
-
-
-def _boot() -> str:
-    with suppress(OSError):
-        return _BOOT.read_text().strip()
-    return ""
-
-
-NO_LIST = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
-FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=10)
-LOOKED_FOR = timedelta(hours=1)
-"""How long a failing list may hold up rows."""
-SHARE_OF_TIME = 10
-"""A failing list holds up rows for at most this fraction (1/N) of the time until the job's deadline."""
-
-
-class BatchListing(Struct):
-    """Result of a backend's list, or since when it fails.
-
-    `unknown` has batches of jobs that the store knows, `forgotten` batches of jobs that the store does not know. Of
-    the `untold` ones nothing says whose they are. They are looked at again at `look_at`, and jobs in `resigned` no
-    longer wait for that.
-    """
-
-    lock: Lock = field(default_factory=Lock)
-    unknown: dict[JobId, list[RemoteBatch]] | None = None
-    forgotten: list[RemoteBatch] = field(default_factory=list)
-    untold: list[RemoteBatch] = field(default_factory=list)
-    look_at: datetime | None = None
-    resigned: set[JobId] = field(default_factory=set)
-    error: BackendError | None = None
-    failing_since: datetime | None = None
-    again_at: datetime | None = None
-    pause: timedelta = FIRST_PAUSE
-
-    def is_over(self, job: Job, now: datetime) -> bool:
-        """True if the list has failed for too long to wait for it."""
-        since = self.failing_since or now
-        longest = LOOKED_FOR
-        if job.deadline_at is not None:
-            longest = min(longest, (job.deadline_at - since) / SHARE_OF_TIME)
-        return now >= since + longest
-
-    def fill(
-        self, store: Store, home: Home, handle: BackendHandle, last_known: datetime | None, now: datetime
-    ) -> None:
-        """List once for all shards that wait; a failed list is repeated after a pause. Raises BackendError."""
-        if self.error is not None and self.again_at is not None and now < self.again_at:
-            raise self.error
-        identity = home.identity()
-        unfinished = [one.created_at for one in store.jobs.unfinished(identity)]
-        found, untold = self._listed(store, home, handle, min([last_known or now, *unfinished]), now)
-        unknown: dict[JobId, list[RemoteBatch]] = {}
-        for batch in sorted(found, key=lambda one: (one.created_at is None, one.created_at or now)):
-            of = store.jobs.find(job_of(batch))
-            if _is_known(store, handle, batch):
-                continue
-            if of is not None and of.home == identity:
-                unknown.setdefault(of.id, []).append(batch)
-            elif of is None and batch.home == identity:
-                self.forgotten.append(batch)
-        self.untold = [one for one in untold if not _is_known(store, handle, one)]
-        self.unknown = unknown
-
-    def _listed(
-        self, store: Store, home: Home, handle: BackendHandle, since: datetime, now: datetime
-    ) -> tuple[list[RemoteBatch], list[RemoteBatch]]:
-        """Return the batches that carry a shard's id, and the batches without a known owner."""
-        try:
-            if handle.profile.tells_shards:
-                return handle.api.tagged(since) or [], []
-            return [], [] if has_last_create(store, home, handle.name) else handle.api.untold(since)
-        except BackendError as error:
-            if isinstance(error, BackendRefused) and error.status in NO_LIST and not isinstance(error, AccountError):
-                return [], []  # it has no list: nothing can be found there
-            self.failing_since = self.failing_since or now
-            after = error.retry_after if isinstance(error, BackendRefused) else None
-            wait = max(self.pause, timedelta(seconds=min(after or 0, 3600)))
-            self.error, self.again_at = error, now + wait
-            self.pause = min(self.pause * 2, LONGEST_PAUSE)
-            raise
-
-
-def job_of(batch: RemoteBatch) -> JobId:
-    """Return the job in the shard's id that a batch carries, or an empty one."""
-    return JobId((batch.shard or "").rpartition(".")[0])
-
-
-def _is_known(store: Store, handle: BackendHandle, batch: RemoteBatch) -> bool:
-    """True if a shard has the batch, or searches for it: an unanswered create finds its own."""
-    if store.shards.asked_at(handle.name, batch.id) is not None:
-        return True
-    shard = store.shards.find(ShardId(batch.shard or ""))
-    return shard is not None and (shard.state is ShardState.SUBMITTING or shard.batch_id is not None)
