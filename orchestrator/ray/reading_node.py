@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from orchestrator.core.bounded import messages
 from orchestrator.core.bounded.process import Tripped, WorkerLimits
 from orchestrator.core.bounded.single import Single
 
-_kept: dict[WorkerLimits, Single] = {}
-"""Worker processes, kept for the next task."""
+_worker = cache(Single)
+"""Returns the worker process for these limits, which is kept for the next task."""
 
 
 def answer(request: bytes, limits: WorkerLimits) -> tuple[str, str, list[bytes]]:
@@ -16,8 +18,7 @@ def answer(request: bytes, limits: WorkerLimits) -> tuple[str, str, list[bytes]]
     Raises StorageError if no process can be started.
     """
     function, arguments = messages.loads(request)
-    worker = _kept.setdefault(limits, Single(limits))
     try:
-        return "", "", [messages.dumps(value) for value in worker.call(function, *arguments)]
+        return "", "", [messages.dumps(value) for value in _worker(limits).call(function, *arguments)]
     except Tripped as tripped:
         return tripped.trip.value, tripped.detail, []
