@@ -85,7 +85,7 @@ class S3FilesAPI(HttpAPI):
         self._answer(self._bucket.delete(quote(file_id), headers=self._owner))
 
     @contextmanager
-    def object_lines(self, key: str, convert: Callable[[bytes], bytes] = bytes) -> Iterator[Iterator[bytes]]:
+    def object_lines(self, key: str, convert: Callable[[bytes], bytes]) -> Iterator[Iterator[bytes]]:
         """Open an object's lines, each in another shape."""
         with self._streamed(self._bucket, quote(key), headers=self._owner) as chunks:
             yield (convert(line) + b"\n" for line in lines(chunks))
