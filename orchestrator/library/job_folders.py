@@ -18,7 +18,7 @@ from msgspec import Struct
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import InputError, StorageError
 from orchestrator.library.frames import Record
-from orchestrator.library.row_keys import RowKeys, as_json
+from orchestrator.library.row_keys import RowKeys, json_bytes
 from orchestrator.pipeline.build.builder import locked
 from orchestrator.settings.home import Home
 
@@ -52,7 +52,7 @@ def write_frame(
                 found.append(key)
                 if text is not None and not isinstance(value := record[text], str | None):
                     record = {**record, text: _as_text(value)}
-                yield as_json({KEY: key, **record})
+                yield json_bytes({KEY: key, **record})
 
     return JobFolder(_written(home, name, spec, {ROWS: lines()}, is_named=is_named), found)
 
@@ -71,7 +71,7 @@ def _row(name: str, record: Mapping[str, Any]) -> Iterator[None]:
 
 def _is_json(value: Any) -> bool:
     try:
-        as_json(value)
+        json_bytes(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
         return False
     return True
@@ -79,7 +79,7 @@ def _is_json(value: Any) -> bool:
 
 def _as_text(value: Any) -> Any:
     """Return a number or date as text; a missing value as None."""
-    plain = json.loads(as_json(value))
+    plain = json.loads(json_bytes(value))
     return plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
 
@@ -100,7 +100,7 @@ def write_requests(home: Home, name: str, requests: Iterable[Mapping[str, Any]],
             with _row(f"request {number}", body):
                 key = keys.key(body)
                 found.append(key)
-                yield as_json({"custom_id": key, "method": "POST", "url": url, "body": body})
+                yield json_bytes({"custom_id": key, "method": "POST", "url": url, "body": body})
 
     return JobFolder(_written(home, name, None, {f"{name}.jsonl": lines()}, is_named=True), found)
 

@@ -13,7 +13,7 @@ from orchestrator.core.errors import InputError
 from orchestrator.documents.tables import MOST_ID
 from orchestrator.library.frames import json_value
 
-as_json = msgspec.json.Encoder(enc_hook=json_value).encode
+json_bytes = msgspec.json.Encoder(enc_hook=json_value).encode
 
 
 class RowKeys:
@@ -30,12 +30,12 @@ class RowKeys:
             if key in self._seen:
                 raise InputError(f"two rows have the id {key!r}", field="id", hint="ids must differ")
         else:
-            key = hashlib.blake2b(as_json(record), digest_size=10).hexdigest()
+            key = hashlib.blake2b(json_bytes(record), digest_size=10).hexdigest()
         number = self._seen[key] = self._seen.get(key, 0) + 1
         return key if number == 1 else f"{key}-{number}"
 
     def _id(self, record: Mapping[str, Any]) -> str:
-        values = [json.loads(as_json(record[name])) for name in self._id_columns]
+        values = [json.loads(json_bytes(record[name])) for name in self._id_columns]
         if None in values or "" in values:
             raise InputError("a row has no id", field="id", hint="give every row one, or leave out id=")
         key = " ".join(str(value) for value in values)

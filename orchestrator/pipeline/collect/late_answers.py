@@ -66,10 +66,10 @@ def is_waited_for(shard: Shard, profile: Profile, now: datetime) -> bool:
     return shard.owed > 0 and now < until(shard, profile)
 
 
-def until(shard: Shard, profile: Profile) -> datetime:
-    """Return when the wait for late answers of a shard that is over ends."""
+def until(shard: Shard, profile: Profile | None) -> datetime:
+    """Return when the wait for late answers of a shard that is over ends; `profile` is None without its backend."""
     kept = (shard.collected_at or shard.created_at) + ANSWERS_KEPT
-    if profile.cancels:
+    if profile is None or profile.cancels:
         return kept
     # It goes on, and has its answers when it ends by itself.
     window = timedelta(seconds=shard.window_seconds)

@@ -26,7 +26,6 @@ from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import late_answers
 from orchestrator.pipeline.collect.settling import remove_input
 from orchestrator.pipeline.provider_calls import Inline, ProviderCalls
-from orchestrator.policy.evidence import ANSWERS_KEPT
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
@@ -152,8 +151,7 @@ class RemoteCleanup:
         self._step(current)
 
     def _failed(self, job: Job, shard: Shard, handle: BackendHandle | None, error: OrchError) -> None:
-        kept = (shard.collected_at or shard.created_at) + ANSWERS_KEPT
-        over = kept if handle is None else late_answers.until(shard, handle.profile)
+        over = late_answers.until(shard, None if handle is None else handle.profile)
         if self._now() < over + RETRIED_FOR or not isinstance(error, BackendError | UsageError):
             self._put_off(shard, late_answers.next_look(self._times(shard)))
             return
