@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 from msgspec import Struct
 
 from orchestrator.backends import HOME_KEY, SHARD_KEY, BatchOrder, DoctorCheck, lenient
+from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.files import translated
-from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.core.errors import OrchError
 
 Json = dict[str, Any]
@@ -74,7 +74,7 @@ def input_object(place: BucketPrefix, name: str, source: BinaryIO, lines: Iterab
         yield InputObject(file, size, place.input_key(name, digest.hexdigest()), digest.hexdigest())
 
 
-class WithBucket(OpenAIBatches):
+class WithBucket(ApiBatches):
     """Batches that read and write the files of a bucket; `role` names who does that there."""
 
     def __init__(self, *given: Any, bucket: str, role: str, **more: Any) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.backends import Backend
-from orchestrator.backends.openai.profiles import PROFILES
 from orchestrator.backends.package import BackendAccess, package_of
-from orchestrator.backends.profiles import BatchLimits, Profile, with_limits
+from orchestrator.backends.profiles import OWN_SERVER, BatchLimits, Profile, with_limits
 from orchestrator.core.errors import UsageError
 from orchestrator.settings.backends import Backend as AnyBackend
 from orchestrator.settings.backends import HostedBackend, OwnServer
@@ -36,7 +35,7 @@ def open_backend(
 def profile_for(settings: AnyBackend) -> Profile:
     """Return the profile of a backend's provider, with changes from orch.toml."""
     if isinstance(settings, OwnServer):
-        return PROFILES["orch"]
+        return OWN_SERVER
     return package_of(settings).profile(settings)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2
 
 from orchestrator.backends.calls import certificates
-from orchestrator.backends.openai.http_api import HttpAPI
+from orchestrator.backends.http_api import HttpAPI
 
 SILENT_SECONDS = 600.0
 """The server is on this machine: it may be busy for long, and is not cut off."""

@@ -83,6 +83,18 @@ class Profile(Struct, frozen=True):
     is_orch: bool = False
 
 
+# Any window, and a batch is listed from its creation on.
+OWN_SERVER = Profile(
+    "orch",
+    windows=(),
+    discount=None,
+    poll_seconds=1.0,
+    appear_seconds=1.0,
+    asks_directly=False,
+    is_orch=True,
+)
+
+
 def with_limits(
     profile: Profile,
     *,

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.backends.open import key_of, limits_of
-from orchestrator.backends.openai.profiles import PROFILES
+from orchestrator.backends.profiles import OWN_SERVER
 from orchestrator.core.clock import now
 from orchestrator.core.engines import start_seconds
 from orchestrator.core.errors import BackendError, BackendRemoved
@@ -282,7 +282,7 @@ def server_settings(name: str, backend: OwnBackend, *, dispatch: bool) -> Settin
     # A missing key is not the job's fault: the job stays for the next start with the key.
     variable = None if isinstance(backend, FleetBackend) else backend.api_key_env
     api_key = None if variable is None else key_of(name, variable, os.environ)
-    limits = limits_of(backend, PROFILES["orch"])
+    limits = limits_of(backend, OWN_SERVER)
     common = Settings(
         body_memory=backend.body_memory or BODY_MEMORY,
         upstreams=(),

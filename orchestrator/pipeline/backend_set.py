@@ -108,12 +108,10 @@ def open_handle(name: str, settings: BackendSettings, config: Config, socket: Pa
     """Open a backend; our own server listens on `socket`. Raises UsageError if a provider's key is not set."""
     if isinstance(settings, OwnServer):
         # Imported where used: a command that only plans has no HTTP client.
-        from orchestrator.backends.openai.batches import OpenAIBatches
+        from orchestrator.backends.batches import ApiBatches
         from orchestrator.backends.own_api import over_unix_socket
 
-        api: Backend = OpenAIBatches(
-            name, over_unix_socket(socket), profile_for(settings), {"include_provenance": True}
-        )
+        api: Backend = ApiBatches(name, over_unix_socket(socket), profile_for(settings), {"include_provenance": True})
     else:
         api = open_backend(name, settings, os.environ, config.home)
     return handle_of(name, api, settings, config)

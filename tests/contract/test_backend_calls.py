@@ -14,8 +14,8 @@ import pytest
 
 from orchestrator.backends import BatchOrder, calls
 from orchestrator.backends.anthropic.settings import AnthropicBackend
+from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.open import open_backend
-from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.openai.settings import OpenAIBackend
 from orchestrator.core.errors import BackendError, NotSent, Uncertain
 from tests.emulator.client import Emulator
@@ -104,16 +104,16 @@ def test_a_transfer_goes_on_as_long_as_its_bytes_flow(emulator: Emulator, client
 
 
 @pytest.fixture
-def backend(emulator: Emulator, tmp_path: Path) -> Iterator[OpenAIBatches]:
+def backend(emulator: Emulator, tmp_path: Path) -> Iterator[ApiBatches]:
     emulator.reset()
     settings = OpenAIBackend(kind="openai", base_url=emulator.url_openai, profile="openai", api_key_env="KEY")
     found = open_backend("cloud", settings, {"KEY": KEY})
-    assert isinstance(found, OpenAIBatches)
+    assert isinstance(found, ApiBatches)
     yield found
     found.close()
 
 
-def order(backend: OpenAIBatches, folder: Path) -> BatchOrder:
+def order(backend: ApiBatches, folder: Path) -> BatchOrder:
     path = folder / "in.jsonl"
     path.write_bytes(jsonl([row("a")]))
     return BatchOrder(SHARD, backend.upload(path, f"{SHARD}.jsonl"), CHAT, 86_400, 1)
@@ -122,7 +122,7 @@ def order(backend: OpenAIBatches, folder: Path) -> BatchOrder:
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("to", ["itself", "nowhere"])
 def test_a_create_that_is_redirected_is_not_sent_a_second_time(
-    emulator: Emulator, backend: OpenAIBatches, tmp_path: Path, status: int, to: str
+    emulator: Emulator, backend: ApiBatches, tmp_path: Path, status: int, to: str
 ) -> None:
     wanted = order(backend, tmp_path)
     emulator.script({"do": "redirect", "status": status, "to": to, "match": {"verb": "create"}})
@@ -131,7 +131,7 @@ def test_a_create_that_is_redirected_is_not_sent_a_second_time(
     assert sum(emulator.calls("create").values()) == 1
 
 
-def test_what_only_reads_follows_a_redirect(emulator: Emulator, backend: OpenAIBatches, tmp_path: Path) -> None:
+def test_what_only_reads_follows_a_redirect(emulator: Emulator, backend: ApiBatches, tmp_path: Path) -> None:
     batch = backend.create(order(backend, tmp_path))
     emulator.script({"do": "redirect", "match": {"verb": "retrieve"}})
     found = backend.retrieve(batch.id)

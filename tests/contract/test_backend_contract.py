@@ -14,6 +14,7 @@ import pytest
 
 from orchestrator.backends import Backend
 from orchestrator.backends.anthropic.batches import AnthropicBatches
+from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.bedrock import PACKAGE as BEDROCK
 from orchestrator.backends.fireworks import PACKAGE as FIREWORKS
 from orchestrator.backends.fireworks.settings import FireworksBackend
@@ -22,7 +23,6 @@ from orchestrator.backends.gemini.settings import GeminiBackend
 from orchestrator.backends.mistral import PACKAGE as MISTRAL
 from orchestrator.backends.mistral.settings import MistralBackend
 from orchestrator.backends.openai import PACKAGE as OPENAI
-from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.openai.profiles import PROFILES
 from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.backends.openai.settings import OpenAIBackend
@@ -58,7 +58,7 @@ def _openai(profile: str) -> Opening:
     def opened(emulator: Emulator, key: str) -> Backend:
         url = emulator.url_azure if profile == "azure" else emulator.url_openai
         client = openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=30.0, http_client=for_openai())
-        return OpenAIBatches("it", SdkAPI(client), PROFILES[profile])
+        return ApiBatches("it", SdkAPI(client), PROFILES[profile])
 
     return opened
 
@@ -219,6 +219,6 @@ class TestOwn(BackendContract):
             with ServerThread(tmp_path, settings) as server:
                 folder = tmp_path / "desk"
                 folder.mkdir()
-                backend = OpenAIBatches("it", over_unix_socket(server.socket), PROFILES["orch"])
+                backend = ApiBatches("it", over_unix_socket(server.socket), PROFILES["orch"])
                 yield OwnDesk(backend, folder)
                 backend.close()

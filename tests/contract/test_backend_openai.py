@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from orchestrator.backends import BatchOrder, Intent, RemoteBatch
-from orchestrator.backends.openai.batches import OpenAIBatches
+from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.openai.profiles import PROFILES
 from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.backends.own_api import over_unix_socket
@@ -36,7 +36,7 @@ _numbers = count(1)
 class Provider:
     """A Batch API, the client of it, and its time where that is not ours."""
 
-    backend: OpenAIBatches
+    backend: ApiBatches
     emulator: Emulator | None = None
 
     def now(self) -> datetime:
@@ -57,15 +57,15 @@ def provider(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("provider")
     profile = PROFILES["orch" if request.param == "own" else request.param]
 
-    def client(url: str) -> OpenAIBatches:
-        return OpenAIBatches("it", SdkAPI(openai.OpenAI(base_url=url, api_key="sk-it")), profile)
+    def client(url: str) -> ApiBatches:
+        return ApiBatches("it", SdkAPI(openai.OpenAI(base_url=url, api_key="sk-it")), profile)
 
     if profile.is_orch:
         with upstreams(folder) as make:
             settings = Settings(upstreams=(make(model=[MODEL]).base_url,), retry_delay=0.02)
             if request.param == "own":
                 with ServerThread(folder, settings) as server:
-                    backend = OpenAIBatches("it", over_unix_socket(server.socket), profile)
+                    backend = ApiBatches("it", over_unix_socket(server.socket), profile)
                     yield Provider(backend)
                     backend.close()
             else:

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import BatchOrder, Intent, RemoteBatch, Sighting
+from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.listing import FIND_PAGES
-from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import AccountError, BackendBusy, BackendError, OrchError
 from tests.support.hosted import CHAT, NOW, ORDER, answering, batch, error, outcome
 from tests.support.scripted import Answer, Asked
 
 
-def retrieved(backend: OpenAIBatches) -> RemoteBatch:
+def retrieved(backend: ApiBatches) -> RemoteBatch:
     found = backend.retrieve("batch_1")
     assert found is not None
     return found

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from orchestrator.backends import BatchOrder, Intent
-from orchestrator.backends.openai.batches import OpenAIBatches
+from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.openai.profiles import PROFILES
 from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.core.errors import BackendError, Uncertain
@@ -35,15 +35,15 @@ def emulator(provider: Emulator) -> Emulator:
 
 
 @pytest.fixture
-def backend(emulator: Emulator) -> Iterator[OpenAIBatches]:
+def backend(emulator: Emulator) -> Iterator[ApiBatches]:
     client = openai.OpenAI(base_url=emulator.url_openai, api_key="sk-it", max_retries=0, timeout=2.0)
-    found = OpenAIBatches("it", SdkAPI(client), PROFILES["openai"])
+    found = ApiBatches("it", SdkAPI(client), PROFILES["openai"])
     yield found
     found.close()
 
 
 @pytest.fixture
-def order(backend: OpenAIBatches, tmp_path: Path) -> BatchOrder:
+def order(backend: ApiBatches, tmp_path: Path) -> BatchOrder:
     path = tmp_path / "input.jsonl"
     path.write_bytes(jsonl([row("a"), row("b")]))
     return BatchOrder(SHARD, backend.upload(path, f"{SHARD}.jsonl"), CHAT, DAY, 2)
@@ -55,7 +55,7 @@ def intent(emulator: Emulator) -> Intent:
 
 @pytest.mark.parametrize("fault", ["cut_after", "hang_after", "status"])
 def test_a_batch_that_was_made_without_an_answer_is_found_and_made_once(
-    emulator: Emulator, backend: OpenAIBatches, order: BatchOrder, fault: str
+    emulator: Emulator, backend: ApiBatches, order: BatchOrder, fault: str
 ) -> None:
     since = intent(emulator)
     emulator.script({"do": fault, "match": {"verb": "create"}})
@@ -68,7 +68,7 @@ def test_a_batch_that_was_made_without_an_answer_is_found_and_made_once(
 
 
 def test_a_create_that_was_cut_off_before_it_was_carried_out_is_uncertain_too(
-    emulator: Emulator, backend: OpenAIBatches, order: BatchOrder
+    emulator: Emulator, backend: ApiBatches, order: BatchOrder
 ) -> None:
     emulator.script({"do": "cut_before", "match": {"verb": "create"}})
     with pytest.raises(Uncertain):
@@ -77,7 +77,7 @@ def test_a_create_that_was_cut_off_before_it_was_carried_out_is_uncertain_too(
 
 
 def test_an_orphan_that_shows_late_is_found_within_the_time_that_is_waited(
-    emulator: Emulator, backend: OpenAIBatches, order: BatchOrder
+    emulator: Emulator, backend: ApiBatches, order: BatchOrder
 ) -> None:
     since = intent(emulator)
     emulator.script({"do": "cut_after", "match": {"verb": "create"}}, {"do": "hidden", "seconds": 300.0})
@@ -92,7 +92,7 @@ def test_an_orphan_that_shows_late_is_found_within_the_time_that_is_waited(
 
 
 def test_trap_1_37_completed_is_seen_before_the_id_of_the_output(
-    emulator: Emulator, backend: OpenAIBatches, order: BatchOrder
+    emulator: Emulator, backend: ApiBatches, order: BatchOrder
 ) -> None:
     emulator.script({"do": "late_output_id", "seconds": 600.0}, {"do": "turnaround", "seconds": 60.0})
     batch = backend.create(order)
@@ -106,7 +106,7 @@ def test_trap_1_37_completed_is_seen_before_the_id_of_the_output(
     assert later.output_file_id is not None
 
 
-def test_a_batch_that_vanishes_is_not_known(emulator: Emulator, backend: OpenAIBatches, order: BatchOrder) -> None:
+def test_a_batch_that_vanishes_is_not_known(emulator: Emulator, backend: ApiBatches, order: BatchOrder) -> None:
     emulator.script({"do": "vanishes", "seconds": 100.0})
     batch = backend.create(order)
     emulator.clock.advance(200)
@@ -114,7 +114,7 @@ def test_a_batch_that_vanishes_is_not_known(emulator: Emulator, backend: OpenAIB
 
 
 def test_trap_a6_the_limit_of_enqueued_tokens_ends_a_batch_while_it_is_validated(
-    emulator: Emulator, backend: OpenAIBatches, order: BatchOrder
+    emulator: Emulator, backend: ApiBatches, order: BatchOrder
 ) -> None:
     emulator.script({"do": "token_limit_exceeded", "limit": 900_000})
     batch = backend.create(order)
@@ -129,7 +129,7 @@ def test_trap_a6_the_limit_of_enqueued_tokens_ends_a_batch_while_it_is_validated
 
 @pytest.mark.parametrize("fault", ["cut_body", "status"])
 def test_a_download_that_breaks_off_is_whole_the_next_time(
-    emulator: Emulator, backend: OpenAIBatches, order: BatchOrder, tmp_path: Path, fault: str
+    emulator: Emulator, backend: ApiBatches, order: BatchOrder, tmp_path: Path, fault: str
 ) -> None:
     batch = backend.create(order)
     emulator.clock.advance(timedelta(hours=23).total_seconds())

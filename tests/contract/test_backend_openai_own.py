@@ -13,8 +13,8 @@ import httpx2
 import openai
 import pytest
 
-from orchestrator.backends.openai.batches import OpenAIBatches
-from orchestrator.backends.openai.http_api import HttpAPI
+from orchestrator.backends.batches import ApiBatches
+from orchestrator.backends.http_api import HttpAPI
 from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.backends.own_api import NO_KEY
 from orchestrator.core.errors import OrchError
@@ -63,7 +63,7 @@ def own(url: str) -> HttpAPI:
     return HttpAPI(httpx2.Client(base_url=url, timeout=30.0), NO_KEY)
 
 
-def calls(folder: Path) -> Iterator[tuple[str, Callable[[OpenAIBatches], Any]]]:
+def calls(folder: Path) -> Iterator[tuple[str, Callable[[ApiBatches], Any]]]:
     """Each verb, with what it gives."""
     path, kept = folder / "in.jsonl", folder / "kept"
     path.write_bytes(b"abc")
@@ -107,7 +107,7 @@ def seen(asked: Asked) -> tuple[Any, ...]:
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 def test_both_clients_ask_the_same_and_say_the_same(answer: Answer, tmp_path: Path) -> None:
     def outcomes(provider: Scripted, api: Callable[[str], Any]) -> list[Any]:
-        backend = OpenAIBatches("local", api(provider.base_url), extra={"include_provenance": True})
+        backend = ApiBatches("local", api(provider.base_url), extra={"include_provenance": True})
         try:
             return [(name, told(lambda call=call: call(backend))) for name, call in calls(tmp_path)]  # type: ignore[misc]
         finally:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.openai.batches import OpenAIBatches
+from orchestrator.backends.batches import ApiBatches
 from orchestrator.core.model import Job
 from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl
@@ -438,7 +438,7 @@ class Points:
     @contextmanager
     def open(self) -> Iterator[None]:
         """While this is open, the store and the call to the provider pass the points."""
-        database, ask = self._desk.store._database, OpenAIBatches.ask
+        database, ask = self._desk.store._database, ApiBatches.ask
         plain_write = database.write
 
         @contextmanager
@@ -449,7 +449,7 @@ class Points:
                 self.pass_by("before a commit")
             self.pass_by("after a commit")
 
-        def asks(api: OpenAIBatches, endpoint: str, line: bytes) -> Any:
+        def asks(api: ApiBatches, endpoint: str, line: bytes) -> Any:
             self.pass_by("before ask")
             found = ask(api, endpoint, line)
             self.pass_by("after ask")
@@ -457,7 +457,7 @@ class Points:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(database, "write", write)
-            patch.setattr(OpenAIBatches, "ask", asks)
+            patch.setattr(ApiBatches, "ask", asks)
             yield
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from orchestrator.backends.openai.batches import OpenAIBatches
+from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.own_api import over_unix_socket
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import StorageError
@@ -336,7 +336,7 @@ def test_what_cannot_be_stored_is_refused_whole(tmp_path: Path, upstream: Upstre
         content = jsonl([row(f"r{number}") for number in range(100)])
         large = tmp_path / "large.jsonl"
         large.write_bytes(content)
-        backend = OpenAIBatches("local", over_unix_socket(server.socket))
+        backend = ApiBatches("local", over_unix_socket(server.socket))
         error = sdk.refused(
             (lambda api: api.files.create(file=("in.jsonl", content), purpose="batch"))
             if what == "file"

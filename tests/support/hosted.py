@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from orchestrator.backends import BatchOrder
-from orchestrator.backends.openai.batches import OpenAIBatches
+from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.openai.profiles import PROFILES
 from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.core.errors import OrchError
@@ -34,18 +34,18 @@ def batch(number: int = 1, **facts: Any) -> dict[str, Any]:
     return {"id": f"batch_{number}", "object": "batch", "status": "in_progress", "created_at": created, **facts}
 
 
-def client(base_url: str, profile: str = "openai", key: str = KEY, **options: Any) -> OpenAIBatches:
+def client(base_url: str, profile: str = "openai", key: str = KEY, **options: Any) -> ApiBatches:
     if "http_client" not in options:
         options["http_client"] = for_openai()
     options = {"max_retries": 0, "timeout": 30.0, **options}
     api = SdkAPI(openai.OpenAI(api_key=key, base_url=base_url, **options))
-    return OpenAIBatches("cloud", api, PROFILES[profile])
+    return ApiBatches("cloud", api, PROFILES[profile])
 
 
 @contextmanager
 def answering(
     answer: Answer | Callable[[Asked], Answer], profile: str = "openai", **options: Any
-) -> Iterator[tuple[OpenAIBatches, Scripted]]:
+) -> Iterator[tuple[ApiBatches, Scripted]]:
     """A client and the provider that gives its every call this answer."""
     with scripted(answer if callable(answer) else lambda _: answer) as provider:
         backend = client(provider.base_url, profile, **options)

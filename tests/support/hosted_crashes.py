@@ -22,6 +22,7 @@ import pytest
 
 from orchestrator.backends.anthropic.batches import AnthropicBatches
 from orchestrator.backends.anthropic.settings import AnthropicBackend as AnthropicSettings
+from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.bedrock.settings import BedrockBackend
 from orchestrator.backends.body_lines import sent_line
 from orchestrator.backends.fireworks.settings import FireworksBackend
@@ -31,14 +32,13 @@ from orchestrator.backends.gemini.settings import GeminiBackend
 from orchestrator.backends.mistral.api import MistralAPI
 from orchestrator.backends.mistral.settings import MistralBackend
 from orchestrator.backends.open import limits_of, profile_for
-from orchestrator.backends.openai.batches import OpenAIBatches
 from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.backends.openai.settings import OpenAIBackend
-from orchestrator.backends.openai.translated import TranslatedBatches
 from orchestrator.backends.openrouter.settings import OpenRouterBackend
 from orchestrator.backends.package import BackendAccess, package_of
 from orchestrator.backends.scaleway.settings import ScalewayBackend
 from orchestrator.backends.together.settings import TogetherBackend
+from orchestrator.backends.translated import TranslatedBatches
 from orchestrator.backends.vertex.settings import VertexBackend
 from orchestrator.backends.xai.api import XaiAPI
 from orchestrator.backends.xai.settings import XaiBackend
@@ -202,15 +202,15 @@ class Providers:
         if isinstance(settings, AnthropicSettings):
             return AnthropicBatches(name, self.claude, settings.max_tokens)
         if isinstance(settings, MistralBackend):
-            return OpenAIBatches(name, self.mistral, profile_for(settings), sent=sent_line)
+            return ApiBatches(name, self.mistral, profile_for(settings), sent=sent_line)
         if isinstance(settings, XaiBackend):
-            return OpenAIBatches(name, self.xai, profile_for(settings))
+            return ApiBatches(name, self.xai, profile_for(settings))
         if isinstance(settings, GeminiBackend):
             return TranslatedBatches(name, self.gemini, profile_for(settings), for_google)
         if isinstance(settings, _OpenedAnew):
             return self.opened_anew(name, settings)
         assert isinstance(settings, OpenAIBackend)
-        return OpenAIBatches(name, SdkAPI(getattr(self, name)), profile_for(settings))
+        return ApiBatches(name, SdkAPI(getattr(self, name)), profile_for(settings))
 
     def opened_anew(self, name: str, settings: _OpenedAnew) -> Any:
         """Opened for each home: what it remembers of credentials outlives no kill."""

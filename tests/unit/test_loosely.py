@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.backends import lenient
 from orchestrator.backends.anthropic import read as anthropic_read
-from orchestrator.backends.openai.read import remote_batch, remote_file
+from orchestrator.backends.remote import remote_batch, remote_file
 from orchestrator.core.batch_api import BatchStatus
 
 ANYTHING = st.recursive(

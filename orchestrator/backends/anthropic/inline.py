@@ -11,8 +11,8 @@ import msgspec
 from orchestrator.backends.anthropic.messages import translate
 from orchestrator.backends.anthropic.results import refused_line
 from orchestrator.backends.cache_marks import marks_for, write_marks
+from orchestrator.backends.chat_rows import CHAT, ChatLine, decode_line
 from orchestrator.backends.inline_rows import ANYWHERE, INLINE, opened, path_of, row_id, shard_tag, tag_within
-from orchestrator.backends.openai.chat_rows import CHAT, ChatLine, decode_line
 from orchestrator.core import batch_api, request_lines
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import InputError, JobFilesError

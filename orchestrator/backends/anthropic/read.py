@@ -11,8 +11,8 @@ import msgspec
 
 from orchestrator.backends import BATCH_GONE, Intent, LineProblem, RemoteBatch, inline_rows, lenient
 from orchestrator.backends.anthropic.results import result_line
+from orchestrator.backends.call_errors import asked_pause, unanswered
 from orchestrator.backends.listing import FURTHEST_OFF
-from orchestrator.backends.openai.read import asked_pause, unanswered
 from orchestrator.core import batch_api
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import (

@@ -13,15 +13,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.backends import BatchOrder, lenient
+from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.bedrock import answers
 from orchestrator.backends.bedrock.jobs import batch_of, creation, list_of, manifest_of
 from orchestrator.backends.bedrock.requests import named_record, record_lines, translate
 from orchestrator.backends.bedrock.signing import CredentialChain
 from orchestrator.backends.buckets import BucketPrefix
-from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, answer_of
-from orchestrator.backends.openai.http_api import converted
-from orchestrator.backends.openai.translated import nothing_sent
+from orchestrator.backends.http_api import converted
 from orchestrator.backends.s3_files import BAD_CREDENTIALS, S3FilesAPI, asked, error_of, status_of
+from orchestrator.backends.translated import nothing_sent
 from orchestrator.settings.backends import window_seconds
 
 _HOUR = 3600

@@ -8,8 +8,8 @@ from orchestrator.backends.bedrock.api import BedrockAPI
 from orchestrator.backends.bedrock.requests import sent_line, translate
 from orchestrator.backends.bedrock.settings import BedrockBackend
 from orchestrator.backends.buckets import WithBucket
-from orchestrator.backends.openai.translated import TranslatedBatches
 from orchestrator.backends.profiles import Profile
+from orchestrator.backends.translated import TranslatedBatches
 from orchestrator.core.errors import AccountError
 
 

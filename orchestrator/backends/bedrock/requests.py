@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.backends import lenient, line_digest
-from orchestrator.backends.openai.chat_rows import DATA_URL, decode_line, parts_of, sent_rows
+from orchestrator.backends.chat_rows import DATA_URL, decode_line, parts_of, sent_rows
 from orchestrator.core import batch_api
 from orchestrator.core.errors import InputError
 

@@ -6,8 +6,8 @@ import boto3
 import httpx2
 from botocore.exceptions import BotoCoreError
 
+from orchestrator.backends.api import ApiRefusal
 from orchestrator.backends.aws_signature import AwsKeys
-from orchestrator.backends.openai.api import ApiRefusal
 from orchestrator.backends.s3_files import BAD_CREDENTIALS
 
 

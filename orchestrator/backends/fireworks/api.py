@@ -11,7 +11,9 @@ from typing import Any, BinaryIO
 import httpx2
 
 from orchestrator.backends import BatchOrder, Intent, Sighting, lenient
+from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.batch_names import display_name
+from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.files import translated
 from orchestrator.backends.fireworks.jobs import (
     OUTPUT,
@@ -24,9 +26,7 @@ from orchestrator.backends.fireworks.jobs import (
     sent_lines,
     short_name,
 )
-from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, answer_of
-from orchestrator.backends.openai.batches import OpenAIBatches
-from orchestrator.backends.openai.http_api import HttpAPI, converted, path_of
+from orchestrator.backends.http_api import HttpAPI, converted, path_of
 from orchestrator.backends.result_lines import lines
 from orchestrator.core.error_body import openai_error
 
@@ -182,7 +182,7 @@ class FireworksAPI(HttpAPI):
         return status, openai_error(body)
 
 
-class FireworksBatches(OpenAIBatches):
+class FireworksBatches(ApiBatches):
     """The verbs on these calls. A job has the id of its dataset, so it is asked for and never searched."""
 
     def find(self, intent: Intent) -> Sighting:

@@ -36,7 +36,7 @@ class GeminiPackage(BackendPackage[GeminiBackend]):
         from orchestrator.backends import calls
         from orchestrator.backends.gemini.api import GeminiAPI
         from orchestrator.backends.gemini.requests import translate
-        from orchestrator.backends.openai.translated import TranslatedBatches
+        from orchestrator.backends.translated import TranslatedBatches
 
         silent = settings.request_timeout
         # The key is a custom header, which goes along to any redirect.

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.backends.openai.chat_rows import DATA_URL, parts_of
+from orchestrator.backends.chat_rows import DATA_URL, parts_of
 from orchestrator.core.errors import InputError
 from orchestrator.policy.dialect.families import plain_name
 

@@ -31,14 +31,14 @@ class MistralPackage(BackendPackage[MistralBackend]):
 
     def open(self, settings: MistralBackend, access: BackendAccess) -> Backend:
         from orchestrator.backends import calls
+        from orchestrator.backends.batches import ApiBatches
         from orchestrator.backends.body_lines import sent_line
         from orchestrator.backends.mistral.api import MistralAPI
-        from orchestrator.backends.openai.batches import OpenAIBatches
 
         silent = settings.request_timeout
         client = calls.bearer_client(settings.base_url, access.key, silent)
         api = MistralAPI(client, access.key, silent)
-        return OpenAIBatches(access.name, api, PROFILE, sent=sent_line)
+        return ApiBatches(access.name, api, PROFILE, sent=sent_line)
 
 
 PACKAGE = MistralPackage()

@@ -35,7 +35,7 @@ class OpenAIPackage(BackendPackage[OpenAIBackend]):
         import openai
 
         from orchestrator.backends import calls
-        from orchestrator.backends.openai.batches import OpenAIBatches, reader_for
+        from orchestrator.backends.batches import ApiBatches
         from orchestrator.backends.openai.sdk import SdkAPI
 
         profile = self.profile(settings)
@@ -52,7 +52,7 @@ class OpenAIPackage(BackendPackage[OpenAIBackend]):
         # By default the client reads these from the environment, and would send OpenAI's to any address.
         client.organization, client.project = settings.organization, settings.project
         extra = dict(profile.create_fields) | ({"include_provenance": True} if profile.is_orch else {})
-        return OpenAIBatches(access.name, SdkAPI(client, silent), profile, extra, reader_for(profile))
+        return ApiBatches(access.name, SdkAPI(client, silent), profile, extra)
 
     def recipient(self, settings: OpenAIBackend) -> str:
         from orchestrator.policy.dialect import provider_at

@@ -9,7 +9,7 @@ from __future__ import annotations
 from decimal import Decimal
 from urllib.parse import urlsplit
 
-from orchestrator.backends.profiles import CHAT_ONLY, DAY, GB, MB, BatchLimits, Profile
+from orchestrator.backends.profiles import CHAT_ONLY, DAY, GB, MB, OWN_SERVER, BatchLimits, Profile
 
 # If a provider writes MB and the unit was never measured, the smaller unit is assumed.
 PROFILES = {
@@ -77,16 +77,7 @@ PROFILES = {
             "siliconflow", limits=BatchLimits(max_rows=5_000, max_bytes=1 * GB), overruns=True, endpoints=CHAT_ONLY
         ),
         Profile("novita", windows=("48h",), provider="novita", discount=None, endpoints=CHAT_ONLY),
-        # Our own server: any window, and a batch is listed from its creation on.
-        Profile(
-            "orch",
-            windows=(),
-            discount=None,
-            poll_seconds=1.0,
-            appear_seconds=1.0,
-            asks_directly=False,
-            is_orch=True,
-        ),
+        OWN_SERVER,
         Profile("other", discount=None),
     )
 }

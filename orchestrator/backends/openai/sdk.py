@@ -11,7 +11,7 @@ import openai
 from openai import HttpxBinaryResponseContent
 
 from orchestrator.backends import BatchOrder, calls
-from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, create_fields
+from orchestrator.backends.api import ApiAnswer, ApiRefusal, create_fields
 
 _JSON: Any = {"headers": {"Content-Type": "application/json"}}
 

@@ -13,9 +13,9 @@ from http import HTTPStatus
 from typing import Any, BinaryIO
 
 from orchestrator.backends import lenient
-from orchestrator.backends.openai.api import ApiAnswer, answer_of
-from orchestrator.backends.openai.http_api import HttpAPI, converted, path_of
-from orchestrator.backends.openai.read import status_of
+from orchestrator.backends.api import ApiAnswer, answer_of
+from orchestrator.backends.http_api import HttpAPI, converted, path_of
+from orchestrator.backends.remote import status_of
 from orchestrator.core.error_body import openai_error
 
 RESULTS = "results:"

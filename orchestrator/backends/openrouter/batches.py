@@ -25,13 +25,13 @@ from orchestrator.backends import (
     inline_rows,
     lenient,
 )
+from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.files import translated
 from orchestrator.backends.listing import FURTHEST_OFF
-from orchestrator.backends.openai.batches import OpenAIBatches
-from orchestrator.backends.openai.read import remote_batch
-from orchestrator.backends.openai.translated import sized
 from orchestrator.backends.openrouter.api import OpenRouterAPI
 from orchestrator.backends.profiles import Profile
+from orchestrator.backends.remote import remote_batch
+from orchestrator.backends.translated import sized
 from orchestrator.core import batch_api, request_lines
 from orchestrator.core.errors import BackendError, BackendRefused, InputError, Uncertain
 
@@ -46,7 +46,7 @@ class _Line(msgspec.Struct):
 _decode_line = msgspec.json.Decoder(_Line).decode
 
 
-class OpenRouterBatches(OpenAIBatches):
+class OpenRouterBatches(ApiBatches):
     """The verbs on OpenRouter's calls. `root` is the folder of input files that may be moved."""
 
     _api: OpenRouterAPI

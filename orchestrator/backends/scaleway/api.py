@@ -14,9 +14,9 @@ from urllib.parse import quote, unquote, urlsplit
 import httpx2
 
 from orchestrator.backends import SHARD_KEY, BatchOrder, lenient
+from orchestrator.backends.api import ApiAnswer, create_fields
 from orchestrator.backends.buckets import BucketPrefix
-from orchestrator.backends.openai.api import ApiAnswer, create_fields
-from orchestrator.backends.openai.http_api import converted
+from orchestrator.backends.http_api import converted
 from orchestrator.backends.s3_files import S3FilesAPI
 from orchestrator.core.error_body import openai_error
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from orchestrator.backends import SHARD_KEY, BatchOrder, lenient
+from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of
+from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.files import translated
-from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, answer_of
-from orchestrator.backends.openai.batches import OpenAIBatches
-from orchestrator.backends.openai.http_api import HttpAPI, converted, path_of
+from orchestrator.backends.http_api import HttpAPI, converted, path_of
 from orchestrator.backends.together.lines import sent_lines, with_own_ids
 from orchestrator.core.error_body import openai_error
 
@@ -67,7 +67,7 @@ class TogetherAPI(HttpAPI):
         return status, {**openai_error(body), "file_id": lenient.mapping(body).get("file_id")}
 
 
-class TogetherBatches(OpenAIBatches):
+class TogetherBatches(ApiBatches):
     """The verbs on these calls, with ids of any length."""
 
     def _read_lines(self, chunks: Iterable[bytes], input_path: Path) -> Iterator[bytes]:

@@ -13,12 +13,12 @@ import httpx2
 from msgspec.structs import replace
 
 from orchestrator.backends import BatchOrder, lenient
+from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.buckets import BucketPrefix, input_object
 from orchestrator.backends.files import split_lines
 from orchestrator.backends.gemini import answers
-from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, answer_of
-from orchestrator.backends.openai.http_api import HttpAPI, converted
-from orchestrator.backends.openai.translated import nothing_sent
+from orchestrator.backends.http_api import HttpAPI, converted
+from orchestrator.backends.translated import nothing_sent
 from orchestrator.backends.vertex.jobs import batch_of, creation, model_path, object_of, results_in
 from orchestrator.backends.vertex.requests import translate
 from orchestrator.backends.vertex.results import request_lines

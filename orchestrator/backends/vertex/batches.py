@@ -7,11 +7,11 @@ from pathlib import Path
 
 from orchestrator.backends import RemoteBatch
 from orchestrator.backends.buckets import WithBucket
+from orchestrator.backends.chat_rows import sent_rows
 from orchestrator.backends.echoes import Echoes
-from orchestrator.backends.openai.chat_rows import sent_rows
-from orchestrator.backends.openai.translated import TranslatedBatches
 from orchestrator.backends.profiles import Profile
 from orchestrator.backends.result_lines import lines
+from orchestrator.backends.translated import TranslatedBatches
 from orchestrator.backends.vertex.api import VertexAPI
 from orchestrator.backends.vertex.requests import SPOKEN, translate
 from orchestrator.backends.vertex.results import matched, sent_line

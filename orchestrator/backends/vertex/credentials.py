@@ -12,7 +12,7 @@ from google.auth.exceptions import GoogleAuthError, TransportError
 from google.oauth2 import service_account
 from msgspec import Struct
 
-from orchestrator.backends.openai.api import ApiRefusal
+from orchestrator.backends.api import ApiRefusal
 
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 _BAD_CREDENTIALS = 401

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from orchestrator.backends import lenient, line_digest
+from orchestrator.backends.chat_rows import decode_line, sent_rows
 from orchestrator.backends.echoes import Echoes, request_digest
 from orchestrator.backends.gemini.answers import result_row
-from orchestrator.backends.openai.chat_rows import decode_line, sent_rows
 from orchestrator.backends.vertex.requests import translate
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.errors import InputError

@@ -10,8 +10,8 @@ from urllib.parse import quote
 import httpx2
 
 from orchestrator.backends import BatchOrder, calls, lenient
-from orchestrator.backends.openai.api import ApiAnswer, ApiRefusal, answer_of, create_fields
-from orchestrator.backends.openai.read import remote_batch
+from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of, create_fields
+from orchestrator.backends.remote import remote_batch
 
 _JSON = {"Content-Type": "application/json"}
 

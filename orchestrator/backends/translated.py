@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from orchestrator.backends import BatchOrder, Download, Intent, RemoteBatch, Sighting
+from orchestrator.backends.api import ApiAnswer, BatchAPI, answer_of
+from orchestrator.backends.batches import ApiBatches
+from orchestrator.backends.chat_rows import Translate, translated_rows
 from orchestrator.backends.files import keep
-from orchestrator.backends.openai.api import ApiAnswer, BatchAPI, answer_of
-from orchestrator.backends.openai.batches import OpenAIBatches
-from orchestrator.backends.openai.chat_rows import Translate, translated_rows
 from orchestrator.backends.openai_shape import unsent_row
 from orchestrator.backends.profiles import Profile
 from orchestrator.core.batch_api import BatchStatus
@@ -46,7 +46,7 @@ def nothing_sent(name: str) -> ApiAnswer:
     return answer_of(told)
 
 
-class TranslatedBatches(OpenAIBatches):
+class TranslatedBatches(ApiBatches):
     """The verbs of a Batch API on the calls of a provider with other bodies.
 
     A row that cannot be translated is not sent: its line stands behind the results. If no row can be translated, no

@@ -1,4 +1,4 @@
-"""The calls of OpenAI's Batch API, for two clients: the SDK for a provider, a small one for our own server.
+"""The calls below the verbs of a Batch API. Each provider answers them in OpenAI's shape.
 
 Answers are bytes, parsed elsewhere. A call raises `ApiRefusal` for an error answer, an `httpx2.HTTPError` without an
 answer, and ValueError, TypeError or AttributeError for an unreadable answer.

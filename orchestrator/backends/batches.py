@@ -1,4 +1,4 @@
-"""A Batch API that speaks OpenAI's protocol, such as our own server."""
+"""The verbs of a Batch API on its calls, which all providers answer in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -31,14 +31,13 @@ from orchestrator.backends import (
     lenient,
     sent_line,
 )
+from orchestrator.backends.api import ApiRefusal, BatchAPI
 from orchestrator.backends.body_lines import addressed_lines
+from orchestrator.backends.call_errors import UNREADABLE, meaning
 from orchestrator.backends.files import keep, split_lines, store, translated
 from orchestrator.backends.listing import FURTHEST_OFF, PAGE, ListedBatches
-from orchestrator.backends.openai import read
-from orchestrator.backends.openai.api import ApiRefusal, BatchAPI
-from orchestrator.backends.openai.profiles import PROFILES
-from orchestrator.backends.openai.read import UNREADABLE, meaning
-from orchestrator.backends.profiles import V1, Profile, window_for
+from orchestrator.backends.profiles import OWN_SERVER, V1, Profile, window_for
+from orchestrator.backends.remote import clock_check, remote_batch, remote_file, shard_of
 from orchestrator.backends.result_lines import result_lines
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.clock import now
@@ -53,21 +52,23 @@ MOST_LOOKED_UP = 100
 LONGEST_NAME = 100
 
 
-class OpenAIBatches(ListedBatches):
+class ApiBatches(ListedBatches):
     """The verbs of a Batch API on its calls. `extra` goes into each create, beside the standard fields.
 
-    `sent` reads an input line as the API keeps it, and our own line, to the same digest.
+    `sent` reads an input line as the API keeps it, and our own line, to the same digest; by default, the API keeps it
+    as it is, but for its address.
     """
 
     def __init__(
         self,
         name: str,
         api: BatchAPI,
-        profile: Profile = PROFILES["orch"],
+        profile: Profile = OWN_SERVER,
         extra: Mapping[str, Any] | None = None,
-        sent: Callable[[bytes], tuple[str, bytes]] = sent_line,
+        sent: Callable[[bytes], tuple[str, bytes]] | None = None,
     ) -> None:
-        self.sent_line = sent
+        # Lines with other addresses come back with those.
+        self.sent_line = sent or (sent_line if profile.path == V1 else body_lines.sent_line)
         self.appear_seconds = profile.appear_seconds
         self._name = name
         self._api = api
@@ -102,11 +103,11 @@ class OpenAIBatches(ListedBatches):
         # Elsewhere a search costs more than the second copy that a kill may leave, and that copy expires.
         if self._profile.is_orch:
             with self._translated("list files"):
-                for file in lenient.readable(lenient.entries(self._api.files(PAGE).json()), read.remote_file):
+                for file in lenient.readable(lenient.entries(self._api.files(PAGE).json()), remote_file):
                     if (file.name, file.size) == (name, size):
                         return file.id
         with self._translated("upload", calls.transfer()), self._spelled(path) as content:
-            made = read.remote_file(self._api.upload(name, content, self._profile.expires_after).json())
+            made = remote_file(self._api.upload(name, content, self._profile.expires_after).json())
         if made.name not in ("", name) and made.size not in (None, size):
             # A batch of foreign rows would cost money for nothing.
             message = f"{self._name}: the upload of {name} was answered with another file, {made.name}"
@@ -128,7 +129,7 @@ class OpenAIBatches(ListedBatches):
         with self._translated("create a batch", creating=True):
             window = window_for(self._profile, order.window_seconds).text
             answer = self._api.create(order, window, self._profile.expires_after, self._extra)
-            made = read.remote_batch(answer.json())
+            made = remote_batch(answer.json())
         is_ours = made.input_file_id in (None, order.input_file_id) and made.shard in (None, order.shard)
         if not is_ours:
             raise Uncertain(f"{self._name}: the create was answered with another batch, {made.id}")
@@ -168,7 +169,7 @@ class OpenAIBatches(ListedBatches):
             lambda batch: self._is_of(batch, intent, looks), intent.since, unread
         )
         if not found:
-            if any(read.shard_of(entry) == intent.shard for entry in unread):
+            if any(shard_of(entry) == intent.shard for entry in unread):
                 undecided = "the list shows a batch of this shard that cannot be read, such as one without an id"
             return Sighting(undecided=undecided, is_blank=is_blank)
         # A live or completed batch is better than a failed or cancelled one.
@@ -244,13 +245,11 @@ class OpenAIBatches(ListedBatches):
         return Sighting(found[0]) if found else Sighting(undecided=undecided)
 
     def files(self) -> Iterator[RemoteFile]:
-        for page in self._pages("list files", lambda after: self._api.files(PAGE, after).page(), read.remote_file):
+        for page in self._pages("list files", lambda after: self._api.files(PAGE, after).page(), remote_file):
             yield from page
 
     def _batch_pages(self, unread: list[object] | None = None) -> Iterator[list[RemoteBatch]]:
-        return self._pages(
-            "list batches", lambda after: self._api.batches(PAGE, after).page(), read.remote_batch, unread
-        )
+        return self._pages("list batches", lambda after: self._api.batches(PAGE, after).page(), remote_batch, unread)
 
     def retrieve(self, batch_id: str) -> RemoteBatch | None:
         with self._translated(f"retrieve {batch_id}"):
@@ -261,7 +260,7 @@ class OpenAIBatches(ListedBatches):
                 if refusal.status not in GONE or not refusal.said:
                     raise
                 return None
-            return read.remote_batch(answer.json(), batch_id)
+            return remote_batch(answer.json(), batch_id)
 
     def cancel(self, batch_id: str) -> None:
         with self._translated(f"cancel {batch_id}"):
@@ -293,7 +292,7 @@ class OpenAIBatches(ListedBatches):
 
     def size_of(self, file_id: str) -> int | None:
         with self._translated(f"look {file_id} up"):
-            return read.remote_file(self._api.file(file_id).json()).size
+            return remote_file(self._api.file(file_id).json()).size
 
     def partial(self, batch_id: str, kind: str, path: Path) -> bool:
         if not self._profile.is_orch:
@@ -331,7 +330,7 @@ class OpenAIBatches(ListedBatches):
         except OrchError as error:
             yield DoctorCheck("batches", False, str(error))
             return
-        skew = read.clock_check(date_of(answer.headers.get("date")), now())
+        skew = clock_check(date_of(answer.headers.get("date")), now())
         if skew is not None:
             yield skew
         yield from self._check_models(models)
@@ -362,8 +361,3 @@ class OpenAIBatches(ListedBatches):
             message = f"{self._name}: cannot {what}"
             # Not `from error`: the client's own texts may contain the key, and a log shows causes.
             raise meaning(error, message, creating=creating, secret=self._api.api_key) from None
-
-
-def reader_for(profile: Profile) -> Callable[[bytes], tuple[str, bytes]]:
-    """Return the reader of input lines at a provider, which may have them with other addresses."""
-    return sent_line if profile.path == V1 else body_lines.sent_line
