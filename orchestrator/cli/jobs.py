@@ -57,7 +57,7 @@ def run(
 ) -> int:  # fmt: skip
     """Submit a job or batch file, run it to completion, show the results.
 
-    The same command resumes an unfinished job where it stopped.
+    The same command resumes an unfinished job where it stopped. Other unfinished jobs of the home go on as well.
     """
     place = None if output is None else place_of(output, file)
     outputs.check_format(format_of(output or "") or "jsonl", f"-o {output}")

@@ -19,11 +19,16 @@ from orchestrator.library.driving import Driver
 from orchestrator.reports import status
 from orchestrator.settings.backends import OwnServer
 
+CONTINUE = "run the same command again to continue (`orch up` or another `orch run` goes on with it, too)"
 
-def finish(context: Context, job: Job, view: LiveProgress) -> status.JobDetail:
-    """Run the job to its end as the daemon, or follow the running daemon. Return the job's final state."""
+
+def finish(context: Context, job: Job, view: LiveProgress, *, alone: bool = False) -> status.JobDetail:
+    """Run the job to its end as the daemon, or follow the running daemon. Return the job's final state.
+
+    If `alone`, this process sends nothing of the home's other unfinished jobs.
+    """
     with _driver(context, job, view) as driver:
-        driver.finish(job)
+        driver.finish(job, alone=alone)
     return context.detail(job.id)
 
 
@@ -50,7 +55,7 @@ def _driver(context: Context, job: Job, view: LiveProgress) -> Iterator[Driver]:
 
 def _stop_message(context: Context, job: Job, followed: Holder | None) -> str:
     """Say what continues after Ctrl-C, how to follow it, and how to end it."""
-    goes_on = f"{followed} goes on with {job.id}" if followed else "run the same command again to continue"
+    goes_on = f"{followed} goes on with {job.id}" if followed else CONTINUE
     sent = (ShardState.SUBMITTING, ShardState.SUBMITTED)
     backends = {} if (settings := context.readable) is None else settings.backends
     own = {name for name, backend in backends.items() if isinstance(backend, OwnServer)}

@@ -67,7 +67,7 @@ def try_job(
     """Ask a few documents now, and show prompts, answers, checks, tokens and cost.
 
     The rows go to the cheapest backend that answers at once; without one, orch starts its engines. Answers are kept:
-    the whole job does not ask them again.
+    the whole job does not ask them again. Nothing of other jobs is sent.
     DOC is a document's name, the end of it, or a pattern such as '*.pdf'.
     """
     if watch and as_json:
@@ -120,7 +120,7 @@ def _tried(context: Context, file: Path, options: Options, view: LiveProgress, *
     store, home, config = context.store, context.home, context.config
     intake = take_in(store, home, config, file, options, now, view.reading)
     view.say(f"orch: {file}: {intake.reason}")
-    detail = finish(context, intake.job, view)
+    detail = finish(context, intake.job, view, alone=True)
     rows = trial_rows(store, home, detail.line.job)
     return Trial(file, detail, rows, _whole(context, file, view) if estimate else None)
 

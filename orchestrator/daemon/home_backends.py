@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any, assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
+from orchestrator.backends import SHARD_KEY
 from orchestrator.backends.open import key_of, limits_of
 from orchestrator.backends.profiles import OWN_SERVER
+from orchestrator.core.batch_api import Batch
 from orchestrator.core.clock import now
 from orchestrator.core.engines import start_seconds
 from orchestrator.core.errors import BackendError, BackendRemoved
+from orchestrator.core.model import JobId
 from orchestrator.daemon.health import ServerHealth
 from orchestrator.daemon.replica.home_replica import HomeReplica
 from orchestrator.daemon.replica.paid_calls import behind_replica
@@ -69,6 +72,7 @@ class Opened(Struct):
 class HomeBackends(BackendSet):
     """A home's backends, each opened on first use and kept until `close`. Without `dispatch`, no row is sent.
 
+    With `only`, batches of other jobs rest in our own servers.
     `tell` receives lines about engines for people.
     """
 
@@ -81,8 +85,10 @@ class HomeBackends(BackendSet):
         tell: Callable[[str], None],
         *,
         dispatch: bool,
+        only: JobId | None,
     ) -> None:
         super().__init__(store, Home(config.home), config, budgets)
+        self._only = only
         self._tell = tell
         self._fleets: list[FleetController] = []
         self.servers_health = ServerHealth(self.home)
@@ -135,7 +141,9 @@ class HomeBackends(BackendSet):
             fleet = self._fleet(name, settings)
             self._stack.callback(self.note_holds)
             self._stack.callback(fleet.close)
-        server = self._stack.enter_context(ServerThread(self.home.server(name), measured_settings, self._may_send))
+        server = self._stack.enter_context(
+            ServerThread(self.home.server(name), measured_settings, self._may_send, self._resumes)
+        )
         handle = self._open_handle(name, settings)
         if fleet is not None:
             fleet.begin(server)
@@ -179,6 +187,10 @@ class HomeBackends(BackendSet):
 
     def _may_send(self) -> bool:
         return self._replica is None or self._replica.is_held
+
+    def _resumes(self, batch: Batch) -> bool:
+        shard = (batch.metadata or {}).get(SHARD_KEY, "")
+        return self._only is None or shard.startswith(f"{self._only}.")
 
     def leaves(self, name: str) -> str | None:
         """Return why rows must leave one of our running servers, or None if they may stay."""

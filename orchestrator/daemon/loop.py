@@ -68,9 +68,10 @@ TIDY_SECONDS = 3.0
 class Daemon:
     """Runs jobs of a home; create it only while holding the home's lock.
 
-    `dispatch=False` serves existing batches and cancels them, but sends no row. `provider_calls` call the providers,
-    by default in its own threads. `builds` builds jobs, which are otherwise built here. With a `replica`, it acts
-    only while it is the active daemon. `problem` says for people why rows do not run now.
+    `dispatch=False` serves existing batches and cancels them, but sends no row. With `only`, other jobs of the
+    home rest. `provider_calls` call the providers, by default in its own threads. `builds` builds jobs, which are
+    otherwise built here. With a `replica`, it acts only while it is the active daemon. `problem` says for people
+    why rows do not run now.
     """
 
     def __init__(
@@ -79,12 +80,14 @@ class Daemon:
         store: Store,
         *,
         dispatch: bool = True,
+        only: Job | None = None,
         provider_calls: ProviderCalls | None = None,
         replica: HomeReplica | None = None,
         builds: Builds | None = None,
     ) -> None:
         self._config = config
         self._store = store
+        self._only = only
         self._home = Home(config.home)
         if replica is None and self._home.has_replica:
             raise UsageError(
@@ -93,7 +96,10 @@ class Daemon:
             )
         self._news: list[str] = []
         self._budgets = SharedBudgets(store, config, now)
-        self._backends = HomeBackends(store, config, self._budgets, replica, self._news.append, dispatch=dispatch)
+        self._backends = HomeBackends(
+            store, config, self._budgets, replica, self._news.append,
+            dispatch=dispatch, only=None if only is None else only.id,
+        )  # fmt: skip
         self._reloader = Reloader(config, check)
         self._look_at = 0.0
         self._faults = Faults()
@@ -130,10 +136,9 @@ class Daemon:
         until: Callable[[], bool],
         tick: Callable[[Daemon], None] = lambda daemon: None,
         *,
-        only: Job | None = None,
         mine: Job | None = None,
     ) -> None:
-        """Advance the home's jobs (or `only` one) until `until()`; `tick` is called after each round.
+        """Advance the home's jobs until `until()`; `tick` is called after each round.
 
         A problem of one job does not stop others: it is recorded, and raised only if the caller waits for that job
         (`mine`). It is BackendError once none of its upstreams has answered for longer than the backend's `patience`.
@@ -144,7 +149,7 @@ class Daemon:
         keep(self._home, self._reloader.in_force)
         while not until():
             began = time.monotonic()
-            moved = self._act(only, mine)
+            moved = self._act(mine)
             tick(self)
             for heard in self.rounds:
                 heard()
@@ -159,17 +164,17 @@ class Daemon:
             with suppress(NotReplicated):
                 self.tidy_up()
 
-    def _act(self, only: Job | None, mine: Job | None) -> bool:
+    def _act(self, mine: Job | None) -> bool:
         """Do what is due, if this daemon may act; True if a job moved."""
         if self._replica is not None and not self.may_act:
             self.problem = self._replica.problem
             return False
         try:
             self._reload()
-            moved = self._round(only, mine)
+            moved = self._round(mine)
             self.pipeline.remote_cleanup.tick()
             self._look(mine)
-            if only is None and mine is None:
+            if self._only is None and mine is None:
                 with self.notices.apart("deliveries"):
                     self.pipeline.finisher.deliver_again()
                 # The caller sees its own job; other jobs are monitored.
@@ -192,8 +197,8 @@ class Daemon:
         ):
             self._provider_calls.wait(SHORTEST_WAIT)
 
-    def _round(self, only: Job | None, mine: Job | None) -> bool:
-        moved = False
+    def _round(self, mine: Job | None) -> bool:
+        moved, only = False, self._only
         for job in self._store.jobs.unfinished(self._home.identity()):
             if only is not None and job.id != only.id:
                 continue
@@ -328,7 +333,7 @@ class Daemon:
             return
         self._health_at = time.monotonic()
         with self.notices.apart("engines"):
-            for name in self._backends.wished():
+            for name in self._backends.wished() if self._only is None else ():
                 self.open(name)
             self._backends.note_holds()
         self.problem = next((problem.text for problem in self._problems.values()), None)

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from orchestrator.core.clock import now
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import BackendError
-from orchestrator.core.model import Job
+from orchestrator.core.model import SUPERSEDED_BY, Job
 from orchestrator.core.shards import AT_BACKEND, HoldCode
 from orchestrator.daemon.lock import Holder, daemon_lock
 from orchestrator.daemon.loop import Daemon
-from orchestrator.daemon.settings_in_force import differences
+from orchestrator.daemon.settings_in_force import differences, other_settings
 from orchestrator.library.build_processes import BuildProcesses
 from orchestrator.library.context import Context
 from orchestrator.pipeline.plan.routes import request_refused
@@ -21,7 +22,7 @@ from orchestrator.reports import status
 
 FOLLOW_SECONDS = 0.5
 MOST_NAMED = 5
-"""Most batches that an error names."""
+"""Most batches, or jobs, that a message names."""
 
 
 class ProgressView(Protocol):
@@ -60,8 +61,11 @@ class Driver:
         self._rate = status.RateWindow()
         self.followed: Holder | None = None
 
-    def finish(self, job: Job) -> None:
-        """Run the job to its end as the daemon, or follow the running daemon."""
+    def finish(self, job: Job, *, alone: bool = False) -> None:
+        """Run the job to its end as the daemon, or follow the running daemon.
+
+        The daemon goes on with the home's other unfinished jobs as well; if `alone`, they rest.
+        """
         context, view = self._context, self._view
 
         def look(daemon: Daemon) -> None:
@@ -75,8 +79,10 @@ class Driver:
         def be_daemon(over: Callable[[], bool]) -> None:
             with (
                 BuildProcesses(context) as builds,
-                Daemon(context.config, context.store, builds=builds) as daemon,
+                Daemon(context.config, context.store, builds=builds, only=job if alone else None) as daemon,
             ):
+                if not alone and (others := _others(context, job)) is not None:
+                    view.say(f"orch: {others}")
                 daemon.listeners += [context.use, builds.use]
                 daemon.run(over, look, mine=job)
             # The last spans are sent as the daemon ends.
@@ -97,11 +103,10 @@ class Driver:
         context, view = self._context, self._view
 
         def be_daemon(over: Callable[[], bool]) -> None:
-            with Daemon(context.config, context.store, dispatch=False) as daemon:
+            with Daemon(context.config, context.store, dispatch=False, only=job) as daemon:
                 daemon.run(
                     lambda: over() or daemon.pipeline.unreachable(job) is not None,
                     lambda running: self._draw(job, running.problem),
-                    only=job,
                 )
                 if not over() and (why := daemon.pipeline.unreachable(job)) is not None:
                     raise _not_ended(context, job, why)
@@ -144,6 +149,28 @@ class Driver:
             told.add(str(holder))
             self.followed = holder
             time.sleep(FOLLOW_SECONDS)  # polls the database: the other process cannot wake this one
+
+
+def _others(context: Context, job: Job) -> str | None:
+    """Name the home's other unfinished jobs, whose rows this process sends as well; None without such jobs."""
+    store = context.store
+    found = [
+        one
+        for one in store.jobs.unfinished(context.home.identity())
+        if one.id != job.id and not one.options.get("dry_run") and one.options.get(SUPERSEDED_BY) != job.id
+    ]
+    others = [one for one in found if other_settings(store, one, context.path, now()) is None]
+    if not others:
+        return None
+    counts = store.jobs.counts([one.id for one in others[:MOST_NAMED]])
+    told = [
+        one.id + (f" ({number_of(counts[one.id].pending, 'row')} left)" if one.built_at is not None else "")
+        for one in others[:MOST_NAMED]
+    ]
+    if len(others) == 1:
+        return f"also goes on with the unfinished job {told[0]}; `orch cancel {others[0].id}` ends it"
+    more = "" if len(others) <= MOST_NAMED else f", and {len(others) - MOST_NAMED:,} more (`orch status`)"
+    return f"also goes on with {len(others):,} unfinished jobs: {', '.join(told)}{more}; `orch cancel JOB` ends one"
 
 
 def _removed(context: Context, job: Job) -> str | None:

@@ -80,6 +80,8 @@ class Batches:
         self._paid = paid
         self._tier = tier
         self.runs: dict[str, ActiveBatch] = {}
+        self._resting: dict[str, str] = {}
+        """Input files of the batches that this start leaves alone, by batch."""
         self._troubles = Troubles()
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended: Counter[BatchStatus] = Counter()
@@ -99,10 +101,22 @@ class Batches:
         """Return the number of rows without a result, of all tenants or one; none before validation."""
         return sum(run.rows_left for run in self.runs.values() if tenant in (None, run.tenant))
 
-    def resume(self) -> None:
-        """Continue every batch that has not ended."""
+    def resume(self, goes_on: Callable[[Batch], bool]) -> None:
+        """Continue the batches that have not ended; those that do not go on stay as they are."""
         for record in self._records.open_batches():
-            self._begin(record)
+            if goes_on(record.batch):
+                self._begin(record)
+            else:
+                self._resting[record.batch.id] = record.batch.input_file_id
+
+    def unfinished(self) -> set[str]:
+        """Return the ids of the batches that have not ended."""
+        return {*self.runs, *self._resting}
+
+    def reads(self, file_id: str) -> bool:
+        """True if a batch that has not ended reads a file."""
+        inputs = (run.batch.input_file_id for run in self.runs.values())
+        return file_id in self._resting.values() or file_id in inputs
 
     def create(self, record: BatchRecord) -> Batch:
         """Record a batch and start it. Raises OSError or StorageError; then no batch exists."""

@@ -12,6 +12,7 @@ from socket import socket
 
 import uvicorn
 
+from orchestrator.core.batch_api import Batch
 from orchestrator.core.errors import BackendError, OrchError
 from orchestrator.core.guarded_server import Server
 from orchestrator.server.app import configuration
@@ -57,12 +58,18 @@ class _Uvicorn(Server):
 class ServerThread(SteeredServer):
     """`with ServerThread(root, settings) as server:` serves on `server.socket` until the block ends."""
 
-    def __init__(self, root: Path, settings: Settings, may_send: Callable[[], bool] = lambda: True) -> None:
-        """`may_send` returns True while rows may be sent."""
+    def __init__(
+        self,
+        root: Path,
+        settings: Settings,
+        may_send: Callable[[], bool] = lambda: True,
+        resumes: Callable[[Batch], bool] = lambda batch: True,
+    ) -> None:
+        """`may_send` returns True while rows may be sent. `resumes` says which unfinished batches go on."""
         self.root = root
         self.socket = socket_path(root)
         return_large_bodies()
-        service = Service(root, fitted(settings, allow_many_files()), may_send=may_send)
+        service = Service(root, fitted(settings, allow_many_files()), may_send=may_send, resumes=resumes)
         super().__init__(service, lambda: self._server.loop)
         self._failure: BaseException | None = None
 

@@ -58,10 +58,13 @@ class Service:
         settings: Settings,
         replica: Replica | None = None,
         may_send: Callable[[], bool] = lambda: True,
+        resumes: Callable[[batch_api.Batch], bool] = lambda batch: True,
     ) -> None:
         """`replica` is where this server, as the active one, replicates its folder. `may_send` returns True while the
-        owner of this server is active, if the owner itself is replicated.
+        owner of this server is active, if the owner itself is replicated. `resumes` says which unfinished batches go
+        on; the others rest until another start.
         """
+        self._resumes = resumes
         self._may_send = may_send
         self.root = root
         self.settings = settings
@@ -143,11 +146,11 @@ class Service:
             self.root,
             self.records,
             self.uploads,
-            unfinished=lambda: self.batches.runs,
+            unfinished=self.batches.unfinished,
             is_in_use=self.is_in_use,
             period=settings.upkeep_seconds,
         )
-        self.batches.resume()
+        self.batches.resume(self._resumes)
         self.upkeep.start()
 
     async def close(self) -> None:
@@ -317,8 +320,8 @@ class Service:
         return self.records.file_sizes() | self.uploads.part_sizes()
 
     def is_in_use(self, file_id: str) -> bool:
-        """True if a running batch reads the file."""
-        return any(run.batch.input_file_id == file_id for run in self.batches.runs.values())
+        """True if an unfinished batch reads the file."""
+        return self.batches.reads(file_id)
 
     def batch_endpoints(self) -> tuple[str, ...]:
         """Return the paths that a new batch may name."""

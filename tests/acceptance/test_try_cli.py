@@ -8,11 +8,13 @@ import pty
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.emulator.client import Emulator
 from tests.support.cli import Orch, write_config
 from tests.support.process import PATIENCE, Upstream, wait_until
 from tests.unit.test_documents_pictures import drawing, saved
@@ -194,3 +196,77 @@ def test_pictures_go_through_our_own_server_as_they_are(
     picture, question = json.loads(asked["body"])["messages"][0]["content"]
     assert picture["image_url"]["url"].startswith("data:image/jpeg;base64,")
     assert question["text"].endswith("What does it say?")
+
+
+def stopped_half_way(orch: Orch, orch_home: Path, upstream: Upstream, folder: Path) -> str:
+    """Interrupt a job of seven letters while one hangs, with others answered; return its id."""
+    (folder / "letters" / "d.txt").write_text("letter d [[fault:hang:1]]")
+    write_config(orch_home, [upstream.base_url], extra=CLOUD, max_concurrency=1)
+    lines = (line for line in JOB.splitlines() if not line.startswith(("deadline", "after", "output")))
+    text = "\n".join(lines).replace("What is it?", "Which kind?")
+    (folder / "night.yaml").write_text(text.replace("name: letters", "name: night"))
+    run = orch.start("run", "night.yaml", "-q")
+    wait_until(lambda: any("[[fault" in body for body in of_the_night(upstream)))
+    os.kill(run.pid, signal.SIGINT)
+    assert run.wait(PATIENCE) == 130
+    assert "another `orch run` goes on with it, too" in " ".join(orch.output(run).split())
+    [line] = json.loads(orch("status", "--json").stdout)
+    return str(line["job"])
+
+
+def counts(orch: Orch, job: str) -> tuple[Any, Any]:
+    detail = json.loads(orch("status", job, "--json").stdout)
+    return detail["state"], detail["requests"]
+
+
+def of_the_night(upstream: Upstream) -> list[str]:
+    return [entry["body"] for entry in upstream.requests() if "Which kind?" in entry["body"]]
+
+
+def test_a_trial_sends_no_row_of_a_job_that_was_interrupted(
+    orch: Orch, orch_home: Path, make_upstream: Any, tmp_path: Path
+) -> None:
+    upstream = make_upstream(log_bodies=True)
+    night = stopped_half_way(orch, orch_home, upstream, tmp_path)
+    before, sent = counts(orch, night), len(upstream.requests())
+    for _ in range(2):
+        tried(orch, "b.txt", "c.txt", "--no-estimate", "--new")
+    assert len(of_the_night(upstream)) == sent < 7, "what was sent before it was interrupted"
+    assert len(upstream.requests()) == sent + 2 + 2
+    assert counts(orch, night) == before
+
+    ran = orch("run", "night.yaml", timeout=90)
+    assert ran.returncode == 0, ran.stderr
+    assert "resuming where it stopped" in ran.stderr
+    assert "also goes on" not in ran.stderr
+    assert sorted(Counter(of_the_night(upstream)).values()) == [1] * 6 + [2], "only the row under way is asked again"
+
+
+def test_a_run_names_the_other_jobs_that_it_goes_on_with(
+    orch: Orch, orch_home: Path, make_upstream: Any, tmp_path: Path
+) -> None:
+    upstream = make_upstream(log_bodies=True)
+    night = stopped_half_way(orch, orch_home, upstream, tmp_path)
+    lines = (line for line in JOB.splitlines() if not line.startswith(("deadline", "after")))
+    (tmp_path / "job.yaml").write_text("\n".join(lines))
+    ran = orch("run", "job.yaml", "--only", "b.txt", timeout=90)
+    assert ran.returncode == 0, ran.stderr
+    told = " ".join(ran.stderr.split())
+    assert f"also goes on with the unfinished job {night} (7 rows left); `orch cancel {night}` ends it" in told
+
+
+def test_a_trial_creates_no_batch_of_a_job_that_is_queued(
+    orch: Orch, orch_home: Path, upstream: Upstream, tmp_path: Path
+) -> None:
+    with Emulator(tmp_path / "provider") as provider:
+        cloud = CLOUD.replace("http://127.0.0.1:9/v1", provider.url_openai)
+        write_config(orch_home, [upstream.base_url], extra=cloud)
+        lines = (line for line in JOB.splitlines() if not line.startswith(("deadline", "after")))
+        (tmp_path / "night.yaml").write_text("\n".join(lines).replace("name: letters", "name: night"))
+        key = {"CLOUD_KEY": "k"}
+        queued = orch("submit", "night.yaml", "--backend", "cloud", env=key)
+        assert queued.returncode == 0, queued.stderr
+        ran = orch("try", "job.yaml", "-n", "2", "--no-estimate", env=key)
+        assert ran.returncode == 0, ran.stderr
+        assert provider.state()["batches"] == []
+        assert provider.state()["files"] == []
