@@ -60,6 +60,13 @@ def ask_models(name: str, url: str, key_env: str | None, seconds: float) -> Resp
     return httpx2.get(f"{url}/models", headers=headers, timeout=seconds, verify=context)
 
 
+def key_cure(name: str, variable: str | None) -> str:
+    """Return what to do about a key that a backend refuses; `variable` is its `api_key_env`."""
+    if variable is None:
+        return f'give the variable that holds its key: api_key_env = "NAME", under [backends.{name}] in orch.toml'
+    return f"export its right key in {variable}"
+
+
 def key_of(name: str, variable: str, environ: Mapping[str, str]) -> str:
     """Return the key in an environment variable, without a line end. Raises UsageError."""
     key = environ.get(variable, "").strip()

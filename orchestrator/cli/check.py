@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import click
 
-from orchestrator.backends.open import ask_models, limits_of, open_backend, profile_for
+from orchestrator.backends.open import ask_models, key_cure, limits_of, open_backend, profile_for
 from orchestrator.backends.profiles import BatchLimits
 from orchestrator.cli.console_progress import progress
 from orchestrator.cli.options import scope_options
@@ -424,8 +424,7 @@ def _examine_upstream(name: str, url: str, key_env: str | None) -> tuple[Found, 
         answer = ask_models(name, url, key_env, 5.0)
         if (problem := models_problem(answer.status_code, answer.content)) is not None:
             refused = answer.status_code in (401, 403)
-            cure = f"; correct what {key_env} holds" if key_env else "; name the variable of its key: `api_key_env`"
-            return (what, False, problem + cure if refused else problem, 4), []
+            return (what, False, f"{problem}; {key_cure(name, key_env)}" if refused else problem, 4), []
         if answer.status_code >= 300:
             return (what, True, f"answers; it has no list of models (/models: status {answer.status_code})", 0), []
         names = [str(model.get("id")) for model in answer.json()["data"]]

@@ -8,10 +8,12 @@ from typing import Any
 
 import httpx2
 
+from orchestrator.backends.open import key_cure
 from orchestrator.backends.own_api import unix_client
 from orchestrator.core.engines import EngineState
 from orchestrator.core.errors import StorageError
 from orchestrator.server.host import socket_path
+from orchestrator.settings.backends import Backend, FleetBackend
 from orchestrator.settings.home import Home
 
 
@@ -74,8 +76,13 @@ def lost(health: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return last_to_fail(health) if health["running_batches"] else None
 
 
-def remedy(first: Mapping[str, Any]) -> str:
-    """Return advice about an upstream that takes no rows."""
+def remedy(first: Mapping[str, Any], name: str, settings: Backend | None) -> str:
+    """Return advice about an upstream of a backend that takes no rows."""
+    match first.get("refusal"):
+        case "key" if settings is not None and not isinstance(settings, FleetBackend):
+            return key_cure(name, settings.api_key_env)
+        case "account":
+            return "correct its key, or settle its account there; see `orch doctor`"
     if first.get("answers"):
         return "it answers, but takes no rows: correct its address or key, or repair what it names; see `orch doctor`"
     return "is vLLM running? see `orch doctor`"

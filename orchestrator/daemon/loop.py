@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from orchestrator.core.clock import now
+from orchestrator.core.durations import duration
 from orchestrator.core.errors import (
     AccountError,
     BackendError,
@@ -63,6 +64,10 @@ FIRST_WAIT, SHORTEST_WAIT, LONGEST_WAIT = 0.002, 0.05, 1.0
 HEALTH_SECONDS = 1.0
 BUSY_SHARE = 4.0
 TIDY_SECONDS = 3.0
+REFUSED_SECONDS = 5.0
+"""Longest wait of a caller for an upstream that refuses the key or the account: only a person can end that."""
+SILENT_SECONDS = 3.0
+"""Time without an answer after which a caller is told how long orch waits."""
 
 
 class Daemon:
@@ -110,6 +115,8 @@ class Daemon:
         """Called after each round."""
         self._health_at = 0.0
         self._problems: dict[str, Obstacle] = {}
+        self._silent: set[str] = set()
+        """Backends without an answer of which the caller has been told."""
         self.problem: str | None = None
         self._provider_calls = provider_calls or Threads()
         self._replica = replica
@@ -342,26 +349,39 @@ class Daemon:
         found: dict[str, Mapping[str, Any]] = {}
         with self.notices.apart("health"):
             found = self._backends.servers_health.look([name for name, _ in self._backends.servers()])
+        self._silent &= found.keys()
+        refusing = frozenset(name for name, first in found.items() if first.get("refusal"))
         for name, settings in self._backends.servers():
             if name in found:
-                self._upstreams_down(name, settings, found[name], mine)
+                self._upstreams_down(name, settings, found[name], mine, refusing)
 
-    def _upstreams_down(self, name: str, settings: OwnBackend, first: Mapping[str, Any], mine: Job | None) -> None:
-        seconds = float(first["problem_seconds"])
-        what = f"{first['problem']}, for {seconds:.0f} s" + (f" of at most {settings.patience:.0f}" if mine else "")
-        self.problem = f"waiting for {first['url']} ({what}): {remedy(first)}"
-        if seconds > settings.patience and mine is not None and self._is_stuck(mine, name):
+    def _upstreams_down(
+        self, name: str, settings: OwnBackend, first: Mapping[str, Any], mine: Job | None, refusing: frozenset[str]
+    ) -> None:
+        seconds, cure = float(first["problem_seconds"]), remedy(first, name, settings)
+        most = min(settings.patience, REFUSED_SECONDS) if first.get("refusal") else settings.patience
+        what = f"{first['problem']}, for {seconds:.0f} s" + (f" of at most {most:.0f}" if mine else "")
+        self.problem = f"waiting for {first['url']} ({what}): {cure}"
+        if mine is None:
+            return
+        if seconds > most and self._is_stuck(mine, name, refusing):
             raise BackendError(
                 f"backend {name}: no upstream took a row for {seconds:.0f} s: {first['url']}: {first['problem']}",
-                hint=f"{remedy(first)}; then run the same command again: the job resumes where it stopped",
+                hint=f"{cure}; then run the same command again: the job resumes where it stopped",
+            )
+        if seconds > SILENT_SECONDS and first.get("answers") is False and name not in self._silent:
+            self._silent.add(name)
+            self._news.append(
+                f"{first['url']} does not answer ({first['problem']}). A server may still be loading, so orch waits "
+                f"up to {duration(settings.patience)} for it (`patience` in orch.toml). Ctrl-C ends the wait."
             )
 
-    def _is_stuck(self, job: Job, backend: str) -> bool:
-        """True if a job has rows at a backend, and no other backend may take them."""
+    def _is_stuck(self, job: Job, backend: str, refusing: frozenset[str]) -> bool:
+        """True if a job has rows at a backend, and no other backend may take them, except `refusing` ones."""
         shards = self._store.shards.of_job(job.id)
         is_there = any(shard.backend == backend and not shard.state.is_final for shard in shards)
         planning = planning_of(self._store, self._config, job, now())
-        return is_there and not planning.has_other_than(*self._backends.given_up())
+        return is_there and not planning.has_other_than(*self._backends.given_up(), *refusing)
 
     def open(self, name: str) -> BackendHandle:
         """Return a backend, starting its server on first use. Raises BackendError or UsageError."""

@@ -259,7 +259,8 @@ class Context(CommandSettings):
             if (engines := without_engine(health)) is not None:
                 return f"waiting for the engines of {name}: {engines}"
             if (last := last_to_fail(health)) is not None:
-                return f"waiting for {last['url']} ({last['problem']}): {remedy(last)}"
+                settings = None if self.readable is None else self.readable.backends.get(name)
+                return f"waiting for {last['url']} ({last['problem']}): {remedy(last, name, settings)}"
             batches = {shard.batch_id for shard in running if shard.backend == name and shard.batch_id is not None}
             if (refused := describe_refused(health, batches)) is not None:
                 return refused

@@ -56,6 +56,7 @@ def _number(number: int, upstream: Upstream) -> dict[str, Any]:
         "problem": None if upstream.problem is None else "down",
         "problem_seconds": _seconds(upstream),
         "answers": upstream.is_reached,
+        "refusal": upstream.refusal,
         "in_flight": upstream.inflight,
         "limit": upstream.limiter.limit,
         "limit_reason": upstream.limiter.move.value,

@@ -152,6 +152,19 @@ def test_an_upstream_that_is_down_at_the_start(batch: Path, run_orch: Orch, upst
     assert upstream.counts() == Counter(GOOD)
 
 
+def test_a_server_that_still_loads_is_waited_for_and_the_wait_is_said(
+    batch: Path, run_orch: Orch, orch_home: Path, upstream: Upstream
+) -> None:
+    upstream.stop()
+    write_config(orch_home, [upstream.base_url])
+    process = run_orch.start("run", str(batch), "-q")
+    wait_until(lambda: "waits up to 10 min for it" in " ".join(run_orch.output(process).split()))
+    assert f"{upstream.base_url} does not answer (unreachable: " in " ".join(run_orch.output(process).split())
+    upstream.start()
+    assert process.wait(PATIENCE) == 0
+    assert run_orch.output(process).count("does not answer") == 1
+
+
 @pytest.mark.slow
 def test_an_upstream_that_dies_in_the_middle(
     run_orch: Orch, orch_home: Path, tmp_path: Path, make_upstream: MakeUpstream
@@ -180,13 +193,21 @@ def test_a_key_that_is_missing_and_one_that_is_wrong(
     batch: Path, run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream
 ) -> None:
     upstream = make_upstream(api_key="right-secret")
-    write_config(orch_home, [upstream.base_url], retry_delay=0.01, patience=1, api_key_env="MY_KEY")
+    write_config(orch_home, [upstream.base_url], retry_delay=0.01)
+    refused = run_orch("run", str(batch))
+    assert (refused.returncode, refused.stdout) == (4, "")
+    assert 'api_key_env = "NAME", under [backends.local] in orch.toml' in refused.stderr
+    tried = run_orch("try", str(batch))
+    assert tried.returncode == 4
+    assert 'refuses the key (401): give the variable that holds its key: api_key_env = "NAME"' in tried.stderr
+    write_config(orch_home, [upstream.base_url], retry_delay=0.01, api_key_env="MY_KEY")
     refused = run_orch("run", str(batch))
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "the environment variable MY_KEY is not set" in refused.stderr
     refused = run_orch("run", str(batch), env={"MY_KEY": "wrong-secret"})
     assert (refused.returncode, refused.stdout) == (4, "")
     assert "upstream refuses the API key (401)" in refused.stderr
+    assert "export its right key in MY_KEY; then run the same command again" in refused.stderr
     assert "secret" not in refused.stderr
     assert the_job(run_orch)["requests"]["pending"] == 3
     finished = run_orch("run", str(batch), env={"MY_KEY": "right-secret"})

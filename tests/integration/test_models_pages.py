@@ -41,7 +41,7 @@ def test_a_page_that_fails_is_said_with_its_status_and_words(tmp_path: Path, pag
         batch = create(sdk, [row("a")])
         first = wait_until(lambda: next((u for u in health(sdk)["upstreams"] if u["answers"]), None))
         wait_until(lambda: problem in (health(sdk)["upstreams"][0]["problem"] or ""))
-        assert "is vLLM running?" not in remedy(first), "it runs"
+        assert "is vLLM running?" not in remedy(first, "local", None), "it runs"
         (what, is_well, found, code), models = _examine_upstream("local", upstream.base_url, None)
         assert (what, is_well, code, models) == (f"upstream {upstream.base_url}", False, 4, [])
         assert problem in found
@@ -65,4 +65,4 @@ def test_a_server_that_is_not_there_is_to_be_started(tmp_path: Path, upstream: U
         first = wait_until(
             lambda: next((u for u in health(sdk)["upstreams"] if u["problem"].startswith("unreachable")), None)
         )
-    assert (first["answers"], remedy(first)) == (False, "is vLLM running? see `orch doctor`")
+    assert (first["answers"], remedy(first, "local", None)) == (False, "is vLLM running? see `orch doctor`")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import assert_never
 
 from orchestrator.backends.direct import in_list
-from orchestrator.backends.open import ask_models, open_backend
+from orchestrator.backends.open import ask_models, key_cure, open_backend
 from orchestrator.core.errors import OrchError
 from orchestrator.core.model import Job
 from orchestrator.core.sanitize import shortened
@@ -104,7 +104,7 @@ def _of_upstream(name: str, url: str, key_env: str | None, models: list[str], hi
     except httpx2.HTTPError as error:
         return f"nothing answers at {url} ({str(error) or type(error).__name__}); {hint}see `orch doctor`"
     if answer.status_code in (401, 403):
-        return f"{url} refuses the key ({answer.status_code}); see `orch doctor`"
+        return f"{url} refuses the key ({answer.status_code}): {key_cure(name, key_env)}"
     if answer.status_code >= 300:
         return None  # a server need not have that page
     try:

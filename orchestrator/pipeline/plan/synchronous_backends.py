@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from orchestrator.backends.open import ask_models
+from orchestrator.backends.open import ask_models, key_cure
 from orchestrator.core.errors import UsageError
 from orchestrator.settings.backends import FleetBackend, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.settings.config import Config
@@ -63,7 +63,9 @@ def _problem(name: str, url: str, key_env: str | None) -> str | None:
         return error.reason
     except httpx2.HTTPError as error:
         return f"{url} does not answer: {error}"
-    if answer.status_code in (401, 403) or answer.status_code >= 500:
+    if answer.status_code in (401, 403):
+        return f"{url} refuses the key ({answer.status_code}): {key_cure(name, key_env)}"
+    if answer.status_code >= 500:
         return f"{url} answers with status {answer.status_code}"
     return None
 

@@ -26,6 +26,7 @@ from orchestrator.server.dispatch.retry import (
     Action,
     AttemptFault,
     End,
+    Refusal,
     RetryVerdict,
     leaves_doubt,
 )
@@ -384,12 +385,13 @@ class Dispatcher:
             case Action.WAIT:
                 self.refused.forget(work)
                 if not upstream.outage.is_open or fault is None:
-                    upstream.down(verdict.reason)
+                    upstream.down(verdict.reason, Refusal.KEY if reply.status in (401, 403) else None)
                 self._again(work)
             case Action.LEAVE:
                 self.refused.forget(work)
                 work.failed_on = upstream
-                upstream.leave_alone(verdict.reason, sent_at)
+                refusal = Refusal.KEY if reply.status == 401 else Refusal.ACCOUNT
+                upstream.leave_alone(verdict.reason, sent_at, refusal)
                 self._again(work)
             case Action.RETRY:
                 assert fault is not None

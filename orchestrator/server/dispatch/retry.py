@@ -33,6 +33,13 @@ class Action(StrEnum):
     GIVE_UP = "give_up"  # write an error row
 
 
+class Refusal(StrEnum):
+    """Refusals of an upstream that only a person can end."""
+
+    KEY = "key"
+    ACCOUNT = "account"  # its credit, its rights, or a key by the words of a message
+
+
 class RetryVerdict(Struct, frozen=True):
     """An action and its reason; `overload` tells the concurrency limiter to send less."""
 

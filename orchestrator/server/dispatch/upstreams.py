@@ -22,7 +22,7 @@ from orchestrator.server.dispatch.outage import NEVER, AccountRefusal, Outage
 from orchestrator.server.dispatch.pages import UpstreamPages, context_window, models_in, models_problem, said
 from orchestrator.server.dispatch.payload import Payload
 from orchestrator.server.dispatch.rate_limiter import RateLimiter, Ticket
-from orchestrator.server.dispatch.retry import End
+from orchestrator.server.dispatch.retry import End, Refusal
 from orchestrator.server.dispatch.stats import Stats, TimeShare
 from orchestrator.server.logs import plain_url, told
 from orchestrator.server.settings import MOST_IN_FLIGHT
@@ -86,6 +86,7 @@ class Upstream:
         self.interactive = 0
         self.stats = Stats()
         self.problem: str | None = "not reached yet"
+        self._refusal: Refusal | None = None
         self.is_reached = False
         """True if it answered when last asked, whatever its answer."""
         self.since = clock()
@@ -253,9 +254,14 @@ class Upstream:
             return True
         return False
 
-    def down(self, reason: str) -> None:
+    @property
+    def refusal(self) -> Refusal | None:
+        """Its refusal of the key or the account, if that is its problem."""
+        return None if self.problem is None else self._refusal
+
+    def down(self, reason: str, refusal: Refusal | None = None) -> None:
         """Give it no rows until a probe succeeds."""
-        self._may_try = False
+        self._may_try, self._refusal = False, refusal
         if self.problem is None:
             # If only its probe succeeded, and no row since, it was never back.
             if self.clock() - self._back_at > 2 * MAX_PROBE_SECONDS:
@@ -273,7 +279,7 @@ class Upstream:
 
     def fail_all(self, reason: str) -> None:
         """Send only one row after each good probe, until one succeeds, since every row fails."""
-        self._may_try = False
+        self._may_try, self._refusal = False, None
         if self.is_leaving:
             return
         self._failures += 1
@@ -295,14 +301,14 @@ class Upstream:
         self.problem, self.on_trial, self._may_try, self._failures = None, False, False, 0
         log.info("upstream up", extra=told(upstream=self.shown, models=len(self.models)))
 
-    def leave_alone(self, reason: str, sent_at: float) -> None:
+    def leave_alone(self, reason: str, sent_at: float, refusal: Refusal = Refusal.ACCOUNT) -> None:
         """Pause after it refused the account for a row sent at `sent_at`; later one row tries again."""
         self.account.refused(self.clock(), sent_at)
         self.on_trial = True
         if self.outage.is_open:
             self.outage.end()
             self._failure, self.problem = "", reason
-        self.down(reason)
+        self.down(reason, refusal)
 
     def answered(self, now: float, seconds: float) -> bool:
         """Note a row's end, that many seconds after it was sent; True if more rows may be in flight than before."""
@@ -386,7 +392,7 @@ class Upstream:
             status, body = await self._pages.ask("/v1/models")
             self.is_reached = True
             if (problem := models_problem(status, body)) is not None:
-                self.problem = problem
+                self.problem, self._refusal = problem, Refusal.KEY if status in (401, 403) else None
                 return False
             if status < 300:
                 self.model_objects = models_in(body)
@@ -400,6 +406,7 @@ class Upstream:
         except http1.ExchangeError as error:
             self.is_reached = False
             self.problem = f"unreachable: {error}"
+        self._refusal = None
         return False
 
     async def _read_gauges(self) -> Gauges | None:
