@@ -25,6 +25,7 @@ from orchestrator.core.permissions import readable_by_others
 from orchestrator.core.sanitize import one_line
 from orchestrator.core.shards import Shard
 from orchestrator.daemon.settings_in_force import differences
+from orchestrator.documents.ignored import reason_words
 from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.library.context import is_current, say_keys
 from orchestrator.pipeline.backend_handles import Prices
@@ -106,8 +107,8 @@ def validate(file: Path | None, schema: bool, lists: bool, scope: Scope, quiet: 
     show(f"{file}: {number_of(found.requests, 'request')}{source}, nothing wrong with the file{part}")
     if ignored := told_ignored(found.ignored):
         show(f"  {ignored}")
-    for key, why, notes in found.not_read or ():
-        show(f"  {'not all read' if notes else 'not read'}: {one_line(f'{key}: {notes or why}')}")
+    for one in found.not_read or ():
+        show(f"  {'not all read' if one.notes else 'not read'}: {one_line(f'{one.key}: {reason_words(one)}')}")
     for warning in found.warnings:
         show(f"  warning: {warning}")
     for problem in found.problems[:MOST_PROBLEMS]:

@@ -114,12 +114,13 @@ def job_detail(detail: JobDetail, width: int | None, *, events: int | None = EVE
 
 
 def _with_advice(reason: FailureReason) -> str:
-    """Return a reason with what to do, if its code is ours and the message is the provider's."""
+    """Return a reason with a document, and with what to do if its code is ours and the message is the provider's."""
     from orchestrator.policy.advice import advice_for
     from orchestrator.policy.row_errors import RULES
 
     is_ours = any(rule.code == reason.code for rule in RULES)
-    return f"{reason.message} → {advice_for(reason.code)}" if is_ours else reason.message
+    named = reason.document and f"{reason.document}{'' if reason.rows == 1 else ', …'}: "
+    return named + (f"{reason.message} → {advice_for(reason.code)}" if is_ours else reason.message)
 
 
 def _head(detail: JobDetail, width: int | None) -> list[Line]:

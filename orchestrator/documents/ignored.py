@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from orchestrator.documents.kinds import IMAGES, LEGACY
+from orchestrator.documents.kinds import IMAGES, LEGACY, split_name
 
 MOST_KINDS = 30
 """Most endings that are counted separately."""
@@ -126,6 +126,26 @@ _WORDS = {
     "reader_crashed": "crashed their reader",
 }
 """Short descriptions of the codes of unreadable documents; other codes stand for themselves."""
+_REASONS: dict[str, str] = {
+    IgnoredReason.KIND: "a kind of file that is read only if `include` chooses it",
+    IgnoredReason.LOCK: "the lock file of an office program",
+    IgnoredReason.LINK: "a link out of the source's folder, which `follow_links: true` follows",
+    IgnoredReason.SPECIAL: "a pipe, socket or device",
+    IgnoredReason.SECRET: "a key or certificate, which is never sent",
+}
+
+
+def reason_words(found: NotRead) -> str:
+    """Return in words why something was not read, or not all of it."""
+    if found.notes:
+        return found.notes
+    if found.why == IgnoredReason.KIND:
+        ending = split_name(found.key)[1].lower()
+        if ending in LEGACY:
+            return "an older format, which LibreOffice reads (`converter` in orch.toml)"
+        if ending in IMAGES:
+            return "a picture, which `render` sends"
+    return _REASONS.get(found.why) or _WORDS.get(found.why, found.why.replace("_", " "))
 
 
 def _parts(found: Mapping[str, Any]) -> Iterable[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Job
 from orchestrator.documents import Readers, listed
@@ -80,10 +81,15 @@ def nearest(wanted: str, keys: Sequence[str]) -> list[str]:
 
 
 class Selection:
-    """Chooses documents one after the other, in the order of the job file."""
+    """Chooses documents one after the other, in the order of the job file.
 
-    def __init__(self, scope: Scope) -> None:
+    With `needs_text`, the limit counts only documents that can be read.
+    """
+
+    def __init__(self, scope: Scope, *, needs_text: bool = False) -> None:
         self._scope = scope
+        self._needs_text = needs_text and scope.limit is not None and not scope.only
+        self._passed_over: list[str] = []
         self._taken = 0
         self._unmatched = set(scope.only)
         self._seen: list[str] = []
@@ -104,6 +110,13 @@ class Selection:
         self._taken += 1
         return True
 
+    def passes_over(self, key: str, problem: str) -> bool:
+        """True if another document is to take the place of one that cannot be read."""
+        if not self._needs_text or self.is_over:
+            return False
+        self._passed_over.append(f"{key}: {problem}")
+        return True
+
     def _is_named(self, key: str, file: str) -> bool:
         if not self._scope.only:
             return True
@@ -114,7 +127,10 @@ class Selection:
         return bool(found)
 
     def check(self) -> None:
-        """Raise UsageError for a name that matches no document, with the nearest names."""
+        """Raise UsageError for a name that matches no document, with the nearest names, and if none can be read."""
+        if self._passed_over and not self._taken:
+            told = f"none of {number_of(len(self._passed_over), 'document')} can be read: {self._passed_over[0]}"
+            raise UsageError(told, hint="`orch validate --list` names them all")
         if self._unmatched and not self.is_over:
             name = min(self._unmatched)
             near = nearest(name, [*dict.fromkeys(self._seen)])
@@ -140,15 +156,19 @@ def sampled(spec: JobSpec, base: Path, number: int, reading: ReadingSettings) ->
         raise UsageError(
             "--sample is for files, and the job file names only tables", hint="-n takes their first rows"
         )
+    found = [one for one in found if _size_of(one) != 0] or found
     ordered = sorted(range(len(found)), key=lambda place: _kind_and_size(found[place]))
     chosen = sorted(ordered[place - 1] for place in places(len(found), min(number, len(found))))
     return tuple(found[place].key for place in chosen)
 
 
-def _kind_and_size(one: Listed) -> tuple[str, int]:
+def _size_of(one: Listed) -> int | None:
     path = one.order.path if isinstance(one.order, DocumentFile) else ""
     try:
-        size = Path(path).stat().st_size if path else 0
+        return Path(path).stat().st_size if path else None
     except OSError:
-        size = 0
-    return split_name(one.key)[1].lower(), size
+        return None
+
+
+def _kind_and_size(one: Listed) -> tuple[str, int]:
+    return split_name(one.key)[1].lower(), _size_of(one) or 0

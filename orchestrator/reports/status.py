@@ -218,7 +218,7 @@ def _reason_json(reason: FailureReason) -> dict[str, Any]:
     from orchestrator.policy.advice import advice_for
 
     told = {"code": reason.code, "message": reason.message, "rows": reason.rows, "new": reason.new}
-    return {**told, "advice": advice_for(reason.code)}
+    return {**told, "document": reason.document or None, "advice": advice_for(reason.code)}
 
 
 def outlook_json(outlook: Outlook) -> dict[str, Any]:

@@ -32,7 +32,7 @@ RUNS = 30
 class FailureReason(Struct, frozen=True):
     """Rows that did not succeed for one reason: an example message, their number, and how many are new.
 
-    `since` is the start of the oldest known failure.
+    `since` is the start of the oldest known failure. `document` is one of the documents.
     """
 
     code: str
@@ -40,6 +40,7 @@ class FailureReason(Struct, frozen=True):
     rows: int
     new: int
     since: datetime | None
+    document: str = ""
 
 
 class Failure(Struct, frozen=True):
@@ -113,7 +114,13 @@ class Failures:
         """Return why rows of a job did not succeed, most frequent first; rows that never ran count as new."""
         c = requests.c
         told, on = self._acknowledged()
-        columns = (c.error_code, func.min(c.error_message), func.count(), func.min(c.failed_since))
+        columns = (
+            c.error_code,
+            func.min(c.error_message),
+            func.count(),
+            func.min(c.failed_since),
+            func.min(c.document),
+        )
         query = (
             select(_status(told.c.at), *columns)
             .select_from(requests.join(jobs, jobs.c.id == c.job_id).outerjoin(told, on))
@@ -122,11 +129,14 @@ class Failures:
         )
         found: dict[str, FailureReason] = {}
         with self._db.read() as tx:
-            for status, code, message, rows, since in tx.execute(query):
-                old = found.get(code, FailureReason(code, message or "", 0, 0, None))
+            for status, code, message, rows, since, document in tx.execute(query):
+                old = found.get(code, FailureReason(code, message or "", 0, 0, None, document))
                 begun = [at for at in (old.since, since if status != _NEW else None) if at is not None]
                 new = old.new + (rows if status == _NEW else 0)
-                found[code] = replace(old, rows=old.rows + rows, new=new, since=min(begun, default=None))
+                first = min(old.document, document)
+                found[code] = replace(
+                    old, rows=old.rows + rows, new=new, since=min(begun, default=None), document=first
+                )
         return sorted(found.values(), key=lambda one: (-one.rows, one.code))[:limit]
 
     def of_home(self, home: str, series: str | None = None) -> Iterator[Failure]:

@@ -254,6 +254,7 @@ def test_documents_that_cannot_be_read_are_rows_with_a_reason(letters: Path, run
     bad = [row for row in rows_of(out.read_text()) if row["status"] == "failed"]
     assert [row["document"] for row in bad] == ["documents/2.txt"] * 2
     assert {row["error"]["code"] for row in bad} == {"empty"}
+    assert "documents/2.txt, …: It contains no text; add some, or exclude it." in " ".join(done.stdout.split())
 
 
 def test_submit_queues_and_up_runs_it(letters: Path, run_orch: Orch) -> None:

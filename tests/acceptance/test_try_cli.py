@@ -99,6 +99,24 @@ def test_a_sample_has_documents_of_all_kinds_and_lengths(orch: Orch, tmp_path: P
     assert (refused.returncode, "leave out -n" in refused.stderr) == (2, True)
 
 
+def test_documents_that_cannot_be_read_take_no_place_in_a_trial(orch: Orch, tmp_path: Path) -> None:
+    letters = tmp_path / "letters"
+    (letters / "a.txt").write_bytes(b"")
+    (letters / "c.txt").write_text(" \n")
+    ran = orch("try", "job.yaml", "-n", "2", "--no-estimate")
+    assert ran.returncode == 0, ran.stderr
+    assert "read 2; 2 empty" in ran.stderr
+    found = tried(orch, "--sample", "6", "--no-estimate", "--new", code=1)
+    assert sorted(row["document"] for row in found["rows"]) == [f"letters/{name}.txt" for name in "bcdefg"]
+    named = tried(orch, "a.txt", "--no-estimate", code=1)
+    assert [row["error"]["code"] for row in named["rows"]] == ["empty"], "it was asked for by name"
+    for path in letters.iterdir():
+        path.write_bytes(b"")
+    refused = orch("try", "job.yaml", "-n", "2")
+    assert refused.returncode == 2
+    assert "none of 7 documents can be read: letters/a.txt: It contains no text" in " ".join(refused.stderr.split())
+
+
 def test_two_job_files_side_by_side_in_80_columns(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text(JOB.replace("What is it?", "Which kind?").replace("some-", "another-"))
     found = tried(orch, "-n", "1", "--against", "other.yaml", "--no-estimate")

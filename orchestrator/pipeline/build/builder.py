@@ -29,6 +29,7 @@ from orchestrator.pipeline.build.reuse import holding
 from orchestrator.pipeline.build.room import RoomCheck, given_back, written_to
 from orchestrator.pipeline.build.scan import DocumentMemory, Made, Sweep, made_chunks
 from orchestrator.pipeline.build.source_checks import check_names, in_two_sources, located
+from orchestrator.pipeline.plan.synchronous_backends import AT_ONCE
 from orchestrator.pipeline.selection import Scope, Selection
 from orchestrator.policy.cache_keys import line_cache_key
 from orchestrator.policy.request_limits import bounds
@@ -266,7 +267,7 @@ def _from_documents(
     assert spec is not None, "its kind is documents"
     base = Path(job.source).parent
     scope = Scope.of(job)
-    selection = Selection(scope)
+    selection = Selection(scope, needs_text=AT_ONCE in job.options)
     with Readers.of(reading) as readers:
         report.expected = check_names(spec, Path(job.source), readers, scope)
         builder = Builder(spec, reuse.learned_bound(store, job))

@@ -202,6 +202,12 @@ class Sweep:
             # An unreadable table yields one problem under its own key.
             is_row = document.key != found.key
             whole = whole and is_row
+            if (problem := getattr(document, "code", None)) is not None and self._selection.passes_over(
+                document.key, getattr(document, "message", "")
+            ):
+                self._report.ignored.document(document.key, problem)
+                whole, place = False, place + 1
+                continue
             if (is_row or not found.is_table) and not self._selection.takes(document.key, found.key):
                 whole, place = False, place + 1
                 if self._selection.is_over:
@@ -212,9 +218,7 @@ class Sweep:
             known = mark.content if mark is not None and is_same else None
             made = [Made(built, known_content=known) for built in self._builder.build(document)]
             self._report.documents += 1
-            self._report.ignored.document(
-                document.key, getattr(document, "code", None), getattr(document, "notes", "")
-            )
+            self._report.ignored.document(document.key, problem, getattr(document, "notes", ""))
             self._memory.saw(self._seen(found, document, made[0].built.row.content, place))
             yield from made
             place += 1
