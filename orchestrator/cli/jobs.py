@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -20,11 +21,12 @@ from orchestrator.cli.plan import exit_code, notes
 from orchestrator.cli.rows import form_of, may_overwrite, place_of, require_own, table_for, write_rows
 from orchestrator.core.clock import now
 from orchestrator.core.counts import number_of
-from orchestrator.core.errors import OutputError, OutputFault, UsageError
+from orchestrator.core.errors import BackendError, OutputError, OutputFault, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.fail_on import FailOn
 from orchestrator.core.model import REPAY, Job, RequestState
 from orchestrator.core.sanitize import one_line
+from orchestrator.core.shards import Shard
 from orchestrator.daemon import manual_actions
 from orchestrator.daemon.lock import Holder, running_daemon
 from orchestrator.daemon.settings_in_force import differences
@@ -243,9 +245,10 @@ def _show(detail: status.JobDetail, fail_on: FailOn | None, as_json: bool) -> in
 
 @click.command(epilog=JOB_HELP)
 @JOB
+@click.option("--abandon", is_flag=True, help="Give up batches that cannot be ended, as their backend is gone.")
 @quiet_option
 @json_option
-def cancel(job_name: str, quiet: bool, as_json: bool) -> int:
+def cancel(job_name: str, abandon: bool, quiet: bool, as_json: bool) -> int:
     """Cancel a job; finished rows are kept and can be fetched."""
     with opened() as context, progress(quiet=quiet or as_json) as view:
         job = context.job(job_name, tell=not as_json)
@@ -255,9 +258,7 @@ def cancel(job_name: str, quiet: bool, as_json: bool) -> int:
         if job.home != context.home.identity():
             say("orch: the job belongs to another home, whose daemon will end it")
         else:
-            from orchestrator.cli.running import see_it_end
-
-            see_it_end(context, job, view)
+            _see_it_end(context, job, view, abandon=abandon)
         view.stop()
         detail = context.detail(job.id)
         if as_json:
@@ -266,6 +267,32 @@ def cancel(job_name: str, quiet: bool, as_json: bool) -> int:
             line = detail.line
             show(f"{job.id}: {line.state}; {line.done:,} of {number_of(line.counts.total, 'row')} done")
         return 0
+
+
+def _see_it_end(context: Context, job: Job, view: LiveProgress, *, abandon: bool) -> None:
+    from orchestrator.cli.running import see_it_end
+
+    if not abandon:
+        return see_it_end(context, job, view)
+    from orchestrator.pipeline.collect import abandoned
+
+    known = {} if context.readable is None else context.readable.backends
+    store, cost = context.store, abandoned.unbooked(context.store, job)
+
+    def give_up(which: Callable[[Shard], bool]) -> int:
+        return abandoned.abandon(store, context.home, store.jobs.get(job.id), which, now())
+
+    rows = give_up(lambda shard: shard.backend not in known)
+    try:
+        see_it_end(context, job, view)
+    except BackendError:
+        rows += give_up(lambda shard: True)
+        see_it_end(context, job, view)
+    if rows:
+        say(
+            f"orch: {number_of(rows, 'row')} given up; their batches may go on and be billed, {cost}: not booked here"
+        )
+    return None
 
 
 @click.command(epilog=JOB_HELP)

@@ -17,6 +17,7 @@ from orchestrator.daemon.loop import Daemon
 from orchestrator.daemon.settings_in_force import differences, other_settings
 from orchestrator.library.build_processes import BuildProcesses
 from orchestrator.library.context import Context
+from orchestrator.pipeline.collect.abandoned import unbooked
 from orchestrator.pipeline.plan.routes import request_refused
 from orchestrator.reports import status
 
@@ -197,7 +198,8 @@ def _not_ended(context: Context, job: Job, why: str) -> BackendError:
         cure = f"put it back, then run `orch cancel {job.id}` again"
     return BackendError(
         f"the cancellation is not complete: {why}; not ended: {', '.join(told)}{more}",
-        hint=f"{cure}; a provider's batch goes on and is billed, and its rows stay pending until orch can collect it",
+        hint=f"{cure}. A provider's batch goes on and is billed, {unbooked(context.store, job)}; its rows stay "
+        f"pending until orch can collect it. `orch cancel {job.id} --abandon` gives it up",
     )
 
 

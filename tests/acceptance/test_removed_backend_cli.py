@@ -44,6 +44,7 @@ def test_it_ends_what_it_can_and_names_the_batch_that_goes_on(user: User, job: s
         assert "backend openai is no longer in" in told
         assert f"not ended: {batch['id']} of 2 rows at openai" in told
         assert f"put it back, then run `orch cancel {job}` again" in told
+        assert f"by its plan; its rows stay pending until orch can collect it. `orch cancel {job} --abandon`" in told
     wait_until(lambda: user.status(job)["requests"]["cancelled"] == 2, PATIENCE)  # no batch had them
     found = user.status(job)
     assert (found["state"], found["requests"]["pending"]) == ("cancelling", 2)
@@ -57,3 +58,27 @@ def test_it_ends_what_it_can_and_names_the_batch_that_goes_on(user: User, job: s
     found = user.status(job)
     assert (found["state"], found["requests"]["pending"]) == ("cancelled", 0)
     assert len(user.provider.state()["batches"]) == 1
+
+
+@pytest.mark.parametrize("daemon", [False, True], ids=["here", "by the daemon"])
+def test_a_batch_whose_backend_never_returns_can_be_given_up(user: User, job: str, daemon: bool) -> None:
+    user.backends(azure={})
+    if daemon:
+        user.orch.start("up", env=user.env)
+    ran = user("cancel", job, "--abandon")
+    assert ran.returncode == 0, ran.stderr
+    told = " ".join(ran.stderr.split())
+    assert "2 rows given up; their batches may go on and be billed, about $" in told
+    found = user.status(job)
+    assert (found["state"], found["requests"]["cancelled"], found["requests"]["pending"]) == ("cancelled", 4, 0)
+    assert "no longer has" not in user("status").stdout
+
+
+def test_a_backend_that_returns_has_the_batch_ended_and_its_answers_booked(user: User, job: str) -> None:
+    user.backends(azure={})
+    assert user("cancel", job, "--abandon").returncode == 0
+    user.provider.clock.set(speed=600.0)
+    wait_until(lambda: user.provider.state()["batches"][0]["status"] == "completed", PATIENCE)
+    user.backends(openai={}, azure={})
+    user.orch.start("up", env=user.env)
+    wait_until(lambda: any(one["kind"] == "late" for one in user.status(job)["events"]), PATIENCE)

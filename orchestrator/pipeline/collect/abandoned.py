@@ -1,0 +1,52 @@
+"""Batches of a cancelled job that a person gives up, since their backend is gone or does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+
+from orchestrator.core.counts import number_of
+from orchestrator.core.events import EventKind
+from orchestrator.core.model import Job, Outcome, RequestState
+from orchestrator.core.money import money
+from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
+from orchestrator.pipeline.collect import settling
+from orchestrator.policy import row_errors
+from orchestrator.settings.home import Home
+from orchestrator.store import Store
+from orchestrator.store.records import Settled
+
+
+def abandon(store: Store, home: Home, job: Job, is_given_up: Callable[[Shard], bool], now: datetime) -> int:
+    """End a cancelled job's batches without their backend; return the number of their rows.
+
+    Nothing is booked. If the backend comes back in time, the batches are ended there, and late answers are booked.
+    """
+    code, reason = row_errors.cancelled(job)
+    number = 0
+    for shard in store.shards.of_job(job.id):
+        if shard.state not in AT_BACKEND or not is_given_up(shard):
+            continue
+        seqs = [row.seq for row in store.rows.of_shard(shard.id)]
+        ended = [Outcome(seq, RequestState.CANCELLED, error_code=code, error_message=reason) for seq in seqs]
+        store.rows.settle(shard.id, job.id, shard.backend, [Settled(one, None) for one in ended], now)
+        what = f"{shard.batch_id or 'a batch that may exist'} at {shard.backend}"
+        told = f"{what} given up with {number_of(len(seqs), 'row')}; it may go on there and be billed"
+        store.jobs.note(job.id, EventKind.CANCEL, told, now, shard.id)
+        if shard.state is not ShardState.ENDED:
+            store.shards.move(shard, ShardState.ENDED, ended_at=now, held=None)
+        owed = 0 if shard.batch_id is None else len(seqs)
+        settling.close(store, home, store.shards.get(shard.id), now, owed=owed)
+        number += len(seqs)
+    return number
+
+
+def unbooked(store: Store, job: Job) -> str:
+    """Return in words the most that a job's batches may cost that are not booked, by its plan."""
+    plans = (one for one in store.forecasts.since(job.created_at) if (one.job_id, one.kind) == (job.id, "cost"))
+    plan = next(plans, None)
+    if plan is None:
+        return "a sum that its plan does not say"
+    left = max(Decimal(0), Decimal(str(plan.p95)) - store.ledger.spent(job.id))
+    return f"about {money(left)} by its plan"
