@@ -53,8 +53,6 @@ class _Script(NamedTuple):
 
 
 class _Glyph(NamedTuple):
-    is_known: bool
-    """True if it is the character that the text has at this index."""
     size: float
     x: float
     y: float
@@ -77,7 +75,7 @@ class _Glyph(NamedTuple):
 
 def scripted_words(layer: Any, text: str) -> Iterator[ScriptedWord]:
     """Yield the words with raised or lowered digits of a page, in order; `text` is as PDFium gives it."""
-    place = _places(layer, text)
+    place = char_places(layer, text)
     x, y, matrix = ctypes.c_double(), ctypes.c_double(), raw.FS_MATRIX()
 
     @cache
@@ -87,8 +85,7 @@ def scripted_words(layer: Any, text: str) -> Iterator[ScriptedWord]:
         raw.FPDFText_GetMatrix(layer, at, matrix)
         scale = math.hypot(matrix.c, matrix.d) or 1.0
         size = abs(raw.FPDFText_GetFontSize(layer, at)) * scale or _NO_SIZE
-        is_known = raw.FPDFText_GetUnicode(layer, at) == ord(text[index])
-        return _Glyph(is_known, size, x.value, y.value, matrix.c / scale, matrix.d / scale)
+        return _Glyph(size, x.value, y.value, matrix.c / scale, matrix.d / scale)
 
     at = 0
     for scripts in _by_word(text, _scripts(layer, text, place, glyph)):
@@ -130,7 +127,7 @@ def _by_word(text: str, scripts: Iterable[_Script]) -> list[list[_Script]]:
     return words
 
 
-def _places(layer: Any, text: str) -> Callable[[int], int]:
+def char_places(layer: Any, text: str) -> Callable[[int], int]:
     """Return what tells the number of a character in PDFium's list from its index in the text."""
     if raw.FPDFText_CountChars(layer) == len(text):
         return int
@@ -154,7 +151,8 @@ def _scripts(layer: Any, text: str, place: Callable[[int], int], glyph: Callable
             stop = start + len(text[start:at].rstrip(_POINTS))
             before = start - len(_LINE) * (start > first and text[start - 1] == "\n")
             pair = (at - 1, at) if start == first else (before - 1, start)
-            if start < stop <= start + _LONGEST and _are_beside(*map(glyph, pair)):
+            is_near = start < stop <= start + _LONGEST and _are_beside(*map(glyph, pair))
+            if is_near and all(_is_known(layer, text, place, one) for one in pair):
                 done = at
                 yield _Script(before, start, stop, change)
 
@@ -194,5 +192,10 @@ def _drawing(layer: Any, place: int) -> int | None:
 
 
 def _are_beside(last: _Glyph, one: _Glyph) -> bool:
-    """True if a character follows another one closely, and both are what the text says."""
-    return last.is_known and one.is_known and 0 < last.step(one)[0] < _NEXT * max(1, one.size / last.size)
+    """True if a character follows another one closely."""
+    return 0 < last.step(one)[0] < _NEXT * max(1, one.size / last.size)
+
+
+def _is_known(layer: Any, text: str, place: Callable[[int], int], index: int) -> bool:
+    """True if PDFium's list of characters has at this index what the text has."""
+    return bool(raw.FPDFText_GetUnicode(layer, place(index)) == ord(text[index]))

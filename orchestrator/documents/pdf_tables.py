@@ -8,16 +8,17 @@ character is lost or doubled.
 from __future__ import annotations
 
 import ctypes
+import math
 import re
-from array import array
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from pypdfium2 import raw
 
-from orchestrator.documents.pdf_scripts import ScriptedWord
+from orchestrator.documents.pdf_scripts import ScriptedWord, char_places
 
 SEPARATOR = " | "
 MIN_LINES = 3
@@ -31,6 +32,8 @@ MOST_HEADINGS = 4
 _GAP = 0.9
 _FAR = 3.5
 """Multiples of a line's height: white between two cells, and a gap too large between two lines of a table."""
+_EDGE = 0.5
+"""Points beside a box in which one of its words may begin."""
 _SHORT = 18
 _NUMBERS = 0.3
 """A table's usual cell has at most this many characters, or this share of its cells are numbers."""
@@ -40,6 +43,7 @@ _FILLED = 0.4
 """The share of a table's places that have a cell; formulas have fewer."""
 _NUMBER = re.compile(r"[^\w\s]*\d[\d.,'’ \u00a0/%:-]*[^\w\s]*(?:\s?\w{1,4})?")
 _LABEL = re.compile(r"[•●○◦▪■□–—*-]|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.:)]{0,2}")
+_WORD = re.compile("[^\\s\ufffe]+\ufffe?|\ufffe")
 _LEADERS = re.compile(r"(?:[.…_·]\s?){4}")
 
 
@@ -65,51 +69,66 @@ class _Column(NamedTuple):
 Line = list[Box]
 
 
-class _Scripts:
-    """Words with raised and lowered digits, by their places."""
+class _Words:
+    """The words of a page and their places; those that begin in a box are its text."""
 
-    def __init__(self, words: Sequence[ScriptedWord]) -> None:
-        self._places = sorted((x, y, number) for number, word in enumerate(words) for x, y in word.places)
-        self._words = words
+    def __init__(self, layer: Any, plain: str, scripted: Sequence[ScriptedWord]) -> None:
+        place = char_places(layer, plain)
+        left, right, bottom, top = (ctypes.c_double() for _ in range(4))
+        found: list[tuple[float, float, int, str]] = []
+        for start, word in _words(plain, scripted):
+            if raw.FPDFText_GetCharBox(layer, place(start), left, right, bottom, top):
+                found.append(((bottom.value + top.value) / 2, left.value, start, word))
+        self._words = sorted(found)
 
-    def within(self, box: Box) -> list[ScriptedWord]:
-        """Return the words with such digits in a box."""
-        low, high = box.bottom - 1, box.top  # a digit may stand a hair below its box
-        places = self._places[bisect_left(self._places, (box.left,)) : bisect_left(self._places, (box.right,))]
-        return [self._words[number] for number in dict.fromkeys(n for _, y, n in places if low <= y <= high)]
+    def within(self, box: Box) -> str:
+        """Return the words that begin in a box, in the order of the page's text."""
+        first, end = bisect_left(self._words, (box.bottom,)), bisect_right(self._words, (box.top, math.inf))
+        low, high = box.left - _EDGE, box.right + _EDGE
+        found = sorted([(start, text) for _, left, start, text in self._words[first:end] if low <= left <= high])
+        return " ".join([text for _, text in found])
+
+
+def _words(plain: str, scripted: Sequence[ScriptedWord]) -> Iterator[tuple[int, str]]:
+    """Yield where each word of a page begins, and how it is written; PDFium has U+FFFE where a line breaks a word."""
+    at = 0
+    for scripts in [*scripted, None]:
+        end = len(plain) if scripts is None else scripts.start
+        for word in _WORD.finditer(plain, at, end):
+            yield word.start(), word.group().replace("\ufffe", "-")
+        if scripts is not None:
+            yield scripts.start, " ".join(scripts.written.split())
+            at = scripts.start + len(scripts.plain)
 
 
 class _Texts(dict[Box, str]):
-    """The texts in the boxes of a page, each read once: PDFium goes through the whole page for one."""
+    """The texts in the boxes of a page, each read once."""
 
-    def __init__(self, layer: Any, characters: int, scripts: _Scripts) -> None:
-        self._layer = layer
-        self._scripts = scripts
-        self._buffer = array("H", bytes(4 * characters + 4))
-        self._first = ctypes.c_ushort.from_buffer(self._buffer)  # a type for each length of a buffer takes long
+    def __init__(self, layer: Any, plain: str, scripted: Sequence[ScriptedWord]) -> None:
+        self._page = layer, plain, scripted
+
+    @cached_property
+    def _words(self) -> _Words:
+        return _Words(*self._page)
 
     def __missing__(self, box: Box) -> str:
-        size = raw.FPDFText_GetBoundedText(
-            self._layer, box.left - 0.5, box.top, box.right + 0.5, box.bottom, self._first, len(self._buffer)
-        )
-        found = self._buffer[: max(size - 1, 0)].tobytes().decode("utf-16-le", "ignore")  # a NUL ends it
-        for word in self._scripts.within(box):
-            found = found.replace(word.plain.rstrip(), word.written, 1)
-        self[box] = " ".join(found.replace("\ufffe", "-").split())
-        return self[box]
+        self[box] = text = self._words.within(box)
+        return text
 
 
-def with_tables(page: Any, layer: Any, text: str, scripted: Sequence[ScriptedWord] = ()) -> str:
-    """Return the text of a page with its tables as rows; in `text`, scripted words are as they are written."""
+def with_tables(page: Any, layer: Any, plain: str, text: str, scripted: Sequence[ScriptedWord] = ()) -> str:
+    """Return the text of a page with its tables as rows.
+
+    `plain` is as PDFium gives it; in `text`, scripted words are as they are written.
+    """
     lines = text.split("\n")
     objects = raw.FPDFPage_CountObjects(page)
     is_plain = objects < MANY_OBJECTS * len(lines)
     is_short = len(lines) < MIN_LINES and objects < 2 * MIN_LINES  # PDFium joins the lines of some pages
     if is_short or (is_plain and len(text) > FEW_CHARACTERS * len(lines)):
         return text
-    scripts = _Scripts(scripted)
-    texts = _Texts(layer, len(text), scripts)
-    for block in _blocks(_lines(_boxes(layer, scripts))):
+    texts = _Texts(layer, plain, scripted)
+    for block in _blocks(_lines(_boxes(layer, scripted))):
         for headings in range(min(MOST_HEADINGS, len(block) - MIN_LINES) + 1):
             better = _with_table(texts, block[headings:], lines)
             if better is not lines:
@@ -121,9 +140,16 @@ def with_tables(page: Any, layer: Any, text: str, scripted: Sequence[ScriptedWor
 def _with_table(texts: _Texts, block: list[Line], lines: list[str]) -> list[str]:
     """Return a page's lines with rows in place of a block; unchanged if the block is not a table."""
     columns = _columns(_spans(block))
-    if len(columns) < 2 or not _are_aligned(block, columns):
+    if len(columns) < 2 or _are_long(block) or not _are_aligned(block, columns):
         return lines
     cells = [[texts[box] for box in line] for line in block]
+    if not all(map(all, cells)):  # a word goes on from one box to the next: those without a word are no cells
+        block = [[box for box in line if texts[box]] for line in block]
+        block = [line for line in block if line]
+        columns = _columns(_spans(block))
+        if len(columns) < 2 or len(block) < MIN_LINES:
+            return lines
+        cells = [[texts[box] for box in line] for line in block]
     if not _is_table(cells, len(columns)):
         return lines
     rows = [_row(line, of, columns) for line, of in zip(block, cells, strict=True)]
@@ -134,21 +160,33 @@ def _with_table(texts: _Texts, block: list[Line], lines: list[str]) -> list[str]
     return _replaced_apart(lines, cells, rows) if is_full else lines
 
 
-def _boxes(layer: Any, scripts: _Scripts) -> list[Box]:
-    """Return the boxes of texts in the order of the page; raised and lowered digits are in the box before them."""
+def _boxes(layer: Any, scripted: Sequence[ScriptedWord]) -> list[Box]:
+    """Return the boxes of texts in the order of the page; texts that follow each other on a line are in one box."""
     count = raw.FPDFText_CountRects(layer, 0, -1)
-    if count > MOST_BOXES:
+    if not 0 < count <= MOST_BOXES:
         return []
+    places = sorted(place for word in scripted for place in word.places)
     left, top, right, bottom = (ctypes.c_double() for _ in range(4))
     boxes: list[Box] = []
+    read, begin, low, end, high = raw.FPDFText_GetRect, math.inf, 0.0, 0.0, 0.0
     for index in range(count):
-        raw.FPDFText_GetRect(layer, index, left, top, right, bottom)
-        box = Box(left.value, bottom.value, right.value, top.value)
-        if boxes and abs(left.value - boxes[-1].right) < box.height and scripts.within(box):
-            last = boxes.pop()
-            box = Box(last.left, min(last.bottom, box.bottom), box.right, max(last.top, box.top))
-        boxes.append(box)
-    return boxes
+        read(layer, index, left, top, right, bottom)
+        x, y, far, up = left.value, bottom.value, right.value, top.value
+        height = max(up - y, 1.0)
+        follows = begin <= x < end + _GAP * max(min(high - low, up - y), 1.0) and low < (y + up) / 2 < high
+        if follows or (-height < x - end < height and _has_place(places, x, y, far, up)):
+            low, end, high = min(low, y), max(end, far), max(high, up)
+            continue
+        if index:
+            boxes.append(Box(begin, low, end, high))
+        begin, low, end, high = x, y, far, up
+    return [*boxes, Box(begin, low, end, high)]
+
+
+def _has_place(places: list[tuple[float, float]], left: float, bottom: float, right: float, top: float) -> bool:
+    """True if a raised or lowered digit is in a box, or stands a hair below it."""
+    beside = places[bisect_left(places, (left,)) : bisect_left(places, (right,))]
+    return any(bottom - 1 <= y <= top for _, y in beside)
 
 
 def _lines(boxes: list[Box]) -> list[Line]:
@@ -216,10 +254,19 @@ def _columns(spans: Sequence[tuple[float, float]]) -> list[_Column]:
     return [*columns, _Column(begin, end)]
 
 
+def _are_long(block: list[Line]) -> bool:
+    """True if boxes are too wide for short texts and numbers: most letters are less wide than high."""
+    lengths = [(box.right - box.left) / box.height for line in block for box in line]
+    narrow = sum(length < _SHORT for length in lengths)
+    return sum(lengths) > _SHORT * len(lengths) and narrow < _NUMBERS * len(lengths)
+
+
 def _is_table(cells: Sequence[Sequence[str]], columns: int) -> bool:
     every = [cell for line in cells for cell in line]
     if 2 * sum(_LEADERS.search(cell) is not None for cell in every) > len(cells):
         return False  # a table of contents
+    if any(cell.startswith(",") for cell in every):
+        return False  # PDFium broke figures at their commas
     is_list = 2 * sum(_LABEL.fullmatch(line[0]) is not None for line in cells) > len(cells)
     if is_list:  # labels prove nothing: a list has them, too
         every = [cell for line in cells for cell in line if _LABEL.fullmatch(cell) is None or cell is not line[0]]

@@ -127,7 +127,7 @@ class OpenPdf:
                 elif is_garbled(text):
                     told = text = self._by_other_engine(index, text) or text
                 else:
-                    told = with_tables(page, handle, text, words)
+                    told = with_tables(page, handle, plain, text, words)
                 told = clean(with_annotations(self.pages, page, layer, told)).strip()
                 is_drawn = bool(told) or pypdfium2.raw.FPDFPage_CountObjects(page) > 0
                 return PageText(told, is_whole and not is_garbled(text), is_drawn)

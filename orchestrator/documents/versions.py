@@ -24,7 +24,7 @@ READERS: Mapping[str, int] = {
     "mhtml": 4,
     "msg": 7,
     "odf": 7,
-    "pdf": 8,
+    "pdf": 9,
     "pptx": 5,
     "rtf": 4,
     "sheets": 13,

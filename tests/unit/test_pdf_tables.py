@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -57,6 +58,35 @@ def test_a_table_below_a_heading_across_its_columns() -> None:
     heading = [(60.0, 716.0, "Prices of the first quarter, without tax and without freight, in euros of last March")]
     found = text(placed([*heading, *table(ROWS)]))
     assert found.split("\n") == [heading[0][2], *(" | ".join(row) for row in ROWS)]
+
+
+FIGURES = [
+    ["Year", "Net", "Gross"],
+    ["First", "21,269", "21,510"],
+    ["Second", "36,695.05", "75.18"],
+    ["Third", "70", "9"],
+]
+
+
+@pytest.mark.parametrize("piece", [r"\d+|.", "."])
+@pytest.mark.parametrize(("lefts", "is_whole"), [((60, 110, 160), True), ((60, 240, 320), False)])
+def test_figures_drawn_piece_by_piece_are_whole_cells_or_lines(
+    piece: str, lefts: Sequence[float], is_whole: bool
+) -> None:
+    """Boxes of points and commas are lower than those of digits; behind wide gaps PDFium breaks lines at them."""
+    drawn = []
+    for number, row in enumerate(FIGURES):
+        for left, cell in zip(lefts, row, strict=True):
+            for one in re.finditer(piece, cell) if cell[0].isdigit() else re.finditer(".+", cell):
+                before = cell[: one.start()]
+                wide = sum(0.556 if character.isdigit() else 0.278 for character in before) * 10
+                drawn.append((left + wide, 700 - 16 * number, one.group()))
+    found = text(placed(drawn))
+    if is_whole:
+        assert found.split("\n") == [" | ".join(row) for row in FIGURES]
+    else:
+        assert " | " not in found
+        assert "".join(found.split()) == "".join(cell for row in FIGURES for cell in row)
 
 
 POSITIONS = [["Pos", "Description", "Amount"]] + [
