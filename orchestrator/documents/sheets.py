@@ -59,7 +59,7 @@ class SheetTable:
             data = handle.read(content.limit + 1)
         if len(data) > content.limit:
             raise too_large_inside(content.limit)
-        self._sheets = [(name, *_header(rows, expected)) for name, _, rows in _Workbook(data).sheets()]
+        self._sheets = [(name, *_header(rows, expected)) for name, _, rows in _Workbook(data).sheets() if rows]
         fitting = [sheet for sheet in self._sheets if set(expected) <= set(sheet[2])]
         self._fitting = fitting
         best = max(self._sheets, key=lambda sheet: len(sheet[2]), default=("", [], (), 0))
@@ -125,11 +125,11 @@ class _Workbook:
         return xml_sheets(data, _shown) if holds_xml_sheets(data) else None
 
     def sheets(self) -> Iterator[tuple[str, bool, list[list[str]]]]:
-        """Yield the sheets in order: name, whether it is hidden, cells as text."""
+        """Yield the sheets in order: name, whether it is hidden, cells as text; a sheet that is a chart has none."""
         if self._open is not None:
             yield from ((sheet.name, sheet.is_hidden, sheet.rows) for sheet in self._open)
             return
-        cells = self._library.SheetTypeEnum.WorkSheet
+        cells, chart = self._library.SheetTypeEnum.WorkSheet, self._library.SheetTypeEnum.ChartSheet
         seen = self._library.SheetVisibleEnum.Visible
         with self._errors():
             about = {one.name: (one.typ, one.visible) for one in self._book.sheets_metadata}  # made anew at each call
@@ -139,6 +139,8 @@ class _Workbook:
                     rows = self._book.get_sheet_by_name(name).to_python(skip_empty_area=False)
                     shown = [[cell if isinstance(cell, str) else _shown(cell) for cell in row] for row in rows]
                     yield name, visible != seen, shown
+                elif kind == chart:
+                    yield name, visible != seen, []
 
     def parts(self, most: int) -> SheetParts | OdsParts | None:
         """Return the parts besides the cells; None without any, or if they cannot be read."""

@@ -44,6 +44,10 @@ _TEXTS = (_SHARED, "xl/styles.xml", "[content_types].xml")
 _HEAD = 1024
 _ENCODING = re.compile(r"""\A(<\?xml\b[^>]*?)\s+encoding=(["'])[^"'>]*\2""")
 _NO_PART = re.compile(rb"""<(?:\w+:)?sheet\b[^>]*?:id=(["'])\1[^>]*?(?:/>|>\s*</(?:\w+:)?sheet>)""")
+_SHEET_STATE = re.compile(rb"""(<(?:\w+:)?sheet\s[^>]*?)\sstate=(["'])(?!(?:visible|hidden|veryHidden)\2)[^"']*\2""")
+"""A state that only other programs write."""
+_WHOLE_ROWS = re.compile(rb"""<(?:\w+:)?dimension\s[^>]*?ref=(["'])(?![A-Z]+\d+(?::[A-Z]+\d+)?\1)[^"']*\1[^>]*?/>""")
+"""A stated size in whole rows or columns, which LibreOffice writes: the library refuses it."""
 _BINARY_ERROR = re.compile(
     rb"(?:\x03\x09|\x0b[\x0d-\x7f]|\x0b[\x80-\xff].).{8}[\0\x07\x0f\x17\x1d\x24\x2a]", re.DOTALL
 )
@@ -194,6 +198,8 @@ def _repaired_relations(relations: bytes) -> bytes:
 
 
 def _repaired_workbook(workbook: bytes) -> bytes:
+    if b"state=" in workbook:
+        workbook = _SHEET_STATE.sub(rb"\1", workbook)
     return _NO_PART.sub(b"", workbook) if b':id=""' in workbook or b":id=''" in workbook else workbook
 
 
@@ -306,6 +312,8 @@ def _repaired_sheet(sheet: bytes) -> bytes:
     if b't="e"' in sheet or b"t='e'" in sheet:
         sheet = _ERROR.sub(rb"\1\2str\2", sheet)
     sheet = with_scripts(sheet)
+    if _WHOLE_ROWS.search(sheet, 0, 4096):
+        sheet = _WHOLE_ROWS.sub(b"", sheet, 1)
     if b"mergeCell" in sheet:
         sheet = _MERGED_WHOLE.sub(b"", sheet)
     return _without_empty(sheet) if _is_sparse(sheet) else sheet

@@ -26,6 +26,33 @@ RELATIONS = '<Relationships xmlns="http://schemas.openxmlformats.org/package/200
 DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
 
 
+NEW_CHART = (
+    '<cx:chartSpace xmlns:cx="c" xmlns:a="a"><cx:chartData><cx:data id="0"><cx:strDim type="cat">'
+    '<cx:lvl><cx:pt idx="0">Fir</cx:pt><cx:pt idx="1">Oak</cx:pt><cx:pt idx="2">Bee</cx:pt></cx:lvl>'
+    '<cx:lvl><cx:pt idx="0">Trees</cx:pt><cx:pt idx="2">Insects</cx:pt></cx:lvl></cx:strDim><cx:numDim type="size">'
+    '<cx:lvl formatCode="General"><cx:pt idx="0">22</cx:pt><cx:pt idx="1">0.16400000000000001</cx:pt>'
+    '<cx:pt idx="2">-7</cx:pt></cx:lvl></cx:numDim></cx:data></cx:chartData><cx:chart><cx:title><cx:tx><cx:txData>'
+    "<cx:v>Finds</cx:v></cx:txData></cx:tx><cx:txPr><a:t>Finds</a:t></cx:txPr></cx:title><cx:series><cx:tx><cx:txData>"
+    '<cx:v>2025</cx:v></cx:txData></cx:tx><cx:dataId val="0"/></cx:series></cx:chart></cx:chartSpace>'
+)
+NEW_TABLE = "[chart] Finds\n | 2025\nTrees / Fir | 22\nTrees / Oak | 0.164\nInsects / Bee | -7"
+
+
+def series(categories: str) -> str:
+    """A chart of one series; `categories` as its file has them."""
+    values = "".join(f'<c:pt idx="{at}"><c:v>{at + 7}</c:v></c:pt>' for at in range(3))
+    return (
+        f'<c:chartSpace xmlns:c="c"><c:ser><c:cat>{categories}</c:cat><c:val>{values}</c:val></c:ser></c:chartSpace>'
+    )
+
+
+LEVELS = "".join(
+    f"<c:lvl>{''.join(f'<c:pt idx={at!r}><c:v>{text}</c:v></c:pt>' for at, text in level)}</c:lvl>".replace("'", '"')
+    for level in ([("0", "Q3"), ("1", "Q4"), ("2", "Q1")], [("0", "2024"), ("2", "2025")])
+)
+DAYS = "".join(f'<c:pt idx="{at}"><c:v>{45657 + at}</c:v></c:pt>' for at in range(3))
+
+
 def related(*kinds_and_targets: tuple[str, str]) -> str:
     return RELATIONS.format(
         "".join(f'<Relationship Id="r{n}" Type="x/{k}" Target="{t}"/>' for n, (k, t) in enumerate(kinds_and_targets))
@@ -49,6 +76,29 @@ def locked(password: str, data: bytes) -> bytes:
     out = io.BytesIO()
     msoffcrypto.format.ooxml.OOXMLFile(io.BytesIO(data)).encrypt(password, out)
     return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("kind", "chart", "table"),
+    [
+        ("chart", CHART, TABLE),
+        ("chartEx", NEW_CHART, NEW_TABLE),
+        ("chart", series(LEVELS), "[chart]\n2024 / Q3 | 7\n2024 / Q4 | 8\n2025 / Q1 | 9"),
+        (
+            "chart",
+            series(f"<c:formatCode>d/m/yyyy;@</c:formatCode>{DAYS}"),
+            "[chart]\n2024-12-31 | 7\n2025-01-01 | 8\n2025-01-02 | 9",
+        ),
+        (
+            "chart",
+            series(f'<c:formatCode>[Red]0 "days"</c:formatCode>{DAYS}'),
+            "[chart]\n45657 | 7\n45658 | 8\n45659 | 9",
+        ),
+    ],
+)
+def test_charts_of_every_form_are_rows(tmp_path: Path, kind: str, chart: str, table: str) -> None:
+    found = found_in(tmp_path, {"a.pptx": deck("", (kind, "chart.xml"), chart=chart)})
+    assert told(found) == {"a.pptx": table}
 
 
 @pytest.mark.parametrize("password", ["/01Hannes Ruescher/01", "VelvetSweatshop"])

@@ -88,6 +88,35 @@ def test_what_stands_beside_the_cells(tmp_path: Path) -> None:
     assert fields == {"sheets": ["S", "Costs"]}
 
 
+def test_a_sheet_that_is_a_chart_is_read_in_its_place() -> None:
+    def write(made: xlsxwriter.Workbook, sheet: xlsxwriter.worksheet.Worksheet) -> None:
+        sheet.write_row(0, 0, ["North", 0.164])
+        chart = made.add_chart({"type": "column"})
+        chart.add_series({"name": "2025", "values": "=S!$B$1:$B$1", "values_data": [0.164]})
+        chart.set_title({"name": "Sales"})
+        made.add_chartsheet("Graph").set_chart(chart)
+        made.add_worksheet("Costs").write(0, 0, "rent")
+
+    text, fields = sheets.extract(book(write), None)
+    assert text == "## S\nNorth | 0.164\n\n## Graph\n[chart] Sales\n | 2025\n | 0.164\n\n## Costs\nrent"
+    assert fields == {"sheets": ["S", "Graph", "Costs"]}
+
+
+@pytest.mark.parametrize(
+    ("usual", "other"),
+    [
+        (b'sheetId="1"', b'sheetId="1" state="show"'),
+        (b'<dimension ref="A1:B1"/>', b'<dimension ref="1:4"/>'),
+        (b'<dimension ref="A1:B1"/>', b"<dimension ref='A:C'/>"),
+    ],
+)
+def test_what_other_programs_write_and_excel_opens_is_read(usual: bytes, other: bytes) -> None:
+    whole = book(lambda _, sheet: sheet.write_row(0, 0, ["North", 0.164]))
+    written = changed(whole, lambda _, part: part.replace(usual, other))
+    assert written != whole
+    assert text_of(written) == "## S\nNorth | 0.164"
+
+
 THREAD = (
     '<t xmlns="x"><threadedComment ref="A1" personId="p"><text>Why?</text></threadedComment>'
     '<threadedComment ref="A1" personId="q"><text>So.</text></threadedComment></t>'
