@@ -86,7 +86,8 @@ class Walk:
                 continue
             name, kind, linked = step
             if kind != "folder":
-                yield from self._file(folder, name, kind, linked)
+                if (found := self._file(folder, name, kind, linked)) is not None:
+                    yield found
                 continue
             inner = self._inner(folder, name)
             if inner is None:
@@ -106,19 +107,17 @@ class Walk:
 
     def _file(
         self, folder: WalkedFolder, name: str, kind: str, linked: bool
-    ) -> Iterator[FoundFile | Unlisted | Skipped]:
+    ) -> FoundFile | Unlisted | Skipped | None:
         if not self._include.accepts(folder.include, name) or self._exclude.accepts(folder.exclude, name):
-            return
+            return None
         found = FoundFile(f"{folder.path}/{name}", folder.prefix + name)
         reason = self._reason(found, name, kind, linked)
         if reason is not None:
-            yield Skipped(found.relative, reason)
-        elif kind == "file":
-            if not (linked and self._found_anyway(found.path)):
-                yield found
-        else:
-            message = "The link leads nowhere; mend it or exclude it."
-            yield Unlisted(found.relative, ExtractionError(DocumentProblem.UNREADABLE, message))
+            return Skipped(found.relative, reason)
+        if kind == "file":
+            return None if linked and self._found_anyway(found.path) else found
+        message = "The link leads nowhere; mend it or exclude it."
+        return Unlisted(found.relative, ExtractionError(DocumentProblem.UNREADABLE, message))
 
     def _reason(self, found: FoundFile, name: str, kind: str, linked: bool) -> IgnoredReason | None:
         """Return why a file that passes the patterns is not a document, or None."""

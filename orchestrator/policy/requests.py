@@ -110,6 +110,7 @@ class _Question:
         self.has_quotes = "quotes" in about
         self.keyed = {**self.asked, "quotes": about["quotes"]} if self.has_quotes else self.asked
         self.bound = 0 if self.url == EMBEDDINGS else bound_of(task, self.version)
+        self.most_tokens = most_tokens(task, self.bound)
         self.body = {**self.asked, **bound_field(self.url, self.bound)}
         digest.update(f"{_READERS}\0{task.model}".encode())
         self.identity = digest.hexdigest()
@@ -231,20 +232,25 @@ class Identity(Struct, frozen=True):
 
 
 class SentBefore(Protocol):
-    """Facts that an earlier row has about its document: its tokens before it was cut, pages as pictures, and
-    losses."""
+    """Facts that an earlier row has about its request and document."""
+
+    @property
+    def custom_id(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> str: ...
 
     @property
     def cut_from_tokens(self) -> int | None:
-        """None if the document was not cut."""
+        """The document's tokens before it was cut; None if it was not cut."""
 
     @property
     def sent_as(self) -> str | None:
-        """None if no page went as a picture."""
+        """The pages that went as pictures; None if no page did."""
 
     @property
     def notes(self) -> str | None:
-        """None if all of it was read."""
+        """What was not read; None if all of it was."""
 
 
 class Builder:
@@ -302,11 +308,16 @@ class Builder:
     def unread(self, key: str, content: str, earlier: Sequence[SentBefore]) -> Iterator[Built]:
         """Yield the rows of a document whose answers are known, without its text and so without lines.
 
-        `earlier` has, for each question, what was sent of the document.
+        `earlier` has, for each question, the row with its identity, which says what was sent of the document.
         """
         for question, before in zip(self._questions, earlier, strict=True):
-            row = self._row(question, key, question.fingerprint(content), content, cut_from=before.cut_from_tokens)
-            yield Built(replace(row, sent_as=before.sent_as, notes=before.notes), b"")
+            task = question.task
+            row = Row(
+                next(self._number), before.custom_id, key, task.id, question.url, task.model, before.fingerprint,
+                question.version, before.cut_from_tokens, max_output=question.most_tokens, content=content,
+                wording=question.wording, sent_as=before.sent_as, notes=before.notes,
+            )  # fmt: skip
+            yield Built(row, b"")
 
     def _requests(self, question: _Question, document: Document, content: str, cleaned: str) -> list[Built]:
         task = question.task
@@ -376,8 +387,7 @@ class Builder:
         row_id = custom_id(key, task.id)
         return Row(
             next(self._number), row_id, key, task.id, question.url, task.model, fingerprint, question.version,
-            cut_from, problem, max_output=most_tokens(task, question.bound),
-            content=content, wording=question.wording,
+            cut_from, problem, max_output=question.most_tokens, content=content, wording=question.wording,
         )  # fmt: skip
 
 

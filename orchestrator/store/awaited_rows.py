@@ -12,7 +12,7 @@ from orchestrator.core.model import Job, JobId, JobKind, RequestState
 from orchestrator.core.shards import AT_BACKEND, ShardId
 from orchestrator.store import bulk, records
 from orchestrator.store.database import Database
-from orchestrator.store.earlier_answers import AGE, BACKEND, answers_to, earlier
+from orchestrator.store.earlier_answers import AGE, BACKEND, EARLIER, answers_to, earlier
 from orchestrator.store.records import Earlier, RowInFlight, awaits, place_elsewhere
 from orchestrator.store.rows import open_rows
 from orchestrator.store.tables import HAS_KEY, IS_AWAITING, IS_FRESH, requests, shards
@@ -186,8 +186,7 @@ class AwaitedRows:
 
     def ended(self, job_id: JobId, limit: int) -> list[AwaitedEnd]:
         """Return up to `limit` rows of a job whose awaited row has an outcome or is gone."""
-        mine = requests.alias("mine").c
-
+        c, mine = requests.c, requests.alias("mine").c
         columns = (mine.seq, mine.custom_id, mine.fingerprint, mine.model, mine.cache_key, mine.carried_from)
         with self._db.read() as tx:
             theirs, on = bulk.beside(requests.alias("theirs"), _awaited_by(mine), tx.dialect)
@@ -201,8 +200,8 @@ class AwaitedRows:
             found: dict[tuple[str, int], Any] = {}
             for of_job in {row.carried_from for row in rows}:
                 seqs = [row.of_seq for row in rows if row.carried_from == of_job]
-                whole = select(requests, BACKEND).where(requests.c.job_id == of_job)
-                for one in tx.execute(bulk.each(whole, requests.c.seq, seqs, tx.dialect)):
+                outcome = select(*EARLIER, c.seq, c.first_offset, BACKEND).where(c.job_id == of_job)
+                for one in tx.execute(bulk.each(outcome, c.seq, seqs, tx.dialect)):
                     found[of_job, one.seq] = one
         return [_ended(row, found.get((row.carried_from, row.of_seq))) for row in rows]
 
@@ -234,7 +233,7 @@ class AwaitedRows:
         self._db.before_naming_files()
         with self._db.write() as tx:
             open_ = open_rows(tx, None, job_id, answers)
-            values = [(*answers[seq].facts.values(), answers[seq].job_id, None, job_id, seq) for seq in open_]
+            values = [(*answers[seq].facts, answers[seq].job_id, None, job_id, seq) for seq in open_]
             return bulk.change(tx, requests, names, ("job_id", "seq"), values) if values else 0
 
     def release(self, job_id: JobId, seqs: Sequence[int]) -> int:

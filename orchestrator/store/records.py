@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.core.model import FinishedRow, JobId, Outcome, Price, RequestState, Row, Span, Usage, Why
 from orchestrator.core.shards import ShardId
@@ -26,6 +27,8 @@ CARRIED = (
     "error_message",
 )  # fmt: skip
 """The columns of an outcome."""
+_SENT_MODEL, _REPAIRED = CARRIED.index("sent_model"), CARRIED.index("repaired")
+_LINE = slice(CARRIED.index("result_shard"), CARRIED.index("result_length") + 1)
 _MADE = (
     "job_id", "seq", "custom_id", "document", "task", "endpoint", "model", "fingerprint", "prompt_version", "offset",
     "length", "cut_from_tokens", "inputs", "max_output", "trimmed_tokens", "cache_key", "content", "wording", "part",
@@ -53,7 +56,7 @@ STATES = {state.value: state for state in RequestState}
 
 
 class Earlier(Struct, frozen=True):
-    """An earlier run's outcome of a request; `facts` are the columns that carry over.
+    """An earlier run's outcome of a request; `facts` are the values of `CARRIED`.
 
     `job_id` is the job that asked. `taken_from` is the backend and model if the answer is from a job of another file,
     None if a run of this file asked. `cut_from_tokens` is the length of the document before it was cut, `sent_as`
@@ -65,7 +68,7 @@ class Earlier(Struct, frozen=True):
     state: RequestState
     error_code: str | None
     job_id: str
-    facts: dict[str, Any]
+    facts: tuple[Any, ...]
     cut_from_tokens: int | None = None
     taken_from: tuple[str, str] | None = None
     sent_as: str | None = None
@@ -74,8 +77,23 @@ class Earlier(Struct, frozen=True):
     @property
     def answered_as(self) -> str | None:
         """The model's name where it was sent; None if it has no answer."""
-        name: str | None = self.facts["sent_model"]
+        name: str | None = self.facts[_SENT_MODEL]
         return name if self.state is RequestState.SUCCEEDED else None
+
+    @property
+    def is_read(self) -> bool:
+        """True unless its answer was accepted by a version that did not look for JSON in other text."""
+        return self.facts[_REPAIRED] is not None or self.state is not RequestState.SUCCEEDED or self.line is None
+
+    @property
+    def line(self) -> tuple[ShardId, str, Span] | None:
+        """The place of its result line, None without one."""
+        shard_id, kind, offset, length = self.facts[_LINE]
+        return None if shard_id is None or kind is None else (shard_id, kind, Span(offset, length))
+
+    def as_read(self) -> Earlier:
+        """Return the outcome as one whose answer needed no repair."""
+        return replace(self, facts=(*self.facts[:_REPAIRED], False, *self.facts[_REPAIRED + 1 :]))
 
 
 class EarlierRow(Struct, frozen=True):
@@ -260,8 +278,8 @@ def added(
         row.notes, row.text_at, why,
     )  # fmt: skip
     if known is not None:
-        facts = known.facts if row.problem is None else {**known.facts, "error_message": row.problem[1]}
-        return (*made, None, known.job_id, 0, _FREE, *facts.values())
+        message = known.facts[-1:] if row.problem is None else row.problem[1:]
+        return (*made, None, known.job_id, 0, _FREE, *known.facts[:-1], *message)
     if row.problem is None:
         return (*made, twin_of, awaits, 0, _FREE, *_WAITS)
     return (*made, twin_of, None, 0, _FREE, RequestState.FAILED, now, *_WAITS[2:-2], *row.problem)

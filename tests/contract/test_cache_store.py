@@ -44,8 +44,8 @@ def test_an_answer_is_found_by_its_request_backend_and_model(store: Store) -> No
     asked(store, "b-1", "k1", model="big")
     assert found(store, "k1", "k9") == {("k1", "gpu", "tiny"): "a-1", ("k1", "gpu", "big"): "b-1"}
     [answer] = store.known.answers("home", ["k2"], checked=True).values()
-    assert (answer.state, answer.custom_id, answer.facts["sent_model"]) == (SUCCEEDED, "r1", "tiny")
-    assert (answer.facts["result_shard"], answer.facts["result_offset"]) == ("a-1.001", 10)
+    assert (answer.state, answer.custom_id, answer.answered_as) == (SUCCEEDED, "r1", "tiny")
+    assert answer.line == ("a-1.001", "output", Span(10, 9))
 
 
 def test_the_newest_of_several_answers_is_found(store: Store) -> None:

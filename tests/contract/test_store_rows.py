@@ -14,7 +14,7 @@ from orchestrator.core.shards import ShardState
 from orchestrator.policy.sharding import WaitingRow
 from orchestrator.store import Store
 from orchestrator.store.failures import FailureReason
-from orchestrator.store.records import InShard, Settled
+from orchestrator.store.records import CARRIED, InShard, Settled
 from tests.support.stored import CHAT, NOW, added, avoided, failed, job, later, row, settle, sharded, succeeded
 
 PENDING, SUCCEEDED, FAILED = RequestState.PENDING, RequestState.SUCCEEDED, RequestState.FAILED
@@ -291,7 +291,7 @@ def test_the_newest_answer_of_the_runs_given_is_the_one_that_is_carried(store: S
         settle(store, sharded(store, found), succeeded(0, cost, model=f"model-{number}"))
     runs = [JobId("a-1"), JobId("a-2")]
     known = store.known.earlier(runs, {"r0": "f0"})["r0"]
-    assert (known.job_id, known.facts["answered_by"]) == ("a-2", "model-2")
+    assert (known.job_id, dict(zip(CARRIED, known.facts, strict=True))["answered_by"]) == ("a-2", "model-2")
     assert store.known.earlier(list(reversed(runs)), {"r0": "f0"})["r0"].job_id == "a-1"
     assert store.known.earlier([], {"r0": "f0"}) == {}
     assert store.known.earlier(runs, {}) == {}

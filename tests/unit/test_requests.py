@@ -39,9 +39,13 @@ def body(one: Built) -> dict[str, Any]:
 
 def test_a_row_that_is_not_read_says_what_was_sent_when_it_was() -> None:
     builder = Builder(spec(TASK, {**TASK, "id": "other"}))
+    identity, other = (
+        {"custom_id": one.custom_id, "fingerprint": one.fingerprint}
+        for one in builder.identities("d/a.pdf", "content")
+    )
     earlier = [
-        SimpleNamespace(cut_from_tokens=7, sent_as="pages 1-3 as images", notes=None),
-        SimpleNamespace(cut_from_tokens=None, sent_as=None, notes="2 pictures"),
+        SimpleNamespace(**identity, cut_from_tokens=7, sent_as="pages 1-3 as images", notes=None),
+        SimpleNamespace(**other, cut_from_tokens=None, sent_as=None, notes="2 pictures"),
     ]
     rows = [one.row for one in builder.unread("d/a.pdf", "content", earlier)]
     assert [(row.cut_from_tokens, row.sent_as, row.notes) for row in rows] == [

@@ -208,26 +208,18 @@ def holding(home: Home, found: Mapping[str, Earlier]) -> dict[str, Earlier]:
 
     An answer whose file is gone holds: nothing contradicts it.
     """
-    return {name: known for name, known in found.items() if _is_read(known) or _holds(home, known)}
+    read = {name: known if known.is_read else _read(home, known) for name, known in found.items()}
+    return {name: known for name, known in read.items() if known is not None}
 
 
-def _is_read(known: Earlier) -> bool:
-    facts = known.facts
-    return (
-        known.state is not RequestState.SUCCEEDED
-        or facts["repaired"] is not None
-        or facts["result_shard"] is None
-        or facts["result_kind"] is None
-    )
-
-
-def _holds(home: Home, known: Earlier) -> bool:
-    facts = known.facts
-    path = home.results(facts["result_shard"], facts["result_kind"])
-    with suppress(OSError, *batch_api.JSON_ERRORS), path.open("rb") as file:
-        file.seek(facts["result_offset"])
-        response = _decode_line(file.read(facts["result_length"])).response
+def _read(home: Home, known: Earlier) -> Earlier | None:
+    """Return the outcome if its result line holds an answer, or cannot be read; None otherwise."""
+    assert known.line is not None, "an outcome without a line counts as read"
+    shard_id, kind, span = known.line
+    with suppress(OSError, *batch_api.JSON_ERRORS), home.results(shard_id, kind).open("rb") as file:
+        file.seek(span.offset)
+        response = _decode_line(file.read(span.length)).response
         if response is not None and not answers.read_answer(response_json(response)).is_answer:
-            return False
-        facts["repaired"] = False
-    return True
+            return None
+        return known.as_read()
+    return known
