@@ -215,6 +215,12 @@ class StorageError(OrchError):
     exit_code = 4
 
 
+class NotReplicated(StorageError):
+    """Recorded state is not on the replica yet."""
+
+    kind = "not_replicated"
+
+
 class JobFilesError(StorageError):
     """One job's own files are gone, or cannot be written."""
 

@@ -21,8 +21,6 @@ from orchestrator.core.engines import start_seconds
 from orchestrator.core.errors import BackendError, BackendRemoved
 from orchestrator.core.model import JobId
 from orchestrator.daemon.health import ServerHealth
-from orchestrator.daemon.replica.home_replica import HomeReplica
-from orchestrator.daemon.replica.paid_calls import behind_replica
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.backend_set import BackendSet, handle_of, open_handle
 from orchestrator.pipeline.budget import SharedBudgets
@@ -46,6 +44,7 @@ from orchestrator.store import Store
 
 if TYPE_CHECKING:
     from orchestrator.daemon.fleet_controller import FleetController
+    from orchestrator.daemon.replica.home_replica import HomeReplica
 
 REMEMBERED = timedelta(days=30)
 """Age of starts that still predict the duration of the next start."""
@@ -128,6 +127,8 @@ class HomeBackends(BackendSet):
             return self._begin_server(name, settings)
         handle = self._open_handle(name, settings)
         if self._replica is not None:
+            from orchestrator.daemon.replica.paid_calls import behind_replica
+
             handle = replace(handle, api=behind_replica(handle.api, self._replica.settled))
         return Opened(handle, settings)
 

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.clock import now
 from orchestrator.core.durations import duration
@@ -20,6 +20,7 @@ from orchestrator.core.errors import (
     InputError,
     JobFilesError,
     NoRoom,
+    NotReplicated,
     OutputError,
     OutputFault,
     RefusedError,
@@ -30,7 +31,6 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobFault
-from orchestrator.core.replica.replicator import NotReplicated
 from orchestrator.daemon.health import fetch_health as fetch_health
 from orchestrator.daemon.health import remedy
 from orchestrator.daemon.home_backends import HomeBackends
@@ -40,7 +40,6 @@ from orchestrator.daemon.lock import running_daemon as running_daemon
 from orchestrator.daemon.monitor import Monitor, Obstacle, Standstill, problem_code
 from orchestrator.daemon.notices import Notices
 from orchestrator.daemon.reloading import Reloader
-from orchestrator.daemon.replica.home_replica import HomeReplica
 from orchestrator.daemon.settings_in_force import digest_of, keep, other_settings
 from orchestrator.daemon.telemetry.switch import TelemetrySwitch
 from orchestrator.pipeline.backend_handles import BackendHandle
@@ -57,6 +56,9 @@ from orchestrator.settings.backends import OwnBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
+
+if TYPE_CHECKING:
+    from orchestrator.daemon.replica.home_replica import HomeReplica
 
 log = logging.getLogger(__name__)
 

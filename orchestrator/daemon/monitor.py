@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from decimal import Decimal
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -22,18 +22,18 @@ from orchestrator.core.fail_on import Failing
 from orchestrator.core.model import Job, JobId
 from orchestrator.core.sanitize import shortened
 from orchestrator.core.shards import Shard
-from orchestrator.daemon.channels import Channel, Message, channels
 from orchestrator.daemon.health import down_for, lost
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.plan.mixed_planning import planning_of
 from orchestrator.policy import alerts
 from orchestrator.policy.alerts import Alert, AlertKind, MonitoredJob, Notice, Trouble
-from orchestrator.reports.night_pages import headline, markdown, page, subject_of
-from orchestrator.reports.night_reader import night_report
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from orchestrator.store.alerts import Told
+
+if TYPE_CHECKING:
+    from orchestrator.daemon.channels import Channel, Message
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,11 @@ class Monitor:
 
     @property
     def _channels(self) -> Sequence[Channel]:
-        return channels(self._config) if self._given is None else self._given
+        if self._given is not None:
+            return self._given
+        from orchestrator.daemon.channels import channels
+
+        return channels(self._config)
 
     def tick(self, standstill: Callable[[], Standstill], now: datetime) -> None:
         """Start a look if a minute has passed and the previous look is over."""
@@ -227,6 +231,8 @@ class Monitor:
         self._again[told.key] = now + timedelta(seconds=pause), pause
 
     def _message(self, told: Told, job: Job | None, now: datetime) -> Message:
+        from orchestrator.daemon.channels import Message
+
         if told.kind == REPORT and job is not None:
             return self._report(job, now)
         whose = "orch" if job is None else f"{job.name}, {day_words(night_of(job.created_at))}"
@@ -240,6 +246,10 @@ class Monitor:
         return Message(name, subject, brief, f"# {what}\n\n{brief}\n", told.at)
 
     def _report(self, job: Job, now: datetime) -> Message:
+        from orchestrator.daemon.channels import Message
+        from orchestrator.reports.night_pages import headline, markdown, page, subject_of
+        from orchestrator.reports.night_reader import night_report
+
         report = night_report(self._store, self._home, None, [job], now, _nothing_runs)
         needs = "".join(f"\n• {need}" for _, need in report.needs)
         day = night_of(job.created_at).isoformat()

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
-from orchestrator.core.errors import JobFilesError, StorageError
+from orchestrator.core.errors import JobFilesError, NotReplicated, StorageError
 from orchestrator.core.model import JobFault
-from orchestrator.core.replica.replicator import NotReplicated
 from orchestrator.policy.alerts import AlertKind, Notice
 
 log = logging.getLogger(__name__)

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Job
-from orchestrator.documents import Readers, listed
-from orchestrator.documents.files import DocumentFile
-from orchestrator.documents.kinds import split_name
-from orchestrator.documents.sources import Listed
 from orchestrator.policy.canary import places
 from orchestrator.settings.config import ReadingSettings
 from orchestrator.settings.job_spec import DocumentSource, JobSpec
+
+if TYPE_CHECKING:
+    from orchestrator.documents import Listed
 
 MOST_NAMES = 20_000
 """Most document names kept for suggestions after a misspelled name."""
@@ -73,6 +72,8 @@ def names_document(wanted: str, key: str) -> bool:
 
 def nearest(wanted: str, keys: Sequence[str]) -> list[str]:
     """Return up to three documents that a user may have meant by a name that matches no document."""
+    from difflib import get_close_matches
+
     having = [key for key in keys if wanted in key]
     by_name = {key.rpartition("/")[2]: key for key in keys} | {key: key for key in keys}
     # A document is found by its name and by its path: three documents are among the first six.
@@ -145,6 +146,8 @@ def sampled(spec: JobSpec, base: Path, number: int, reading: ReadingSettings) ->
 
     Rows of tables are left out. Raises InputError as reading does, and UsageError if there are only tables.
     """
+    from orchestrator.documents import Readers, listed
+
     with Readers.of(reading) as readers:
         found = [
             one
@@ -163,6 +166,8 @@ def sampled(spec: JobSpec, base: Path, number: int, reading: ReadingSettings) ->
 
 
 def _size_of(one: Listed) -> int | None:
+    from orchestrator.documents.files import DocumentFile
+
     path = one.order.path if isinstance(one.order, DocumentFile) else ""
     try:
         return Path(path).stat().st_size if path else None
@@ -171,4 +176,6 @@ def _size_of(one: Listed) -> int | None:
 
 
 def _kind_and_size(one: Listed) -> tuple[str, int]:
+    from orchestrator.documents.kinds import split_name
+
     return split_name(one.key)[1].lower(), _size_of(one) or 0

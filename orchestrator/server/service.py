@@ -9,14 +9,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.core import batch_api
 from orchestrator.core.client_limits import Connections
 from orchestrator.core.engines import EngineProgress, ModelDemand
 from orchestrator.core.errors import StorageError, UsageError
-from orchestrator.core.replica.replicator import Replicator
-from orchestrator.core.replica.takeover import Replica
 from orchestrator.server.batches import Batches
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.dispatch.active_batch import ActiveBatch
@@ -37,6 +35,10 @@ from orchestrator.server.upkeep import Upkeep
 from orchestrator.server.uploads import FOLDER as UPLOADS
 from orchestrator.server.uploads import Uploads
 from orchestrator.server.webhooks import Webhooks, target_of
+
+if TYPE_CHECKING:
+    from orchestrator.core.replica.replicator import Replicator
+    from orchestrator.core.replica.takeover import Replica
 
 log = logging.getLogger(__name__)
 
@@ -133,6 +135,8 @@ class Service:
             has_tenants=settings.require_keys,
         )
         if self._replica is not None:
+            from orchestrator.core.replica.replicator import Replicator
+
             contents = ServerContents(self.root, self.database, self._recorded, self.batches.growing)
             self.replicator = Replicator(self._replica, contents, self._dispatcher.top_up)
             self.replicator.start()

@@ -19,10 +19,9 @@ import pytest
 from orchestrator.backends import Backend, BatchOrder
 from orchestrator.core.atomic import durable
 from orchestrator.core.clock import now
-from orchestrator.core.errors import BackendError, NotSent, StorageError, UsageError
+from orchestrator.core.errors import BackendError, NotReplicated, NotSent, StorageError, UsageError
 from orchestrator.core.replica.contents import Cut
 from orchestrator.core.replica.manifest import Manifest, ReplicaPiece, digest
-from orchestrator.core.replica.replicator import NotReplicated
 from orchestrator.core.replica.restore import FolderCopy
 from orchestrator.core.replica.storage import open_storage
 from orchestrator.core.replica.takeover import Replica, take_turn

@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.errors import StorageError, UsageError
+from orchestrator.core.errors import NotReplicated, StorageError, UsageError
 from orchestrator.core.replica import storage as storages
 from orchestrator.core.replica.contents import MARK
 from orchestrator.core.replica.manifest import first_to_send, read_manifest
-from orchestrator.core.replica.replicator import NotReplicated, Replicator
+from orchestrator.core.replica.replicator import Replicator
 from orchestrator.core.replica.storage import FolderStorage, Missing, Storage, open_storage
 from orchestrator.core.replica.takeover import Replica, take_turn
 from orchestrator.core.replica.who_is_active import (

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from orchestrator.core.errors import StorageError
+from orchestrator.core.errors import NotReplicated, StorageError
 from orchestrator.core.replica.contents import Contents, Cut, Image
 from orchestrator.core.replica.manifest import (
     IMAGE_PIECE_BYTES,
@@ -43,12 +43,6 @@ AGAIN_SECONDS = 1.0
 LOOK_SECONDS = 0.5
 CLOSE_SECONDS = 20.0
 AT_ONCE = 4
-
-
-class NotReplicated(StorageError):
-    """Recorded state is not on the replica yet."""
-
-    kind = "not_replicated"
 
 
 class Replicator:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 
-from orchestrator.core.errors import StorageError
+from orchestrator.core.errors import NotReplicated, StorageError
 from orchestrator.core.replica.manifest import size_of
-from orchestrator.core.replica.replicator import NotReplicated, Replicator
+from orchestrator.core.replica.replicator import Replicator
 from orchestrator.core.replica.takeover import Replica
 from orchestrator.core.replica.who_is_active import Superseded
 from orchestrator.daemon.replica.home_contents import HomeContents

@@ -17,7 +17,6 @@ import msgspec
 
 from orchestrator.core import interrupts
 from orchestrator.core.model import Job, JobId, RequestState
-from orchestrator.documents.readers import RemoteOrder, TableRows
 from orchestrator.pipeline.build.reuse import REASK, Asked, holding, may_keep
 from orchestrator.policy.requests import Builder, Built
 from orchestrator.settings.home import Home
@@ -145,6 +144,8 @@ class Sweep:
         """Return what is remembered of a file's documents from its last reading, by key."""
         if not found.is_table:
             return {} if mark is None else {found.key: mark}
+        from orchestrator.documents.readers import TableRows
+
         if isinstance(found.order, TableRows) and found.order.is_container and self._runs:
             return self._store.jobs.marks_in(self._series, found.key)
         return {}  # a row's text is its bytes
@@ -178,6 +179,8 @@ class Sweep:
 
     def _table(self, table: Listed) -> Iterator[Made]:
         """Yield the rows of an unchanged table; from the first row that lacks an answer, read it."""
+        from orchestrator.documents.readers import RemoteOrder, TableRows
+
         place = 0
         while part := self._store.jobs.of_table(self._series, table.key, table.stamp or "", place, CHUNK):
             answers = self._answers(part)
