@@ -112,7 +112,7 @@ class Selection:
         return True
 
     def passes_over(self, key: str, problem: str) -> bool:
-        """True if another document is to take the place of one that cannot be read."""
+        """True if the next document takes the place of this unreadable document."""
         if not self._needs_text or self.is_over:
             return False
         self._passed_over.append(f"{key}: {problem}")

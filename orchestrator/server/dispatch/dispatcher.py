@@ -26,8 +26,8 @@ from orchestrator.server.dispatch.retry import (
     Action,
     AttemptFault,
     End,
-    Refusal,
     RetryVerdict,
+    UpstreamRefusal,
     leaves_doubt,
 )
 from orchestrator.server.dispatch.upstreams import Upstream
@@ -385,12 +385,12 @@ class Dispatcher:
             case Action.WAIT:
                 self.refused.forget(work)
                 if not upstream.outage.is_open or fault is None:
-                    upstream.down(verdict.reason, Refusal.KEY if reply.status in (401, 403) else None)
+                    upstream.down(verdict.reason, UpstreamRefusal.KEY if reply.status in (401, 403) else None)
                 self._again(work)
             case Action.LEAVE:
                 self.refused.forget(work)
                 work.failed_on = upstream
-                refusal = Refusal.KEY if reply.status == 401 else Refusal.ACCOUNT
+                refusal = UpstreamRefusal.KEY if reply.status == 401 else UpstreamRefusal.ACCOUNT
                 upstream.leave_alone(verdict.reason, sent_at, refusal)
                 self._again(work)
             case Action.RETRY:

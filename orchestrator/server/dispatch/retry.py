@@ -33,7 +33,7 @@ class Action(StrEnum):
     GIVE_UP = "give_up"  # write an error row
 
 
-class Refusal(StrEnum):
+class UpstreamRefusal(StrEnum):
     """Refusals of an upstream that only a person can end."""
 
     KEY = "key"

@@ -22,7 +22,7 @@ from orchestrator.server.dispatch.outage import NEVER, AccountRefusal, Outage
 from orchestrator.server.dispatch.pages import UpstreamPages, context_window, models_in, models_problem, said
 from orchestrator.server.dispatch.payload import Payload
 from orchestrator.server.dispatch.rate_limiter import RateLimiter, Ticket
-from orchestrator.server.dispatch.retry import End, Refusal
+from orchestrator.server.dispatch.retry import End, UpstreamRefusal
 from orchestrator.server.dispatch.stats import Stats, TimeShare
 from orchestrator.server.logs import plain_url, told
 from orchestrator.server.settings import MOST_IN_FLIGHT
@@ -86,7 +86,7 @@ class Upstream:
         self.interactive = 0
         self.stats = Stats()
         self.problem: str | None = "not reached yet"
-        self._refusal: Refusal | None = None
+        self._refusal: UpstreamRefusal | None = None
         self.is_reached = False
         """True if it answered when last asked, whatever its answer."""
         self.since = clock()
@@ -255,11 +255,11 @@ class Upstream:
         return False
 
     @property
-    def refusal(self) -> Refusal | None:
+    def refusal(self) -> UpstreamRefusal | None:
         """Its refusal of the key or the account, if that is its problem."""
         return None if self.problem is None else self._refusal
 
-    def down(self, reason: str, refusal: Refusal | None = None) -> None:
+    def down(self, reason: str, refusal: UpstreamRefusal | None = None) -> None:
         """Give it no rows until a probe succeeds."""
         self._may_try, self._refusal = False, refusal
         if self.problem is None:
@@ -301,7 +301,7 @@ class Upstream:
         self.problem, self.on_trial, self._may_try, self._failures = None, False, False, 0
         log.info("upstream up", extra=told(upstream=self.shown, models=len(self.models)))
 
-    def leave_alone(self, reason: str, sent_at: float, refusal: Refusal = Refusal.ACCOUNT) -> None:
+    def leave_alone(self, reason: str, sent_at: float, refusal: UpstreamRefusal = UpstreamRefusal.ACCOUNT) -> None:
         """Pause after it refused the account for a row sent at `sent_at`; later one row tries again."""
         self.account.refused(self.clock(), sent_at)
         self.on_trial = True
@@ -392,7 +392,7 @@ class Upstream:
             status, body = await self._pages.ask("/v1/models")
             self.is_reached = True
             if (problem := models_problem(status, body)) is not None:
-                self.problem, self._refusal = problem, Refusal.KEY if status in (401, 403) else None
+                self.problem, self._refusal = problem, UpstreamRefusal.KEY if status in (401, 403) else None
                 return False
             if status < 300:
                 self.model_objects = models_in(body)
