@@ -91,9 +91,10 @@ class S3FilesAPI(HttpAPI):
             yield (convert(line) + b"\n" for line in lines(chunks))
 
     def _refusal(self, response: httpx2.Response) -> ApiRefusal:
-        if b"<Error" not in response.content:
-            return super()._refusal(response)
-        error = error_of(response.content, "")
+        return self._aws_refusal(response) if b"<Error" in response.content else super()._refusal(response)
+
+    def _aws_refusal(self, response: httpx2.Response, kind: str = "") -> ApiRefusal:
+        error = error_of(response.content, kind)
         status = response.status_code if error is None else status_of(error["code"], response.status_code)
         return ApiRefusal(status, response.headers, response.request.url.path, error)
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.backends import lenient
-from orchestrator.backends.openai_shape import UNKNOWN_RESULT, choice_of, completion_of, unsent_row
+from orchestrator.backends.openai_shape import UNKNOWN_RESULT, cached_usage, choice_of, completion_of, unsent_row
 from orchestrator.core.answers import MOST_TOKENS
 from orchestrator.core.errors import InputError
 from orchestrator.core.finish_reasons import is_error
@@ -61,22 +61,15 @@ def completion(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    """Count tokens as OpenAI does: the whole prompt in one sum, with the parts read from and written to the cache."""
-    read, put = _number(usage, "cache_read_input_tokens"), _number(usage, "cache_creation_input_tokens")
-    prompt = _number(usage, "input_tokens") + read + put
-    output = _number(usage, "output_tokens")
+    fresh, read, put, output = (_number(usage, name) for name in _PARTS)
     lasting = _number(lenient.mapping(usage.get("cache_creation")), "ephemeral_1h_input_tokens")
     thinking = _number(lenient.mapping(usage.get("output_tokens_details")), "thinking_tokens")
     tools = lenient.mapping(usage.get("server_tool_use"))
     calls = {name: count for name in _BILLED_CALLS if (count := _number(tools, name))}
     # Tokens of a compaction or an advisor are billed, and are not in the sums.
-    beside = max(0, _iteration_tokens(usage) - prompt - output)
+    beside = max(0, _iteration_tokens(usage) - fresh - read - put - output)
     return {
-        "prompt_tokens": prompt,
-        "completion_tokens": output,
-        "total_tokens": prompt + output,
-        # An hour in the cache costs more than five minutes.
-        "prompt_tokens_details": {"cached_tokens": read, "cache_write_tokens": put, "cache_write_1h_tokens": lasting},
+        **cached_usage(fresh, read, put, lasting, output),
         "completion_tokens_details": {"reasoning_tokens": thinking},
         **({"server_tool_use": calls} if calls else {}),
         **({"iteration_tokens": beside} if beside else {}),

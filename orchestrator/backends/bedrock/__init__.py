@@ -45,8 +45,7 @@ class BedrockPackage(BackendPackage[BedrockBackend]):
 
         from orchestrator.backends.bedrock.api import BedrockAPI
         from orchestrator.backends.bedrock.batches import BedrockBatches
-        from orchestrator.backends.bedrock.clients import services_of
-        from orchestrator.backends.bedrock.signing import CredentialChain
+        from orchestrator.backends.bedrock.clients import CredentialChain, services_of
         from orchestrator.backends.buckets import BucketPrefix
 
         chain = CredentialChain(settings.aws_profile)

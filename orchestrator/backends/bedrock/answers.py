@@ -9,10 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.backends import lenient
+from orchestrator.backends import lenient, openai_shape
 from orchestrator.backends.bedrock.requests import custom_id_of
-from orchestrator.backends.openai_shape import UNKNOWN_RESULT, answered_row, choice_of, completion_of, failed_row
-from orchestrator.backends.s3_files import tag_in
 from orchestrator.core.finish_reasons import is_error
 
 _ENDS = {
@@ -25,6 +23,7 @@ _ENDS = {
     "guardrail_intervened": "content_filter: guardrail_intervened",
     "malformed_tool_use": "function_call_filter: malformed_tool_use",
 }
+_PARTS = ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens", "outputTokens")
 _LEAST_STATUS = 400
 _UNKNOWN_STATUS = 502
 Json = dict[str, Any]
@@ -57,24 +56,18 @@ def completion(answer: Mapping[str, Any]) -> Json:
     end = _ENDS.get(reason, reason) if isinstance(reason, str) else None
     tier = lenient.mapping(answer.get("serviceTier")).get("type")
     usage = _usage(lenient.mapping(answer.get("usage")))
-    return completion_of([choice_of(texts, thoughts, calls, others, end)], usage, None, None, tier)
+    choice = openai_shape.choice_of(texts, thoughts, calls, others, end)
+    return openai_shape.completion_of([choice], usage, None, None, tier)
 
 
 def _usage(usage: Mapping[str, Any]) -> Json:
-    """Count tokens as OpenAI does: the whole prompt in one sum, with the parts read from and written to the cache."""
-    read, put = _number(usage, "cacheReadInputTokens"), _number(usage, "cacheWriteInputTokens")
-    prompt, output = _number(usage, "inputTokens") + read + put, _number(usage, "outputTokens")
-    if not usage or not (prompt or output):
+    fresh, read, put, output = (_number(usage, name) for name in _PARTS)
+    if not (fresh or read or put or output):
         return {}
     details = usage.get("cacheDetails")
     parts = map(lenient.mapping, details) if isinstance(details, list) else ()
     lasting = sum(_number(part, "inputTokens") for part in parts if part.get("ttl") == "1h")
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": output,
-        "total_tokens": prompt + output,
-        "prompt_tokens_details": {"cached_tokens": read, "cache_write_tokens": put, "cache_write_1h_tokens": lasting},
-    }
+    return openai_shape.cached_usage(fresh, read, put, lasting, output)
 
 
 def _number(usage: Mapping[str, Any], name: str) -> int:
@@ -88,18 +81,13 @@ def result_line(line: bytes) -> bytes:
         return line
     custom_id, answer, error = custom_id_of(told.get("recordId")), told.get("modelOutput"), told.get("error")
     if isinstance(answer, dict):
-        row = answered_row(custom_id, 200, completion(answer))
+        row = openai_shape.answered_row(custom_id, 200, completion(answer))
     elif error is not None:
         found = lenient.mapping(error)
         status = lenient.count(found.get("errorCode")) or 0
         said = lenient.text(found.get("errorMessage", error))
         body = {"error": {"message": said, "type": None, "param": None, "code": None}}
-        row = answered_row(custom_id, status if status >= _LEAST_STATUS else _UNKNOWN_STATUS, body)
+        row = openai_shape.answered_row(custom_id, status if status >= _LEAST_STATUS else _UNKNOWN_STATUS, body)
     else:
-        row = failed_row(custom_id, UNKNOWN_RESULT)
+        row = openai_shape.failed_row(custom_id, openai_shape.UNKNOWN_RESULT)
     return json.dumps(row).encode()
-
-
-def account_in(content: bytes) -> str | None:
-    """Return the number of the account in the answer to `GetCallerIdentity`."""
-    return tag_in("Account", content.decode(errors="replace"))

@@ -6,39 +6,29 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Any, BinaryIO
-from urllib.parse import quote
 
 import httpx2
-from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.bedrock import answers
+from orchestrator.backends.bedrock.clients import CredentialChain, Services
 from orchestrator.backends.bedrock.jobs import batch_of, creation, list_of, manifest_of
 from orchestrator.backends.bedrock.requests import named_record, record_lines, translate
-from orchestrator.backends.bedrock.signing import CredentialChain
 from orchestrator.backends.buckets import BucketPrefix
-from orchestrator.backends.http_api import converted
-from orchestrator.backends.s3_files import BAD_CREDENTIALS, S3FilesAPI, asked, error_of, status_of
+from orchestrator.backends.http_api import converted, path_of
+from orchestrator.backends.s3_files import BAD_CREDENTIALS, S3FilesAPI, asked, tag_in
 from orchestrator.backends.translated import nothing_sent
 from orchestrator.settings.backends import window_seconds
 
 _HOUR = 3600
+_JOB = "model-invocation-job"
 _NO_KEY = "no-key-is-sent"
 _CALLER = "Action=GetCallerIdentity&Version=2011-06-15"
 _FORM = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
 _OVER = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT)
 """Statuses of a refused stop."""
-
-
-class Services(Struct, frozen=True):
-    """A signing client of each AWS service; their base URLs end with the service, and the bucket's with its name."""
-
-    bedrock: httpx2.Client
-    bucket: httpx2.Client
-    runtime: httpx2.Client
-    sts: httpx2.Client
 
 
 class BedrockAPI(S3FilesAPI):
@@ -60,7 +50,7 @@ class BedrockAPI(S3FilesAPI):
     def caller(self) -> str | None:
         """Return the number of the credentials' account."""
         answer = self._answer(self._services.sts.post("/", content=_CALLER, headers=_FORM))
-        return answers.account_in(answer.content)
+        return tag_in("Account", answer.content.decode(errors="replace"))
 
     def models(self) -> ApiAnswer:
         found = self._get("foundation-models")
@@ -81,12 +71,10 @@ class BedrockAPI(S3FilesAPI):
     def content(self, file_id: str) -> AbstractContextManager[Iterator[bytes]]:
         return self.object_lines(file_id, named_record if manifest_of(file_id) is None else answers.result_line)
 
-    # --- jobs
-
     def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
         job = creation(order, self._place, self._role, window_seconds(window) // _HOUR)
         try:
-            made = self._post("model-invocation-job", job)
+            made = self._post(_JOB, job)
         except ApiRefusal as refusal:
             # With a token that AWS has forgotten, a second create fails for the name: the first one was carried out.
             if refusal.status not in _OVER or (found := self._named(job)) is None:
@@ -113,15 +101,15 @@ class BedrockAPI(S3FilesAPI):
         return replace(converted(answer, lambda told: list_of(told, self._place)), next_page=next_page)
 
     def batch(self, batch_id: str) -> ApiAnswer:
-        return converted(self._get(_job(batch_id)), lambda told: batch_of(told, self._place))
+        return converted(self._get(path_of(_JOB, batch_id)), lambda told: batch_of(told, self._place))
 
     def cancel(self, batch_id: str) -> None:
-        self._cancel(f"{_job(batch_id)}/stop", batch_id, _OVER)
+        self._cancel(f"{path_of(_JOB, batch_id)}/stop", batch_id, _OVER)
 
     def ask(self, path: str, body: bytes) -> ApiAnswer:
         request = lenient.mapping(lenient.decode(body))
-        model = quote(str(request.get("model", "")), safe="")
-        sent = self._services.runtime.post(f"model/{model}/converse", json=translate(request), timeout=self._patient)
+        path = f"{path_of('model', str(request.get('model', '')))}/converse"
+        sent = self._services.runtime.post(path, json=translate(request), timeout=self._patient)
         return converted(
             self._answer(sent), lambda told: answers.completion(told) if isinstance(told, dict) else told
         )
@@ -130,12 +118,7 @@ class BedrockAPI(S3FilesAPI):
         return self._answer(self._http.get(asked(path, query)))
 
     def _refusal(self, response: httpx2.Response) -> ApiRefusal:
-        error = error_of(response.content, response.headers.get("x-amzn-errortype", ""))
-        status = response.status_code if error is None else status_of(error["code"], response.status_code)
-        if status == BAD_CREDENTIALS:
+        refusal = self._aws_refusal(response, response.headers.get("x-amzn-errortype", ""))
+        if refusal.status == BAD_CREDENTIALS:
             self._chain.forget()
-        return ApiRefusal(status, response.headers, response.request.url.path, error)
-
-
-def _job(batch_id: str) -> str:
-    return f"model-invocation-job/{quote(batch_id, safe='')}"
+        return refusal

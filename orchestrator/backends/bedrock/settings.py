@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from orchestrator.settings.backends import HostedBackend, url_of
+from orchestrator.settings.backends import BucketFolder, Discount, HostedBackend, url_of
 
 
 def _no_key(value: Any) -> None:
@@ -26,10 +25,10 @@ class BedrockBackend(HostedBackend):
     api_key_env: Annotated[None, BeforeValidator(_no_key)] = None
     region: str = Field(pattern=r"^[a-z]{2,4}(-[a-z]+)+-[0-9]{1,2}$", description="such as us-east-1")
     bucket: str = Field(pattern=r"^[a-z0-9][-.a-z0-9]{1,61}[a-z0-9]$", description="of the role's account")
-    prefix: str = Field("orch", pattern=r"^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$", max_length=200)
+    prefix: BucketFolder = "orch"
     role_arn: str = Field(pattern=r"^arn:aws(-[^:]+)?:iam::[0-9]{12}:role/.+$", max_length=2048)
     aws_profile: str | None = Field(None, min_length=1, description="of ~/.aws/config")
-    discount: Decimal | None = Field(None, ge=0, lt=1, description="0.5 is half price; where the table has none")
+    discount: Discount = None
 
     @property
     def account(self) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from difflib import get_close_matches
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, field_validator, model_validator
 
 from orchestrator.backends.openai.profiles import PROFILES
-from orchestrator.settings.backends import HostedBackend, window_seconds
+from orchestrator.settings.backends import Discount, HostedBackend, window_seconds
 from orchestrator.settings.strict import VariableName
 
 
@@ -34,7 +33,7 @@ class OpenAIBackend(HostedBackend):
     organization: str | None = None
     project: str | None = None
     windows: tuple[str, ...] | None = None
-    discount: Decimal | None = Field(None, ge=0, lt=1, description="0.5 is half price; where the table has none")
+    discount: Discount = None
     webhook_secret_env: VariableName | None = None
 
     @property

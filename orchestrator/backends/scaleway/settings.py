@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Literal
 
 from pydantic import Field, field_validator
 
-from orchestrator.settings.backends import HostedBackend, url_of
+from orchestrator.settings.backends import BucketFolder, Discount, HostedBackend, url_of
 
 
 class ScalewayBackend(HostedBackend):
@@ -21,9 +20,9 @@ class ScalewayBackend(HostedBackend):
     access_key: str = Field(pattern=r"^\S+$", max_length=200, description="SCW..., the access key of the API key")
     region: str = Field("fr-par", pattern=r"^[a-z]{2}-[a-z]{3}$", description="of the bucket")
     bucket: str = Field(pattern=r"^[a-z0-9][-a-z0-9]{1,61}[a-z0-9]$", description="of the same project; without dots")
-    prefix: str = Field("orch", pattern=r"^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$", max_length=200)
+    prefix: BucketFolder = "orch"
     bucket_url: str = ""
-    discount: Decimal | None = Field(None, ge=0, lt=1, description="0.5 is half price; where the table has none")
+    discount: Discount = None
 
     @property
     def has_sync_api(self) -> bool:

@@ -121,8 +121,6 @@ class VertexAPI(HttpAPI):
             with self._streamed(self._storage, self._path(key), params={"alt": "media"}) as chunks:
                 yield from (line + b"\n" for line in split_lines(chunks) if line)
 
-    # --- jobs
-
     def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
         made = self._post(f"{self._parent}/{_JOBS}", creation(order, self._place))
         return converted(made, lambda told: batch_of(told, self._place))

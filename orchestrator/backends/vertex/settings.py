@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from orchestrator.settings.backends import HostedBackend, url_of
+from orchestrator.settings.backends import BucketFolder, HostedBackend, url_of
 from orchestrator.settings.strict import VariableName
 
 
@@ -25,7 +25,7 @@ class VertexBackend(HostedBackend):
         pattern=r"^(global|us|eu|[a-z]+-[a-z]+[0-9]{1,2})$", description="such as us-central1, or global"
     )
     bucket: str = Field(pattern=r"^[a-z0-9][-._a-z0-9]{1,220}[a-z0-9]$")
-    prefix: str = Field("orch", pattern=r"^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$", max_length=200)
+    prefix: BucketFolder = "orch"
     key_file: str | None = Field(None, min_length=1, description="of a service account, in JSON")
 
     @field_validator("base_url")
