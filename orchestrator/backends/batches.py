@@ -28,12 +28,13 @@ from orchestrator.backends import (
     by_request,
     calls,
     direct,
+    inline_rows,
     lenient,
     sent_line,
 )
 from orchestrator.backends.api import ApiRefusal, BatchAPI
 from orchestrator.backends.body_lines import addressed_lines
-from orchestrator.backends.call_errors import UNREADABLE, meaning
+from orchestrator.backends.call_errors import UNREADABLE, OfAnswer, meaning, of_answer
 from orchestrator.backends.files import keep, split_lines, store, translated
 from orchestrator.backends.listing import FURTHEST_OFF, PAGE, ListedBatches
 from orchestrator.backends.profiles import OWN_SERVER, V1, Profile, window_for
@@ -58,6 +59,8 @@ class ApiBatches(ListedBatches):
     `sent` reads an input line as the API keeps it, and our own line, to the same digest; by default, the API keeps it
     as it is, but for its address.
     """
+
+    _of_answer: OfAnswer = staticmethod(of_answer)
 
     def __init__(
         self,
@@ -136,7 +139,9 @@ class ApiBatches(ListedBatches):
         return made
 
     def ask(self, endpoint: str, line: bytes) -> DirectAnswer:
-        body = direct.request_of(line)
+        return self._ask(endpoint, direct.request_of(line))
+
+    def _ask(self, endpoint: str, body: bytes) -> DirectAnswer:
         try:
             with self._translated("ask one row", calls.control(calls.ASK_SECONDS), creating=True):
                 try:
@@ -257,10 +262,14 @@ class ApiBatches(ListedBatches):
                 answer = self._api.batch(batch_id)
             except ApiRefusal as refusal:
                 # A gateway's 404 is about an address.
-                if refusal.status not in GONE or not refusal.said:
+                if refusal.status not in GONE or not self._is_its_own(refusal):
                     raise
                 return None
             return remote_batch(answer.json(), batch_id)
+
+    def _is_its_own(self, refusal: ApiRefusal) -> bool:
+        """True if a refusal is from the API: a gateway's has no error object."""
+        return bool(refusal.said)
 
     def cancel(self, batch_id: str) -> None:
         with self._translated(f"cancel {batch_id}"):
@@ -360,4 +369,31 @@ class ApiBatches(ListedBatches):
         except (ApiRefusal, httpx2.HTTPError, *UNREADABLE) as error:
             message = f"{self._name}: cannot {what}"
             # Not `from error`: the client's own texts may contain the key, and a log shows causes.
-            raise meaning(error, message, creating=creating, secret=self._api.api_key) from None
+            secret = self._api.api_key
+            raise meaning(error, message, self._of_answer, creating=creating, secret=secret) from None
+
+
+class InlineBatches(ApiBatches):
+    """The verbs at a provider without files and metadata, whose batches are known by the ids of their rows alone.
+
+    Requests go out inline, with the create. `root` is the folder of input files that may be moved.
+    """
+
+    def __init__(self, name: str, api: BatchAPI, profile: Profile, root: Path = inline_rows.ANYWHERE) -> None:
+        super().__init__(name, api, profile)
+        self._root = root
+
+    def tagged(self, since: datetime) -> list[RemoteBatch] | None:
+        """Return None: only a batch's results have its tag."""
+        return None
+
+    def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
+        """Return None: there are no input files."""
+        return None
+
+    def files(self) -> Iterator[RemoteFile]:
+        """Yield nothing: there are no files."""
+        return iter(())
+
+    def size_of(self, file_id: str) -> int | None:
+        """Return None: the length of results is unknown."""

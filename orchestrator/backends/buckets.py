@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
-from os import SEEK_END
 from typing import Any, BinaryIO
 
 from msgspec import Struct
 
 from orchestrator.backends import HOME_KEY, SHARD_KEY, BatchOrder, DoctorCheck, lenient
 from orchestrator.backends.batches import ApiBatches
-from orchestrator.backends.files import translated
+from orchestrator.backends.files import sized, translated
 from orchestrator.core.errors import OrchError
 
 Json = dict[str, Any]
@@ -69,9 +68,7 @@ def input_object(place: BucketPrefix, name: str, source: BinaryIO, lines: Iterab
         digest = sha256()
         while block := file.read(1 << 18):
             digest.update(block)
-        size = file.seek(0, SEEK_END)
-        file.seek(0)
-        yield InputObject(file, size, place.input_key(name, digest.hexdigest()), digest.hexdigest())
+        yield InputObject(file, sized(file), place.input_key(name, digest.hexdigest()), digest.hexdigest())
 
 
 class WithBucket(ApiBatches):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import httpx2
 
 from orchestrator.backends import lenient
@@ -35,7 +37,11 @@ LONGEST_RETRY = 86_400.0
 """Longest pause, in seconds, that a provider may request: no quota is longer than a day."""
 
 
-def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> OrchError:
+OfAnswer = Callable[[ApiRefusal, str, bool], OrchError]
+"""Returns our error for an error answer, with this message, of the call that costs money or of another one."""
+
+
+def meaning(error: Exception, what: str, of_answer: OfAnswer, *, creating: bool, secret: str) -> OrchError:
     """Return our error for a failed call; `what` says what failed, and for whom.
 
     `creating` is the call that costs money: if it may have been carried out, the error is Uncertain. The `secret`
@@ -46,7 +52,7 @@ def meaning(error: Exception, what: str, *, creating: bool, secret: str) -> Orch
         return f"{what}: {lenient.plain(detail.replace(secret, '[key]'))[:_LONGEST_DETAIL]}"
 
     if isinstance(error, ApiRefusal):
-        return _of_answer(error, told(error.said or f"status {error.status}"), creating=creating)
+        return of_answer(error, told(error.said or f"status {error.status}"), creating)
     unread = f"it does not answer like a Batch API ({error})" if isinstance(error, UNREADABLE) else None
     return unanswered(
         error, told(unread or str(error) or type(error).__name__), creating, is_unread=unread is not None
@@ -62,7 +68,8 @@ def unanswered(cause: BaseException, message: str, creating: bool, *, is_unread:
     return Uncertain(message) if creating else BackendError(message)
 
 
-def _of_answer(error: ApiRefusal, message: str, *, creating: bool) -> OrchError:
+def of_answer(error: ApiRefusal, message: str, creating: bool) -> OrchError:
+    """See `OfAnswer`."""
     status, code, after = error.status, code_of(error), asked_pause(error.headers)
     if (status, code) == _OWN_DISK:
         return NoRoom(message, hint="free disk space, then run the same command again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from os import SEEK_END
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO, TypeVar
@@ -78,6 +79,13 @@ def translated(source: BinaryIO, lines: Iterable[bytes]) -> Iterator[BinaryIO]:
     except OSError as error:
         message = f"cannot translate {source.name}: {error.strerror}"
         raise JobFilesError(message, hint="free disk space, then run it again") from error
+
+
+def sized(file: BinaryIO) -> int:
+    """Return the size of a file, and go back to its start."""
+    size = file.seek(0, SEEK_END)
+    file.seek(0)
+    return size
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -11,6 +11,7 @@ import httpx2
 
 from orchestrator.backends import BatchOrder, calls, lenient
 from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of, create_fields
+from orchestrator.backends.files import sized
 from orchestrator.backends.remote import remote_batch
 
 _JSON = {"Content-Type": "application/json"}
@@ -89,6 +90,11 @@ class HttpAPI:
 
     def _post(self, path: str, body: Mapping[str, Any]) -> ApiAnswer:
         return self._answer(self._http.post(path, json=body))
+
+    def _send(self, path: str, body: BinaryIO) -> ApiAnswer:
+        """Post the JSON in a file, in pieces."""
+        headers = {**_JSON, "Content-Length": str(sized(body))}
+        return self._answer(self._http.post(path, content=body, headers=headers, timeout=self._transfer))
 
     def _answer(self, response: httpx2.Response) -> ApiAnswer:
         if not response.is_success:

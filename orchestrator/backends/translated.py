@@ -6,9 +6,8 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from os import SEEK_END
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from orchestrator.backends import BatchOrder, Download, Intent, RemoteBatch, Sighting
 from orchestrator.backends.api import ApiAnswer, BatchAPI, answer_of
@@ -31,13 +30,6 @@ def _refused_lines(source: Iterable[bytes], translate: Translate) -> Iterator[by
     for custom_id, _, error in translated_rows(source, translate):
         if error is not None:
             yield json.dumps(unsent_row(custom_id, error)).encode()
-
-
-def sized(file: BinaryIO) -> int:
-    """Return the size of a file, and go back to its start."""
-    size = file.seek(0, SEEK_END)
-    file.seek(0)
-    return size
 
 
 def nothing_sent(name: str) -> ApiAnswer:

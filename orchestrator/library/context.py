@@ -386,7 +386,7 @@ class _LogFile(logging.FileHandler):
 def log_to(home: Home) -> None:
     """Send the process's log to the home's file: stderr is for the user."""
     logging.basicConfig(level=logging.INFO, handlers=[_log_file(home)], force=True)
-    for noisy in ("httpx2", "httpcore", "openai", "anthropic", "uvicorn.access", "alembic"):
+    for noisy in ("httpx2", "httpcore", "openai", "uvicorn.access", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

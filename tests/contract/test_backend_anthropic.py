@@ -11,7 +11,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import httpx2
 import pytest
 from hypothesis import given
@@ -29,13 +28,14 @@ from orchestrator.backends import (
     line_digest,
     sent_line,
 )
-from orchestrator.backends.anthropic import inline
+from orchestrator.backends.anthropic import PROFILE, inline
 from orchestrator.backends.anthropic.batches import UNDECIDED, AnthropicBatches
 from orchestrator.backends.files import split_lines
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import BackendRefused, InputError, JobFilesError, Uncertain
 from tests.emulator.client import Emulator
 from tests.support.claudedesk import CHAT, DAY, MODEL, SHARD, Desk, Json
+from tests.support.plain_http import for_anthropic
 
 TAG = inline_rows.shard_tag(SHARD)
 HOUR = 3600.0
@@ -442,7 +442,7 @@ def test_batches_of_ours_tell_by_how_much_its_clock_is_off(provider: Emulator, d
 def test_ours_is_found_among_others_over_pages(
     provider: Emulator, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.backends.anthropic.batches.PAGE", 2)
+    monkeypatch.setattr("orchestrator.backends.batches.PAGE", 2)
     intent = wanted(provider, 1)
     made = {shard: desk.send(["a"], shard) for shard in [f"contracts-1.00{number}" for number in range(1, 6)]}
     provider.clock.advance(HOUR)
@@ -591,8 +591,7 @@ def test_ids_of_another_shard_with_one_request_are_of_different_rows(desk: Desk)
 def test_another_process_goes_on_where_one_was_killed(desk: Desk, provider: Emulator) -> None:
     """All that it needs is on the disk, by the names that the database keeps."""
     order = desk.order(["a", {"n": 2}])
-    client = anthropic.Anthropic(api_key=desk.key, base_url=provider.url_anthropic, max_retries=0)
-    other = AnthropicBatches("claude", client, 1)
+    other = AnthropicBatches("claude", for_anthropic(provider.url_anthropic, desk.key), PROFILE, 1)
     made = other.create(order)
     provider.clock.advance(HOUR)
     assert desk.ids(other.retrieve(made.id).output_file_id) == ["r0"]

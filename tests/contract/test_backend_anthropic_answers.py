@@ -95,7 +95,7 @@ CREATE: dict[str, tuple[Answer, type[OrchError]]] = {
 
 @pytest.mark.parametrize(("answer", "expected"), CREATE.values(), ids=CREATE)
 def test_what_a_failed_create_leaves_behind(answer: Answer, expected: type[OrchError], tmp_path: Path) -> None:
-    with answering(answer, tmp_path, max_retries=5) as (desk, running):
+    with answering(answer, tmp_path) as (desk, running):
         order = desk.order(["x"])
         with pytest.raises(OrchError) as found:
             desk.backend.create(order)

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from itertools import count
 from pathlib import Path
-from typing import Any
 
-import anthropic
 import openai
 import pytest
 
 from orchestrator.backends import Backend
+from orchestrator.backends.anthropic import PROFILE as CLAUDE
 from orchestrator.backends.anthropic.batches import AnthropicBatches
 from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.bedrock import PACKAGE as BEDROCK
@@ -72,8 +71,7 @@ def _compatible(profile: str) -> Opening:
 
 
 def _anthropic(emulator: Emulator, key: str) -> Backend:
-    options: dict[str, Any] = {"max_retries": 0, "timeout": 30.0, "http_client": for_anthropic()}
-    return AnthropicBatches("it", anthropic.Anthropic(base_url=emulator.url_anthropic, api_key=key, **options), 1000)
+    return AnthropicBatches("it", for_anthropic(emulator.url_anthropic, key), CLAUDE, 1000)
 
 
 def _mistral(emulator: Emulator, key: str) -> Backend:

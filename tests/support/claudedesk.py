@@ -8,9 +8,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import anthropic
-
 from orchestrator.backends import BatchOrder, RemoteBatch
+from orchestrator.backends.anthropic import PROFILE
 from orchestrator.backends.anthropic.batches import AnthropicBatches
 from tests.support.plain_http import for_anthropic
 
@@ -29,9 +28,7 @@ class Desk:
     def __init__(self, base_url: str, folder: Path, **options: Any) -> None:
         self.key = f"sk-ant-secret-{next(_keys)}"
         self.folder = folder
-        options = {"timeout": 30.0, "max_retries": 0, **options}
-        client = anthropic.Anthropic(api_key=self.key, base_url=base_url, http_client=for_anthropic(), **options)
-        self.backend = AnthropicBatches("claude", client, 1000)
+        self.backend = AnthropicBatches("claude", for_anthropic(base_url, self.key, **options), PROFILE, 1000)
 
     def input(self, rows: Sequence[Json | str], shard: str = SHARD) -> Path:
         """A shard's input file with rows `r0`, `r1`, ..., of their texts or bodies."""

@@ -9,17 +9,17 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import anthropic
 import openai
 import pytest
 
+from orchestrator.backends.anthropic.api import AnthropicAPI
 from orchestrator.backends.anthropic.batches import AnthropicBatches
 from orchestrator.backends.anthropic.settings import AnthropicBackend as AnthropicSettings
 from orchestrator.backends.batches import ApiBatches
@@ -158,7 +158,7 @@ class Providers:
     emulator: Emulator
     cloud: openai.OpenAI
     azure: openai.OpenAI
-    claude: anthropic.Anthropic
+    claude: AnthropicAPI
     mistral: MistralAPI
     gemini: GeminiAPI
     xai: XaiAPI
@@ -200,7 +200,7 @@ class Providers:
 
     def backend(self, name: str, settings: Backend) -> Any:
         if isinstance(settings, AnthropicSettings):
-            return AnthropicBatches(name, self.claude, settings.max_tokens)
+            return AnthropicBatches(name, self.claude, profile_for(settings), settings.max_tokens)
         if isinstance(settings, MistralBackend):
             return ApiBatches(name, self.mistral, profile_for(settings), sent=sent_line)
         if isinstance(settings, XaiBackend):
@@ -230,9 +230,7 @@ def providers(folder: Path) -> Iterator[Providers]:
         openai.OpenAI(
             api_key=KEY, base_url=emulator.url_azure, max_retries=0, timeout=30, http_client=for_openai()
         ) as azure,
-        anthropic.Anthropic(
-            api_key=KEY, base_url=emulator.url_anthropic, max_retries=0, timeout=30, http_client=for_anthropic()
-        ) as claude,
+        closing(for_anthropic(emulator.url_anthropic, KEY)) as claude,
         with_bearer(emulator.url_of("mistral"), KEY) as mistral,
         for_gemini(emulator.url_of("gemini"), KEY) as gemini,
         with_bearer(emulator.url_of("xai"), KEY) as xai,

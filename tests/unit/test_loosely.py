@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.backends import lenient
-from orchestrator.backends.anthropic import read as anthropic_read
+from orchestrator.backends.anthropic import api as anthropic
 from orchestrator.backends.remote import remote_batch, remote_file
 from orchestrator.core.batch_api import BatchStatus
 
@@ -116,7 +116,7 @@ def test_whatever_is_told_is_read_or_refused_and_fits_a_database(told: dict[str,
     for read in (
         lambda: remote_batch(told),
         lambda: remote_file(told),
-        lambda: anthropic_read.remote_batch(told),
+        lambda: remote_batch(anthropic.batch_of(told)),
     ):
         try:
             found = read()

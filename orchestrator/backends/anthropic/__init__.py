@@ -32,28 +32,15 @@ class AnthropicPackage(BackendPackage[AnthropicBackend]):
         return PROFILE
 
     def open(self, settings: AnthropicBackend, access: BackendAccess) -> Backend:
-        import anthropic
-
         from orchestrator.backends import calls
+        from orchestrator.backends.anthropic.api import AnthropicAPI, headers_of
         from orchestrator.backends.anthropic.batches import AnthropicBatches
 
         silent = settings.request_timeout
-        timeout = calls.timeouts(min(silent, calls.QUIET_SECONDS))
-        # The header from the API's documentation; clients from 2.12 on send another one by default.
-        headers = {"x-api-key": access.key}
-        client = anthropic.Anthropic(
-            api_key=access.key,
-            base_url=settings.base_url,
-            timeout=timeout,
-            # A client that retries by itself would sleep as long as the server asks, and block everything else.
-            max_retries=0,
-            default_headers=headers,
-            # A custom header goes along to any redirect.
-            http_client=calls.bounded(
-                anthropic.DefaultHttpxClient(timeout=timeout, verify=calls.certificates()), stay=True
-            ),
-        )
-        return AnthropicBatches(access.name, client, settings.max_tokens, silent, access.root)
+        # A header with a name of its own goes along to any redirect.
+        client = calls.open_client(f"{settings.base_url.rstrip('/')}/v1", headers_of(access.key), silent, stay=True)
+        api = AnthropicAPI(client, access.key, silent)
+        return AnthropicBatches(access.name, api, PROFILE, settings.max_tokens, access.root)
 
     def prompt_cache(self) -> CacheRules:
         from orchestrator.backends.anthropic.caching import RULES

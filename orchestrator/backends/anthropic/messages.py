@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.backends.anthropic.rules import LEFT_OUT, TRANSLATED
+from orchestrator.backends.anthropic.rules import LEFT_OUT, TRANSLATED, takes_sampling
 from orchestrator.backends.anthropic.schemas import fit_schema
 from orchestrator.core import batch_api
 from orchestrator.core.errors import InputError
@@ -25,15 +25,6 @@ _THEIRS = ("thinking", "cache_control")
 """Anthropic's own fields, which are passed unchanged; so is `top_k`, if the model takes it."""
 _NO_COUNTERPART = "Anthropic's Messages have no counterpart"
 _EFFORTS = {"minimal": "low", **{effort: effort for effort in ("low", "medium", "high", "xhigh", "max")}}
-
-_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[.-](\d{1,2}))?(?!\d)")
-_NO_SAMPLING_SINCE = (4, 7)
-
-
-def takes_sampling(model: str) -> bool:
-    """True if a model takes temperature, top_p and top_k: from 4.7 on models do not; names without a version may."""
-    found = _VERSION.search(model)
-    return found is None or (int(found[1]), int(found[2] or 0)) < _NO_SAMPLING_SINCE
 
 
 def translate(body: Mapping[str, Any], max_tokens: int) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.backends import lenient
+from orchestrator.backends import inline_rows, lenient
 from orchestrator.backends.openai_shape import UNKNOWN_RESULT, cached_usage, choice_of, completion_of, unsent_row
+from orchestrator.core import batch_api
 from orchestrator.core.answers import MOST_TOKENS
 from orchestrator.core.errors import InputError
 from orchestrator.core.finish_reasons import is_error
@@ -112,6 +113,34 @@ _EXPIRED = {
 }
 
 
+class _Row(msgspec.Struct):
+    custom_id: Any
+    result: Any
+
+
+decode_row = msgspec.json.Decoder(_Row).decode
+
+
+def sent_row(line: bytes) -> tuple[str, bytes] | None:
+    """Return the id in a line of results, and the digest of the request in it; None if it has none."""
+    try:
+        name = decode_row(line).custom_id
+    except batch_api.JSON_ERRORS:
+        return None
+    digest = inline_rows.digest_of(name)
+    return None if digest is None else (name, digest)
+
+
+def read_result(line: bytes, ids: inline_rows.Ids) -> tuple[str, bytes]:
+    """Convert a line of results to OpenAI's shape, with its file; a line that is not a row stays unchanged."""
+    try:
+        row = decode_row(line)
+    except batch_api.JSON_ERRORS:
+        return "output", line
+    theirs = lenient.text(row.custom_id)
+    return result_line(ids.ours(theirs), theirs, row.result)
+
+
 def result_line(custom_id: str, theirs: str, result: Any) -> tuple[str, bytes]:
     """Convert a row's result to OpenAI's line, and name its file: `output` or `error`.
 
@@ -128,7 +157,7 @@ def result_line(custom_id: str, theirs: str, result: Any) -> tuple[str, bytes]:
             inner = told.get("error")
             error = inner if isinstance(inner, dict) else told
             kind = str(error.get("type") or "error")
-            body = {"error": {"message": None, **error, "param": None, "code": _code(error) or kind}}
+            body = {"error": {"message": None, **error, "param": None, "code": cause_of(error) or kind}}
             status = _STATUSES.get(kind, UNKNOWN_STATUS)
             return "error", _line(custom_id, theirs, _response(status, told.get("request_id"), body))
         case {"type": "canceled" | "cancelled"}:
@@ -139,7 +168,7 @@ def result_line(custom_id: str, theirs: str, result: Any) -> tuple[str, bytes]:
             return "error", _line(custom_id, theirs, None, UNKNOWN_RESULT)
 
 
-def _code(error: Mapping[str, Any]) -> str | None:
+def cause_of(error: Mapping[str, Any]) -> str | None:
     """Return a code that is narrower than the error's type, or None."""
     match error:
         case {"details": {"error_code": str(code)}}:

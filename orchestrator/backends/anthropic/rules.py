@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from orchestrator.backends.anthropic.schemas import fit_schema, is_taken
 from orchestrator.core.errors import InputError
 from orchestrator.policy.dialect.draft import Draft, is_number, named
-from orchestrator.policy.dialect.families import LATEST, Claude, claude_efforts, claude_most_tokens, claude_of
+from orchestrator.policy.dialect.families import Claude, claude_efforts, claude_most_tokens, claude_of
 from orchestrator.policy.dialect.recipient import ANTHROPIC_CHAT
-from orchestrator.policy.dialect.rules import NEUTRAL, By, NotAbove, NotTaken, NotTogether, TableRule
+from orchestrator.policy.dialect.rules import NEUTRAL, Bounded, By, NotAbove, NotTaken, NotTogether, TableRule
 from orchestrator.policy.dialect.structured import FIELD, ask_in_prompt, schema_of
 
-_UNKNOWN = Claude("", LATEST)
 _NO_SAMPLING_SINCE = (4, 7)
 _THINKS_SINCE = (3, 7)
 _MIN_TOP_P = 0.95
@@ -61,10 +62,15 @@ def check_fields(draft: Draft) -> None:
         draft.lose("response_format", "takes no json_object, only a json_schema")
 
 
+def takes_sampling(model: str) -> bool:
+    """Return True for models with temperature, top_p and top_k. A name without a version may accept them."""
+    claude = claude_of(model)
+    return claude is None or claude.version < _NO_SAMPLING_SINCE
+
+
 def takes_no_sampling(draft: Draft) -> bool:
-    """Return True for models without temperature, top_p and top_k. A name without a version may accept them."""
-    model = _model(draft)
-    return model is not None and model.version >= _NO_SAMPLING_SINCE
+    """Return True for models without temperature, top_p and top_k."""
+    return not takes_sampling(draft.model)
 
 
 def leave_out_default_top_p(draft: Draft) -> None:
@@ -107,11 +113,10 @@ def check_effort(draft: Draft) -> None:
 
 def bound_answer(draft: Draft) -> None:
     """Lower a bound to the model's maximum: it never answers in more tokens."""
-    most = claude_most_tokens(_model(draft) or _UNKNOWN) if _model(draft) else None
+    model = _model(draft)
+    most = None if model is None else claude_most_tokens(model)
     for name in _BOUNDS:
-        value = draft.fields.get(name)
-        if most is not None and is_number(value) and value > most:
-            draft.fields[name] = most
+        Bounded(name, most=most).apply(draft)
 
 
 def check_thinking(draft: Draft) -> None:
@@ -190,61 +195,30 @@ def ask_anthropic(draft: Draft) -> None:
     draft.fields[FIELD] = {"type": "json_schema", "json_schema": {**asked, "schema": schema}}
 
 
-_ANTHROPIC = ("anthropic", ANTHROPIC_CHAT)
-_ANY = ""
+_rule = partial(TableRule, ("anthropic", ANTHROPIC_CHAT), "")
+_chat_rule = partial(TableRule, (ANTHROPIC_CHAT,), "")
 
 ANTHROPIC_RULES = (
-    TableRule(
-        _ANTHROPIC,
-        _ANY,
+    _rule(
         NotTaken(("temperature", "top_p", "top_k")),
         "szczyglis-dev/py-gpt#184; pydantic-ai's profiles",
         when=takes_no_sampling,
     ),
-    TableRule(
-        _ANTHROPIC,
-        _ANY,
+    _rule(
         NotTaken(("seed", "n", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs")),
         "Anthropic's reference of messages: no such fields",
     ),
-    TableRule(_ANTHROPIC, _ANY, By(check_fields), "Anthropic's reference of messages"),
-    TableRule(_ANTHROPIC, _ANY, NotAbove("temperature", 1), "Anthropic's reference of messages"),
-    TableRule(
-        _ANTHROPIC,
-        _ANY,
-        By(leave_out_default_top_p),
-        "Anthropic's reference: 1 is what holds without the field",
-    ),
-    TableRule(
-        _ANTHROPIC,
-        _ANY,
-        NotTogether("temperature", "top_p"),
-        "BerriAI/litellm#15097",
-        when=takes_one_of_temperature_and_top_p,
-    ),
-    TableRule(_ANTHROPIC, _ANY, By(check_effort), "Oaklight/llm-rosetta#289; a recorded refusal of xhigh"),
-    TableRule(_ANTHROPIC, _ANY, By(bound_answer), "a recorded refusal; Anthropic's model pages"),
-    TableRule(_ANTHROPIC, _ANY, By(check_thinking), "freecodexyz/free-code#32, mnfst/modelparams.dev#214"),
-    TableRule(_ANTHROPIC, _ANY, By(check_tool_choice), "pydantic-ai's profiles; Anthropic's guide to tools"),
-    TableRule(_ANTHROPIC, _ANY, By(check_stops), "BerriAI/litellm#3286"),
-    TableRule(
-        _ANTHROPIC,
-        _ANY,
-        By(ask_in_prompt),
-        "laurent22/joplin#15801; pydantic-ai's profiles",
-        when=takes_no_schema,
-    ),
-    TableRule(
-        (ANTHROPIC_CHAT,),
-        _ANY,
-        By(ask_in_prompt),
-        "Anthropic's page on the OpenAI SDK: response_format is ignored",
-    ),
-    TableRule(
-        (ANTHROPIC_CHAT,),
-        _ANY,
-        NotTaken(("reasoning_effort",)),
-        "the same page: it is ignored",
-    ),
-    TableRule(_ANTHROPIC, _ANY, By(ask_anthropic), "Anthropic's guide to structured outputs"),
+    _rule(By(check_fields), "Anthropic's reference of messages"),
+    _rule(NotAbove("temperature", 1), "Anthropic's reference of messages"),
+    _rule(By(leave_out_default_top_p), "Anthropic's reference: 1 is what holds without the field"),
+    _rule(NotTogether("temperature", "top_p"), "BerriAI/litellm#15097", when=takes_one_of_temperature_and_top_p),
+    _rule(By(check_effort), "Oaklight/llm-rosetta#289; a recorded refusal of xhigh"),
+    _rule(By(bound_answer), "a recorded refusal; Anthropic's model pages"),
+    _rule(By(check_thinking), "freecodexyz/free-code#32, mnfst/modelparams.dev#214"),
+    _rule(By(check_tool_choice), "pydantic-ai's profiles; Anthropic's guide to tools"),
+    _rule(By(check_stops), "BerriAI/litellm#3286"),
+    _rule(By(ask_in_prompt), "laurent22/joplin#15801; pydantic-ai's profiles", when=takes_no_schema),
+    _chat_rule(By(ask_in_prompt), "Anthropic's page on the OpenAI SDK: response_format is ignored"),
+    _chat_rule(NotTaken(("reasoning_effort",)), "the same page: it is ignored"),
+    _rule(By(ask_anthropic), "Anthropic's guide to structured outputs"),
 )

@@ -6,16 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.core.errors import InputError
-from orchestrator.policy.dialect.strict_schemas import has_lookaround
+from orchestrator.policy.dialect.strict_schemas import DESCRIBED_LIMITS, FORMATS, described, has_lookaround
 
-_NUMBER_LIMITS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
-_LIMITS = _NUMBER_LIMITS | {"minLength", "maxLength", "maxItems", "uniqueItems"}
+_LIMITS = DESCRIBED_LIMITS - {"pattern", "format", "minItems"}
 _NAMED = frozenset({"properties", "$defs", "definitions"})
 _LISTED = frozenset({"anyOf", "allOf"})
 # Anthropic's guide to structured outputs, read on 2026-11-26, and the transformation of schemas in its SDK 2.14.
-_FORMATS = frozenset(
-    {"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"}
-)  # fmt: skip
 _NOT_TAKEN = frozenset(
     {"oneOf", "not", "if", "then", "else", "patternProperties", "prefixItems", "contains", "dependentRequired",
      "dependentSchemas", "propertyNames", "unevaluatedProperties", "minProperties", "maxProperties"}
@@ -59,17 +55,14 @@ def fit_schema(schema: Any, where: str, levels: int = DEEPEST) -> dict[str, Any]
     is_object = kind == "object" or (isinstance(kind, list) and "object" in kind)
     if is_object and found.setdefault("additionalProperties", False) is not False:
         raise InputError("objects with keys that are not listed have no counterpart", field=where)
-    if limits:
-        words = ", ".join(f"{name}: {value}" for name, value in limits.items())
-        found["description"] = f"{found.get('description', '')} ({words})".strip()
-    return found
+    return described(found, limits)
 
 
 def _is_limit(name: str, value: Any) -> bool:
     """Return True if the keyword's value is a limit that Anthropic does not support."""
     if name == "pattern":
         return isinstance(value, str) and has_lookaround(value)
-    return (name == "minItems" and value not in (0, 1)) or (name == "format" and value not in _FORMATS)
+    return (name == "minItems" and value not in (0, 1)) or (name == "format" and value not in {*FORMATS, "uri"})
 
 
 MOST_OPTIONAL = 24

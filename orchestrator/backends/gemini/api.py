@@ -15,12 +15,12 @@ from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.api import ApiAnswer
 from orchestrator.backends.batch_names import display_name
 from orchestrator.backends.chat_rows import sent_rows
-from orchestrator.backends.files import translated
+from orchestrator.backends.files import sized, translated
 from orchestrator.backends.gemini import answers
 from orchestrator.backends.gemini.requests import translate
 from orchestrator.backends.http_api import HttpAPI, converted, path_of
 from orchestrator.backends.result_lines import lines
-from orchestrator.backends.translated import nothing_sent, sized
+from orchestrator.backends.translated import nothing_sent
 
 _KIND = "application/jsonl"
 _BLOCK = 256 * 1024

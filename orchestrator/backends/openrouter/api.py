@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Any, BinaryIO
 
 from orchestrator.backends import lenient
-from orchestrator.backends.api import ApiAnswer, answer_of
+from orchestrator.backends.api import ApiAnswer
 from orchestrator.backends.http_api import HttpAPI, converted, path_of
 from orchestrator.backends.remote import status_of
 from orchestrator.core.error_body import openai_error
@@ -32,9 +32,6 @@ _ALIKE = ("id", "status", "created_at", "request_counts", "model", "endpoint")
 class OpenRouterAPI(HttpAPI):
     """The calls on an HTTP client with OpenRouter's base URL, which sends the key."""
 
-    def file(self, file_id: str) -> ApiAnswer:
-        return answer_of({"id": "results"})
-
     @contextmanager
     def content(self, file_id: str) -> Iterator[Iterator[bytes]]:
         told = self._get(path_of("batches", file_id.removeprefix(RESULTS))).json()
@@ -43,11 +40,9 @@ class OpenRouterAPI(HttpAPI):
             raise ValueError("the answer has no results")
         yield (result_line(one) + b"\n" for one in results)
 
-    def submit(self, body: BinaryIO, size: int) -> ApiAnswer:
-        """Create a batch from the body of its request, with `size` bytes."""
-        headers = {"Content-Type": "application/json", "Content-Length": str(size)}
-        sent = self._http.post("batches", content=body, headers=headers, timeout=self._transfer)
-        return converted(self._answer(sent), batch_of)
+    def submit(self, body: BinaryIO) -> ApiAnswer:
+        """Create a batch from the body of its request."""
+        return converted(self._send("batches", body), batch_of)
 
     def batches(self, limit: int, after: str | None = None) -> ApiAnswer:
         return converted(super().batches(limit, after), _list_of)

@@ -17,7 +17,6 @@ from orchestrator.backends import (
     BatchOrder,
     Intent,
     RemoteBatch,
-    RemoteFile,
     SentLines,
     Sighting,
     by_request,
@@ -25,13 +24,11 @@ from orchestrator.backends import (
     inline_rows,
     lenient,
 )
-from orchestrator.backends.batches import ApiBatches
+from orchestrator.backends.batches import InlineBatches
 from orchestrator.backends.files import translated
 from orchestrator.backends.listing import FURTHEST_OFF
 from orchestrator.backends.openrouter.api import OpenRouterAPI
-from orchestrator.backends.profiles import Profile
 from orchestrator.backends.remote import remote_batch
-from orchestrator.backends.translated import sized
 from orchestrator.core import batch_api, request_lines
 from orchestrator.core.errors import BackendError, BackendRefused, InputError, Uncertain
 
@@ -46,14 +43,10 @@ class _Line(msgspec.Struct):
 _decode_line = msgspec.json.Decoder(_Line).decode
 
 
-class OpenRouterBatches(ApiBatches):
-    """The verbs on OpenRouter's calls. `root` is the folder of input files that may be moved."""
+class OpenRouterBatches(InlineBatches):
+    """The verbs on OpenRouter's calls."""
 
     _api: OpenRouterAPI
-
-    def __init__(self, name: str, api: OpenRouterAPI, profile: Profile, root: Path = inline_rows.ANYWHERE) -> None:
-        super().__init__(name, api, profile)
-        self._root = root
 
     def upload(self, path: Path, name: str) -> str:
         """Return the id of an input file, which goes out with the create. Raises InputError for an invalid line."""
@@ -69,7 +62,7 @@ class OpenRouterBatches(ApiBatches):
             translated(source, _body(order, path, source)) as body,
             self._translated("create a batch", calls.transfer(), creating=True),
         ):
-            return remote_batch(self._api.submit(body, sized(body)).json())
+            return remote_batch(self._api.submit(body).json())
 
     def find(self, intent: Intent) -> Sighting:
         """Look for the batch by its time and number of rows; the ids of its results tell whether it is ours."""
@@ -106,14 +99,6 @@ class OpenRouterBatches(ApiBatches):
         except BackendError:
             return None
 
-    def tagged(self, since: datetime) -> list[RemoteBatch] | None:
-        """Return None: only a batch's results have its tag."""
-        return None
-
-    def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
-        """Return None: there are no input files."""
-        return None
-
     def untold(self, since: datetime) -> list[RemoteBatch]:
         unread = list[object]()
         found, undecided, _ = self._search(lambda _: True, since, unread, is_one=False)
@@ -127,10 +112,6 @@ class OpenRouterBatches(ApiBatches):
         if ids is None:
             return None
         return by_request((one, digest) for one in ids if (digest := inline_rows.digest_of(one)) is not None)
-
-    def files(self) -> Iterator[RemoteFile]:
-        """Yield nothing: OpenRouter has no files."""
-        return iter(())
 
     def forget_file(self, file_id: str) -> None:
         """Keep a batch's results: only the batch itself could be deleted, and would be missing from lists."""

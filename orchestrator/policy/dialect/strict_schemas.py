@@ -24,8 +24,8 @@ _NUMBER_AND_LIST_LIMITS = frozenset(
     {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "pattern",
      "format"}
 )  # fmt: skip
-_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
-_DESCRIBED_LIMITS = frozenset({*_NUMBER_AND_LIST_LIMITS, "minLength", "maxLength", "uniqueItems"})
+FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
+DESCRIBED_LIMITS = frozenset({*_NUMBER_AND_LIST_LIMITS, "minLength", "maxLength", "uniqueItems"})
 _LOOKAROUND = re.compile(r"(?<!\\)\(\?(?:[=!]|<[=!])")
 _DEFINITION = re.compile(r"#(?:/(?:\$defs|definitions)/[^/]+)?")
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null", dict: "object",
@@ -93,18 +93,15 @@ class _Strict:
         if not isinstance(schema, dict) or not levels:
             raise _NotStrictError
         found = {name: value for name, value in schema.items() if name in _READ or self._is_taken(name, value)}
-        words = ", ".join(f"{name}: {schema[name]}" for name in schema if name in _DESCRIBED_LIMITS - found.keys())
-        found = self._resolve(found, levels)
-        if words:
-            found["description"] = f"{found.get('description', '')} ({words})".strip()
-        return found
+        limits = {name: value for name, value in schema.items() if name in DESCRIBED_LIMITS - found.keys()}
+        return described(self._resolve(found, levels), limits)
 
     def _is_taken(self, name: str, value: Any) -> bool:
         """True for a limit that the recipient takes."""
         if not self._limits or name not in _NUMBER_AND_LIST_LIMITS:
             return False
         if name == "format":
-            return value in _FORMATS
+            return value in FORMATS
         return name != "pattern" or not (isinstance(value, str) and has_lookaround(value))
 
     def _resolve(self, found: Schema, levels: int) -> Schema:
@@ -183,6 +180,14 @@ class _Strict:
         }
         found["required"] = [*properties]
         found["additionalProperties"] = False
+
+
+def described(schema: Schema, limits: Mapping[str, Any]) -> Schema:
+    """Name limits that a provider does not take in the description, for the model."""
+    if limits:
+        words = ", ".join(f"{name}: {value}" for name, value in limits.items())
+        schema["description"] = f"{schema.get('description', '')} ({words})".strip()
+    return schema
 
 
 def has_lookaround(pattern: str) -> bool:
