@@ -218,5 +218,7 @@ class TestOwn(BackendContract):
                 folder = tmp_path / "desk"
                 folder.mkdir()
                 backend = ApiBatches("it", over_unix_socket(server.socket), PROFILES["orch"])
+                # It asks its upstream for models once it runs.
+                wait_until(lambda: backend.lists_model("test-model"))
                 yield OwnDesk(backend, folder)
                 backend.close()
