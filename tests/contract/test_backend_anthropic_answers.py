@@ -81,6 +81,7 @@ CREATE: dict[str, tuple[Answer, type[OrchError]]] = {
     "wrong method": (Answer(b"", 405), NotSent),
     "request timeout": (error(408, "timeout_error"), Uncertain),
     "internal error": (error(500, "api_error"), Uncertain),
+    "a message that is no text": (Answer({"error": {"type": "api_error", "message": {"a": 1}}}, 500), Uncertain),
     "bad gateway": (Answer(b"<html>", 502, {"Content-Type": "text/html"}), Uncertain),
     "unavailable": (error(503), Uncertain),
     "gateway timeout": (error(504, "timeout_error"), Uncertain),
@@ -212,6 +213,7 @@ def test_a_batch_that_the_list_shows_without_an_id_is_not_taken_for_absent(made:
 
     assert shown(batch(id=None, created_at="2026-11-20T00:00:00Z"), None, {}) == Sighting()
     assert shown(batch(id=None, created_at=made)).undecided == UNREAD
+    assert shown({"type": "message_batch", "created_at": made}).undecided == UNREAD
 
 
 def test_results_are_read_in_pieces(tmp_path: Path) -> None:
