@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.backends import inline_rows, lenient
-from orchestrator.backends.openai_shape import UNKNOWN_RESULT, cached_usage, choice_of, completion_of, unsent_row
+from orchestrator.backends import inline_rows, lenient, openai_shape
 from orchestrator.core import batch_api
 from orchestrator.core.answers import MOST_TOKENS
 from orchestrator.core.errors import InputError
@@ -55,10 +54,10 @@ def completion(message: Mapping[str, Any]) -> dict[str, Any]:
     reason = message.get("stop_reason")
     finish = _FINISHES.get(reason, reason) if isinstance(reason, str) else None
     usage = lenient.mapping(message.get("usage"))
-    return completion_of(
-        [choice_of(texts, thoughts, calls, others, finish)], _usage(usage), message.get("id"), message.get("model"),
-        usage.get("service_tier"),
-    )  # fmt: skip
+    choice = openai_shape.choice_of(texts, thoughts, calls, others, finish)
+    return openai_shape.completion_of(
+        [choice], _usage(usage), message.get("id"), message.get("model"), usage.get("service_tier")
+    )
 
 
 def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,7 +69,7 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     # Tokens of a compaction or an advisor are billed, and are not in the sums.
     beside = max(0, _iteration_tokens(usage) - fresh - read - put - output)
     return {
-        **cached_usage(fresh, read, put, lasting, output),
+        **openai_shape.cached_usage(fresh, read, put, lasting, output),
         "completion_tokens_details": {"reasoning_tokens": thinking},
         **({"server_tool_use": calls} if calls else {}),
         **({"iteration_tokens": beside} if beside else {}),
@@ -149,9 +148,9 @@ def result_line(custom_id: str, theirs: str, result: Any) -> tuple[str, bytes]:
     found = lenient.mapping(result)
     match {**found, "type": lenient.word(found.get("type"))}:
         case {"type": "succeeded", "message": dict(message)}:
-            return "output", _line(custom_id, theirs, _response(200, None, completion(message)))
+            return "output", _line(theirs, openai_shape.answered_row(custom_id, 200, completion(message)))
         case {"type": "succeeded"}:
-            return "output", _line(custom_id, theirs, _response(200, None, None))
+            return "output", _line(theirs, openai_shape.answered_row(custom_id, 200, None))
         case {"type": "errored", "error": told}:
             told = told if isinstance(told, dict) else {"error": {"message": lenient.text(told)}}
             inner = told.get("error")
@@ -159,13 +158,13 @@ def result_line(custom_id: str, theirs: str, result: Any) -> tuple[str, bytes]:
             kind = str(error.get("type") or "error")
             body = {"error": {"message": None, **error, "param": None, "code": cause_of(error) or kind}}
             status = _STATUSES.get(kind, UNKNOWN_STATUS)
-            return "error", _line(custom_id, theirs, _response(status, told.get("request_id"), body))
+            return "error", _line(theirs, openai_shape.answered_row(custom_id, status, body, told.get("request_id")))
         case {"type": "canceled" | "cancelled"}:
-            return "error", _line(custom_id, theirs, None, _CANCELLED)
+            return "error", _line(theirs, openai_shape.failed_row(custom_id, _CANCELLED))
         case {"type": "expired"}:
-            return "error", _line(custom_id, theirs, None, _EXPIRED)
+            return "error", _line(theirs, openai_shape.failed_row(custom_id, _EXPIRED))
         case _:
-            return "error", _line(custom_id, theirs, None, UNKNOWN_RESULT)
+            return "error", _line(theirs, openai_shape.failed_row(custom_id, openai_shape.UNKNOWN_RESULT))
 
 
 def cause_of(error: Mapping[str, Any]) -> str | None:
@@ -178,15 +177,11 @@ def cause_of(error: Mapping[str, Any]) -> str | None:
 
 def refused_line(custom_id: str, number: int, error: InputError) -> bytes:
     """Return the error line of row `number` (from 1), which was not sent because of the error's field."""
-    return _line(custom_id, f"refused-{number}", unsent_row(custom_id, error)["response"])
+    return _line(f"refused-{number}", openai_shape.unsent_row(custom_id, error))
 
 
-def _response(status: int, request_id: Any, body: dict[str, Any] | None) -> dict[str, Any]:
-    return {"status_code": status, "request_id": request_id, "body": body}
-
-
-def _line(custom_id: str, theirs: str, response: dict[str, Any] | None, error: dict[str, str] | None = None) -> bytes:
-    told = {"id": f"batch_req_{theirs}", "custom_id": custom_id, "response": response, "error": error}
+def _line(theirs: str, row: dict[str, Any]) -> bytes:
+    told = {**row, "id": f"batch_req_{theirs}"}
     try:
         return msgspec.json.encode(told)
     except (OverflowError, UnicodeEncodeError):
