@@ -8,9 +8,9 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from orchestrator.policy.backoff import TRIES
 from tests.conftest import MakeUpstream
 from tests.emulator.clock import ClockFile
 from tests.support.cli import Orch, Process, kill_group, write_config
+from tests.support.inthread import serving
 from tests.support.process import wait_until
 from tests.support.raycluster import below, command_of
 
@@ -56,17 +57,11 @@ def slow_site() -> Iterator[tuple[str, Event]]:
         def log_message(self, *about: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/letter.html", answers
-    finally:
-        answers.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Handler) as port:
+        try:
+            yield f"http://127.0.0.1:{port}/letter.html", answers
+        finally:
+            answers.set()
 
 
 class Night:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from orchestrator.server.settings import Settings
 from tests.conftest import MakeUpstream
 from tests.support.batchapi import Sdk, create, ended, health, read_rows, retrieve, row, sdk_at
 from tests.support.canned import MODELS, canned
+from tests.support.inthread import serving
 from tests.support.process import Upstream, wait_until
 
 EMBEDDINGS = "/v1/embeddings"
@@ -411,13 +411,5 @@ def cutting() -> Iterator[tuple[str, list[str]]]:
         def log_message(self, *_: Any) -> None:
             """Tests read what they need from `posts`."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Cutting)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1", posts
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Cutting) as port:
+        yield f"http://127.0.0.1:{port}/v1", posts

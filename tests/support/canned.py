@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+
+from tests.support.inthread import Answering, serving
 
 MODELS = b'{"object":"list","data":[{"id":"m","object":"model"}]}'
 
@@ -36,39 +35,17 @@ def canned(
 ) -> Iterator[Canned]:
     found = Canned(status, body, headers or {}, good_for)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
+    class Handler(Answering):
+        def do_GET(self) -> None:  # noqa: N802 - the library's name
             found.asked.append(self.path)
-            self._answer(*found.pages.get(self.path, (404, b"{}")), {})
+            self.answer(*found.pages.get(self.path, (404, b"{}")))
 
-        def do_POST(self) -> None:
-            found.bodies.append(self.rfile.read(int(self.headers["content-length"])))
+        def do_POST(self) -> None:  # noqa: N802 - the library's name
+            found.bodies.append(self.read_body())
             if len(found.bodies) > found.good_for:
-                self._answer(503, b'{"error":{"message":"full"}}', {"Retry-After": "60"})
+                self.answer(503, b'{"error":{"message":"full"}}', {"Retry-After": "60"})
             else:
-                self._answer(found.status, found.body, found.headers)
+                self.answer(found.status, found.body, found.headers)
 
-        def _answer(self, status: int, content: bytes, headers: Mapping[str, str]) -> None:
-            self.send_response(status)
-            for name, value in {"Content-Type": "application/json", **headers}.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: Any) -> None:
-            """Tests read what they need from `bodies`."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    found.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with serving(Handler) as found.port:
         yield found
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

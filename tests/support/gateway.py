@@ -7,10 +7,9 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 from tests.support.canned import MODELS
+from tests.support.inthread import Answering, serving
 
 AWAY = b'{"error":{"message":"litellm.InternalServerError: Connection error.","type":null,"code":"500"}}'
 ANSWER = {"object": "chat.completion", "model": "m", "usage": {"prompt_tokens": 3, "completion_tokens": 1}}
@@ -47,34 +46,13 @@ class Gateway:
 def gateway() -> Iterator[Gateway]:
     found = Gateway()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    class Handler(Answering):
+        def do_GET(self) -> None:  # noqa: N802 - the library's name
+            self.answer(*((200, MODELS) if self.path == "/v1/models" else (404, b"{}")))
 
-        def do_GET(self) -> None:
-            self._answer(*((200, MODELS) if self.path == "/v1/models" else (404, b"{}")))
+        def do_POST(self) -> None:  # noqa: N802 - the library's name
+            body = json.loads(self.read_body())
+            self.answer(*found.answer(str(body.get("user"))))
 
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            self._answer(*found.answer(str(body.get("user"))))
-
-        def _answer(self, status: int, content: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: Any) -> None:
-            """Tests read what they need from the gateway."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    found.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with serving(Handler) as found.port:
         yield found
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

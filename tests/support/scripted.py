@@ -8,9 +8,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
+
+from tests.support.inthread import Answering, serving
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,7 @@ def scripted(answer: Callable[[Asked], Answer]) -> Iterator[Scripted]:
     asked: list[Asked] = []
     over = threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    class Handler(Answering):
         wbufsize = -1  # head and body in one piece: in two, the second waits for the first one's acknowledgement
 
         def _any(self) -> None:
@@ -99,17 +99,8 @@ def scripted(answer: Callable[[Asked], Answer]) -> Iterator[Scripted]:
             self.wfile.flush()
             self.connection.shutdown(socket.SHUT_RDWR)
 
-        def log_message(self, *_: Any) -> None:
-            """Tests read what they need from `asked`."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield Scripted(f"http://127.0.0.1:{server.server_address[1]}/v1", asked)
-    finally:
-        over.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Handler) as port:
+        try:
+            yield Scripted(f"http://127.0.0.1:{port}/v1", asked)
+        finally:
+            over.set()
