@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl
 from tests.support.cli import Orch
 from tests.support.databases import new_sqlite
-from tests.support.hostedjob import Desk, cost_of, desk_of, plain, row
+from tests.support.hostedjob import Desk, cost_of, desk_of, plain, row, script
 
 ROWS = 20
 
@@ -216,3 +217,28 @@ def test_what_a_user_sees_of_a_lost_id(desk: Desk) -> None:
     assert f"by its jobs it is home {job.home}" in done.stderr
     (desk.home.root / "home.id").unlink()
     assert job.home in orch("adopt", env=env).stdout
+
+
+@pytest.mark.parametrize("is_bare", [False, True], ids=["", "a list without metadata"])
+@pytest.mark.parametrize("name", ["openai", "together", "scaleway", "xai", "fireworks", "openrouter"])
+def test_a_create_that_is_lost_adopts_no_batch_of_another_home_with_the_same_rows(
+    name: str, is_bare: bool, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the file's name, nor its bytes, nor the job's name tells the two homes apart."""
+    (tmp_path / "other").mkdir()
+    with (
+        desk_of(emulator, tmp_path, monkeypatch) as desk,
+        closing(Desk(emulator, tmp_path / "other", monkeypatch)) as other,
+    ):
+        desk.backend(name)
+        theirs = in_flight(desk)
+        other.backend(name)
+        script(other, "cut_before", verb="create")
+        if is_bare:
+            script(other, "no_metadata", verb="list", times=None)
+        ours = other.run(plain(ROWS))
+        assert ours.name == theirs.name
+        assert len(desk.batches()) == 2
+        desk.finish(theirs)
+        assert sum(desk.billed().values()) == 2 * ROWS
+        assert other.cost(ours) == desk.cost(theirs) == cost_of(emulator.bill()) / 2
