@@ -23,8 +23,8 @@ SAY_SECONDS = 10.0
 def down(as_json: bool) -> int:
     """Stop the daemon of this home, and wait until it has ended.
 
-    It is what Ctrl-C does to `orch up`: rows in flight come back first, and nothing is lost. A daemon
-    that a Python program started by `submit` ends too.
+    It is what Ctrl-C does to `orch up`: rows in flight that are billed come back first, and nothing is
+    lost. A daemon that a Python program started by `submit` ends too.
     """
     home = Home(locate().home)
     holder = running_daemon(home)

@@ -216,9 +216,10 @@ def _settings(upstreams: tuple[str, ...], where: Where, given: dict[str, Any]) -
     required = given["require_keys"]
     if required is None:
         required = where.port is not None and not is_loopback(where.host)
+    api_key = _api_key(given["api_key_env"])
     return Settings(
         upstreams=upstreams,
-        api_key=_api_key(given["api_key_env"]),
+        api_key=api_key,
         request_timeout=given["request_timeout"],
         max_rows=given["max_rows"],
         max_file_bytes=given["max_file_size"],
@@ -228,7 +229,8 @@ def _settings(upstreams: tuple[str, ...], where: Where, given: dict[str, Any]) -
         webhook_secret=secret,
         log_prompts=given["log_prompts"],
         cost_per_hour=given["cost_per_hour"],
-        stop_seconds=STOP_SECONDS,
+        # An upstream that wants a key may bill its answers.
+        stop_seconds=STOP_SECONDS if api_key is None else given["request_timeout"],
         allow_endpoints=given["allow_endpoints"],
         aliases=given["aliases"],
     )

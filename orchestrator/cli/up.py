@@ -84,6 +84,7 @@ def up(
         builds = stack.enter_context(BuildProcesses(context, context.fence))
         daemon = stack.enter_context(Daemon(context.config, context.store, replica=sent, builds=builds))
         daemon.listeners.append(builds.use)
+        daemon.say = lambda line: say(f"orch: {line}")
         if address is not None:
             secrets = webhooks.secrets_of(context.config)
             daemon.listeners.append(lambda config: _keep_secrets(secrets, config))

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from orchestrator.daemon.fleet_controller import FleetController
     from orchestrator.daemon.replica.home_replica import HomeReplica
 
+LONGEST_ASK = 90.0
+"""Seconds that a row that is asked before its batch may take, with its connection."""
 REMEMBERED = timedelta(days=30)
 """Age of starts that still predict the duration of the next start."""
 SHORT_DRAIN = 10.0
@@ -213,6 +215,21 @@ class HomeBackends(BackendSet):
         for name, found in [*self._opened.items()]:
             if found.ending is None and isinstance(found.settings, OwnServer):
                 yield name, found.settings
+
+    def longest_paid_row(self) -> float:
+        """Return for how many seconds a row that is billed may be in flight."""
+        paid = (one.settings for one in [*self._opened.values()] if isinstance(one.settings, SyncBackend))
+        return max([LONGEST_ASK, *(settings.request_timeout for settings in paid)])
+
+    def last_paid(self) -> list[str]:
+        """Send no more rows that are billed; return the backends that have such rows in flight."""
+        found = []
+        for name, opened in [*self._opened.items()]:
+            if isinstance(opened.settings, SyncBackend) and opened.server is not None:
+                with suppress(BackendError):  # it has ended
+                    if opened.server.send_no_more():
+                        found.append(name)
+        return found
 
     def durable_bytes(self) -> dict[str, int | None]:
         """Return the durable bytes of each result file of our running batches, by path under the home; None if

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.clock import now
@@ -111,6 +111,8 @@ class Daemon:
         self._look_at = 0.0
         self._faults = Faults()
         self.notices = Notices(now)
+        self.say: Callable[[str], None] = log.info
+        """Called with what the end of this daemon waits for."""
         self.listeners: list[Callable[[Config], None]] = []
         """Called with new settings."""
         self.rounds: list[Callable[[], None]] = []
@@ -135,10 +137,20 @@ class Daemon:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._provider_calls.close()
-        self._monitor.close()
-        self._telemetry.close()
-        self._backends.close()
+        with closing(self._backends), closing(self._telemetry), closing(self._monitor), closing(self._provider_calls):
+            self._wait_for_paid_rows()
+
+    def _wait_for_paid_rows(self) -> None:
+        """Wait for answers that are billed: whoever works next would ask, and pay, for them again."""
+        until, is_said = time.monotonic() + self._backends.longest_paid_row(), False
+        while self.may_act and time.monotonic() < until:
+            if not (names := {*self._provider_calls.paying(), *self._backends.last_paid()}):
+                break
+            if not is_said:
+                at = ", ".join(sorted(names))
+                self.say(f"waiting for rows in flight at {at}, which are billed; a second Ctrl-C does not wait")
+                is_said = True
+            self._provider_calls.wait(SHORTEST_WAIT)
 
     def run(
         self,

@@ -75,7 +75,10 @@ class Driver:
 
         def tell(daemon: Daemon) -> None:
             for news in daemon.news():
-                view.say(f"orch: {news}")
+                say(news)
+
+        def say(line: str) -> None:
+            view.say(f"orch: {line}")
 
         def be_daemon(over: Callable[[], bool]) -> None:
             with (
@@ -85,6 +88,7 @@ class Driver:
                 if not alone and (others := _others(context, job)) is not None:
                     view.say(f"orch: {others}")
                 daemon.listeners += [context.use, builds.use]
+                daemon.say = say
                 daemon.run(over, look, mine=job)
             # The last spans are sent as the daemon ends.
             tell(daemon)

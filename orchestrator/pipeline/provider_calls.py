@@ -35,10 +35,13 @@ class Done(Struct, Generic[T], frozen=True):
 class ProviderCalls(Protocol):
     """Runner of stages."""
 
-    def do(self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False) -> Done[T] | None:
+    def do(
+        self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False, pays: bool = False
+    ) -> Done[T] | None:
         """Return the result of the stage under `key`, or start it if none is under way; None until it is over.
 
-        Raises what the stage raised. A backend runs one `alone` stage at a time.
+        Raises what the stage raised. A backend runs one `alone` stage at a time. The answer of one that `pays` is
+        billed, and cannot be found again.
         """
 
     def collect(self, key: str) -> Done[Any] | None:
@@ -56,11 +59,16 @@ class ProviderCalls(Protocol):
     def close(self) -> None:
         """Start nothing more, and leave hanging stages behind."""
 
+    def paying(self) -> list[str]:
+        """Return the backends at which a stage that pays is under way."""
+
 
 class Inline:
     """Runs stages at once on the calling thread, where every step must come in order."""
 
-    def do(self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False) -> Done[T] | None:
+    def do(
+        self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False, pays: bool = False
+    ) -> Done[T] | None:
         """Run the stage."""
         return Done(stage())
 
@@ -83,13 +91,19 @@ class Inline:
     def close(self) -> None:
         """Do nothing: no stage is under way."""
 
+    def paying(self) -> list[str]:
+        """Return none."""
+        return []
+
 
 class _Task(Struct):
     backend: str
     key: str
     stage: Callable[[], Any]
     alone: bool
+    pays: bool
     begun: float = field(default_factory=time.monotonic)
+    is_running: bool = False
     is_over: bool = False
     value: Any = None
     error: BaseException | None = None
@@ -114,11 +128,13 @@ class Threads:
         self._is_closed = False
         self._over = threading.Event()
 
-    def do(self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False) -> Done[T] | None:
+    def do(
+        self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False, pays: bool = False
+    ) -> Done[T] | None:
         """See `ProviderCalls`."""
         with self._lock:
             if key not in self._tasks:
-                self._begin(_Task(backend, key, stage, alone))
+                self._begin(_Task(backend, key, stage, alone, pays))
                 return None
         return self.collect(key)
 
@@ -179,6 +195,11 @@ class Threads:
         if hanging := [thread.name for thread in threads if thread.is_alive()]:
             log.warning("left in a call that does not return: %s", ", ".join(hanging))
 
+    def paying(self) -> list[str]:
+        """See `ProviderCalls`."""
+        with self._lock:
+            return [task.backend for task in self._tasks.values() if task.pays and task.is_running]
+
     def _work(self, gang: _Gang) -> None:
         while (task := self._next(gang)) is not None:
             try:
@@ -190,7 +211,7 @@ class Threads:
                 told = f"{gang.name}: {type(error).__name__}: {error}"
                 task.error = BackendError(told, hint="engine.log has more; retrying")
             with self._lock:
-                task.is_over = True
+                task.is_running, task.is_over = False, True
             self._over.set()
 
     def _next(self, gang: _Gang) -> _Task | None:
@@ -198,6 +219,10 @@ class Threads:
             gang.idle += 1
             try:
                 self._lock.wait_for(lambda: self._is_closed or bool(gang.waiting))
-                return None if self._is_closed else gang.waiting.popleft()
+                if self._is_closed:
+                    return None
+                task = gang.waiting.popleft()
+                task.is_running = True
+                return task
             finally:
                 gang.idle -= 1

@@ -68,14 +68,14 @@ class ShardWork:
     # --- calls
 
     def ask(
-        self, handle: BackendHandle, shard: Shard, stage: Callable[[], T], *, alone: bool = False
+        self, handle: BackendHandle, shard: Shard, stage: Callable[[], T], *, alone: bool = False, pays: bool = False
     ) -> Done[T] | None:
         """Return the result of a stage that asks the backend, or None while it is under way. Raises its errors."""
         if handle.is_own:
             return self._inline.do(handle.name, shard.id, stage)
         if not self.provider_calls.is_busy(shard.id):
             self._begun[shard.id] = shard.state
-        return self.provider_calls.do(handle.name, shard.id, stage, alone=alone)
+        return self.provider_calls.do(handle.name, shard.id, stage, alone=alone, pays=pays)
 
     def is_asking(self, shard: Shard) -> bool:
         """True if a stage of a shard is under way, or over and not picked up."""

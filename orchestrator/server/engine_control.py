@@ -56,6 +56,10 @@ class SteeredServer:
 
         self._call(asked())
 
+    def send_no_more(self) -> int:
+        """Send no more rows; return how many are in flight."""
+        return self._call(self._service.send_no_more())
+
     def durable_bytes(self) -> dict[str, int | None]:
         """Return the durable bytes of each result file of a running batch, by path; None while unknown."""
 

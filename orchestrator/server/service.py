@@ -176,6 +176,11 @@ class Service:
         self.batches.close_files()
         self.database.close()
 
+    async def send_no_more(self) -> int:
+        """Send no more rows; return how many are in flight."""
+        await self._dispatcher.drain(0.0)
+        return self._dispatcher.in_flight
+
     async def _drained(self) -> None:
         """Send nothing more; wait for rows in flight for `stop_seconds`, or as long as `patience` allows."""
         await self._dispatcher.drain(self.settings.stop_seconds if self.is_active else 0.0)

@@ -87,6 +87,22 @@ def test_sigterm_ends_it_well_and_the_next_start_goes_on(run_orch: Orch, upstrea
     assert set(upstream.counts().values()) == {1}
 
 
+@pytest.mark.slow
+def test_sigterm_lets_rows_end_that_may_be_billed_however_long_they_take(run_orch: Orch, upstream: Upstream) -> None:
+    """Longer than rows of an upstream without a key are given."""
+    arguments, env = ("--upstream", upstream.base_url, "--api-key-env", "SESAME"), {"SESAME": "open"}
+    process, url = serve(run_orch, *arguments, env=env)
+    with sdk_at(url) as sdk:
+        batch = create(sdk, [row(f"r{n}", "[[fault:slow:12000]]") for n in range(3)])
+        upstream.wait_for_requests(3)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+    _, url = serve(run_orch, *arguments, env=env)
+    with sdk_at(url) as sdk:
+        ended(sdk, batch.id, 60).check([f"r{n}" for n in range(3)])
+    assert set(upstream.counts().values()) == {1}
+
+
 def test_kill_and_start_again(run_orch: Orch, upstream: Upstream) -> None:
     ids = [f"r{n}" for n in range(300)]
     process, url = serve(run_orch, "--upstream", upstream.base_url)

@@ -175,8 +175,11 @@ class Dispatch:
     def _begin(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
         """Begin to send a shard. Our own server answers at once; `_collect` gets a provider's answer later."""
         # Batches are created one at a time, for quotas; asking a row may take a minute.
-        stage, alone = (self._submit, True) if shard.preflight is None else (self._ask, False)
-        send = partial(self._work.ask, handle, shard, lambda: stage(job, shard, handle), alone=alone)
+        is_batch = shard.preflight is None
+        stage = self._submit if is_batch else self._ask
+        send = partial(
+            self._work.ask, handle, shard, lambda: stage(job, shard, handle), alone=is_batch, pays=not is_batch
+        )
         return self._ends(job, shard, handle, send)
 
     def _collect(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
