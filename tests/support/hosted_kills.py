@@ -47,7 +47,7 @@ MAX_CONCURRENCY = 16
 LATENCY_MS = 40
 # The rows in flight, and those answered in the 100 ms before, which may not be durable yet.
 PER_KILL = MAX_CONCURRENCY + MAX_CONCURRENCY * 100 // LATENCY_MS
-LONGEST_RUN = 120.0
+LONGEST_RUN = 600.0
 KEY = "sk-test-0123456789"
 ENDED = (0, 1)
 """What `orch run` ends with: 1 where rows have failed."""
