@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Protocol
 
 from msgspec import Struct
@@ -36,6 +37,9 @@ class Prices(Protocol):
 
     def synchronous(self) -> Prices:
         """Return the prices of rows sent one by one, outside a batch."""
+
+    def at(self, moment: datetime) -> Prices:
+        """Return the prices at a moment: for many rows, none of which then asks for the time."""
 
 
 class BackendHandle(Struct, frozen=True):

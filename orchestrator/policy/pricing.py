@@ -171,8 +171,9 @@ def row_price(
     ):
         return Price(Decimal(0), "no answer, not billed")
     served = asked if outcome.tier is None or asked is Tier.BATCH else TIERS.get(outcome.tier)
-    terms: dict[str, Any] = {"discount": discount, "stacks": stacks, "overrides": overrides}
-    found = None if served is None else _find(provider, model, outcome.model, served, at, **terms)
+    found = None
+    if served is not None:
+        found = _find(provider, model, outcome.model, served, at, discount, stacks, overrides)
     if found is None and served is asked:
         raise _no_tier(provider, model, asked)
     if found is None:
@@ -185,8 +186,9 @@ def row_price(
     if used == NO_USAGE:
         return price
     with suppress(InputError):
-        at_once = rates(provider, model, tier=Tier.STANDARD, at=at, overrides=overrides, answered=outcome.model)
-        price = replace(price, listed=at_once.price(used).cost)
+        at_once = _find(provider, model, outcome.model, Tier.STANDARD, at, None, True, overrides)
+        if at_once is not None:
+            price = replace(price, listed=at_once.price(used).cost)
     return price
 
 
@@ -250,7 +252,7 @@ def rates(
     a figure is an estimate. Without `stacks`, cached tokens cost the same at every tier, unless orch.toml has another
     price. Raises InputError without a price.
     """
-    found = _find(provider, model, answered, tier, at, discount=discount, stacks=stacks, overrides=overrides)
+    found = _find(provider, model, answered, tier, at, discount, stacks, overrides)
     if found is None:
         raise _no_tier(provider, model, tier)
     return found
@@ -262,33 +264,48 @@ def _find(
     answered: str | None,
     tier: Tier,
     at: datetime,
-    *,
     discount: Decimal | None,
     stacks: bool,
     overrides: Overrides,
 ) -> TierPrice | None:
     """Return the rates of a tier, None if the model has none for it. Raises InputError for an unknown model."""
     names = (model,) if answered is None or answered == model else (model, answered)
-    for name in names:
+    for name in names if overrides else ():
         if override := overrides.get(name):
             return _overridden(name, override, tier, discount, stacks)
     why, cure = "its backend names no provider of the price table", 'name it (provider = "openai")'
     if provider is not None:
         cure = "use a model of the genai-prices table"
         # No price begins within a minute, and rows priced in the same minute share the look-up.
-        minute = at.replace(second=0, microsecond=0)
-        # The answering model is billed; the requested name may be an alias or a deployment.
-        for name in reversed(names):
-            listed = _listed(provider, name, minute)
-            if not isinstance(listed, str):
-                standard = listed[Tier.STANDARD]
-                found = listed.get(tier) or _discounted(standard, tier, discount)
-                return found if stacks or found is None else found.cached_as(standard)
-            why = listed
+        minute = at.replace(second=0, microsecond=0) if at.second or at.microsecond else at
+        found = _listed_at(provider, names, tier, minute, discount, stacks)
+        if not isinstance(found, str):
+            return found
+        why = found
     raise InputError(
         f"no price is known for {_named(provider, model)}: {why}",
         hint=f"{cure}, or set its price in orch.toml: {_place(model, tier)}",
     )
+
+
+@lru_cache(maxsize=1024)
+def _listed_at(
+    provider: str, names: tuple[str, ...], tier: Tier, at: datetime, discount: Decimal | None, stacks: bool
+) -> TierPrice | str | None:
+    """Return the table's price of the last of these models that it has; without one, the reason.
+
+    None if that model has no price at this tier. The answering model is billed; the requested name, which comes
+    first, may be an alias or a deployment.
+    """
+    why = ""
+    for name in reversed(names):
+        listed = _listed(provider, name, at)
+        if not isinstance(listed, str):
+            standard = listed[Tier.STANDARD]
+            found = listed.get(tier) or _discounted(standard, tier, discount)
+            return found if stacks or found is None else found.cached_as(standard)
+        why = listed
+    return why
 
 
 def _overridden(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -74,6 +74,10 @@ class Recognised:
         seen = self._odd.get(form, {})
         # Two spellings of one id are two claims to it; if the row was also named exactly, they are duplicates.
         return self._one.get(form) if len(seen) == 1 or self._one.get(form) in self._exact else None
+
+    def names_each_of(self, lines: int) -> bool:
+        """True if so many lines, all of which were seen, have the exact ids of as many rows, and none are alike."""
+        return len(self._exact) == lines and not self._alike
 
     def is_doubtful(self, told: str) -> bool:
         """True if a line with this id is about one of several rows and it is unclear which."""
@@ -171,13 +175,14 @@ def _found(file: BinaryIO) -> Iterator[FoundLine]:
 
 class Survey(Struct):
     """Rows by their lines in result files: any line (`told`), a line that says that they ran (`executed`), or a line
-    with an answer (`answered`).
+    with an answer (`answered`). `is_plain`: each line has the exact id of a row of its own, and no other id is alike.
     """
 
     recognised: Recognised
     executed: set[str] = field(default_factory=set)
     answered: set[str] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
+    is_plain: bool = False
 
 
 def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
@@ -185,18 +190,23 @@ def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
     found = Survey(Recognised(rows))
     names: dict[str, bool] = {}
     answered = set[str]()
+    lines = 0
     for path in paths:
         if not path.exists():
             continue
         with path.open("rb") as file:
             for _, _, raw in request_lines.lines(file):
-                with suppress(*batch_api.JSON_ERRORS):
+                lines += 1
+                try:
                     line = _decode_line(raw)
-                    if line.custom_id is not None:
-                        found.recognised.see(line.custom_id, raw)
-                        names[line.custom_id] = names.get(line.custom_id, False) or _has_run(line)
-                        if is_success(line):
-                            answered.add(line.custom_id)
+                except batch_api.JSON_ERRORS:
+                    continue
+                if (name := line.custom_id) is not None:
+                    found.recognised.see(name, raw)
+                    names[name] = names.get(name, False) or _has_run(line)
+                    if is_success(line):
+                        answered.add(name)
+    found.is_plain = found.recognised.names_each_of(lines)
     for name, has_run in names.items():
         if (row := found.recognised.row(name)) is None:
             continue
@@ -206,6 +216,18 @@ def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
         if name in answered:
             found.answered.add(row)
     return found
+
+
+def together(surveys: Sequence[Survey]) -> Survey | None:
+    """Return the survey of a batch's files, by the surveys of each; None if only their lines can tell."""
+    if len(surveys) == 1:
+        return surveys[0]
+    told = {name for one in surveys for name in one.told}
+    if not surveys or not all(one.is_plain for one in surveys) or len(told) < sum(len(one.told) for one in surveys):
+        return None
+    executed = {name for one in surveys for name in one.executed}
+    answered = {name for one in surveys for name in one.answered}
+    return Survey(surveys[0].recognised, executed, answered, told, is_plain=True)
 
 
 def is_success(line: batch_api.ResultLine) -> bool:

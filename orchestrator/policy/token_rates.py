@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import ROUND_HALF_EVEN, Decimal
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError
@@ -63,6 +63,10 @@ class TierPrice(Struct, frozen=True):
     def price(self, usage: Usage, rows: int = 1) -> Price:
         """Return the price of these tokens, in this many rows of one size. Raises InputError for unpriced output."""
         per = next(per for mark, per in self.by_prompt if usage.input_tokens > mark * rows)
+        fed, cached, output, thought, *others = astuple(usage)
+        if per.output is not None and not (cached or thought or any(others)):  # as most answers are
+            cost = ((fed * per.input + output * per.output) / _MILLION + rows * per.request) * self.factor
+            return Price(cost.quantize(PICO, ROUND_HALF_EVEN), self.source, self.estimated)
         cost = _input_cost(per, usage)
         if usage.output_tokens:
             if per.output is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, cast
 
@@ -34,6 +35,9 @@ class EachRow:
         return self._price
 
     def synchronous(self) -> EachRow:
+        return self
+
+    def at(self, moment: datetime) -> EachRow:
         return self
 
 

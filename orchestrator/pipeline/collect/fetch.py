@@ -23,16 +23,20 @@ from orchestrator.pipeline.lost_answers import GONE, KINDS
 from orchestrator.pipeline.poll_schedule import BestReading, FilesPhase
 from orchestrator.policy import evidence, results
 from orchestrator.policy.evidence import FileReading
+from orchestrator.policy.results import Survey
 from orchestrator.settings.home import Home
 
 
 class FetchedFiles(Struct, frozen=True):
     """The files are there. `lost` names files that the backend has named but lacks; `short` is the number of rows
-    missing from its count. `did_nothing`: the backend says that the batch is completed and that no row ran."""
+    missing from its count. `did_nothing`: the backend says that the batch is completed and that no row ran.
+    `is_plain` is as in `results.Survey`.
+    """
 
     lost: tuple[str, ...] = ()
     short: int = 0
     did_nothing: bool = False
+    is_plain: bool = False
 
 
 class FilesAwaited(Struct, frozen=True):
@@ -61,7 +65,7 @@ def fetch(
             download(home, shard, handle, file_id, home.results(shard.id, kind))
         return FetchedFiles()
     expected = expected_rows(shard)
-    reading = _read(home, shard, handle, rows(), known.best, is_last=now >= until)
+    reading, is_plain = _read(home, shard, handle, rows(), known.best, is_last=now >= until)
     if reading.rows < expected and not reading.absent and reading.cut is None and now < until:
         told = _told(handle, _wanted(home, shard))
         reading = replace(reading, told=told, has_grown=known.has_grown(told))
@@ -79,7 +83,7 @@ def fetch(
         path = home.results(shard.id, kind)
         with suppress(FileNotFoundError):
             _beside(path).replace(path)
-    return FetchedFiles(reading.absent, max(0, expected - reading.rows), did_nothing)
+    return FetchedFiles(reading.absent, max(0, expected - reading.rows), did_nothing, is_plain)
 
 
 def _did_nothing(handle: BackendHandle, shard: Shard) -> bool:
@@ -126,16 +130,17 @@ def _read(
     best: dict[str, BestReading],
     *,
     is_last: bool,
-) -> FileReading:
-    """Read each file once more, keep the best reading of each, and report their content.
+) -> tuple[FileReading, bool]:
+    """Read each file once more, keep the best reading of each, and report their content, and if it is plain.
 
     Raises AccountError, unless this is the last time.
     """
     absent, cut, wanted = [], None, _wanted(home, shard)
+    surveys: dict[Path, Survey] = {}
     for kind, file_id in wanted:
         path = home.results(shard.id, kind)
         try:
-            best[kind] = _bring(home, shard, handle, file_id, path, rows, best.get(kind))
+            best[kind] = _bring(home, shard, handle, file_id, path, rows, best.get(kind), surveys)
         except BackendError as error:
             if isinstance(error, AccountError) and not is_last:
                 raise
@@ -145,12 +150,15 @@ def _read(
             else:
                 cut = error.message
     paths = [path for kind in KINDS for path in (home.results(shard.id, kind), _beside(home.results(shard.id, kind)))]
-    found = results.survey(paths, rows)
+    is_surveyed = {path for path in paths if path.exists()} == surveys.keys()
+    found = results.together([*surveys.values()]) if is_surveyed else None
+    if found is None:
+        found = results.survey(paths, rows)
     is_completed = shard.provider_status == BatchStatus.COMPLETED
     brought = [best[kind] for kind, _ in wanted if kind in best]
     cut = cut or next((one.cut for one in brought if one.cut is not None), None)
     has = len(found.told if is_completed else found.executed)
-    return FileReading(has, sum(one.bytes for one in brought), cut=cut, absent=tuple(absent))
+    return FileReading(has, sum(one.bytes for one in brought), cut=cut, absent=tuple(absent)), found.is_plain
 
 
 def _bring(
@@ -161,15 +169,21 @@ def _bring(
     path: Path,
     rows: Collection[str],
     before: BestReading | None,
+    surveys: dict[Path, Survey],
 ) -> BestReading:
-    """Read a file; the former reading stays if it has more rows. Raises BackendError, StorageError."""
+    """Read a file; the former reading stays if it has more rows. Raises BackendError, StorageError.
+
+    The survey of a new reading is added to `surveys`, by its place.
+    """
     brought = path.with_name(f"{path.name}.next")
     came = download(home, shard, handle, file_id, brought)
-    found = BestReading(came.bytes, len(results.survey([brought], rows).told), came.cut)
+    survey = results.survey([brought], rows)
+    found = BestReading(came.bytes, len(survey.told), came.cut)
     if before is not None and _beside(path).exists() and before.rows > found.rows:
         brought.unlink()
         return before
     brought.replace(_beside(path))
+    surveys[_beside(path)] = survey
     return found
 
 

@@ -171,7 +171,7 @@ class Gather:
         ended = EndedShard(
             job=job,
             shard=shard,
-            handle=handle,
+            handle=replace(handle, price=handle.price.at(now)),
             model=self._work.model(job, shard),
             checks=checks_of(job),
             problems=problems,

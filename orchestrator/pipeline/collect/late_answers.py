@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.backends import RemoteBatch
 from orchestrator.backends.profiles import Profile
@@ -160,6 +161,7 @@ def take(
     now: datetime,
 ) -> Late:
     """Give late answers to rows that have none yet, and book them all. Repeating it changes nothing."""
+    handle = replace(handle, price=handle.price.at(now))
     for other in store.shards.of_job(job.id):
         if other.state is ShardState.PENDING:
             # Some of its rows may be answered now: the rest is planned anew.

@@ -169,7 +169,8 @@ class _Settlement:
         paths = {kind: self._home.results(ended.shard.id, kind) for kind in KINDS}
         # A batch that this shard did not create was adopted: it may ask what other jobs wanted as well.
         is_adopted = not ended.handle.is_own and ended.shard.sends == 0
-        survey = None if ended.handle.is_own else results.survey(paths.values(), rows)
+        is_known = ended.handle.is_own or ended.fetched.is_plain
+        survey = None if is_known else results.survey(paths.values(), rows)
         whose = None if survey is None else survey.recognised
         for kind, path in paths.items():
             for found in results.read(path):

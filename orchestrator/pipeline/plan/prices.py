@@ -78,6 +78,10 @@ class ByTime(Struct, frozen=True):
         """Return the same prices: an hour costs the same for any row."""
         return self
 
+    def at(self, moment: datetime) -> ByTime:
+        """Return the same prices: an hour always costs the same."""
+        return self
+
 
 class ByToken(Struct, frozen=True):
     """Prices of a provider's rows, at `tier` unless a synchronous answer names another."""
@@ -91,9 +95,10 @@ class ByToken(Struct, frozen=True):
 
     def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
         """Price the row's tokens at the tier that served it."""
-        terms = self._terms()
         with _told():
-            return pricing.row_price(self.provider, model, outcome, asked=self.tier, expected=expected, **terms)
+            return pricing.row_price(
+                self.provider, model, outcome, asked=self.tier, expected=expected, **self._terms()
+            )
 
     def of_uncertain(self, model: str, sends: int, usage: Usage) -> Price:
         """Price these sends as if all of them were billed."""
@@ -117,6 +122,10 @@ class ByToken(Struct, frozen=True):
     def synchronous(self) -> ByToken:
         """Return the prices at the standard tier."""
         return replace(self, tier=Tier.STANDARD)
+
+    def at(self, moment: datetime) -> ByToken:
+        """Return the prices at a moment."""
+        return replace(self, now=lambda: moment)
 
     def changes(self, model: str, until: datetime) -> list[datetime]:
         """When its price changes before that."""
