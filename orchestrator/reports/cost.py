@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from operator import itemgetter
 from typing import Any
 
 from msgspec import Struct
@@ -256,6 +257,28 @@ def estimates(by: str, forecasts: Iterable[Forecast], jobs: Iterable[BookedUsage
                 over = (Decimal(0), Decimal(0)) if is_open else (p50 * share, part.cost)
                 found[key] = Estimate(old.p50 + p50 * share, old.over_p50 + over[0], old.over_paid + over[1])
     return found
+
+
+def by_day(jobs: Iterable[BookedUsage]) -> list[BookedUsage]:
+    """Return ledger lines by day, from those by job."""
+    found: dict[tuple[Any, ...], list[BookedUsage]] = {}
+    for one in jobs:
+        found.setdefault((one.day, one.backend, one.model, one.listed is None), []).append(one)
+    return [
+        replace(
+            parts[0],
+            group=day.isoformat(),
+            rows=sum(part.rows for part in parts),
+            usage=_total(part.usage for part in parts),
+            cost=sum((part.cost for part in parts), Decimal(0)),
+            uncertain=sum((part.uncertain for part in parts), Decimal(0)),
+            wasted=sum((part.wasted for part in parts), Decimal(0)),
+            estimated=any(part.estimated for part in parts),
+            unpriced=sum(part.unpriced for part in parts),
+            listed=None if has_none else sum((part.listed or Decimal(0) for part in parts), Decimal(0)),
+        )
+        for (day, *_, has_none), parts in sorted(found.items(), key=itemgetter(0))
+    ]
 
 
 def _grouped(lines: Iterable[BookedUsage]) -> dict[str, list[BookedUsage]]:

@@ -13,7 +13,7 @@ from orchestrator.core.model import JobId
 from orchestrator.pipeline.plan.prices import ByToken, prices_of
 from orchestrator.policy.pricing import Tier, rates
 from orchestrator.policy.token_rates import TierPrice
-from orchestrator.reports.cost import CostFacts, CostReport, Listed, cost_report, estimates
+from orchestrator.reports.cost import CostFacts, CostReport, Listed, by_day, cost_report, estimates
 from orchestrator.reports.status import RunningCost, running_sum
 from orchestrator.settings.config import Config
 
@@ -38,9 +38,9 @@ def cost_of(
     `running_cost` prices a running batch so far. Raises InputError if the compared model has no known price.
     """
     ledger, zone = store.ledger, settings.reports.zone
-    lines = ledger.totals(by, since, job, zone)
     # A line with several tags is in several groups, but once in the total.
-    whole = ledger.totals("job", since, job, zone) if by in ("tag", "day") else lines
+    whole = ledger.totals("job" if by in ("tag", "day") else by, since, job, zone)
+    lines = ledger.totals(by, since, job, zone) if by == "tag" else by_day(whole) if by == "day" else whole
     found = estimates(by, store.forecasts.since(since), whole) if by in ("job", "day") else {}
     facts = CostFacts(lines, whole, ledger.documents(by, since, job, zone), found)
     report = cost_report(by, facts, compare or settings.report.compare, _list_prices(settings), now())

@@ -361,8 +361,9 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
     failing = store.failures.of_jobs([job.id])[job.id]
     paid, unbooked = store.ledger.spent(job.id), running_sum(shards, running_cost)
     line = _line(job, state, counts, failing, shards, paid, unbooked, now)
-    settled, guesses = store.rows.usage(job.id), store.ledger.guesses(job.id)
-    carried = store.rows.carried(job.id)
+    (settled, own), guesses = store.rows.usage(job.id), store.ledger.guesses(job.id)
+    # Each of the two reads all rows of the job.
+    carried = store.rows.carried(job.id) if own < counts.total else Counter[RequestState]()
     running = [shard for shard in shards if shard.state is ShardState.SUBMITTED]
     holds = store.holds.of(job.id) if state in (JobState.QUEUED, JobState.RUNNING) else ()
     usage = Usage(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from decimal import Decimal
 from types import MappingProxyType
@@ -176,7 +177,8 @@ class Ledger:
             .order_by("group", ledger.c.backend, ledger.c.model, "day", ledger.c.listed.is_(None))
         )
         with self._db.read() as tx:
-            return [_total(by, *values) for values in tx.execute(_narrowed(query, by, since, job_id))]
+            of_job = None if job_id is None else [job_id]
+            return [_total(by, *values) for values in tx.execute(_narrowed(query, by, since, of_job))]
 
     def documents(
         self, by: str, since: datetime | None = None, job_id: str | None = None, zone: tzinfo | None = UTC
@@ -185,20 +187,27 @@ class Ledger:
 
         A document read by two jobs counts twice; a document in two groups counts in both.
         """
-        groups = self._documents(by, since, job_id, self._day(zone) if by == "day" else None)
-        of_jobs = groups if by == "job" else self._documents("job", since, job_id, None)
-        found: dict[str | None, int] = dict(groups.items())
-        found[None] = sum(of_jobs.values())
-        return found
+        of_job = None if job_id is None else [job_id]
+        counted = self._documents(by, since, of_job, self._day(zone) if by == "day" else None)
+        found: Counter[str | None] = Counter()
+        groups: dict[str, list[int]] = defaultdict(list)
+        for group, job, number in counted:
+            found[_name(by, group)] += number
+            groups[job].append(number)
+        found[None] = sum(numbers[0] for numbers in groups.values() if len(numbers) == 1)
+        # Groups of one job may share documents.
+        if several := [job for job, numbers in groups.items() if len(numbers) > 1]:
+            found[None] += sum(number for *_, number in self._documents("job", since, several, None))
+        return dict(found)
 
     def _documents(
-        self, by: str, since: datetime | None, job_id: str | None, day: ColumnElement[int] | None
-    ) -> dict[str, int]:
-        which = select(_group(by, day).label("group"), requests.c.job_id, requests.c.document).distinct()
-        each = _narrowed(which, by, since, job_id).subquery()
+        self, by: str, since: datetime | None, job_ids: Collection[str] | None, day: ColumnElement[int] | None
+    ) -> Sequence[Any]:
+        """Return each group and job with its number of documents."""
+        c = ledger.c
+        query = select(_group(by, day).label("group"), c.job_id, func.count(distinct(requests.c.document)))
         with self._db.read() as tx:
-            counted = tx.execute(select(each.c.group, func.count()).group_by(each.c.group))
-            return {_name(by, key): number for key, number in counted}
+            return tx.execute(_narrowed(query, by, since, job_ids).group_by("group", c.job_id)).all()
 
     def _day(self, zone: tzinfo | None) -> ColumnElement[int]:
         """Return the number of a line's day since 1970, by the clocks of a zone."""
@@ -227,7 +236,7 @@ def _total(by: str, key: object, backend: str, model: str, number: object, rows:
     )  # fmt: skip
 
 
-def _narrowed(query: Select[Any], by: str, since: datetime | None, job_id: str | None) -> Select[Any]:
+def _narrowed(query: Select[Any], by: str, since: datetime | None, job_ids: Collection[str] | None) -> Select[Any]:
     """Join a query of ledger lines with what its groups and conditions need."""
     same_row = and_(requests.c.job_id == ledger.c.job_id, requests.c.seq == ledger.c.seq)
     found = query.select_from(ledger).join(requests, same_row)
@@ -237,7 +246,7 @@ def _narrowed(query: Select[Any], by: str, since: datetime | None, job_id: str |
         found = found.outerjoin(tags, and_(tags.c.job_id == ledger.c.job_id, tags.c.key == by[4:]))
     if since is not None:
         found = found.where(ledger.c.at >= since)
-    return found if job_id is None else found.where(ledger.c.job_id == job_id)
+    return found if job_ids is None else found.where(ledger.c.job_id.in_(job_ids))
 
 
 # The line that paid for our answer belongs to the shard of that answer. All others paid for nothing.

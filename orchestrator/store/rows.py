@@ -329,15 +329,16 @@ class Rows:
         for row in rows:
             yield records.finished(row[:-3], *row[-3:])
 
-    def usage(self, job_id: JobId) -> Usage:
-        """Return the tokens of the job's own answers, without carried rows and twins."""
+    def usage(self, job_id: JobId) -> tuple[Usage, int]:
+        """Return the tokens of the job's own answers, and the number of rows that are not carried and no twins."""
         c = requests.c
         columns = [c[name] for name in records.COUNTS]
-        query = select(*(func.coalesce(func.sum(column), 0) for column in columns)).where(
+        query = select(*(func.coalesce(func.sum(column), 0) for column in columns), func.count()).where(
             c.job_id == job_id, IS_ORIGINAL
         )
         with self._db.read() as tx:
-            return Usage(*(int(value) for value in tx.execute(query).one()))
+            *tokens, rows = map(int, tx.execute(query).one())
+            return Usage(*tokens), rows
 
     def carried(self, job_id: JobId) -> Counter[RequestState]:
         """Count a job's rows that carry an earlier outcome, by state."""

@@ -33,6 +33,8 @@ from orchestrator.web.views import PageAddress, View
 WEEKS = 6
 NEWEST = 500
 """Newest jobs shown in the calendar."""
+COMPARED = 60
+"""Newest jobs that can be compared."""
 NIGHTS = 30
 DIFFERENT = 100
 SPANS = ("7d", "30d", "90d", "all")
@@ -51,15 +53,16 @@ def _settings(reader: HomeReader) -> Config:
 def nights(reader: HomeReader, address: PageAddress) -> View:
     """Show a calendar of nights, and a form to compare two."""
     at = now()
+    tonight = night_of(at)
+    first = tonight - timedelta(days=tonight.weekday() + 7 * (WEEKS - 1))
     jobs = reader.store.jobs.newest(NEWEST)
-    lines = reader.lines_of(reader.store, jobs)
+    shown = [job for place, job in enumerate(jobs) if place < COMPARED or night_of(job.created_at) >= first]
+    lines = reader.lines_of(reader.store, shown)
     of_night: dict[date, list[JobLine]] = defaultdict(list)
     for line in lines:
         of_night[night_of(line.job.created_at)].append(line)
-    tonight = night_of(at)
-    first = tonight - timedelta(days=tonight.weekday() + 7 * (WEEKS - 1))
     lost = {night_of(one.due_at) for one in reader.store.schedules.nights(since=first) if one.is_lost}
-    over = [line.job for line in lines if line.state.is_final][:60]
+    over = [line.job for line in lines if line.state.is_final][:COMPARED]
     return View(
         "nights.html",
         "Nights",
