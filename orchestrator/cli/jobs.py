@@ -25,6 +25,7 @@ from orchestrator.core.errors import BackendError, OutputError, OutputFault, Usa
 from orchestrator.core.events import EventKind
 from orchestrator.core.fail_on import FailOn
 from orchestrator.core.model import REPAY, Job, RequestState
+from orchestrator.core.near_names import meant
 from orchestrator.core.sanitize import one_line
 from orchestrator.core.shards import Shard
 from orchestrator.daemon import manual_actions
@@ -379,4 +380,5 @@ def _check_task(job: Job, task: str | None) -> None:
     known = [one.id for one in tasks_of(job)]
     if task is not None and task not in known:
         hint = f"known: {', '.join(known)}" if known else "a ready batch file has no tasks"
+        hint = meant(task, known) or hint
         raise UsageError(f"--task {task}: job {job.id} has no such task", hint=hint)

@@ -74,6 +74,11 @@ class OrchError(Exception):
         """The message with its hint, in one line, as the reason of a decision."""
         return f"{self.message}; {self.hint}" if self.hint else self.message
 
+    @property
+    def told(self) -> str:
+        """Location, message and hint in one line, as a lasting state."""
+        return ": ".join(filter(None, (self.where, self.reason)))
+
     def __reduce__(self) -> tuple[Any, ...]:
         # BaseException would rebuild it from its message only, without keyword arguments.
         return _rebuild, (type(self), self.args), self.__dict__

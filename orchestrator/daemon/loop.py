@@ -201,7 +201,7 @@ class Daemon:
                 # The caller sees its own job; other jobs are monitored.
                 self._monitor.tick(self._standstill, now())
         except NotReplicated as error:
-            self.problem = str(error)
+            self.problem = error.told
             return False
         return moved
 
@@ -244,11 +244,11 @@ class Daemon:
             if has_no_room and job.built_at is None:
                 return self._caught(job, error, JobFault.NO_ROOM)
             if has_no_room or fault_of(error) is OutputFault.NO_ROOM or isinstance(error, OutputError):
-                self._say(job, problem_code(error), str(error))  # it continues or ends by itself
+                self._say(job, problem_code(error), error.told)  # it continues or ends by itself
                 return False
             return self._caught(job, error, JobFault.FILES)
         except (BackendError, UsageError, RefusedError) as error:
-            self._say(job, problem_code(error), str(error))
+            self._say(job, problem_code(error), error.told)
             passes = isinstance(error, BackendError) and not isinstance(error, (AccountError, RequestRefused))
             if is_mine and not passes:
                 raise
@@ -256,10 +256,10 @@ class Daemon:
         except InputError as error:
             if self._at_backend(job):
                 return self._caught(job, error, JobFault.INPUT)
-            self._fail(job, JobFault.INPUT, str(error))
+            self._fail(job, JobFault.INPUT, error.told)
             return True
         except NotReplicated as error:
-            self._say(job, problem_code(error), str(error))
+            self._say(job, problem_code(error), error.told)
             return False
         except StorageError:
             raise  # the home's

@@ -13,6 +13,7 @@ from msgspec import Struct
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Job
+from orchestrator.core.near_names import meant
 from orchestrator.policy.canary import places
 from orchestrator.settings.config import ReadingSettings
 from orchestrator.settings.job_spec import DocumentSource, JobSpec
@@ -47,7 +48,8 @@ class Scope(Struct, frozen=True):
         known = [task.id for task in spec.tasks]
         for name in self.tasks:
             if name not in known:
-                raise UsageError(f"--task {name}: the job file has no such task", hint=f"known: {', '.join(known)}")
+                hint = meant(name, known) or f"known: {', '.join(known)}"
+                raise UsageError(f"--task {name}: the job file has no such task", hint=hint)
 
     def documents(self, found: Sequence[int | None]) -> int | None:
         """Return the number of documents in scope, given the number per source; None if it cannot be known."""

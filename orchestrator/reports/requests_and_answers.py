@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow, Job, JobId, Price
+from orchestrator.core.near_names import meant
 from orchestrator.pipeline.finish.confidences import merging_checks
 from orchestrator.pipeline.finish.merge import ResultLines
 from orchestrator.pipeline.selection import names_document, nearest
@@ -80,7 +81,8 @@ def exchanges(store: Store, home: Home, job: Job, document: str, task: str | Non
     wanted = [found for found in rows if task in (None, found.row.task)]
     if not wanted:
         raise UsageError(
-            f"--task {task}: was not asked of the document {name}", hint=f"known: {', '.join(known) or 'none'}"
+            f"--task {task}: was not asked of the document {name}",
+            hint=meant(task or "", known) or f"known: {', '.join(known) or 'none'}",
         )
     checks = merging_checks(store, home, job)
     with closing(ResultLines(home.results)) as lines:

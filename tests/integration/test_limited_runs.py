@@ -248,7 +248,7 @@ def test_a_scheduled_night_does_not_wait_for_a_trial(desk: Desk) -> None:
 BAD: dict[str, tuple[Scope, str, str]] = {
     "no such document": (Scope(only=("letters/aa.txt",)), "there is no such document", "letters/a.txt"),
     "a part of a name": (Scope(only=("rows.csv#",)), "there is no such document", "rows.csv#1"),
-    "no such task": (Scope(tasks=("where",)), "--task where: the job file has no such task", "known: who, when"),
+    "no such task": (Scope(tasks=("where",)), "--task where: the job file has no such task", "did you mean 'when'?"),
 }
 
 
@@ -375,7 +375,7 @@ def test_a_name_of_two_job_files_is_told(desk: Desk) -> None:
 def test_one_task_is_tried_again(stored: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     job = stored.answered("letters/a.txt", "rows.csv#2")
     assert run(["retry", "post", "--task", "where", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["error"]["hint"] == "known: who, when"
+    assert json.loads(capsys.readouterr().out)["error"]["hint"] == "did you mean 'when'?"
     assert run(["retry", "post", "--task", "when", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"job": job.id, "rows": 2, "daemon": "", "engine": ""}
     again = {

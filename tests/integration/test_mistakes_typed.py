@@ -37,7 +37,7 @@ TYPED: dict[str, tuple[str, str]] = {
     "submit|job.yaml|–-limit|5": ("extra arguments", f"write --limit, {SEE}"),
     "submit|job.yaml|—limit|5": ("extra arguments", f"write --limit, {SEE}"),
     "submit|job.yaml|--after|nojob": ("there is no job 'nojob'", "`orch status` lists the jobs"),
-    "submit|job.yaml|--task|sendr": ("--task sendr: the job file has no such task", "known: sender"),
+    "submit|job.yaml|--task|sendr": ("--task sendr: the job file has no such task", "did you mean 'sender'?"),
     "fetch|letters": ("there is no job 'letters'", "`orch status` lists the jobs"),
     "fetch|job.yaml": ("there is no job 'job.yaml'", "name the job, not its file"),
     "status|job.yaml": ("there is no job 'job.yaml'", "name the job, not its file"),
