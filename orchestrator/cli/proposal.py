@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import textwrap
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +22,7 @@ from orchestrator.documents.kinds import FILES, IMAGES, LEGACY, Holds, kind_of, 
 
 MAX_FILES = 200_000
 MAX_TABLES = 5
+WIDTH = 80
 SAMPLE_ROWS = 50
 _MAX_LINE = 1_000_000
 
@@ -50,7 +52,7 @@ class FoundFiles(Struct):
 
     def _unread(self) -> Iterator[tuple[Counter[str], str]]:
         yield self.converted, "not read without LibreOffice"
-        yield self.others, "not read"
+        yield self.others, "not read (`include` would)"
 
 
 def scan(folder: Path, *, deep: bool = True) -> FoundFiles:
@@ -124,8 +126,10 @@ def sources(files: FoundFiles, columns: Mapping[str, str | None], path: str, *, 
     """Return the job file's `documents` section for a folder, which the job file calls `path`."""
     lines = []
     if kinds := {**files.read, **files.pictures, **files.converted}:
-        lines.append(f"  - path: {plain_yaml(path)}")
-        lines[-1] += f"                    # {files}"
+        named = f"  - path: {plain_yaml(path)}"
+        beside = f"{named}                    # {files}"
+        above = [f"  # {line}" for line in textwrap.wrap(str(files), WIDTH - 4, break_on_hyphens=False)]
+        lines += [beside] if len(beside) <= WIDTH else [*above, named]
         if not deep:
             patterns = [f"*{ending}" for ending in sorted(kinds)]
             lines.append(f"    include: {plain_yaml(patterns)}   # this folder alone")

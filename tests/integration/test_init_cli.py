@@ -102,7 +102,7 @@ def test_a_folder_of_documents_gets_a_job_beside_it(
     assert run(["init", "Verträge 2026", "--upstream", upstream.base_url]) == 0
     told = capsys.readouterr()
     assert told.out.split() == ["orch.toml", "job.yaml"]
-    assert "Verträge 2026: 1 .txt, 1 .md; 2 tables; 1 .zzz not read" in told.err
+    assert "Verträge 2026: 1 .txt, 1 .md; 2 tables; 1 .zzz not read (`include` would)" in told.err
     assert "set your model" not in told.err
     job = (folder / "job.yaml").read_text()
     assert "small: {local: small}" in job
