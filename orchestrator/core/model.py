@@ -147,7 +147,7 @@ class JobFault(StrEnum):
 def scope_words(options: Mapping[str, Any]) -> str | None:
     """Describe the limits in a job's options for people; None if it has no limits."""
     first, only, tasks = (options.get(name) for name in ("limit", "only", "tasks"))
-    told = [f"the first {number_of(first, 'document')}"] if first else []
+    told = ["the first document" if first == 1 else f"the first {number_of(first, 'document')}"] if first else []
     told += [f"documents {', '.join(only)}"] if only else []
     told += [f"tasks {', '.join(tasks)}"] if tasks else []
     return "; ".join(told) or None

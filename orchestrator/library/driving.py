@@ -20,6 +20,7 @@ from orchestrator.library.context import Context
 from orchestrator.pipeline.collect.abandoned import unbooked
 from orchestrator.pipeline.plan.routes import request_refused
 from orchestrator.reports import status
+from orchestrator.settings.backends import HostedBackend
 
 FOLLOW_SECONDS = 0.5
 MOST_NAMED = 5
@@ -108,6 +109,8 @@ class Driver:
         context, view = self._context, self._view
 
         def be_daemon(over: Callable[[], bool]) -> None:
+            if (told := _waits_for(context, job)) is not None:
+                view.say(f"orch: {told}")
             with Daemon(context.config, context.store, dispatch=False, only=job) as daemon:
                 daemon.run(
                     lambda: over() or daemon.pipeline.unreachable(job) is not None,
@@ -186,6 +189,23 @@ def _removed(context: Context, job: Job) -> str | None:
         one.state in AT_BACKEND and one.held_code is HoldCode.REMOVED and one.backend not in known for one in shards
     )
     return shards[0].held if shards and is_removed else None
+
+
+def _waits_for(context: Context, job: Job) -> str | None:
+    """Say which provider's batches a cancellation has to wait for; None without such batches."""
+    known = {} if context.readable is None else context.readable.backends
+    shards = [
+        one
+        for one in context.store.shards.of_job(job.id)
+        if one.state in AT_BACKEND and isinstance(known.get(one.backend), HostedBackend)
+    ]
+    if not shards:
+        return None
+    rows, names = sum(one.rows for one in shards), ", ".join(sorted({one.backend for one in shards}))
+    batches = f"{number_of(len(shards), 'batch')} of {number_of(rows, 'row')} at {names}"
+    return (
+        f"waits for the end of {batches}, which may take minutes. After Ctrl-C, `orch cancel` or `orch up` goes on."
+    )
 
 
 def _not_ended(context: Context, job: Job, why: str) -> BackendError:
