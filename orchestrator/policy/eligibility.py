@@ -75,4 +75,7 @@ def _objection(
     if wanted is not None and candidate.name != wanted:
         return f"--backend {wanted} was given"
     unknown = sorted(alias for alias, name in names.items() if name is None)
-    return f"the model {', '.join(unknown)} has no name there" if unknown else candidate.objection
+    if unknown:
+        told = f"the model {', '.join(unknown)} has no name there"
+        return f"{told}; give it one:  models: {{{unknown[0]}: {{{candidate.name}: NAME}}}}"
+    return candidate.objection

@@ -49,7 +49,7 @@ TABLE = {
     "a model without a name there": (
         {"candidates": [CLOUD, GPU], "models": {"cloud": {"small": "m", "big": None}, "gpu": {"big": "b"}}},
         {"gpu": "the only one that fits; local, idle, so free"},
-        {"cloud": "the model big has no name there"},
+        {"cloud": "the model big has no name there; give it one:  models: {big: {cloud: NAME}}"},
     ),
     "asked for, but hosted": (
         {"candidates": [CLOUD, GPU], "wanted": "cloud", "local_only": True},
