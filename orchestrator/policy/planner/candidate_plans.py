@@ -153,8 +153,7 @@ def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: b
         fits = not candidate.bets or done_by(candidate.unsent, reroute_after) >= MIN_BET_CHANCE
         fits = fits and is_in_time(candidate, capacity, at)
         if fits:
-            running = 1.0 - done_by(candidate.batch_shares, min(reroute_after, capacity.horizon))
-            fits = _cancels_in_time(candidate, capacity, at, running)
+            fits = _cancels_in_time(candidate, reroute_after, capacity, at)
         if fits or late:
             if alone is None:
                 alone = capacity.price(candidate.before, _arrivals(candidate), candidate.fallback)
@@ -179,20 +178,33 @@ def slips(candidate: CandidatePlan) -> float:
 def cancel_too_slow(candidate: CandidatePlan, capacity: Capacity, at: float, *, coming: bool = False) -> float:
     """Return P(a cancel takes longer than the time left for it). It falls with spare time.
 
-    `coming` asks about batches that were cancelled before.
+    A batch goes on until its cancel takes effect, so it may still end by itself. `coming` asks about batches that
+    were cancelled before.
     """
     planned = candidate.free_in if coming else latency(candidate)
     burden = candidate.coming + (0 if coming else candidate.in_batches)
-    end, _ = capacity.seconds(burden, candidate.held, at, candidate.fallback)
-    times = 1.0 + max(0.0, capacity.horizon - end) / max(1.0, planned)
-    rarer: float = min(1.0, SLIP_FACTOR / times) ** SLIP_DECAY
-    return (candidate.slips if coming else slips(candidate)) * max(MIN_SLIP_SHARE, rarer)
+    latest = capacity.latest_arrival(burden, candidate.held, at, candidate.fallback)
+    times = 1.0 + (latest - at) / max(1.0, planned)
+    rarer: float = max(MIN_SLIP_SHARE, min(1.0, SLIP_FACTOR / times) ** SLIP_DECAY)
+    if coming:
+        return candidate.slips * rarer
+    return slips(candidate) * rarer * _still_runs(candidate, capacity)
 
 
-def _cancels_in_time(candidate: CandidatePlan, capacity: Capacity, at: float, running: float) -> bool:
-    """Return True if the risk of slow cancels fits the target. `running` is P(a cancel is necessary)."""
+def _still_runs(candidate: CandidatePlan, capacity: Capacity) -> float:
+    """Return P(batches run until the horizon | they run until their reroute)."""
+    reroute_after = min(candidate.reroute_after or 0.0, capacity.horizon)
+    running = 1.0 - done_by(candidate.batch_shares, reroute_after)
+    return (1.0 - done_by(candidate.batch_shares, capacity.horizon)) / running if running > 0.0 else 1.0
+
+
+def _cancels_in_time(candidate: CandidatePlan, reroute_after: float, capacity: Capacity, at: float) -> bool:
+    """Return True if the risk of slow cancels fits the target."""
     left = 1.0 - capacity.target
-    return running * slips(candidate) <= left or running * cancel_too_slow(candidate, capacity, at) <= left
+    running = 1.0 - done_by(candidate.batch_shares, min(reroute_after, capacity.horizon))
+    if running * slips(candidate) <= left:
+        return True
+    return running * cancel_too_slow(replace(candidate, reroute_after=reroute_after), capacity, at) <= left
 
 
 def _add_lateness_cost(
@@ -273,7 +285,7 @@ def chance_of(candidate: CandidatePlan, capacity: Capacity) -> float:
     done = done_by(candidate.batch_shares, min(candidate.reroute_after, capacity.horizon))
     burden = candidate.in_batches + candidate.coming
     at, usual = arrival(candidate), _usual_arrival(candidate)
-    sure = 1.0 - cancel_too_slow(candidate, capacity, at)
+    sure = min(free, 1.0 - cancel_too_slow(candidate, capacity, at))
     return done * rest + (1.0 - done) * chance_after(burden, at, usual, sure, candidate.causes)
 
 

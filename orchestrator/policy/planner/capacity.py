@@ -240,6 +240,21 @@ class Capacity(Struct, frozen=True):
             room += sync.between(at, horizon, rate, warm=rows > 0)
         return room
 
+    def latest_arrival(self, burden: float, held: Sequence[int], at: float, fallback: int) -> float:
+        """Return the latest time, within about 3 %, at which `burden` rows may arrive to be usually done in time.
+
+        It is `at` if even that is too late.
+        """
+        rates = [sync.rate for sync in self.sync_options]
+        bottom, top = at, max(at, self.horizon)
+        for _ in range(5):
+            middle = (bottom + top) / 2
+            if self._spare_rows(rates, burden, held, middle, fallback) >= 0:
+                bottom = middle
+            else:
+                top = middle
+        return bottom
+
     def room(
         self, held: Sequence[int], at: float, fallback: int, *, sure: bool, outage_free: bool = False
     ) -> list[float]:
