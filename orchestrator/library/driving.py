@@ -170,9 +170,8 @@ def _others(context: Context, job: Job) -> str | None:
     others = [one for one in found if other_settings(store, one, context.path, now()) is None]
     if not others:
         return None
-    counts = store.jobs.counts([one.id for one in others[:MOST_NAMED]])
     told = [
-        one.id + (f" ({number_of(counts[one.id].pending, 'row')} left)" if one.built_at is not None else "")
+        one.id + (f" ({number_of(context.detail(one.id).line.left, 'row')} left)" if one.built_at is not None else "")
         for one in others[:MOST_NAMED]
     ]
     if len(others) == 1:
