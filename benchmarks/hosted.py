@@ -74,7 +74,7 @@ def write(path: Path, rows: int) -> None:
     with path.open("w", encoding="utf-8") as file:
         for number in range(rows):
             messages = [{"role": "user", "content": f"{number}: {text}"}]
-            body = {"model": MODEL, "max_tokens": 32, "messages": messages}
+            body = {"model": MODEL, "max_completion_tokens": 32, "messages": messages}
             line = {"custom_id": f"row-{number:07d}", "method": "POST", "url": ENDPOINT, "body": body}
             file.write(json.dumps(line) + "\n")
 
