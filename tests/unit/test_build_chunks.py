@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from orchestrator.pipeline.build.scan import CHUNK, CHUNK_BYTES, Made, made_chunks
+from orchestrator.core.model import RequestState
+from orchestrator.pipeline.build.scan import CHUNK, CHUNK_BYTES, KEPT, Made, made_chunks
 from orchestrator.policy.requests import Built
+from orchestrator.store.records import Earlier
 from tests.unit.test_requests import built
 
 
@@ -13,3 +15,11 @@ def test_a_chunk_ends_by_its_bytes_or_by_its_number() -> None:
     told = [len(chunk) for chunk in made_chunks([*[long] * 5, *[short] * (CHUNK + 1)])]
     assert told == [2, 2, CHUNK, 2]
     assert list(made_chunks([])) == []
+
+
+def test_documents_that_were_not_read_are_recorded_more_at_a_time() -> None:
+    read = Made(built())
+    row = read.built.row
+    unread = Made(Built(row, b""), Earlier(row.custom_id, row.fingerprint, RequestState.SUCCEEDED, None, "j-1", ()))
+    told = [len(chunk) for chunk in made_chunks([*[unread] * KEPT, *[unread] * CHUNK, *[read] * (CHUNK + 1)])]
+    assert told == [KEPT, 2 * CHUNK, 1]

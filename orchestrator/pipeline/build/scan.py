@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 CHUNK = 500
 CHUNK_BYTES = 8_000_000
 """Bytes of request lines held before they are written: a scan of twenty pages has ten million."""
-KEPT = 5000
+KEPT = 2500
+"""Unread documents that are recorded at once: nothing is lost with them, and each transaction waits for the disk."""
 Item = TypeVar("Item")
 
 
@@ -250,14 +251,15 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 
 def made_chunks(items: Iterable[Made]) -> Iterator[list[Made]]:
-    """Yield lists of requests, each closed at CHUNK requests or CHUNK_BYTES of lines."""
+    """Yield lists of requests, each closed at CHUNK requests (unread documents: KEPT), or CHUNK_BYTES of lines."""
     chunk: list[Made] = []
-    size = 0
+    read, size = 0, 0
     for item in items:
         chunk.append(item)
+        read += item.earlier is None
         size += len(item.built.line)
-        if len(chunk) == CHUNK or size >= CHUNK_BYTES:
+        if read == CHUNK or len(chunk) == KEPT or size >= CHUNK_BYTES:
             yield chunk
-            chunk, size = [], 0
+            chunk, read, size = [], 0, 0
     if chunk:
         yield chunk
