@@ -17,7 +17,9 @@ from msgspec import Struct, field
 
 from orchestrator.core.first_use import regex
 
-_BLANK = r"\s|\u00ad\u200b-\u200f\u2060\ufeff"
+_INVISIBLE = r"\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe00-\ufe0f\ufeff"
+"""Marks of direction, joiners and variants among them."""
+_BLANK = rf"\s|{_INVISIBLE}"
 _DASHES = r"\-\u2010-\u2015\u2212\ufe58\ufe63\uff0d"
 _SEPARATORS = ".,;:'’/"
 # Solid runs are short, so that a place inside one is found in a few steps. Group 2 is blanks and dashes beside a
@@ -31,9 +33,9 @@ _DASH = regex(rf"[{_DASHES}]")
 _SPACE = regex(r"[\s|]")
 _LINE_END = regex(rf"[{_DASHES}][ \t]*\r?\n\s*")
 """A range of numbers that a line end cuts behind its dash."""
-_SINGLE_MARKS, _DOUBLE_MARKS = "‘’‚‛′‵`´‹›ʼ＇", "“”„‟«»″‶〝〞〟＂"
-_COMPATIBLE = ((0xFB00, 0xFDFF), (0xFE70, 0xFEFE), (0xFF01, 0xFF5E))
-"""Ligatures, Arabic letters by their position in a word, and wide forms of ASCII."""
+_SINGLE_MARKS, _DOUBLE_MARKS = "‘’‚‛′‵`´‹›ʼ＇׳", "“”„‟«»″‶〝〞〟＂״「」『』｢｣"
+_COMPATIBLE = ((0xB5, 0xB5), (0x132, 0x133), (0xFB00, 0xFDFF), (0xFE70, 0xFEFE), (0xFF01, 0xFFDC))
+"""The sign of a millionth, ligatures, Arabic letters by their position in a word, wide ASCII and narrow kana."""
 
 
 class _Fold(dict[int, str]):
@@ -182,7 +184,7 @@ def _reach(form: str, text: str, most: int, steps: Steps) -> tuple[int, int] | N
 def _cost(text: str, at: int) -> int:
     """Return the cost of changing or dropping a character: prohibitive for digits, and punctuation beside them."""
     character = text[at]
-    if character.isdecimal():
+    if _DIGIT.match(character):
         return _NEVER
     is_beside = text[max(0, at - 1) : at].isdecimal() or text[at + 1 : at + 2].isdecimal()
     return _NEVER if is_beside and not character.isalnum() else 1
@@ -201,11 +203,16 @@ CHARACTERS_AN_ERROR = 20
 MOST_ERRORS = 8
 """OCR may have one character wrong in each 20 begun characters of a quote, at most 8 in all; never a digit."""
 _AROUND = 12
-_GLUED_BEFORE = regex(r"\d[.,:'’/·\-\u2010-\u2015]?\Z|(?:^|[\s(\[])[\-\u2010-\u2015\u2212]\Z")
-_GLUED_AFTER = regex(r"\A[.,:'’/·\-\u2010-\u2015]?\d")
-_THOUSANDS_BEFORE = regex(r"(?:^|[^\d])\d{1,3}[ \u00a0\u2009\u202f]\Z")
-_THOUSANDS_AFTER = regex(r"\A[ \u00a0\u2009\u202f]\d{3}(?!\d)")
+_POINTS = r".,:'’/·⁄٫٬．，：_"
+_RAISED, _FRACTIONS = r"\u00b2\u00b3\u00b9\u2070-\u208e", r"\u00bc-\u00be\u2150-\u215e"
+_MINUS, _THIN = r"\-\u2010-\u2015\u2212", r" \u00a0\u2005-\u200a\u202f"
+_DIGIT = regex(rf"[\d{_RAISED}{_FRACTIONS}]")
+_GLUED_BEFORE = regex(rf"\d(?:[{_POINTS}\-\u2010-\u2015]|[eE][{_MINUS}+]?)?\Z|(?:^|\W)[{_MINUS}]\Z|\^\(?\Z")
+_GLUED_AFTER = regex(rf"\A(?:[{_POINTS}\-\u2010-\u2015]?\d|[{_RAISED}{_FRACTIONS}^]|[eE][{_MINUS}+]?\d)")
+_THOUSANDS_BEFORE = regex(rf"(?:^|[^\d])\d{{1,3}}[{_THIN}]\Z")
+_THOUSANDS_AFTER = regex(rf"\A[{_THIN}]\d{{3}}(?!\d)")
 _FIRST_GROUP, _LAST_GROUP = regex(r"\A\d{3}(?!\d)"), regex(r"(?<!\d)\d{1,3}\Z")
+_UNSEEN = regex(rf"[{_INVISIBLE}]+")
 
 
 class FoundRange(Struct, frozen=True):
@@ -276,24 +283,30 @@ def _occurrences(
 
 
 def _place(source: FoldedText, start: int, end: int, distance: int = 0) -> FoundRange | None:
-    """Return the place in the source; None if it would cut a number, or separate an accent."""
-    if end < len(source.text) and unicodedata.combining(source.text[end]):
+    """Return the place in the source; None if it would cut a number or a syllable, or separate an accent."""
+    if end < len(source.text) and _goes_on(source.text[end]):
         return None
     first, last = source.source_range(start, end)
     text = source.source
     quoted = text[first:last]
-    before, after = text[max(0, first - _AROUND) : first], text[last : last + _AROUND]
-    if quoted[0].isdecimal() and (
+    before = _UNSEEN.sub("", text[max(0, first - _AROUND) : first])
+    after = _UNSEEN.sub("", text[last : last + _AROUND])
+    if _DIGIT.match(quoted[0]) and (
         _GLUED_BEFORE.search(before)
         or (_FIRST_GROUP.search(quoted) is not None and _THOUSANDS_BEFORE.search(before) is not None)
     ):
         return None
-    if quoted[-1].isdecimal() and (
+    if _DIGIT.match(quoted[-1]) and (
         _GLUED_AFTER.search(after)
         or (_LAST_GROUP.search(quoted[-4:]) is not None and _THOUSANDS_AFTER.search(after) is not None)
     ):
         return None
     return FoundRange(first, last, distance)
+
+
+def _goes_on(character: str) -> bool:
+    """True if a character belongs to the one before it: an accent, a vowel sign, the rest of a Korean syllable."""
+    return unicodedata.category(character)[0] == "M" or "\u1160" <= character <= "\u11ff"
 
 
 def _find_inexact(source: FoldedText, missing: Mapping[str, list[str]], found: SearchResult, steps: Steps) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any
 
 import pytest
@@ -58,6 +59,64 @@ def test_what_may_differ(text: str, quote: str) -> None:
     (found,) = places(text, quote)
     assert text.endswith(found) or text.startswith(found) or found == text[4:-9]
     assert places(quote, found) == [quote]
+
+
+HANGUL = "임대료를 매월 말일에 지급한다"
+
+
+@pytest.mark.parametrize(
+    ("text", "quote"),
+    [
+        ("שכר הדירה \u2067ישולם\u2069 בכל חודש", "שכר הדירה ישולם בכל חודש"),
+        ("\u202bשכר הדירה ישולם בכל חודש\u202c", "שכר הדירה ישולם בכל חודש"),
+        ("דו״ח שנתי של ג׳ורג׳ הגדול", "דו\"ח שנתי של ג'ורג' הגדול"),
+        ("الإيجار\u061c الشهري هو ألف دينار", "الإيجار الشهري هو ألف دينار"),
+        ("we ❤\ufe0f this small product", "we ❤ this small product"),
+        ("他说「今天的会议取消了」然后离开", "他说“今天的会议取消了”然后离开"),
+        ("合計１，２００円となります", "合計1,200円となります"),
+        ("ﾌﾟﾛｸﾞﾗﾑを終了します今日", "プログラムを終了します今日"),
+        (unicodedata.normalize("NFD", HANGUL), HANGUL),
+        ("de ĳskoude straten van de stad", "de ijskoude straten van de stad"),
+        ("a dose of 20 µg per day", "a dose of 20 μg per day"),
+        ("a sum of 1\u202f200\u202f000 EUR", "a sum of 1 200\u00a0000 EUR"),
+        ("10^(−3) mol of the substance", "10^(-3) mol of the substance"),
+    ],
+)
+def test_scripts_of_the_world_are_compared_as_people_read_them(text: str, quote: str) -> None:
+    assert places(f"before, {text} and behind", quote) in ([text], [text.strip("\u202b\u202c")])
+    assert places(f"before, {quote} and behind", text) == [quote]
+
+
+@pytest.mark.parametrize(
+    ("text", "quote"),
+    [
+        ("임대료를 매월 말일에 지급각 하", "임대료를 매월 말일에 지급가"),
+        ("किराया हर महीने दिया जाएगा कि", "किराया हर महीने दिया जाएगा क"),
+        *((f"the sum is at least 12{rest} of them", "the sum is at least 12") for rest in (
+            "½", "³", "⁻³", "^3", "^(−3)", "e5", "E-5", "⁄25", "٫5", "٬500", "．5", "，500", "_500", "\u200e5",
+            "\u2009500", "\u2007500", "\u200a500",
+        )),
+        *(
+            (f"a sum of {first}5½ years, no more", "5½ years, no more")
+            for first in ("1", "1.", "~-", "≈−", "1e", "x^(")
+        ),
+        ("a sum of 1½ years, no more", "½ years, no more"),
+        ("a sum of 10³ years, no more", "³ years, no more"),
+        ("the sum of 1,200³ EUR is due", "the sum of 1,2003 EUR is due"),
+        ("the H₂O level of the river", "the H2O level of the river"),
+    ],
+)  # fmt: skip
+def test_numbers_and_syllables_are_never_cut(text: str, quote: str) -> None:
+    assert places(text, quote) == []
+    assert places(text, text) == [text]
+
+
+def test_ocr_may_have_no_raised_digit_and_no_fraction_wrong() -> None:
+    for one, other in (("³", "²"), ("½", "¼"), ("1,200³", "1,200")):
+        assert (
+            places(f"a room of {one} measures in the north", f"a room of {other} measures in the north", by_ocr=True)
+            == []
+        )
 
 
 @pytest.mark.parametrize(
