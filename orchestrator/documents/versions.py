@@ -27,7 +27,7 @@ READERS: Mapping[str, int] = {
     "pdf": 9,
     "pptx": 6,
     "rtf": 4,
-    "sheets": 14,
+    "sheets": 15,
     "svg": 3,
     "text": 5,
     "xml": 3,

@@ -22,7 +22,7 @@ from orchestrator.documents.encoding import bom_of, wide_without_bom
 from orchestrator.documents.office_package import Package, Relation
 from orchestrator.documents.scripts import lowered, raised
 from orchestrator.documents.types import DocumentProblem, ExtractionError
-from orchestrator.documents.workbook_scripts import binary_fonts, binary_texts
+from orchestrator.documents.workbook_scripts import binary_fonts, binary_texts, inline_texts
 
 MOST_CELLS = 5_000_000
 """Cells of a sheet's rectangle. A cell takes 32 bytes in the library, and as many again as a Python object."""
@@ -52,6 +52,10 @@ _BINARY_ERROR = re.compile(
     rb"(?:\x03\x09|\x0b[\x0d-\x7f]|\x0b[\x80-\xff].).{8}[\0\x07\x0f\x17\x1d\x24\x2a]", re.DOTALL
 )
 """Bytes that may be a cell with an error."""
+_INLINE_TEXT = re.compile(
+    rb"\x3e(?:[\x0d-\x7f]|[\x80-\xff][\x01-\x7f]|[\x80-\xff]{2,3}.)..\0\0.{4}[\0-\x03]", re.DOTALL
+)
+"""Bytes that may be a cell with a formatted text of its own."""
 _RUN = re.compile(
     rb"""(<(?:\w{1,20}:)?rPr\b(?:[^<]++|<(?!/?(?:\w{1,20}:)?rPr\b))*+</(?:\w{1,20}:)?rPr>\s*+<(?:\w{1,20}:)?t\b[^>]*+>)"""
     rb"""([^<&]++)"""
@@ -143,7 +147,7 @@ def _repair_of(part: str, package: Package) -> Callable[[bytes], bytes] | None:
     if _SHEETS.fullmatch(name):
         return _repaired_sheet
     if _BINARY_SHEETS.fullmatch(name):
-        return _repaired_binary_sheet
+        return lambda sheet: _repaired_binary_sheet(sheet, package)
     if name in _REPAIRS:
         return _REPAIRS[name]
     if name == _SHARED:
@@ -193,6 +197,13 @@ def _with_binary_scripts(texts: bytes, styles: bytes) -> bytes:
     return texts
 
 
+def _with_inline_texts(sheet: bytes, package: Package) -> bytes:
+    with suppress(IndexError, struct.error):  # damaged: the library may read it all the same
+        styles = package.whole(_BINARY_STYLES) if package.holds(_BINARY_STYLES) else b""
+        return inline_texts(_binary_records(sheet), binary_fonts(_binary_records(styles)))
+    return sheet
+
+
 def _repaired_relations(relations: bytes) -> bytes:
     return relations.replace(_MACRO_SHEET, _SHEET) if _MACRO_SHEET in relations else relations
 
@@ -216,7 +227,9 @@ def _repaired_binary(workbook: bytes) -> bytes:
     return workbook if out == workbook else bytes(out)
 
 
-def _repaired_binary_sheet(sheet: bytes) -> bytes:
+def _repaired_binary_sheet(sheet: bytes, package: Package) -> bytes:
+    if _INLINE_TEXT.search(sheet):
+        sheet = _with_inline_texts(sheet, package)
     sheet = _without_binary_errors(sheet) if _BINARY_ERROR.search(sheet) else sheet
     return _without_empty_binary(sheet) if _is_sparse_binary(sheet) else sheet
 

@@ -20,7 +20,9 @@ _FONT, _TEXTS, _CONTINUE, _NOTHING = 0x0031, 0x00FC, 0x003C, 0x089C
 _MOST_SIZE = 8224
 _WIDE, _HAS_MORE, _HAS_RUNS = 1, 4, 8
 _HEAD, _RUN = struct.Struct("<HH"), struct.Struct("<HH")
-_BINARY_FONT, _END_OF_FONTS, _BINARY_TEXT = 43, 612, 19
+_BINARY_FONT, _END_OF_FONTS, _BINARY_TEXT, _CELL_TEXT = 43, 612, 19, 6
+INLINE_TEXT = 62
+"""A cell of an .xlsb with a formatted text of its own, which the library drops ([MS-XLSB] 2.4.323)."""
 
 Record = tuple[int, int, int]
 """Kind, place of the data, size."""
@@ -47,18 +49,43 @@ def binary_texts(texts: bytes, records: Iterable[tuple[int, bytes, bytes]], font
     return bytes(out) if is_changed else texts
 
 
+def inline_texts(records: Iterable[tuple[int, bytes, bytes]], fonts: Fonts) -> bytes:
+    """Return a sheet of an .xlsb whose cells with a formatted text of their own have a plain one.
+
+    Raises IndexError and struct.error.
+    """
+    out = bytearray()
+    for kind, record, whole in records:
+        if kind == INLINE_TEXT:
+            _, written = _rich_text(record[8:], fonts)
+            data = record[:8] + struct.pack("<I", len(written)) + written.encode("utf-16-le", "surrogatepass")
+            out += bytes((_CELL_TEXT,)) + _size_of(data) + data
+        else:
+            out += whole
+    return bytes(out)
+
+
 def _plain_text(record: bytes, fonts: Fonts) -> bytes | None:
     """Return a record with its scripts in the text itself; None without any."""
-    (size,) = struct.unpack_from("<I", record, 1)
-    end = 5 + 2 * size
-    (runs,) = struct.unpack_from("<I", record, end)
-    text = record[5:end].decode("utf-16-le", "surrogatepass")
-    written = _written(text, list(_RUN.iter_unpack(record[end + 4 : end + 4 + 4 * runs])), fonts)
+    text, written = _rich_text(record, fonts)
     if written == text:
         return None
     data = b"\0" + struct.pack("<I", len(written)) + written.encode("utf-16-le", "surrogatepass")
-    length = bytes((len(data) >> 7 * shift) & 0x7F | 0x80 * (shift < 3) for shift in range(4))
-    return bytes((_BINARY_TEXT,)) + length + data
+    return bytes((_BINARY_TEXT,)) + _size_of(data) + data
+
+
+def _rich_text(record: bytes, fonts: Fonts) -> tuple[str, str]:
+    """Return a formatted text, and the same with its scripts."""
+    (size,) = struct.unpack_from("<I", record, 1)
+    end = 5 + 2 * size
+    text = record[5:end].decode("utf-16-le", "surrogatepass")
+    (runs,) = struct.unpack_from("<I", record, end) if record[0] & 1 else (0,)
+    return text, _written(text, list(_RUN.iter_unpack(record[end + 4 : end + 4 + 4 * runs])), fonts)
+
+
+def _size_of(data: bytes) -> bytes:
+    """Return the size of a record's data, as four bytes of seven bits."""
+    return bytes((len(data) >> 7 * shift) & 0x7F | 0x80 * (shift < 3) for shift in range(4))
 
 
 def _written(text: str, runs: Sequence[tuple[int, ...]], fonts: Fonts, *, is_narrow: bool = False) -> str:

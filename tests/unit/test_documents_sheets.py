@@ -290,19 +290,36 @@ def binary_errors() -> bytes:
     return binary_workbook(cells + binary_record(6, struct.pack("<II", 2, 0) + binary_text("kept")), bytes(8))
 
 
+def rich_text(text: str, *runs: tuple[int, int]) -> bytes:
+    """A formatted text; each run begins at a character and has the number of a font."""
+    places = struct.pack("<I", len(runs)) + b"".join(struct.pack("<HH", *run) for run in runs)
+    return bytes((bool(runs),)) + binary_text(text) + (places if runs else b"")
+
+
+FONTS = b"".join(binary_record(43, struct.pack("<4H", 200, 0, 400, script) + bytes(17)) for script in (0, 1, 2))
+"""Of a binary workbook: plain, raised, lowered."""
+FONTS += binary_record(617, struct.pack("<I", 1)) + binary_record(47, bytes(16)) + binary_record(618)
+
+
+@pytest.mark.parametrize(("styles", "area"), [({"styles": FONTS}, "1,200³ m"), ({}, "1,2003 m")])
+def test_texts_with_formats_in_the_cells_of_a_binary_workbook(styles: dict[str, bytes], area: str) -> None:
+    cells = binary_record(6, struct.pack("<II", 0, 0) + binary_text("plain"))
+    for column, text in enumerate(
+        (rich_text("1,2003 m", (0, 0), (5, 1), (6, 0)), rich_text("no runs"), rich_text("")), 1
+    ):
+        cells += binary_record(62, struct.pack("<II", column, 0) + text)
+    cells += binary_record(6, struct.pack("<II", 4, 0) + binary_text("last"))
+    assert text_of(binary_workbook(cells, bytes(8), **styles)) == f"## S\nplain | {area} | no runs |  | last"
+
+
 def binary_scripts() -> bytes:
     """A binary workbook with raised and lowered digits in its shared texts."""
 
-    def rich(text: str, *runs: tuple[int, int]) -> bytes:
-        places = struct.pack("<I", len(runs)) + b"".join(struct.pack("<HH", *run) for run in runs)
-        return binary_record(19, bytes((bool(runs),)) + binary_text(text) + (places if runs else b""))
-
-    texts = rich("1,2003 m", (0, 0), (5, 1), (6, 0)) + rich("CO2", (2, 2)) + rich("plain 42") + rich("106", (2, 1))
-    fonts = b"".join(binary_record(43, struct.pack("<4H", 200, 0, 400, script) + bytes(17)) for script in (0, 1, 2))
+    rich = (("1,2003 m", (0, 0), (5, 1), (6, 0)), ("CO2", (2, 2)), ("plain 42",), ("106", (2, 1)))
+    texts = b"".join(binary_record(19, rich_text(*one)) for one in rich)
     texts = binary_record(159, struct.pack("<II", 4, 4)) + texts + binary_record(160)
-    fonts += binary_record(617, struct.pack("<I", 1)) + binary_record(47, bytes(16)) + binary_record(618)
     cells = b"".join(binary_record(7, struct.pack("<III", column, 0, column)) for column in range(4))
-    return binary_workbook(cells, bytes(8), sharedStrings=texts, styles=fonts)
+    return binary_workbook(cells, bytes(8), sharedStrings=texts, styles=FONTS)
 
 
 def binary_stray(row: int, column: int) -> bytes:
