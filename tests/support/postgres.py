@@ -34,7 +34,7 @@ rm -rf "$folder"
 """
 
 # Tests kill processes, never the kernel: what is committed need not be forced to the disk.
-OPTIONS = ("fsync=off", "full_page_writes=off", "shared_buffers=32MB", "max_connections=200")
+OPTIONS = ("fsync=off", "full_page_writes=off", "autovacuum=off", "shared_buffers=32MB", "max_connections=200")
 
 
 class PostgresServer:
