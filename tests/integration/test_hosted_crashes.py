@@ -30,6 +30,12 @@ from tests.support.schedules import (
 
 CHUNKS = 16
 IN_A_CHUNK = 4
+SEEDS = [
+    range(1),
+    range(1, IN_A_CHUNK),
+    *(range(n, n + IN_A_CHUNK) for n in range(IN_A_CHUNK, CHUNKS * IN_A_CHUNK, IN_A_CHUNK)),
+]
+"""Of the schedules of other protocols: one in make test, the others in make soak."""
 POINTS = 4
 REFUSED_ONCE = next(mark for mark in MARKS if mark.text == "status:500:1")
 
@@ -54,12 +60,12 @@ def test_under_a_random_schedule_the_bill_is_the_ledger(there: Providers, chunk:
 @pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("draw", [drawn, odd])
-@pytest.mark.parametrize("chunk", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, CHUNKS))])
+@pytest.mark.parametrize("seeds", [SEEDS[0], *(pytest.param(seeds, marks=pytest.mark.soak) for seeds in SEEDS[1:])])
 @pytest.mark.parametrize("other", OTHERS)
 def test_under_a_random_schedule_the_bill_of_other_protocols_is_the_ledger(
-    other: str, draw: Callable[..., Schedule], there: Providers, chunk: int
+    other: str, draw: Callable[..., Schedule], there: Providers, seeds: range
 ) -> None:
-    for seed in range(chunk * IN_A_CHUNK, (chunk + 1) * IN_A_CHUNK):
+    for seed in seeds:
         assert run(there, draw(seed, OTHERS[other])).broken == []
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import cache
+
 import pytest
 from msgspec.structs import replace
 
@@ -35,15 +38,19 @@ def stops(until: float) -> Speed:
     return ((0.0, 1.0), (STOPS, 0.0), (until * MINUTE, 1.0))
 
 
+@cache
+def experienced(realtime: float) -> Ours:
+    """Live through sixteen nights on which the engine was well or came back."""
+    ours = Ours()
+    for number, speed in enumerate(speed for back in RETURNS for speed in (FULL, stops(back))):
+        World(night(number, speed, realtime)).live(ours)
+    return ours
+
+
 def lived(until: float, realtime: float) -> tuple[Score, int]:
-    """Return a night after sixteen on which the engine was well or came back, and the rows it got while dead."""
-    ours, number = Ours(), 0
-    for back in RETURNS:
-        for speed in (FULL, stops(back)):
-            World(night(number, speed, realtime)).live(ours)
-            number += 1
-    world = World(night(number, stops(until), realtime))
-    [score] = world.live(ours)
+    """Return a night after those, and the rows that the engine got while it stood still."""
+    world = World(night(2 * len(RETURNS), stops(until), realtime))
+    [score] = world.live(deepcopy(experienced(realtime)))
     sent = (one for one in world.shards if one.backend == "engine" and STOPS < one.created < until * MINUTE)
     return score, sum(one.rows for one in sent)
 
