@@ -30,7 +30,7 @@ from tests.support.sparing import spare_the_disk
 settings.register_profile(
     "orch",
     deadline=None,
-    max_examples=int(os.environ.get("ORCH_EXAMPLES", "15")),
+    max_examples=int(os.environ.get("ORCH_EXAMPLES", "10")),
     # `make test` says the same of the same code each time; `make soak` looks for new examples.
     derandomize="ORCH_EXAMPLES" not in os.environ,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

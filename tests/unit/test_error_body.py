@@ -213,6 +213,7 @@ def test_a_rate_is_no_context() -> None:
         inner, max_size=4,
     )
 ), max_leaves=20))  # fmt: skip
+@pytest.mark.slow
 @example([{"msg": ""}])
 def test_whatever_a_server_says_it_is_read(value: Any) -> None:
     words = read_error(json.dumps(value).encode())

@@ -46,7 +46,7 @@ def test_rows_leave_while_the_other_route_is_in_time(hours: float, rate: float) 
 
 
 @pytest.mark.slow
-@settings(max_examples=settings().max_examples // 3)
+@settings(max_examples=settings().max_examples // 2)
 @given(st.floats(1.0, 30.0), st.floats(0.05, 0.9))
 def test_more_time_is_never_dearer_at_a_silent_provider(silent: float, begins: float) -> None:
     costs = [lived(hours, silent, begins).cost for hours in (3.0, 6.0, 12.0, 24.0, 38.0)]

@@ -22,6 +22,8 @@ RETURNS = (80.0, 95.0, 85.0, 90.0, 82.0, 98.0, 87.0, 92.0)
 """Minutes after which the engine was well again on earlier nights."""
 NEVER = 1_000.0
 A_FEW = 0.05 * ROWS
+SPEEDS = [pytest.param(0.3, marks=pytest.mark.slow), pytest.param(0.35, marks=pytest.mark.slow), 0.4]
+"""Rows a second of the other route. The slower it is, the more plans a night has."""
 
 
 def night(number: int, speed: Speed, realtime: float) -> Night:
@@ -55,7 +57,7 @@ def lived(until: float, realtime: float) -> tuple[Score, int]:
     return score, sum(one.rows for one in sent)
 
 
-@pytest.mark.parametrize("realtime", [0.3, 0.35, 0.4])
+@pytest.mark.parametrize("realtime", SPEEDS)
 @pytest.mark.parametrize("until", [NEVER, 150.0, 110.0, 80.0])
 def test_an_engine_that_stands_still_gets_no_more_rows_than_a_probe(until: float, realtime: float) -> None:
     score, sent = lived(until, realtime)
@@ -63,7 +65,7 @@ def test_an_engine_that_stands_still_gets_no_more_rows_than_a_probe(until: float
     assert sent <= A_FEW
 
 
-@pytest.mark.parametrize("realtime", [0.3, 0.35, 0.4])
+@pytest.mark.parametrize("realtime", SPEEDS)
 def test_an_engine_that_answers_again_gets_the_rows_that_are_left(realtime: float) -> None:
     score, _ = lived(80.0, realtime)
     assert score.in_time

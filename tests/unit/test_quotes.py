@@ -192,6 +192,7 @@ def test_numbers_are_found_as_they_are_or_not_at_all(numbers: list[str], data: s
     assert places(text, quote, by_ocr=True) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(PLAIN_WORDS, min_size=6, max_size=40), st.data())
 def test_ocr_may_have_few_characters_wrong(words: list[str], data: st.DataObject) -> None:
