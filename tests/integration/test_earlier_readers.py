@@ -17,7 +17,7 @@ from tests.integration.test_changes_build import Nights
 from tests.support import office
 from tests.support.pdfs import latin
 
-DOCUMENTS, OF_EACH = 300, 25
+DOCUMENTS, OF_EACH = 120, 10
 CHANGED = "/7."
 """Each kind's document of this number was read as another text by the version before."""
 

@@ -64,6 +64,7 @@ TABLES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("command", [["validate"], ["plan"], ["run"], ["submit"]], ids=lambda given: given[0])
 def test_every_command_names_line_and_columns(

@@ -141,7 +141,7 @@ def folder(tmp_path: Path, engine: Upstream, monkeypatch: pytest.MonkeyPatch) ->
         yield tmp_path
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize(
     ("mistake", "command"), [(one, name) for one in MISTAKES for name in COMMANDS if (one, name) not in LATER]
 )

@@ -19,7 +19,7 @@ TOLD, TRUE = 0.999, 0.995
 """What is told with this chance or more has to come true so often."""
 LEAST_IN_TIME = 0.96
 """Where one route alone can reroute, not every night that could be in time is; but then it was not told as sure."""
-QUICK = 6
+QUICK = 4
 """Nights of the quick form; the first of them are those of a home that knows nothing."""
 LONG, SEEDS = 100, (11, 12, 13)
 LONGEST = 4 * 3600
