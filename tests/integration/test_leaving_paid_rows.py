@@ -191,7 +191,8 @@ def test_a_row_that_is_asked_before_its_batch_is_waited_for(number: int, tmp_pat
         env = {**provider.environment, "OPENAI_KEY": KEY}
         write_toml(run_orch.home / CONFIG, {"openai": settings_of(provider, "openai", preflight=True)})
         process = run_orch.start("run", str(rows), env=env)
-        wait_until(lambda: provider.calls("chat"), 60)
+        # A call is billed when it comes, and counted when it is answered.
+        wait_until(lambda: provider.bill(rows=True)["asked"], 60)
         process.send_signal(number)
         assert process.wait(60) == 130
 
