@@ -39,7 +39,7 @@ class Prices(Protocol):
         """Return the prices of rows sent one by one, outside a batch."""
 
     def at(self, moment: datetime) -> Prices:
-        """Return the prices at a moment: for many rows, none of which then asks for the time."""
+        """Return the prices at a moment; callers with many rows read the clock once."""
 
 
 class BackendHandle(Struct, frozen=True):

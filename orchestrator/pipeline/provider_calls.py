@@ -40,8 +40,8 @@ class ProviderCalls(Protocol):
     ) -> Done[T] | None:
         """Return the result of the stage under `key`, or start it if none is under way; None until it is over.
 
-        Raises what the stage raised. A backend runs one `alone` stage at a time. The answer of one that `pays` is
-        billed, and cannot be found again.
+        Raises what the stage raised. A backend runs one `alone` stage at a time. The answer of a stage
+        that `pays` is billed, and no later call can find it.
         """
 
     def collect(self, key: str) -> Done[Any] | None:
