@@ -238,7 +238,9 @@ def counts(orch: Orch, job: str) -> tuple[Any, Any]:
 
 
 def of_the_night(upstream: Upstream) -> list[str]:
-    return [entry["body"] for entry in upstream.requests() if "Which kind?" in entry["body"]]
+    """The texts that were sent: a row may have another priority when it is sent again."""
+    texts = [str(json.loads(entry["body"])["messages"]) for entry in upstream.requests()]
+    return [text for text in texts if "Which kind?" in text]
 
 
 def test_a_trial_sends_no_row_of_a_job_that_was_interrupted(

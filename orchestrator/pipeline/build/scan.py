@@ -206,9 +206,10 @@ class Sweep:
             # An unreadable table yields one problem under its own key.
             is_row = document.key != found.key
             whole = whole and is_row
-            if (problem := getattr(document, "code", None)) is not None and self._selection.passes_over(
-                document.key, getattr(document, "message", "")
-            ):
+            problem = getattr(document, "code", None)
+            # A column that is not there is the job file's mistake: it is told as that, and not passed over.
+            is_misread = problem is not None and getattr(document, "setting", None) is None
+            if is_misread and self._selection.passes_over(document.key, getattr(document, "message", "")):
                 self._report.ignored.document(document.key, problem)
                 whole, place = False, place + 1
                 continue
