@@ -379,6 +379,6 @@ def _deliver_again(context: Context, view: LiveProgress, job: Job) -> int | None
 def _check_task(job: Job, task: str | None) -> None:
     known = [one.id for one in tasks_of(job)]
     if task is not None and task not in known:
-        hint = f"known: {', '.join(known)}" if known else "a ready batch file has no tasks"
-        hint = meant(task, known) or hint
+        listed = f"known: {', '.join(known)}" if known else "a ready batch file has no tasks"
+        hint = meant(task, known) or listed
         raise UsageError(f"--task {task}: job {job.id} has no such task", hint=hint)

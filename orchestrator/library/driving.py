@@ -87,7 +87,7 @@ class Driver:
                 Daemon(context.config, context.store, builds=builds, only=job if alone else None) as daemon,
             ):
                 if not alone and (others := _others(context, job)) is not None:
-                    view.say(f"orch: {others}")
+                    say(others)
                 daemon.listeners += [context.use, builds.use]
                 daemon.say = say
                 daemon.run(over, look, mine=job)

@@ -92,7 +92,8 @@ class Selection:
     def __init__(self, scope: Scope, *, needs_text: bool = False) -> None:
         self._scope = scope
         self._needs_text = needs_text and scope.limit is not None and not scope.only
-        self._passed_over: list[str] = []
+        self._passed_over = 0
+        self._first_unreadable = ""
         self._taken = 0
         self._unmatched = set(scope.only)
         self._seen: list[str] = []
@@ -117,7 +118,8 @@ class Selection:
         """True if the next document takes the place of this unreadable document."""
         if not self._needs_text or self.is_over:
             return False
-        self._passed_over.append(f"{key}: {problem}")
+        self._passed_over += 1
+        self._first_unreadable = self._first_unreadable or f"{key}: {problem}"
         return True
 
     def _is_named(self, key: str, file: str) -> bool:
@@ -132,7 +134,7 @@ class Selection:
     def check(self) -> None:
         """Raise UsageError for a name that matches no document, with the nearest names, and if none can be read."""
         if self._passed_over and not self._taken:
-            told = f"none of {number_of(len(self._passed_over), 'document')} can be read: {self._passed_over[0]}"
+            told = f"none of {number_of(self._passed_over, 'document')} can be read: {self._first_unreadable}"
             raise UsageError(told, hint="`orch validate --list` names them all")
         if self._unmatched and not self.is_over:
             name = min(self._unmatched)
@@ -149,6 +151,7 @@ def sampled(spec: JobSpec, base: Path, number: int, reading: ReadingSettings) ->
     Rows of tables are left out. Raises InputError as reading does, and UsageError if there are only tables.
     """
     from orchestrator.documents import Readers, listed
+    from orchestrator.documents.kinds import split_name
 
     with Readers.of(reading) as readers:
         found = [
@@ -161,10 +164,16 @@ def sampled(spec: JobSpec, base: Path, number: int, reading: ReadingSettings) ->
         raise UsageError(
             "--sample is for files, and the job file names only tables", hint="-n takes their first rows"
         )
-    found = [one for one in found if _size_of(one) != 0] or found
-    ordered = sorted(range(len(found)), key=lambda place: _kind_and_size(found[place]))
-    chosen = sorted(ordered[place - 1] for place in places(len(found), min(number, len(found))))
-    return tuple(found[place].key for place in chosen)
+    sized = [(one.key, _size_of(one)) for one in found]
+    sized = [(key, size) for key, size in sized if size != 0] or sized
+
+    def kind_and_size(place: int) -> tuple[str, int]:
+        key, size = sized[place]
+        return split_name(key)[1].lower(), size or 0
+
+    ordered = sorted(range(len(sized)), key=kind_and_size)
+    chosen = sorted(ordered[place - 1] for place in places(len(sized), min(number, len(sized))))
+    return tuple(sized[place][0] for place in chosen)
 
 
 def _size_of(one: Listed) -> int | None:
@@ -175,9 +184,3 @@ def _size_of(one: Listed) -> int | None:
         return Path(path).stat().st_size if path else None
     except OSError:
         return None
-
-
-def _kind_and_size(one: Listed) -> tuple[str, int]:
-    from orchestrator.documents.kinds import split_name
-
-    return split_name(one.key)[1].lower(), _size_of(one) or 0

@@ -99,7 +99,7 @@ def job_report(
         before=since,
         answers=None if earlier is None else compare(store, home, earlier, job, most),
         lines=store.ledger.totals("backend", None, job.id),
-        forecasts=[one for one in store.forecasts.since(job.created_at) if one.job_id == job.id],
+        forecasts=store.forecasts.of_job(job.id),
         events=store.jobs.events(job.id),
         reasons=[(one.code, one.message, one.new) for one in reasons if one.new],
         known=[(one.code, one.message, one.rows - one.new, one.since) for one in reasons if one.rows > one.new],

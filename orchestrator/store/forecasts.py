@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from msgspec.structs import asdict
-from sqlalchemy import Integer, cast, func, or_, select, update
+from sqlalchemy import ColumnElement, Integer, cast, func, or_, select, true, update
 
 from orchestrator.core.model import Forecast, JobId, ProgressSample, RequestState
 from orchestrator.store.database import Database
@@ -61,11 +61,17 @@ class Forecasts:
 
     def since(self, when: datetime | None = None) -> list[Forecast]:
         """Return forecasts made since a time, or all, in the order of their creation."""
-        query = select(*(forecasts.c[name] for name in _FIELDS)).order_by(forecasts.c.made_at, forecasts.c.id)
-        if when is not None:
-            query = query.where(forecasts.c.made_at >= when)
+        return self._found(true() if when is None else forecasts.c.made_at >= when)
+
+    def of_job(self, job_id: JobId) -> list[Forecast]:
+        """Return the forecasts for a job, in the order of their creation."""
+        return self._found(forecasts.c.job_id == job_id)
+
+    def _found(self, which: ColumnElement[bool]) -> list[Forecast]:
+        query = select(*(forecasts.c[name] for name in _FIELDS)).where(which)
         with self._db.read() as tx:
-            return [Forecast(**row._mapping) for row in tx.execute(query)]
+            found = tx.execute(query.order_by(forecasts.c.made_at, forecasts.c.id))
+            return [Forecast(**row._mapping) for row in found]
 
 
 class Observations:

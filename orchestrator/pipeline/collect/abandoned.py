@@ -44,8 +44,7 @@ def abandon(store: Store, home: Home, job: Job, is_given_up: Callable[[Shard], b
 
 def unbooked(store: Store, job: Job) -> str:
     """Return in words the most that a job's batches may cost that are not booked, by its plan."""
-    plans = (one for one in store.forecasts.since(job.created_at) if (one.job_id, one.kind) == (job.id, "cost"))
-    plan = next(plans, None)
+    plan = next((one for one in store.forecasts.of_job(job.id) if one.kind == "cost"), None)
     if plan is None:
         return "a sum that its plan does not say"
     left = max(Decimal(0), Decimal(str(plan.p95)) - store.ledger.spent(job.id))

@@ -193,15 +193,19 @@ def cancel_too_slow(candidate: CandidatePlan, capacity: Capacity, at: float, *, 
 
 def _still_runs(candidate: CandidatePlan, capacity: Capacity) -> float:
     """Return P(batches run until the horizon | they run until their reroute)."""
-    reroute_after = min(candidate.reroute_after or 0.0, capacity.horizon)
-    running = 1.0 - done_by(candidate.batch_shares, reroute_after)
-    return (1.0 - done_by(candidate.batch_shares, capacity.horizon)) / running if running > 0.0 else 1.0
+    running = _runs_for(candidate.reroute_after or 0.0, candidate, capacity)
+    return _runs_for(capacity.horizon, candidate, capacity) / running if running > 0.0 else 1.0
+
+
+def _runs_for(seconds: float, candidate: CandidatePlan, capacity: Capacity) -> float:
+    """Return P(batches run that long, or until the horizon)."""
+    return 1.0 - done_by(candidate.batch_shares, min(seconds, capacity.horizon))
 
 
 def _cancels_in_time(candidate: CandidatePlan, reroute_after: float, capacity: Capacity, at: float) -> bool:
     """Return True if the risk of slow cancels fits the target."""
     left = 1.0 - capacity.target
-    running = 1.0 - done_by(candidate.batch_shares, min(reroute_after, capacity.horizon))
+    running = _runs_for(reroute_after, candidate, capacity)
     if running * slips(candidate) <= left:
         return True
     return running * cancel_too_slow(replace(candidate, reroute_after=reroute_after), capacity, at) <= left

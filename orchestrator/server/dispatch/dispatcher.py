@@ -28,6 +28,7 @@ from orchestrator.server.dispatch.retry import (
     End,
     RetryVerdict,
     UpstreamRefusal,
+    key_refusal,
     leaves_doubt,
 )
 from orchestrator.server.dispatch.upstreams import Upstream
@@ -385,7 +386,7 @@ class Dispatcher:
             case Action.WAIT:
                 self.refused.forget(work)
                 if not upstream.outage.is_open or fault is None:
-                    upstream.down(verdict.reason, UpstreamRefusal.KEY if reply.status in (401, 403) else None)
+                    upstream.down(verdict.reason, key_refusal(reply.status))
                 self._again(work)
             case Action.LEAVE:
                 self.refused.forget(work)

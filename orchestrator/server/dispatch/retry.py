@@ -40,6 +40,11 @@ class UpstreamRefusal(StrEnum):
     ACCOUNT = "account"  # its credit, its rights, or a key by the words of a message
 
 
+def key_refusal(status: int) -> UpstreamRefusal | None:
+    """Return the refusal of the key that a status is; None for any other status."""
+    return UpstreamRefusal.KEY if status in (401, 403) else None
+
+
 class RetryVerdict(Struct, frozen=True):
     """An action and its reason; `overload` tells the concurrency limiter to send less."""
 
@@ -167,7 +172,7 @@ def judge(
 
 
 def _judge_status(status: int, retry_after: float | None, tries: int, delay: float, paid: bool) -> RetryVerdict:
-    if status in (401, 403) and not paid:
+    if key_refusal(status) is not None and not paid:
         # A key is the upstream's problem, never one row's: failing every row for it would waste the job.
         return RetryVerdict(Action.WAIT, f"upstream refuses the API key ({status})")
     if status in OVERLOAD:

@@ -22,7 +22,7 @@ from orchestrator.server.dispatch.outage import NEVER, AccountRefusal, Outage
 from orchestrator.server.dispatch.pages import UpstreamPages, context_window, models_in, models_problem, said
 from orchestrator.server.dispatch.payload import Payload
 from orchestrator.server.dispatch.rate_limiter import RateLimiter, Ticket
-from orchestrator.server.dispatch.retry import End, UpstreamRefusal
+from orchestrator.server.dispatch.retry import End, UpstreamRefusal, key_refusal
 from orchestrator.server.dispatch.stats import Stats, TimeShare
 from orchestrator.server.logs import plain_url, told
 from orchestrator.server.settings import MOST_IN_FLIGHT
@@ -392,7 +392,7 @@ class Upstream:
             status, body = await self._pages.ask("/v1/models")
             self.is_reached = True
             if (problem := models_problem(status, body)) is not None:
-                self.problem, self._refusal = problem, UpstreamRefusal.KEY if status in (401, 403) else None
+                self.problem, self._refusal = problem, key_refusal(status)
                 return False
             if status < 300:
                 self.model_objects = models_in(body)

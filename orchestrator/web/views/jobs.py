@@ -44,7 +44,7 @@ class JobPage:
         job, at = found_job(reader, address), now()
         detail = reader.detail(job.id)
         due = detail.line.due(at)
-        forecasts = [one for one in reader.store.forecasts.since(job.created_at) if one.job_id == job.id]
+        forecasts = reader.store.forecasts.of_job(job.id)
         told = {**replace(detail, events=()).to_json(), "outlook": self._outlooks.told(reader, job).get("outlook")}
         shown_events = None if address.query.get("events") == "all" else EVENTS
         return View(
