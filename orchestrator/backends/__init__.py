@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from orchestrator.core.batch_api import JSON_ERRORS, BatchStatus
+from orchestrator.core.json_decoders import json_decoder
 
 if TYPE_CHECKING:
     from orchestrator.policy.preflight import DirectAnswer
@@ -237,7 +238,7 @@ class _Line(msgspec.Struct):
     url: str = ""
 
 
-_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_line = json_decoder(_Line).decode
 
 
 def sent_line(line: bytes) -> tuple[str, bytes]:

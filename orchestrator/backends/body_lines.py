@@ -9,6 +9,7 @@ import msgspec
 from orchestrator.backends import line_digest
 from orchestrator.backends.files import request_lines
 from orchestrator.core import batch_api
+from orchestrator.core.json_decoders import json_decoder
 
 Spelling = Callable[[msgspec.Raw], bytes]
 """Returns a row's id or body as it is sent, as JSON, from our own."""
@@ -23,8 +24,8 @@ class _Addressed(_Line, frozen=True):
     url: str
 
 
-_decode_addressed = msgspec.json.Decoder(_Addressed).decode
-decode_line = msgspec.json.Decoder(_Line).decode
+_decode_addressed = json_decoder(_Addressed).decode
+decode_line = json_decoder(_Line).decode
 
 
 def body_lines(

@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 
 from orchestrator.core.atomic import durable
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.policy.prompt_cache import CacheMark
 
-_decode = msgspec.json.Decoder(tuple[CacheMark, ...]).decode
+_decode = json_decoder(tuple[CacheMark, ...]).decode
 
 
 def _beside(path: Path) -> Path:

@@ -10,6 +10,7 @@ import msgspec
 
 from orchestrator.backends.files import request_lines
 from orchestrator.core.errors import InputError
+from orchestrator.core.json_decoders import json_decoder
 
 CHAT = "/v1/chat/completions"
 DATA_URL = re.compile(r"data:([\w.+/-]+)(?:;[\w.=-]+)*;base64,", re.ASCII)
@@ -27,7 +28,7 @@ class ChatLine(msgspec.Struct):
     url: str = CHAT
 
 
-decode_line = msgspec.json.Decoder(ChatLine).decode
+decode_line = json_decoder(ChatLine).decode
 
 
 def sent_rows(source: Iterable[bytes], translate: Translate) -> Iterator[tuple[str, Json]]:

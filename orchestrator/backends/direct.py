@@ -12,6 +12,7 @@ from orchestrator.core import batch_api
 from orchestrator.core.answers import read_answer
 from orchestrator.core.error_body import read_error_value
 from orchestrator.core.errors import OrchError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.refusal_words import status_meant
 from orchestrator.core.refused_fields import ProviderError
 from orchestrator.core.request_lines import RequestLine
@@ -21,7 +22,7 @@ LONGEST_MESSAGE = 500
 _LOST = frozenset({408, 502, 504})
 """Statuses of a gateway without an answer from the server behind it, which may have answered."""
 _PREFIX = "models/"
-_decode = msgspec.json.Decoder(RequestLine).decode
+_decode = json_decoder(RequestLine).decode
 
 
 def request_of(line: bytes) -> bytes:

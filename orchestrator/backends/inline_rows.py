@@ -20,6 +20,7 @@ import msgspec
 from orchestrator.backends import line_digest, sent_line
 from orchestrator.core import request_lines
 from orchestrator.core.errors import JobFilesError
+from orchestrator.core.json_decoders import json_decoder
 
 INLINE = "inline:"
 ANYWHERE = Path("/")
@@ -40,7 +41,7 @@ class _Identity(msgspec.Struct):
     custom_id: str
 
 
-_decode_identity = msgspec.json.Decoder(_Identity).decode
+_decode_identity = json_decoder(_Identity).decode
 
 
 class Ids:

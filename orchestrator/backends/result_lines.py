@@ -18,6 +18,7 @@ import msgspec
 from orchestrator.backends import lenient
 from orchestrator.backends.files import split_lines
 from orchestrator.core import batch_api
+from orchestrator.core.json_decoders import json_decoder
 
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
@@ -28,7 +29,7 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 GZIP_BITS = zlib.MAX_WBITS | 16
 PIECE = 256 * 1024
 DEEPEST = 100
-_decode_result = msgspec.json.Decoder(batch_api.ResultLine).decode
+_decode_result = json_decoder(batch_api.ResultLine).decode
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -14,6 +14,7 @@ import msgspec
 from orchestrator.core.answers import NO_TOKENS, TokenCounts, answer_tokens
 from orchestrator.core.batch_api import JSON_ERRORS, LineError
 from orchestrator.core.errors import StorageError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.server.dispatch import body_changes
 from orchestrator.server.dispatch.active_batch import BATCH_PRIORITY
 from orchestrator.server.dispatch.client import Reply
@@ -25,7 +26,7 @@ from orchestrator.server.dispatch.upstream_queue import UpstreamQueues
 from orchestrator.server.dispatch.upstreams import Upstream
 
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode = json_decoder(dict[str, msgspec.Raw]).decode
 
 
 class Mode(StrEnum):

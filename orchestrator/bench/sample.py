@@ -18,6 +18,7 @@ from msgspec import Struct
 from orchestrator.core.atomic import durable
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.errors import InputError, UsageError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.model import Span
 from orchestrator.core.request_lines import lines
 from orchestrator.pipeline.build.builder import Progress
@@ -45,7 +46,7 @@ class _Line(msgspec.Struct):
     body: _Body
 
 
-_decode = msgspec.json.Decoder(_Line).decode
+_decode = json_decoder(_Line).decode
 
 
 class Sample(Struct, frozen=True):

@@ -22,6 +22,7 @@ from orchestrator.bench.sweep import Knee, Measure, NoKnee, SweepPoint, next_ste
 from orchestrator.core.atomic import durable
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.errors import BackendError, StorageError
+from orchestrator.core.json_decoders import json_decoder
 
 
 class BenchNote(Struct, frozen=True):
@@ -85,7 +86,7 @@ def _read(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
             if not raw.endswith(b"\n"):
                 break
             try:
-                line = msgspec.json.decode(raw, type=BenchNote)
+                line = json_decoder(BenchNote).decode(raw)
             except JSON_ERRORS:
                 break
             found[line.name] = line.told

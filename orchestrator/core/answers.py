@@ -16,6 +16,7 @@ from orchestrator.core.batch_api import (
     read_json,
 )
 from orchestrator.core.finish_reasons import ChoiceEnd, choice_ends, error_of, first_choice, why_unfinished
+from orchestrator.core.json_decoders import json_decoder
 
 MOST_TOKENS = 10**8
 _LATEST = 10**11
@@ -122,12 +123,12 @@ class _Parts(msgspec.Struct, frozen=True):
     done: msgspec.Raw = NO_BODY
 
 
-_decode_used = msgspec.json.Decoder(_Used).decode
-_decode_whole = msgspec.json.Decoder(_Whole).decode
+_decode_used = json_decoder(_Used).decode
+_decode_whole = json_decoder(_Whole).decode
 _COMPLETE_ENDS = ("stop", "tool_calls")
-_decode_usage = msgspec.json.Decoder(_AnswerUsage | None, strict=False).decode
-_decode_parts = msgspec.json.Decoder(_Parts).decode
-_decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_usage = json_decoder(_AnswerUsage | None, strict=False).decode
+_decode_parts = json_decoder(_Parts).decode
+_decode_answer = json_decoder(_Answer).decode
 _NO_DETAILS = _Details()
 _TOTALS = _AnswerUsage.__struct_fields__.index("total_tokens") + 1
 """Number of the usage's first fields, beside which most servers give none."""

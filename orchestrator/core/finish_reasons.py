@@ -10,6 +10,7 @@ import msgspec
 
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.error_body import read_error_value
+from orchestrator.core.json_decoders import json_decoder
 
 FAILED_ENDS = frozenset(
     {
@@ -71,7 +72,7 @@ class _Indexed(Protocol):
 _Choice = TypeVar("_Choice", bound=_Indexed)
 
 
-_decode_end = msgspec.json.Decoder(ChoiceEnd).decode
+_decode_end = json_decoder(ChoiceEnd).decode
 
 
 def end_word(reason: Any) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, Generic, TypeVar
 import msgspec
 
 from orchestrator.core.batch_api import ENDPOINTS, JSON_ERRORS, MAX_DEPTH, MAX_LINE_BYTES, NO_BODY, LineError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.sanitize import shortened
 
 B = TypeVar("B")
@@ -50,11 +51,11 @@ class WrittenLine(msgspec.Struct, Generic[B]):
     body: B
 
 
-written_line = msgspec.json.Decoder(WrittenLine[dict[str, Any]]).decode
-raw_line = msgspec.json.Decoder(WrittenLine[dict[str, msgspec.Raw]]).decode
+written_line = json_decoder(WrittenLine[dict[str, Any]]).decode
+raw_line = json_decoder(WrittenLine[dict[str, msgspec.Raw]]).decode
 """Reads a `WrittenLine` whose fields of the body keep their bytes."""
-_decode_line = msgspec.json.Decoder(RequestLine).decode
-_decode_head = msgspec.json.Decoder(_BodyHead).decode
+_decode_line = json_decoder(RequestLine).decode
+_decode_head = json_decoder(_BodyHead).decode
 FEW_BRACKETS = 20
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[{")
 _NO_STEPS = bytes(byte for byte in range(256) if byte not in b"[]{}")

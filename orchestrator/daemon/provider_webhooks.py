@@ -24,6 +24,7 @@ from orchestrator.core.batch_api import JSON_ERRORS, BatchStatus
 from orchestrator.core.client_limits import ClientTimeouts, Connections
 from orchestrator.core.errors import UsageError
 from orchestrator.core.guarded_server import threaded
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.listening import bound, url_host
 from orchestrator.server.webhooks import SECRET_PREFIX, signing_key
 from orchestrator.settings.backends import HostedBackend
@@ -53,7 +54,7 @@ class _Event(msgspec.Struct):
     data: _Batch
 
 
-_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_event = json_decoder(_Event).decode
 
 
 def secrets_of(config: Config, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

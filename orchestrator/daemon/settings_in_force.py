@@ -17,6 +17,7 @@ from msgspec import Struct
 from orchestrator.core.atomic import durable
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.events import EventKind
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.daemon.lock import Holder, running_daemon
 from orchestrator.settings.discovery import is_same_file
 from orchestrator.settings.home import Home
@@ -68,7 +69,7 @@ def keep(home: Home, in_force: InForce) -> None:
 
 def _kept(home: Home) -> InForce | None:
     try:
-        return msgspec.json.decode(home.settings.read_bytes(), type=InForce)
+        return json_decoder(InForce).decode(home.settings.read_bytes())
     except (OSError, *JSON_ERRORS):
         return None
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.errors import StorageError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.policy.fleet import EngineWish
 
 FILE_NAME = "wishes.json"
@@ -24,7 +25,7 @@ class Wished(Struct, frozen=True):
     at: datetime
 
 
-_decode = msgspec.json.Decoder(dict[str, Wished]).decode
+_decode = json_decoder(dict[str, Wished]).decode
 
 
 def read_wishes(folder: Path) -> dict[str, Wished]:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.documents.encoding import clean, decode
 from orchestrator.documents.html_shape import tamed
 from orchestrator.documents.html_text import declared_encoding
@@ -78,7 +79,7 @@ def notebook(data: bytes, encoding: str | None, most: int) -> Text:
     """Return the cells of a Jupyter notebook and their text output, with code in fences. Raises ExtractionError."""
     limit = TextLimit(most)
     try:
-        read = msgspec.json.decode(decode(data, encoding).encode(), type=_Notebook)
+        read = json_decoder(_Notebook).decode(decode(data, encoding).encode())
         parts: list[str] = []
         for part in _parts(read):
             limit.text(part)

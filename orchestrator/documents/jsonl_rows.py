@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.documents.content import Content
 from orchestrator.documents.lines import Blanks, TooLong, lines, too_large, utf8_chunks
 from orchestrator.documents.rows import TableRow, bad_row
@@ -21,7 +22,7 @@ class JsonlTable:
         self._content = content
         self._encoding = encoding
         self._limit = content.limit
-        self._decode = msgspec.json.Decoder().decode
+        self._decode = json_decoder().decode
 
     def rows(self) -> Iterator[TableRow]:
         pieces = utf8_chunks(self._content.pieces(), self._encoding, checked=False)

@@ -15,6 +15,7 @@ from pydantic.errors import PydanticUserError
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import RowError, StorageError, UsageError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.model import Job
 from orchestrator.core.money import money, plain
 from orchestrator.library.context import Context
@@ -292,7 +293,7 @@ def answer_columns(rows: Sequence[EndedRow[T]], type_: AnswerType[T], prefix: st
     ]
 
 
-_decode = msgspec.json.Decoder().decode
+_decode = json_decoder().decode
 
 
 def completions(lines: Iterable[bytes], parse: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:

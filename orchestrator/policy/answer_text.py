@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from orchestrator.core import batch_api, finish_reasons
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.policy import answer_parts
 
 _QUOTE = ord('"')
@@ -94,12 +95,12 @@ class _OddChoice(msgspec.Struct):
     index: Any = None
 
 
-_decode_usual = msgspec.json.Decoder(_Usual).decode
-_decode_response = msgspec.json.Decoder(_UsualResponse).decode
-_decode_body = msgspec.json.Decoder(_Body).decode
-_decode_choice = msgspec.json.Decoder(_OddChoice).decode
-_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_usual = json_decoder(_Usual).decode
+_decode_response = json_decoder(_UsualResponse).decode
+_decode_body = json_decoder(_Body).decode
+_decode_choice = json_decoder(_OddChoice).decode
+_decode_list = json_decoder(list[msgspec.Raw]).decode
+_decode_fields = json_decoder(dict[str, msgspec.Raw]).decode
 
 
 def answer_of(body: msgspec.Raw) -> Answer:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.core.batch_api import JSON_ERRORS
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.policy.request_limits import WITHOUT_OUTPUT
 
 # With these fields, an answer depends on state elsewhere, which may change.
@@ -59,4 +60,4 @@ def has_one_answer(line: bytes) -> bool:
         return False
 
 
-_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_object = json_decoder(dict[str, Any]).decode

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.finish_reasons import first_choice
+from orchestrator.core.json_decoders import json_decoder
 
 ENOUGH = 20
 """Known answers needed to calibrate."""
@@ -64,7 +65,7 @@ class _Body(msgspec.Struct):
     output: list[_Item] | None = None
 
 
-_decode_body = msgspec.json.Decoder(_Body).decode
+_decode_body = json_decoder(_Body).decode
 
 
 def label_probability(body: msgspec.Raw, text: str) -> float | None:

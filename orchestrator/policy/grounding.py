@@ -10,6 +10,7 @@ from enum import StrEnum
 import msgspec
 from msgspec import Struct
 
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.quote_marks import Quote
 from orchestrator.policy.quote_search import find_quotes, folded
 
@@ -84,7 +85,7 @@ class Grounding(Struct, frozen=True):
         return msgspec.json.encode(self.quotes).decode()
 
 
-_decode_quotes = msgspec.json.Decoder(tuple[GroundedQuote, ...]).decode
+_decode_quotes = json_decoder(tuple[GroundedQuote, ...]).decode
 
 
 def read_quotes(stored: str) -> tuple[GroundedQuote, ...]:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.core import batch_api
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.jsonl import single_line
 from orchestrator.core.model import FinishedRow, RequestState, Usage
 from orchestrator.policy.answer_check import AnswerCheck, raw_output
@@ -16,7 +17,7 @@ from orchestrator.policy.row_errors import QUARANTINED
 from orchestrator.policy.unpriced import may_have_unpriced, unpriced
 from orchestrator.settings.model_lists import rung_of
 
-_decode_line = msgspec.json.Decoder(batch_api.ResultLine).decode
+_decode_line = json_decoder(batch_api.ResultLine).decode
 
 
 def _encode_line(value: Any) -> bytes:
@@ -135,7 +136,7 @@ class _Plain(msgspec.Struct):
     error: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_decode_plain = msgspec.json.Decoder(_Plain).decode
+_decode_plain = json_decoder(_Plain).decode
 
 
 def batch_row(row: FinishedRow, line: bytes | None) -> bytes:

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from orchestrator.core import batch_api
 from orchestrator.core.answers import read_answer
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.refused_fields import ProviderError, refused_field
 
 FEW_ROWS = 20
@@ -68,7 +69,7 @@ class _Line(msgspec.Struct):
     body: dict[str, Any]
 
 
-_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_line = json_decoder(_Line).decode
 
 
 def _names(body: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ import re
 import msgspec
 
 from orchestrator.core.batch_api import NO_BODY
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.model import MAX_TOKENS
 from orchestrator.settings.source_lines import MAX_DIGITS
 
@@ -22,8 +23,8 @@ class _Bounds(msgspec.Struct):
 
 
 _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
-_decode_bounds = msgspec.json.Decoder(_Bounds).decode
-_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_bounds = json_decoder(_Bounds).decode
+_decode_list = json_decoder(list[msgspec.Raw]).decode
 # The output of these endpoints is bounded by the input; none of it is billed as output.
 WITHOUT_OUTPUT = frozenset({"/v1/embeddings", "/v1/moderations"})
 

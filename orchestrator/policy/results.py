@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from orchestrator.core import answers, batch_api, request_lines
 from orchestrator.core.error_body import ErrorWords, read_error_value
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.model import Outcome, RequestState, Span, Usage
 from orchestrator.core.refusal_words import NO_IMAGES, refuses_images, status_meant
 from orchestrator.policy import answer_ends
@@ -109,7 +110,7 @@ NOT_EXECUTED = frozenset({EXPIRED, CANCELLED})
 MAX_MESSAGE = 500
 MAX_TIER = 16
 _CUT = ("{", "data:", "event:")
-_decode_line = msgspec.json.Decoder(batch_api.ResultLine).decode
+_decode_line = json_decoder(batch_api.ResultLine).decode
 
 
 class FoundLine(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from orchestrator.core.batch_api import JSON_ERRORS
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.policy.endpoints import messages_of
 from orchestrator.policy.grounding import SentDocument, SentText
 
@@ -32,14 +33,14 @@ class TextAt(NamedTuple):
         return msgspec.json.encode(self).decode()
 
 
-_decode_at = msgspec.json.Decoder(TextAt).decode
+_decode_at = json_decoder(TextAt).decode
 
 
 class _Line(msgspec.Struct):
     body: dict[str, Any]
 
 
-_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_line = json_decoder(_Line).decode
 
 
 def text_range(question: str, text: str, without_text: str) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.core.batch_api import JSON_ERRORS
+from orchestrator.core.json_decoders import json_decoder
 
 _CALLS = (
     "web_search_call", "x_search_call", "file_search_call", "code_interpreter_call", "image_generation_call",
@@ -41,7 +42,7 @@ class _Body(msgspec.Struct):
     choices: Any = None
 
 
-_decode = msgspec.json.Decoder(_Body).decode
+_decode = json_decoder(_Body).decode
 
 
 def may_have_unpriced(text: bytes | msgspec.Raw, counted: int = 0) -> bool:

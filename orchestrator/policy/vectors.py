@@ -10,6 +10,7 @@ from math import isfinite
 import msgspec
 
 from orchestrator.core.batch_api import JSON_ERRORS
+from orchestrator.core.json_decoders import json_decoder
 
 FLOAT_BYTES = 4
 _DOUBLE_BYTES = 8
@@ -28,7 +29,7 @@ class _Entry(msgspec.Struct):
     embedding: list[float] | str
 
 
-_decode_entries = msgspec.json.Decoder(list[_Entry]).decode
+_decode_entries = json_decoder(list[_Entry]).decode
 
 
 def vector_of(data: msgspec.Raw | None, size: int | None = None) -> list[float]:

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.errors import StorageError, UsageError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.ray.process import require_ray
 from orchestrator.server.engines.errors import EngineUnavailable
 from orchestrator.server.engines.launch import for_engines
@@ -44,7 +45,7 @@ class RayNode(Struct, frozen=True):
 def node_of(folder: Path) -> RayNode | None:
     """Return the node that was started from a folder, if it still runs."""
     try:
-        node = msgspec.json.decode((folder / RECORD).read_bytes(), type=RayNode)
+        node = json_decoder(RayNode).decode((folder / RECORD).read_bytes())
     except (OSError, *JSON_ERRORS):
         return None
     return node if node.runs else None

@@ -13,6 +13,7 @@ from typing import IO, Any
 
 import msgspec
 
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.server.engines.errors import EngineUnavailable
 from orchestrator.server.engines.launch import for_engines
 from orchestrator.server.engines.steps import LEASH, leashed
@@ -86,7 +87,7 @@ def cluster_status(python: Path, address: str, environ: Mapping[str, str]) -> Ra
 
 def _event(line: bytes) -> RayEvent | None:
     try:
-        return msgspec.json.decode(line, type=RayEvent)
+        return json_decoder(RayEvent).decode(line)
     except msgspec.MsgspecError:
         return None
 

@@ -18,6 +18,7 @@ import msgspec
 
 from orchestrator.core.clock import now
 from orchestrator.core.errors import UsageError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.server.database import ServerDatabase
 
 PREFIX = "orch-"
@@ -69,7 +70,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     right: KeyRight = KeyRight.BATCH
 
 
-_limits = msgspec.json.Decoder(KeyLimits).decode
+_limits = json_decoder(KeyLimits).decode
 
 
 class Keys:

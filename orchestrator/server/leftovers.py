@@ -8,16 +8,15 @@ from bisect import bisect_left
 from collections.abc import Collection
 from pathlib import Path
 
-import msgspec
-
 from orchestrator.core.batch_api import JSON_ERRORS, ResultLine
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.request_lines import id_key, lines
 from orchestrator.server.ordered_results import custom_id_of
 
 CAUSES = ("failed", "expired", "cancelled")
 CAUSE_OF_CODE = {"batch_expired": "expired", "batch_cancelled": "cancelled"}
 
-_decode = msgspec.json.Decoder(ResultLine).decode
+_decode = json_decoder(ResultLine).decode
 
 
 def copy_leftovers(source: Path, errors: Path, target: Path, causes: Collection[str]) -> int:

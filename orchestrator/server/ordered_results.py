@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.errors import StorageError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.jsonl import single_line
 from orchestrator.core.request_lines import lines
 
@@ -72,7 +73,7 @@ class _Named(msgspec.Struct, frozen=True):
     custom_id: str
 
 
-_decode = msgspec.json.Decoder(_Named).decode
+_decode = json_decoder(_Named).decode
 
 
 def custom_id_of(line: bytes) -> str | None:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from orchestrator.core.batch_api import JSON_ERRORS, Batch, File
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.server.database import ServerDatabase
 
 log = logging.getLogger(__name__)
@@ -50,9 +51,9 @@ class BatchRecord(Struct, frozen=True):
     tenant: str
 
 
-_file = msgspec.json.Decoder(File).decode
-_batch = msgspec.json.Decoder(Batch).decode
-_options = msgspec.json.Decoder(BatchOptions).decode
+_file = json_decoder(File).decode
+_batch = json_decoder(Batch).decode
+_options = json_decoder(BatchOptions).decode
 _encode = msgspec.json.encode
 
 

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from orchestrator.core.batch_api import File, Upload, UploadPart, UploadStatus
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.server.database import ServerDatabase
 from orchestrator.server.records import Records
 
@@ -29,7 +30,7 @@ KEPT_SECONDS = 86_400
 
 BLOCK_BYTES = 1024 * 1024
 
-_upload = msgspec.json.Decoder(Upload).decode
+_upload = json_decoder(Upload).decode
 _encode = msgspec.json.encode
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.source_lines import read_bytes
 
@@ -33,7 +34,7 @@ class Gold(Struct, frozen=True, forbid_unknown_fields=True):
     expect: dict[str, Any] | str
 
 
-_decode_line = msgspec.json.Decoder(Gold).decode
+_decode_line = json_decoder(Gold).decode
 
 
 class Score(Struct, frozen=True):

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from orchestrator.core.atomic import write_once
 from orchestrator.core.errors import StorageError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.server.keys import Key, KeyRight
 
 SESSION_SECONDS = 30 * 86_400
@@ -100,7 +101,7 @@ class PageAccess:
         if not _is_same(self._signature("session", body), signature):
             return None
         try:
-            session = msgspec.json.decode(urlsafe_b64decode(body), type=_Session)
+            session = json_decoder(_Session).decode(urlsafe_b64decode(body))
         except (ValueError, msgspec.MsgspecError):
             return None
         if session.ends < time.time():

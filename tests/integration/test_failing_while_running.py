@@ -149,8 +149,9 @@ def test_what_failed_in_an_earlier_night_is_known_while_it_runs(running: Running
 def test_rows_that_are_all_refused_alike_are_taken_back_before_the_others_are_asked(running: Running) -> None:
     job = running.submit(*[REFUSED] * 24, *[HANGS] * 2)
     running.until(lambda: running.store.holds.of(job.id) != [])
-    [shard] = running.store.shards.of_job(job.id)
-    assert shard.rerouted_for == "all of the first 24 rows were refused: http_400"
+    # By this clock an hour is 4 s: a slow machine may have begun to ask again.
+    first, *_ = running.store.shards.of_job(job.id)
+    assert first.rerouted_for == "all of the first 24 rows were refused: http_400"
     assert running.store.jobs.counts([job.id])[job.id].pending == 26
 
 

@@ -13,6 +13,7 @@ from orchestrator.core import batch_api
 from orchestrator.core.answers import MOST_TOKENS
 from orchestrator.core.errors import InputError
 from orchestrator.core.finish_reasons import is_error
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.policy import answer_parts
 
 _FINISHES = {
@@ -117,7 +118,7 @@ class _Row(msgspec.Struct):
     result: Any
 
 
-decode_row = msgspec.json.Decoder(_Row).decode
+decode_row = json_decoder(_Row).decode
 
 
 def sent_row(line: bytes) -> tuple[str, bytes] | None:

@@ -15,6 +15,7 @@ import msgspec
 from orchestrator.backends import body_lines, lenient
 from orchestrator.backends.batch_names import metadata_in
 from orchestrator.core.batch_api import BatchStatus
+from orchestrator.core.json_decoders import json_decoder
 
 OUTPUT, ERRORS = "output", "errors"
 """The two files of a results dataset, behind its id and a slash."""
@@ -37,7 +38,7 @@ _STATES = {
 }
 """States without `JOB_STATE_`; a job in any other state runs."""
 _COUNTS = {"completed": "successfullyProcessedRequests", "failed": "failedRequests"}
-_decode_body = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_body = json_decoder(dict[str, msgspec.Raw]).decode
 
 
 def model_name(model: str) -> str:

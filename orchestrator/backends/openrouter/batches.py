@@ -31,6 +31,7 @@ from orchestrator.backends.openrouter.api import OpenRouterAPI
 from orchestrator.backends.remote import remote_batch
 from orchestrator.core import batch_api, request_lines
 from orchestrator.core.errors import BackendError, BackendRefused, InputError, Uncertain
+from orchestrator.core.json_decoders import json_decoder
 
 _WINDOW = "24h"
 _UNREAD = "the list shows a batch that cannot be read, such as one without an id; it may be the one that was made"
@@ -40,7 +41,7 @@ class _Line(msgspec.Struct):
     body: dict[str, msgspec.Raw]
 
 
-_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_line = json_decoder(_Line).decode
 
 
 class OpenRouterBatches(InlineBatches):

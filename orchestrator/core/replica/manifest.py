@@ -8,6 +8,7 @@ from hashlib import blake2b
 import msgspec
 
 from orchestrator.core.batch_api import JSON_ERRORS
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.replica.contents import ReplicaLayout
 from orchestrator.core.replica.storage import DamagedReplica, Missing, Storage
 
@@ -46,7 +47,7 @@ class _Written(Manifest, frozen=True, kw_only=True):
 
 
 FORMER_IMAGE = "server.db"
-_decode = msgspec.json.Decoder(_Written).decode
+_decode = json_decoder(_Written).decode
 
 
 def digest(data: bytes) -> str:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from orchestrator.core.atomic import durable
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.errors import StorageError, UsageError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.replica.contents import MARK, ReplicaLayout
 from orchestrator.core.replica.manifest import MANIFESTS, OBJECTS, Manifest
 from orchestrator.core.replica.restore import Ahead, CopyStopped, FolderCopy
@@ -87,7 +88,7 @@ class Replica(Struct, frozen=True):
     is_restored: bool = False
 
 
-_decode = msgspec.json.Decoder(Mark).decode
+_decode = json_decoder(Mark).decode
 
 
 def take_turn(

@@ -15,6 +15,7 @@ import msgspec
 
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.errors import StorageError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.replica.storage import Missing, Storage
 
 FOLDER = "heads"
@@ -58,7 +59,7 @@ class Superseded(StorageError):
         )
 
 
-_decode = msgspec.json.Decoder(ReplicaHead).decode
+_decode = json_decoder(ReplicaHead).decode
 
 
 def seconds() -> float:

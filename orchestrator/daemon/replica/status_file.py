@@ -14,6 +14,7 @@ import msgspec
 
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.errors import StorageError, UsageError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.replica.who_is_active import seconds
 from orchestrator.daemon.lock import running_daemon
 from orchestrator.settings.home import Home
@@ -41,7 +42,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
         return max(0.0, seconds() - self.sent_to)
 
 
-_decode = msgspec.json.Decoder(ReplicaStatus).decode
+_decode = json_decoder(ReplicaStatus).decode
 
 
 def read_status(home: Home) -> ReplicaStatus | None:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from orchestrator.core.atomic import durable
 from orchestrator.core.batch_api import JSON_ERRORS
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.settings.home import Home
 
 Instant = Annotated[datetime, Meta(tz=True)]
@@ -43,7 +44,7 @@ class SentLog(Struct, frozen=True):
         return replace(self, since=since, ends={key: at for key, at in self.ends.items() if at >= since})
 
 
-_decode = msgspec.json.Decoder(SentLog).decode
+_decode = json_decoder(SentLog).decode
 
 
 def read(home: Home) -> SentLog | None:

@@ -11,9 +11,8 @@ from contextlib import suppress
 from functools import cache
 from types import MappingProxyType
 
-import msgspec
-
 from orchestrator.core import answers, batch_api
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.model import Job, JobId, JobKind, RequestState, Row, Why
 from orchestrator.pipeline.plan.routes import models_of, objections
 from orchestrator.policy.answer_text import response_json
@@ -200,7 +199,7 @@ def learned_bound(store: Store, job: Job) -> Callable[[Task, str], int]:
     return bound
 
 
-_decode_line = msgspec.json.Decoder(batch_api.ResultLine).decode
+_decode_line = json_decoder(batch_api.ResultLine).decode
 
 
 def holding(home: Home, found: Mapping[str, Earlier]) -> dict[str, Earlier]:

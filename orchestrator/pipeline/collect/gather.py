@@ -13,6 +13,7 @@ from orchestrator.core import batch_api, request_lines
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import AccountError, BackendError, RefusedError
 from orchestrator.core.events import EventKind
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.model import Job, Usage
 from orchestrator.core.shards import HoldCode, Shard, ShardId
 from orchestrator.pipeline import lost_answers
@@ -210,7 +211,7 @@ class _Sent(msgspec.Struct):
     url: str = ""
 
 
-_decode = msgspec.json.Decoder(_Sent).decode
+_decode = json_decoder(_Sent).decode
 
 
 def record(store: Store, home: Home, shard: Shard, model: str, answered: Mapping[str, str], now: datetime) -> None:

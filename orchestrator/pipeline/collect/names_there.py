@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from orchestrator.core import batch_api
 from orchestrator.core.atomic import durable
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.shards import Shard
 from orchestrator.policy import results
 from orchestrator.settings.home import Home
@@ -26,8 +27,8 @@ class _Names(Struct, frozen=True):
     ours: dict[str, str]
 
 
-_decode = msgspec.json.Decoder(_Names).decode
-_decode_line = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode = json_decoder(_Names).decode
+_decode_line = json_decoder(dict[str, msgspec.Raw]).decode
 
 
 def note(home: Home, shard: Shard, ours: Mapping[str, str]) -> None:

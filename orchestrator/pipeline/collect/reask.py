@@ -12,10 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-import msgspec
-
 from orchestrator.core import batch_api
 from orchestrator.core.errors import JobFilesError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.model import Job, Outcome, Span
 from orchestrator.core.shards import Shard
 from orchestrator.policy import reask_lines
@@ -25,7 +24,7 @@ from orchestrator.settings.stored_spec import tasks_of
 from orchestrator.store import Store
 from orchestrator.store.records import InShard, Settled
 
-_decode_result = msgspec.json.Decoder(batch_api.ResultLine).decode
+_decode_result = json_decoder(batch_api.ResultLine).decode
 
 
 def retries_of(job: Job) -> Mapping[str, int]:

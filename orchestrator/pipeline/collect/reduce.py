@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
-import msgspec
-
 from orchestrator.core import batch_api
 from orchestrator.core.errors import JobFilesError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.model import FinishedRow, Job, RequestState, Span
 from orchestrator.pipeline.finish.merge import ResultLines
 from orchestrator.policy.answer_text import text_of
@@ -27,7 +26,7 @@ from orchestrator.store import Store
 from orchestrator.store.reduce_rows import UnaskedRow, Unmade
 
 CHUNK = 100
-_decode_result = msgspec.json.Decoder(batch_api.ResultLine).decode
+_decode_result = json_decoder(batch_api.ResultLine).decode
 
 
 def reduce(store: Store, home: Home, job: Job, now: datetime) -> bool:

@@ -8,6 +8,7 @@ from contextlib import suppress
 import msgspec
 
 from orchestrator.core import batch_api, request_lines
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.model import JobId, Span
 from orchestrator.core.shards import ShardId
 from orchestrator.policy import request_limits
@@ -49,7 +50,7 @@ class _Asked(msgspec.Struct):
     body: msgspec.Raw
 
 
-_decode = msgspec.json.Decoder(_Asked).decode
+_decode = json_decoder(_Asked).decode
 
 
 class SentBounds:

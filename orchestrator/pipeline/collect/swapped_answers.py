@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.core import batch_api
 from orchestrator.core.counts import number_of
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.model import Outcome, RequestState
 from orchestrator.core.row_codes import code_of
 from orchestrator.pipeline.collect.sent_documents import SentDocuments
@@ -34,7 +34,7 @@ MOST_SUSPECTS = 200
 LEAST_QUOTED = 40
 """Fewest characters of an answer's longest quote that identify a document: shorter ones could stand in several."""
 _MOST_NAMED = 3
-_decode_result = msgspec.json.Decoder(batch_api.ResultLine).decode
+_decode_result = json_decoder(batch_api.ResultLine).decode
 Ended = tuple[InShard, Outcome]
 
 

@@ -27,6 +27,7 @@ from msgspec import Struct, field
 from orchestrator.core.atomic import durable
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError, StorageError, UsageError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.version import __version__
 from orchestrator.pipeline.disk import DATABASE, SERVERS, files
 from orchestrator.pipeline.gc.sweep import GOING, GONE, STAGE, gc_lock
@@ -252,7 +253,7 @@ def _opened(path: Path) -> Iterator[tuple[tarfile.TarFile, BinaryIO]]:
 def _label(path: Path, archive: tarfile.TarFile) -> Label:
     try:
         source = archive.extractfile(LABEL)
-        return msgspec.json.decode(source.read() if source else b"", type=Label)
+        return json_decoder(Label).decode(source.read() if source else b"")
     except (KeyError, msgspec.MsgspecError):
         raise InputError(f"has no {LABEL}: it is not a backup, or is truncated", file=path) from None
 

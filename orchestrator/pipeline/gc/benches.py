@@ -14,6 +14,7 @@ from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.durations import duration
 from orchestrator.core.engines import EngineRates
 from orchestrator.core.errors import StorageError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.pipeline import disk
 from orchestrator.settings.config import Retention
 from orchestrator.settings.home import Home
@@ -60,7 +61,7 @@ def _age(folder: Path) -> float:
 def _is_applied(store: Store, home: Home, folder: Path) -> bool:
     """True if plans use its figures: a later bench of the same model replaces them."""
     try:
-        told = msgspec.json.decode((folder / APPLIED).read_bytes(), type=_Applied)
+        told = json_decoder(_Applied).decode((folder / APPLIED).read_bytes())
     except FileNotFoundError:
         return False
     except (OSError, *JSON_ERRORS):

@@ -13,6 +13,7 @@ import msgspec
 
 from orchestrator.core import tokens
 from orchestrator.core.batch_api import JSON_ERRORS
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.model import Job, JobId
 from orchestrator.policy.request_limits import WITHOUT_OUTPUT
 from orchestrator.settings.home import Home
@@ -60,6 +61,9 @@ class _Line(msgspec.Struct):
     url: str = ""
 
 
+_decode_line = json_decoder(_Line).decode
+
+
 def _counted(store: Store, home: Home, job_id: JobId, task: str) -> float:
     """Count a sample of the job's lines."""
     found = size = 0
@@ -82,7 +86,7 @@ def _counted(store: Store, home: Home, job_id: JobId, task: str) -> float:
 
 def _tokens_of(line: bytes) -> int:
     try:
-        parsed = msgspec.json.decode(line, type=_Line)
+        parsed = _decode_line(line)
     except JSON_ERRORS:
         return tokens.count([line.decode(errors="replace")])
     body = parsed.body

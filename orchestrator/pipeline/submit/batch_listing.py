@@ -16,6 +16,7 @@ from orchestrator.backends import RemoteBatch
 from orchestrator.core import batch_api
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import AccountError, BackendError, BackendRefused, StorageError, Uncertain
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.model import Job, JobId
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
@@ -60,7 +61,7 @@ def has_last_create(store: Store, home: Home, backend: str) -> bool:
     path = _path(home, backend)
     try:
         changed_at, content = path.stat().st_ctime, path.read_bytes()
-        note = msgspec.json.decode(content, type=_LastCreate)
+        note = json_decoder(_LastCreate).decode(content)
     except FileNotFoundError:
         return not home.is_copy and not store.shards.intended_since(backend, EVER)
     except (OSError, *batch_api.JSON_ERRORS):

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from orchestrator.core.batch_api import NO_BODY
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.refused_fields import SYSTEM
 from orchestrator.core.request_lines import WrittenLine, raw_line
 from orchestrator.policy.dialect import structured
@@ -43,7 +44,7 @@ class _PlainLine(msgspec.Struct):
     body: _PlainBody
 
 
-_decode_plain_line = msgspec.json.Decoder(_PlainLine).decode
+_decode_plain_line = json_decoder(_PlainLine).decode
 _encode = msgspec.json.encode
 
 

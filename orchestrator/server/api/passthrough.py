@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from orchestrator.core.batch_api import JSON_ERRORS
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.server.api.http import ApiError, BodyInMemory, read_body
 from orchestrator.server.dispatch import unreachable
 from orchestrator.server.dispatch.aliases import renamed
@@ -53,6 +54,9 @@ class _Asks(msgspec.Struct):
     """The only field of a body that is read."""
 
     model: Any = None
+
+
+_decode_asks = json_decoder(_Asks).decode
 
 
 class PassthroughRequest(Struct, frozen=True):
@@ -96,7 +100,7 @@ class Passthrough:
 
 def _model(body: bytes) -> str | None:
     try:
-        model = msgspec.json.decode(body, type=_Asks).model
+        model = _decode_asks(body).model
     except JSON_ERRORS:
         return None  # a form, or a body that no upstream accepts
     return model if isinstance(model, str) else None

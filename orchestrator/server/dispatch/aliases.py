@@ -8,11 +8,12 @@ import msgspec
 
 from orchestrator.core.answers import TokenCounts
 from orchestrator.core.batch_api import JSON_ERRORS
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.server.dispatch.body_changes import DEFAULT_MODEL
 
 ANY = "*"
 """As a name: every name that no upstream serves. As a model: the upstream's only model."""
-_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode = json_decoder(dict[str, msgspec.Raw]).decode
 
 
 def read_alias(text: str) -> tuple[str, str]:

@@ -14,6 +14,7 @@ import msgspec
 
 from orchestrator.core.batch_api import JSON_ERRORS, LineError, read_json
 from orchestrator.core.errors import InputError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.server.dispatch.payload import Content
 from orchestrator.server.memory_limits import SMALL
 
@@ -48,7 +49,7 @@ _EXTRA = "extra_body"
 # Fields that vLLM accepts silently without effect.
 _WITHOUT_EFFECT = _REMOVED | {_EXTRA}
 
-_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode = json_decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.encode
 
 
@@ -108,11 +109,14 @@ class _Asks(msgspec.Struct):
     max_output_tokens: Any = None
 
 
+_decode_asks = json_decoder(_Asks).decode
+
+
 def likely_tokens(body: bytes | msgspec.Raw) -> int:
     """Return the tokens that a body likely counts against a limit: its text, and all that it may generate."""
     text = memoryview(body).nbytes // BYTES_PER_TOKEN
     try:
-        asks = msgspec.json.decode(body, type=_Asks)
+        asks = _decode_asks(body)
     except JSON_ERRORS:
         return text
     given = (asks.max_completion_tokens, asks.max_tokens, asks.max_output_tokens)

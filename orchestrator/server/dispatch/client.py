@@ -15,6 +15,7 @@ from orchestrator.core.answers import TokenCounts, answer_tokens, plain_answer_t
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.clock import now
 from orchestrator.core.error_body import ErrorWords, read_error
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.refusal_words import status_meant
 from orchestrator.core.request_lines import is_too_deep
 from orchestrator.core.retry_after import retry_after
@@ -146,7 +147,7 @@ class _Object(msgspec.Struct):
     """Any JSON object: fields that are not named here are checked and skipped."""
 
 
-_decode_object = msgspec.json.Decoder(_Object).decode
+_decode_object = json_decoder(_Object).decode
 
 
 def _unlike(answer: http1.HttpAnswer) -> Reply:

@@ -10,6 +10,7 @@ import msgspec
 
 from orchestrator.core import batch_api, request_lines
 from orchestrator.core.batch_api import JSON_ERRORS
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.server.dispatch.body_changes import BodyError
 from orchestrator.server.dispatch.plan import InputRows
 
@@ -23,7 +24,7 @@ class InputLine(msgspec.Struct):
 
 BLOCK_BYTES = 128 * 1024
 """Bytes read at once if rows are sent in the file's order; a row larger than a quarter of it is read alone."""
-_decode = msgspec.json.Decoder(InputLine).decode
+_decode = json_decoder(InputLine).decode
 
 
 class Unreadable(Exception):

@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from orchestrator.core.batch_api import JSON_ERRORS, read_json
 from orchestrator.core.counts import number_of
+from orchestrator.core.json_decoders import json_decoder
 
 # With 64 inputs the request's own cost per row is negligible, and the answer stays at some megabytes (64 x 4,096
 # numbers are 5 MB). 8,192 tokens are what a vLLM on a large GPU computes in one step (2,048 on others, 16,384 on the
@@ -34,9 +35,9 @@ MAX_TOKENS = 8_192
 BYTES_PER_TOKEN = 4
 
 Fields = dict[str, msgspec.Raw]
-_decode: msgspec.json.Decoder[Fields] = msgspec.json.Decoder(Fields)
-_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_items = msgspec.json.Decoder(list[Fields]).decode
+_decode: msgspec.json.Decoder[Fields] = json_decoder(Fields)
+_decode_list = json_decoder(list[msgspec.Raw]).decode
+_decode_items = json_decoder(list[Fields]).decode
 _encode = msgspec.json.encode
 _NULL = msgspec.Raw(b"null")
 _DIGITS = frozenset(b"0123456789")

@@ -9,6 +9,7 @@ import msgspec
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.error_body import read_error
 from orchestrator.core.errors import BackendError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.sanitize import shortened
 from orchestrator.server.dispatch import http1
 
@@ -29,8 +30,8 @@ class _Description(msgspec.Struct):
     paths: dict[str, dict[str, msgspec.Raw]]
 
 
-_decode_models = msgspec.json.Decoder(_Models).decode
-_decode_description = msgspec.json.Decoder(_Description).decode
+_decode_models = json_decoder(_Models).decode
+_decode_description = json_decoder(_Description).decode
 
 
 def models_in(page: bytes) -> list[dict[str, Any]]:

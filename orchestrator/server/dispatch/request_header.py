@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from orchestrator.core.batch_api import JSON_ERRORS, MAX_LINE_BYTES, LineError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.request_lines import LONGEST_MODEL, CheckedLine, check_line, is_too_deep, short_url
 
 _NONE = msgspec.Raw()
@@ -124,7 +125,7 @@ def can_share(endpoint: str) -> bool:
 def reader(endpoint: str) -> Callable[[bytes], Head[RequestBody] | LineError]:
     """Return a reader of lines of a batch for this endpoint; it refuses exactly what `check_line` refuses."""
     body, short = _BODIES.get(endpoint, RequestBody), short_url(endpoint)
-    decode: Callable[[bytes], Head[RequestBody]] = msgspec.json.Decoder(Head[body]).decode  # type: ignore[valid-type]
+    decode: Callable[[bytes], Head[RequestBody]] = json_decoder(Head[body]).decode  # type: ignore[valid-type]
 
     def read(raw: bytes) -> Head[RequestBody] | LineError:
         try:

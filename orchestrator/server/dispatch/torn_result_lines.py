@@ -7,16 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import msgspec
-
 from orchestrator.core.atomic import durable
 from orchestrator.core.batch_api import JSON_ERRORS, MAX_LINE_BYTES, ResultLine
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.request_lines import lines
 
 LONGEST_LINE = MAX_LINE_BYTES + 64 * 1024
 """An answer's line is at most as long as a request's; an error's line may hold an id as long as a request."""
 
-_decode = msgspec.json.Decoder(ResultLine).decode
+_decode = json_decoder(ResultLine).decode
 
 
 def recover(path: Path) -> Iterator[ResultLine]:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 
 from orchestrator.core.errors import UsageError
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.pipeline.finish.outputs.column_types import (
     Kind,
     Plain,
@@ -82,7 +83,7 @@ class MergedRow(msgspec.Struct):
     parts: int | None = None
 
 
-_decode = msgspec.json.Decoder(MergedRow).decode
+_decode = json_decoder(MergedRow).decode
 
 
 def read(line: bytes) -> tuple[MergedRow, Any, bytes]:

@@ -9,6 +9,7 @@ from typing import IO
 
 import msgspec
 
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.pipeline.finish.outputs.column_types import VectorOf
 from orchestrator.pipeline.finish.outputs.layout import Tasks
 
@@ -22,8 +23,8 @@ class _Line(msgspec.Struct):
     output: msgspec.Raw
 
 
-_decode_line = msgspec.json.Decoder(_Line).decode
-_decode_numbers = msgspec.json.Decoder(list[float]).decode
+_decode_line = json_decoder(_Line).decode
+_decode_numbers = json_decoder(list[float]).decode
 
 
 def sized(tasks: Tasks, lines: Iterable[bytes]) -> tuple[Tasks, Iterable[bytes]]:

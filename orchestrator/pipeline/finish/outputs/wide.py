@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from orchestrator.core.json_decoders import json_decoder
 from orchestrator.pipeline.finish.outputs.column_types import Plain
 from orchestrator.pipeline.finish.outputs.layout import ON_REQUEST, AnswerColumns, MergedRow, Tasks, columns_of, read
 
@@ -22,7 +23,7 @@ class _Document(msgspec.Struct):
     stage: str | None = None
 
 
-_decode = msgspec.json.Decoder(_Document).decode
+_decode = json_decoder(_Document).decode
 
 
 class WideLayout:

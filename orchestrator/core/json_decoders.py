@@ -1,0 +1,28 @@
+"""Decoders of JSON into records; each is made by one thread at a time.
+
+msgspec 0.22 reads a record's fields when its first decoder is made. A second thread that makes one meanwhile gets
+what is there by then, and the process ends with SIGSEGV. So does `msgspec.json.decode(…, type=Record)`.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+
+
+@overload
+def json_decoder(kind: type[T], *, strict: bool = True) -> msgspec.json.Decoder[T]: ...
+@overload
+def json_decoder(kind: Any = Any, *, strict: bool = True) -> msgspec.json.Decoder[Any]: ...
+
+
+def json_decoder(kind: Any = Any, *, strict: bool = True) -> msgspec.json.Decoder[Any]:
+    """Return `msgspec.json.Decoder(kind)`; whichever threads ask for it, and for decoders of what is in it."""
+    with _lock:
+        return msgspec.json.Decoder(kind, strict=strict)
