@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -20,6 +20,8 @@ from orchestrator.documents.pdf_tables import with_tables
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 PAGE_BREAK = "\n\f"
+DAMAGED = "damaged"
+"""What notes say of pages that cannot be had."""
 _GARBLED_TOO = 3
 """After this many pages that the second engine does not read better, no more are tried: it is slow."""
 # PDFium writes U+FFFE for a hyphen between letters at the end of a line, and joins the lines. Between small letters
@@ -30,12 +32,13 @@ _BROKEN_WORD = re.compile(r"(?<=[^\W\d_A-Z])\ufffe(?=[^\W\d_A-Z])")
 class PageText(NamedTuple):
     """The text of a page; it is not usable if fonts do not tell its letters, or characters cannot be had.
 
-    `is_drawn` if something is drawn on the page.
+    `is_drawn` if something is drawn on the page, `is_damaged` if the page cannot be had at all.
     """
 
     text: str
     is_usable: bool = True
     is_drawn: bool = False
+    is_damaged: bool = False
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
@@ -51,6 +54,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
             pages.append(document.text(index))
             limit.text(pages[-1].text)
         attached = document.attached
+    refuse_damaged([page for page in pages if not page.is_damaged])
     if not any(page.text.strip() for page in pages):
         raise ExtractionError(
             DocumentProblem.EMPTY,
@@ -63,19 +67,31 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
             "The text layer of the PDF does not say what is on its pages: its fonts do not tell their letters. Set "
             "`render: auto` to send such pages as pictures, `render: ocr` to have them read here, or exclude it.",
         )
-    fields = {"pages": len(pages), "sent_as": "text", **_notes(pages, attached)}
+    fields = {"pages": len(pages), "sent_as": "text", **notes_of(_lost(pages), attached)}
     return PAGE_BREAK.join(page.text for page in pages), fields
 
 
-def _notes(pages: Sequence[PageText], attached: int) -> dict[str, str]:
-    """Return notes on contents outside the text: pages without text, and attached files."""
+def _lost(pages: Sequence[PageText]) -> dict[str, list[int]]:
     numbered = list(enumerate(pages, 1))
-    lost = {
+    return {
+        DAMAGED: [number for number, page in numbered if page.is_damaged],
         "without text": [number for number, page in numbered if page.is_drawn and not page.text.strip()],
         "with unusable text": [number for number, page in numbered if page.text.strip() and not page.is_usable],
     }
+
+
+def notes_of(lost: Mapping[str, list[int]], attached: int = 0) -> dict[str, str]:
+    """Return notes on contents outside the text: the pages of which something is lost, and attached files."""
     told = [f"{pages_told(numbers)} {what}" for what, numbers in lost.items() if numbers]
     return Losses({"attached file": attached}).notes(*told)
+
+
+def refuse_damaged(readable: Sequence[object]) -> None:
+    """Raise ExtractionError if no page of a PDF is readable."""
+    if not readable:
+        raise ExtractionError(
+            DocumentProblem.UNREADABLE, "The pages of the PDF are damaged; save the file again or exclude it."
+        )
 
 
 def pages_told(numbers: list[int]) -> str:
@@ -91,7 +107,7 @@ def pages_told(numbers: list[int]) -> str:
 
 
 class OpenPdf:
-    """A PDF while it is read. All methods raise PdfiumError for a damaged page."""
+    """A PDF while it is read. Its methods may raise PdfiumError for what is damaged inside a page."""
 
     def __init__(self, data: bytes, pages: pypdfium2.PdfDocument) -> None:
         self.pages = pages
@@ -107,9 +123,19 @@ class OpenPdf:
         """Number of attached files."""
         return max(0, int(pypdfium2.raw.FPDFDoc_GetAttachmentCount(self.pages)))
 
+    def has(self, index: int) -> bool:
+        """True if a page can be had: the list of a damaged file's pages may name what is none."""
+        with suppress(pypdfium2.PdfiumError):
+            self.pages[index].close()
+            return True
+        return False
+
     def text(self, index: int) -> PageText:
         """Return the text of a page with its filled-in fields, without a typesetter's hyphens."""
-        page = self.pages[index]
+        try:
+            page = self.pages[index]
+        except pypdfium2.PdfiumError:
+            return PageText("", is_damaged=True)
         try:
             layer = page.get_textpage()
             try:

@@ -11,7 +11,7 @@ from orchestrator.documents import ocr, pdf_text
 from orchestrator.documents.extras import require
 from orchestrator.documents.kinds import IMAGE
 from orchestrator.documents.office import TextLimit
-from orchestrator.documents.types import BY_OCR, NOTES, DocumentProblem, ExtractionError, Picture, Render
+from orchestrator.documents.types import BY_OCR, DocumentProblem, ExtractionError, Picture, Render
 
 MIN_LETTERS = 20
 """A page with fewer letters and digits, such as page numbers and stamps, has no usable text."""
@@ -36,32 +36,47 @@ def extract(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dic
             gathered.add("", _jpeg(frame, render))
     else:
         for page in _pages(data, render):
-            gathered.add(*page)
-    return gathered.text(), {"pages": gathered.pages, "sent_as": gathered.sent_as()}, tuple(gathered.pictures)
+            if page is None:
+                gathered.add_damaged()
+            else:
+                gathered.add(*page)
+        pdf_text.refuse_damaged(range(len(gathered.damaged), gathered.pages))
+    fields = {
+        "pages": gathered.pages,
+        "sent_as": gathered.sent_as(),
+        **pdf_text.notes_of({pdf_text.DAMAGED: gathered.damaged}),
+    }
+    return gathered.text(), fields, tuple(gathered.pictures)
 
 
 def _read(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dict[str, Any], tuple[Picture, ...]]:
     """Return the text of every page, by OCR if its text layer is unusable. Raises ExtractionError."""
-    limit, texts, by_ocr = TextLimit(most), list[str](), list[int]()
+    limit, texts, by_ocr, damaged = TextLimit(most), list[str](), list[int](), list[int]()
     for text, picture in _pictures(data) if kind == IMAGE else _scans(data):
+        if text is None:
+            damaged.append(len(texts) + 1)
+            text = ""
         if picture is not None:
             by_ocr.append(len(texts) + 1)
         texts.append(text if picture is None else ocr.text_of(picture, len(texts) + 1))
         limit.text(texts[-1])
+    pdf_text.refuse_damaged(range(len(damaged), len(texts)))
     if not any(text.strip() for text in texts):
         raise ExtractionError(DocumentProblem.EMPTY, "OCR found no text on its pages; exclude it if it has none.")
     sent_as = f"{pdf_text.pages_told(by_ocr)}{BY_OCR}" if by_ocr else "text"
     unread = [number for number in by_ocr if not texts[number - 1].strip()]
-    notes = {NOTES: f"{pdf_text.pages_told(unread)} without text for OCR"} if unread else {}
+    notes = pdf_text.notes_of({pdf_text.DAMAGED: damaged, "without text for OCR": unread})
     return pdf_text.PAGE_BREAK.join(texts), {"pages": len(texts), "sent_as": sent_as, **notes}, ()
 
 
-def _scans(data: bytes) -> Iterator[tuple[str, Any]]:
-    """Yield the text layer of each page of a PDF, or the page as a picture if that is unusable."""
+def _scans(data: bytes) -> Iterator[tuple[str | None, Any]]:
+    """Yield the text layer of each page of a PDF, or the page as a picture if that is unusable; None if damaged."""
     with pdf_text.opened(data) as document:
         for index in range(len(document)):
             page = document.text(index)
-            if is_usable(page):
+            if page.is_damaged:
+                yield None, None
+            elif is_usable(page):
                 yield page.text, None
             else:
                 yield "", _bitmap(document.pages, index, ocr.RESOLUTION, ocr.LONGEST_SIDE, grayscale=False)
@@ -83,6 +98,7 @@ class _Gathered:
     def __init__(self, render: Render, most: int) -> None:
         self.pictures: list[Picture] = []
         self.pages = 0
+        self.damaged: list[int] = []
         self._texts: list[str] = []
         self._render = render
         self._limit = TextLimit(most)
@@ -113,6 +129,12 @@ class _Gathered:
                 "`pictures.resolution`, or raise `pictures.max_bytes` of this source.",
             )
 
+    def add_damaged(self) -> None:
+        """Add a page that cannot be had."""
+        self.pages += 1
+        self.damaged.append(self.pages)
+        self._texts.append("")
+
     def text(self) -> str:
         """Return the pages' texts; empty if there are only pictures."""
         return pdf_text.PAGE_BREAK.join(self._texts) if self._has_text else ""
@@ -125,11 +147,17 @@ class _Gathered:
         return f"{pdf_text.pages_told(numbers)} as image{'s' if len(numbers) > 1 else ''}"
 
 
-def _pages(data: bytes, render: Render) -> Iterator[tuple[str, bytes | None]]:
+def _pages(data: bytes, render: Render) -> Iterator[tuple[str, bytes | None] | None]:
+    """Yield each page: its text, its picture, or both; None if it is damaged."""
     with pdf_text.opened(data) as document:
         for index in range(len(document)):
-            page = pdf_text.PageText("") if render.how == "image" else document.text(index)
-            if render.how == "auto" and is_usable(page):
+            if render.how == "image":
+                page = pdf_text.PageText("", is_damaged=not document.has(index))
+            else:
+                page = document.text(index)
+            if page.is_damaged:
+                yield None
+            elif render.how == "auto" and is_usable(page):
                 yield page.text, None
             else:
                 has_text = render.how == "both" and page.is_usable

@@ -24,7 +24,7 @@ READERS: Mapping[str, int] = {
     "mhtml": 4,
     "msg": 7,
     "odf": 7,
-    "pdf": 9,
+    "pdf": 10,
     "pptx": 6,
     "rtf": 4,
     "sheets": 15,

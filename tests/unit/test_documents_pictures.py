@@ -134,6 +134,43 @@ def test_which_pages_are_sent_as_pictures(
     assert [is_bar(picture) for picture in seen(found)] == [page == 2 for page in pages]
 
 
+def pages_pdf(*pages: bytes) -> bytes:
+    """A PDF whose list of pages names these objects; those that are no page show text."""
+    kids = b" ".join(b"%d 0 R" % number for number in range(5, 5 + len(pages)))
+    return pdf(
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, len(pages)),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        stream(f"BT /F 12 Tf 50 700 Td ({PROSE}) Tj ET".encode()),
+        *pages,
+    )
+
+
+GOOD_PAGE = (
+    b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Resources << /Font << /F 3 0 R >> >> /Contents 4 0 R >>"
+)
+NO_PAGES = {"a number": b"42", "nothing": b"null", "a list": b"[1 2]"}
+
+
+@pytest.mark.parametrize("damaged", NO_PAGES.values(), ids=NO_PAGES)
+@pytest.mark.parametrize("render", ["text", "auto", "both", "image", "ocr"])
+def test_a_page_that_cannot_be_had_is_told_and_the_others_are_read(
+    tmp_path: Path, render: str, damaged: bytes
+) -> None:
+    found = one(tmp_path, "a.pdf", pages_pdf(GOOD_PAGE, damaged, GOOD_PAGE), render=render)
+    assert isinstance(found, Document), found
+    assert (found.notes, found.fields["pages"]) == ("page 2 damaged", 3)
+    assert found.text == ("" if render == "image" else f"{PROSE}\n\f\n\f{PROSE}")
+    assert [picture.page for picture in found.pictures] == ([1, 3] if render in ("both", "image") else [])
+
+
+@pytest.mark.parametrize("render", ["text", "auto", "both", "image", "ocr"])
+def test_a_file_without_a_page_that_can_be_had_is_refused(tmp_path: Path, render: str) -> None:
+    found = one(tmp_path, "a.pdf", pages_pdf(*NO_PAGES.values()), render=render)
+    assert isinstance(found, UnreadableDocument), found
+    assert found.message == "The pages of the PDF are damaged; save the file again or exclude it."
+
+
 def test_a_page_that_reads_like_a_note_about_a_page_is_text(tmp_path: Path) -> None:
     line = "[page 7 of this lease was never signed]"
     found = one(tmp_path, "a.pdf", mixed_pdf(line), render="auto")
