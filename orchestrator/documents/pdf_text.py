@@ -21,7 +21,7 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 PAGE_BREAK = "\n\f"
 DAMAGED = "damaged"
-"""What notes say of pages that cannot be had."""
+"""The word in notes for pages that PDFium cannot load."""
 _GARBLED_TOO = 3
 """After this many pages that the second engine does not read better, no more are tried: it is slow."""
 # PDFium writes U+FFFE for a hyphen between letters at the end of a line, and joins the lines. Between small letters
@@ -32,7 +32,7 @@ _BROKEN_WORD = re.compile(r"(?<=[^\W\d_A-Z])\ufffe(?=[^\W\d_A-Z])")
 class PageText(NamedTuple):
     """The text of a page; it is not usable if fonts do not tell its letters, or characters cannot be had.
 
-    `is_drawn` if something is drawn on the page, `is_damaged` if the page cannot be had at all.
+    `is_drawn` if something is drawn on the page, `is_damaged` if PDFium cannot load the page.
     """
 
     text: str
@@ -81,7 +81,7 @@ def _lost(pages: Sequence[PageText]) -> dict[str, list[int]]:
 
 
 def notes_of(lost: Mapping[str, list[int]], attached: int = 0) -> dict[str, str]:
-    """Return notes on contents outside the text: the pages of which something is lost, and attached files."""
+    """Return notes on contents outside the text: pages that lost something (by kind of loss), and attached files."""
     told = [f"{pages_told(numbers)} {what}" for what, numbers in lost.items() if numbers]
     return Losses({"attached file": attached}).notes(*told)
 
@@ -124,7 +124,7 @@ class OpenPdf:
         return max(0, int(pypdfium2.raw.FPDFDoc_GetAttachmentCount(self.pages)))
 
     def has(self, index: int) -> bool:
-        """True if a page can be had: the list of a damaged file's pages may name what is none."""
+        """True if PDFium can load a page. In a damaged file, the list of pages may name other objects."""
         with suppress(pypdfium2.PdfiumError):
             self.pages[index].close()
             return True

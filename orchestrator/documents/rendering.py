@@ -130,7 +130,7 @@ class _Gathered:
             )
 
     def add_damaged(self) -> None:
-        """Add a page that cannot be had."""
+        """Add a page that PDFium cannot load."""
         self.pages += 1
         self.damaged.append(self.pages)
         self._texts.append("")
