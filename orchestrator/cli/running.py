@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 from orchestrator.cli.console_progress import LiveProgress
 from orchestrator.cli.failed_commands import CommandInterrupted
@@ -75,19 +74,17 @@ def _stop_message(context: Context, job: Job, followed: Holder | None) -> str:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Let SIGINT and SIGTERM ask for a clean stop; a second signal stops at once."""
+    """Let signals ask for a clean stop; a second one stops at once, but for those of a closed terminal."""
     seen: list[int] = []
 
     def on_signal(number: int, frame: object) -> None:
-        if seen:
+        if number != signal.SIGHUP and any(one != signal.SIGHUP for one in seen):
             raise KeyboardInterrupt
         seen.append(number)
         interrupts.ask(to_end=True)
 
-    before: dict[int, Any] = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(seen)
-    finally:
-        interrupts.ask(to_end=False)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with interrupts.handled(on_signal):
+        try:
+            yield lambda: bool(seen)
+        finally:
+            interrupts.ask(to_end=False)

@@ -62,7 +62,7 @@ def up(
     acts: bool,
     quiet: bool,
 ) -> int:
-    """Run the daemon until stopped (Ctrl-C or SIGTERM): queued jobs, new ones as they come, and schedules.
+    """Run the daemon until stopped (Ctrl-C, SIGTERM, a closed terminal): queued jobs, new ones, and schedules.
 
     With --webhooks, a provider's event that a batch ended triggers an immediate poll. With --web, pages are served
     as by `orch view`. Port 0 picks a free port. With --replica, run it on two machines: one works, and the other

@@ -11,11 +11,14 @@ PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Die with the parent, even if it is killed while a C library runs here. Ignores Ctrl-C, which is for the parent.
+    """Die with the parent, even if it is killed while a C library runs here.
+
+    Ctrl-C and a closed terminal are for the parent.
 
     On Linux, the thread that started this process must live as long as the parent: the kernel watches that thread.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
         import ctypes
 

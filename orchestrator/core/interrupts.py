@@ -6,6 +6,13 @@ may be cut off anywhere, such as reading documents, checks it and ends immediate
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask for a stop. A terminal sends the last one when it is closed, perhaps more than once."""
 _asked = False
 
 
@@ -23,3 +30,15 @@ def check() -> None:
     """Raise Interrupted if the process was asked to stop."""
     if _asked:
         raise Interrupted
+
+
+@contextmanager
+def handled(handler: Callable[[int, Any], object]) -> Iterator[None]:
+    """Handle the signals that ask for a stop while the block lasts, but a SIGHUP under `nohup`; main thread only."""
+    wanted = [one for one in STOPS if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
+    before: dict[int, Any] = {one: signal.signal(one, handler) for one in wanted}
+    try:
+        yield
+    finally:
+        for one, former in before.items():
+            signal.signal(one, former)

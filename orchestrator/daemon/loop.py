@@ -148,7 +148,11 @@ class Daemon:
                 break
             if not is_said:
                 at = ", ".join(sorted(names))
-                self.say(f"waiting for rows in flight at {at}, which are billed; a second Ctrl-C does not wait")
+                told = f"waiting for rows in flight at {at}, which are billed; a second Ctrl-C does not wait"
+                try:
+                    self.say(told)
+                except OSError:  # the terminal is closed, or Ctrl-C has ended the reader of a pipe as well
+                    log.info(told)
                 is_said = True
             self._provider_calls.wait(SHORTEST_WAIT)
 

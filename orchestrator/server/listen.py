@@ -13,13 +13,14 @@ import signal
 import socket
 import stat
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
 import uvicorn
 
+from orchestrator.core import interrupts
 from orchestrator.core.errors import BackendError, OrchError, StorageError, UsageError
 from orchestrator.core.guarded_server import Server
 from orchestrator.core.replica.takeover import Replica
@@ -39,7 +40,7 @@ INTERRUPTED = 130
 
 
 class Stop:
-    """Handles SIGTERM and SIGINT inside `on_signals`; `asked` is True from the first signal on.
+    """Handles SIGTERM, SIGINT and SIGHUP inside `on_signals`; `asked` is True from the first signal on.
 
     A second SIGINT ends the process at once. Durable results stay; other rows run again.
     """
@@ -47,15 +48,9 @@ class Stop:
     def __init__(self) -> None:
         self.asked = False
 
-    @contextmanager
-    def on_signals(self) -> Iterator[None]:
+    def on_signals(self) -> AbstractContextManager[None]:
         """Handle the signals while the block lasts; main thread only."""
-        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, former in before.items():
-                signal.signal(number, former)
+        return interrupts.handled(self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.asked and number == signal.SIGINT:

@@ -127,7 +127,7 @@ def test_whoever_sits_at_the_terminal_is_asked(
     command = [sys.executable, "-m", "orchestrator.cli", "submit", str(job)]
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execve(sys.executable, command, run_orch._environment(None))
+        os.execve(sys.executable, command, run_orch.environment(None))
     said = b""
 
     def read(until: bytes) -> bool:

@@ -35,7 +35,7 @@ def shell(orch: Orch, command: str) -> subprocess.CompletedProcess[str]:
     """A command line with `orch` in it, as bash runs it."""
     script = f'set -o pipefail; orch() {{ "{sys.executable}" -m orchestrator.cli "$@"; }}; {command}'
     return subprocess.run(
-        ["bash", "-c", script], env=orch._environment(None), cwd=orch.home.parent, capture_output=True, text=True,
+        ["bash", "-c", script], env=orch.environment(None), cwd=orch.home.parent, capture_output=True, text=True,
         check=False, timeout=PATIENCE,
     )  # fmt: skip
 

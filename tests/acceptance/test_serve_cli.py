@@ -88,14 +88,17 @@ def test_sigterm_ends_it_well_and_the_next_start_goes_on(run_orch: Orch, upstrea
 
 
 @pytest.mark.slow
-def test_sigterm_lets_rows_end_that_may_be_billed_however_long_they_take(run_orch: Orch, upstream: Upstream) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_lets_rows_end_that_may_be_billed_however_long_they_take(
+    number: int, run_orch: Orch, upstream: Upstream
+) -> None:
     """Longer than rows of an upstream without a key are given."""
     arguments, env = ("--upstream", upstream.base_url, "--api-key-env", "SESAME"), {"SESAME": "open"}
     process, url = serve(run_orch, *arguments, env=env)
     with sdk_at(url) as sdk:
         batch = create(sdk, [row(f"r{n}", "[[fault:slow:12000]]") for n in range(3)])
         upstream.wait_for_requests(3)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     assert process.wait(PATIENCE) == 0
     _, url = serve(run_orch, *arguments, env=env)
     with sdk_at(url) as sdk:

@@ -1,7 +1,11 @@
-"""Random histories of a home with real kills, on both databases: nothing is paid twice, the ledger is the bill."""
+"""Random histories of a home with real kills, on both databases: nothing is paid twice, the ledger is the bill.
+
+ORCH_SOAK_SEED and ORCH_SOAK_HISTORIES set the first seed and the number of the long ones.
+"""
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -11,6 +15,9 @@ from tests.emulator.client import Emulator
 from tests.support.databases import database
 from tests.support.histories import SPEED, History
 from tests.support.postgres import PostgresServer
+
+FIRST_SEED = int(os.environ.get("ORCH_SOAK_SEED", "1000"))
+HISTORIES = int(os.environ.get("ORCH_SOAK_HISTORIES", "200"))
 
 
 def lived(seed: int, acts: int, postgres: PostgresServer, folder: Path) -> None:
@@ -29,6 +36,6 @@ def test_a_history_pays_nothing_twice(seed: int, postgres: PostgresServer, tmp_p
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(1000, 1200))
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + HISTORIES))
 def test_long_histories_pay_nothing_twice(seed: int, postgres: PostgresServer, tmp_path: Path) -> None:
     lived(seed, 20, postgres, tmp_path)

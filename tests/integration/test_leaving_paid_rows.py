@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -25,6 +28,8 @@ from tests.support.scripted import Answer, Asked, scripted
 SLOTS, ROWS = 4, 10
 HELD, QUICK = "held", "quick"
 WAITS = "waiting for rows in flight at api, which are billed; a second Ctrl-C does not wait"
+OF_TERMINAL = "import os, sys; os.login_tty(1); os.execv(sys.argv[1], sys.argv[1:])"
+"""Runs a command in a session whose terminal is its output."""
 CHAT = "/v1/chat/completions"
 ENV = {"API_KEY": "k"}
 MESSAGE = {"index": 0, "message": {"role": "assistant", "content": "well"}, "finish_reason": "stop"}
@@ -90,7 +95,7 @@ def wait_until_it_waits(orch: Orch, process: Process) -> None:
 
 @pytest.mark.parametrize("database_url", ["sqlite", "postgres"], indirect=True)
 @pytest.mark.parametrize("command", ["run", "up"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_daemon_that_is_stopped_pays_no_row_twice(
     number: int, command: str, database_url: str, run_orch: Orch, provider: Provider, tmp_path: Path
 ) -> None:
@@ -111,6 +116,36 @@ def test_a_daemon_that_is_stopped_pays_no_row_twice(
     assert booked(run_orch, env) == (pytest.approx(ROWS), 0)
 
 
+@pytest.mark.parametrize("command", ["run", "up"])
+@pytest.mark.parametrize("lost", ["terminal", "pipe"])
+def test_a_daemon_whose_output_nobody_reads_any_more_pays_no_row_twice(
+    lost: str, command: str, run_orch: Orch, provider: Provider, tmp_path: Path
+) -> None:
+    """A terminal is closed, which is a SIGHUP; or Ctrl-C has ended `| tee` as well."""
+    rows = written(tmp_path, HELD, ROWS)
+    assert run_orch("submit", rows, env=ENV).returncode == 0
+    reader, writer = pty.openpty() if lost == "terminal" else os.pipe()
+    in_session = [sys.executable, "-c", OF_TERMINAL] if lost == "terminal" else []
+    arguments = ["up", "-q"] if command == "up" else ["run", "-q", rows]
+    with subprocess.Popen(
+        [*in_session, sys.executable, "-m", "orchestrator.cli", *arguments],
+        stdin=writer, stdout=writer, stderr=writer, env=run_orch.environment(ENV), start_new_session=True,
+    ) as process:  # fmt: skip
+        os.close(writer)
+        provider.in_flight(SLOTS)
+        os.close(reader)
+        if lost == "pipe":
+            process.send_signal(signal.SIGINT)
+        log = run_orch.home / "engine.log"
+        wait_until(lambda: WAITS in log.read_text() or process.poll() is not None)
+        provider.let.set()
+        process.wait(60)
+
+    assert run_orch("run", rows, env=ENV).returncode == 0
+    assert set(provider.bill.values()) == {1}
+    assert booked(run_orch, ENV) == (pytest.approx(ROWS), 0)
+
+
 def test_a_run_whose_own_job_is_over_waits_for_rows_of_another(
     run_orch: Orch, provider: Provider, tmp_path: Path
 ) -> None:
@@ -125,6 +160,24 @@ def test_a_run_whose_own_job_is_over_waits_for_rows_of_another(
     assert run_orch("run", held, env=ENV).returncode == 0
     assert set(provider.bill.values()) == {1}
     assert booked(run_orch, ENV) == (pytest.approx(3), 0)
+
+
+def test_signals_of_a_terminal_that_closes_are_no_second_one(
+    run_orch: Orch, provider: Provider, tmp_path: Path
+) -> None:
+    """A shell passes on its own, and a service manager sends SIGTERM as well."""
+    rows = written(tmp_path, HELD, ROWS)
+    process = run_orch.start("run", rows, env=ENV)
+    provider.in_flight(SLOTS)
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
+        process.send_signal(number)
+    wait_until_it_waits(run_orch, process)
+    process.send_signal(signal.SIGHUP)
+    provider.let.set()
+    assert process.wait(60) == 130
+
+    assert run_orch("run", rows, env=ENV).returncode == 0
+    assert set(provider.bill.values()) == {1}
 
 
 def test_a_second_interrupt_does_not_wait_and_its_rows_are_booked_as_uncertain(

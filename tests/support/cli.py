@@ -111,7 +111,7 @@ class Orch:
         fresh: bool,
     ) -> Process:
         """The command with these files as stdin, stdout and stderr, in a session of its own."""
-        environment, folder = self._environment(env), cwd or self.home.parent
+        environment, folder = self.environment(env), cwd or self.home.parent
         if not fresh:
             return fork("orchestrator.cli", arguments, files=files, env=environment, cwd=folder)
         given, output, errors = files
@@ -138,7 +138,7 @@ class Orch:
         # Beside the home, not in it: the home holds what the program put there and nothing else.
         return self.home.parent / f"{self.home.name}-output-{number}.log"
 
-    def _environment(self, extra: Mapping[str, str] | None) -> dict[str, str]:
+    def environment(self, extra: Mapping[str, str] | None) -> dict[str, str]:
         # A developer's own settings and keys never reach a test.
         kept = {
             name: value

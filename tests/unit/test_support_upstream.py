@@ -418,7 +418,7 @@ def test_the_command_line_runs_apart_from_the_developers_settings(
 ) -> None:
     monkeypatch.setenv("ORCH_DATABASE", "theirs")
     monkeypatch.setenv("OPENAI_API_KEY", "theirs")
-    seen = run_orch._environment({"ORCH_CLOCK": "2026-01-01T00:00:00Z"})
+    seen = run_orch.environment({"ORCH_CLOCK": "2026-01-01T00:00:00Z"})
     assert {name: value for name, value in seen.items() if name.startswith(("ORCH_", "OPENAI_"))} == {
         "ORCH_HOME": str(orch_home),
         "ORCH_CONFIG": str(orch_home / "orch.toml"),
