@@ -278,10 +278,10 @@ def _see_it_end(context: Context, job: Job, view: LiveProgress, *, abandon: bool
     from orchestrator.pipeline.collect import abandoned
 
     known = {} if context.readable is None else context.readable.backends
-    store, cost = context.store, abandoned.unbooked(context.store, job)
+    store, cost = context.store, abandoned.row_cost(context.store, job)
 
     def give_up(which: Callable[[Shard], bool]) -> int:
-        return abandoned.abandon(store, context.home, store.jobs.get(job.id), which, now())
+        return abandoned.abandon(store, context.home, store.jobs.get(job.id), which, cost, now())
 
     rows = give_up(lambda shard: shard.backend not in known)
     try:
@@ -290,9 +290,9 @@ def _see_it_end(context: Context, job: Job, view: LiveProgress, *, abandon: bool
         rows += give_up(lambda shard: True)
         see_it_end(context, job, view)
     if rows:
-        say(
-            f"orch: {number_of(rows, 'row')} given up; their batches may go on and be billed, {cost}: not booked here"
-        )
+        booked = "booked as uncertain, so budgets count it" if cost else "not booked, so no budget counts it"
+        may = f"their batches may go on and be billed, {abandoned.likely_cost(cost, rows)}"
+        say(f"orch: {number_of(rows, 'row')} given up; {may}: {booked}")
     return None
 
 

@@ -17,7 +17,7 @@ from orchestrator.daemon.loop import Daemon
 from orchestrator.daemon.settings_in_force import differences, other_settings
 from orchestrator.library.build_processes import BuildProcesses
 from orchestrator.library.context import Context
-from orchestrator.pipeline.collect.abandoned import unbooked
+from orchestrator.pipeline.collect.abandoned import likely_cost, row_cost
 from orchestrator.pipeline.plan.routes import request_refused
 from orchestrator.reports import status
 from orchestrator.settings.backends import HostedBackend
@@ -219,9 +219,10 @@ def _not_ended(context: Context, job: Job, why: str) -> BackendError:
     cure = "the next `orch up`, `orch run` or `orch cancel` completes it"
     if any(one.held_code is HoldCode.REMOVED for one in shards):
         cure = f"put it back, then run `orch cancel {job.id}` again"
+    cost = likely_cost(row_cost(context.store, job), sum(one.rows for one in shards))
     return BackendError(
         f"the cancellation is not complete: {why}; not ended: {', '.join(told)}{more}",
-        hint=f"{cure}. A provider's batch goes on and is billed, {unbooked(context.store, job)}; its rows stay "
+        hint=f"{cure}. A provider's batch goes on and is billed, {cost}; its rows stay "
         f"pending until orch can collect it. `orch cancel {job.id} --abandon` gives it up",
     )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from tests.acceptance.test_hosted import User, emulator, user
-from tests.support.hostedjob import plain
+from tests.support.cli import CONFIG
+from tests.support.hostedjob import cost_of, plain
 from tests.support.process import PATIENCE, wait_until
 
 __all__ = ["emulator", "user"]
@@ -68,10 +70,26 @@ def test_a_batch_whose_backend_never_returns_can_be_given_up(user: User, job: st
     ran = user("cancel", job, "--abandon")
     assert ran.returncode == 0, ran.stderr
     told = " ".join(ran.stderr.split())
-    assert "2 rows given up; their batches may go on and be billed, about $" in told
+    [likely] = re.findall(
+        r"2 rows given up; their batches may go on and be billed, about \$([\d.]+) by its plan", told
+    )
     found = user.status(job)
     assert (found["state"], found["requests"]["cancelled"], found["requests"]["pending"]) == ("cancelled", 4, 0)
     assert "no longer has" not in user("status").stdout
+    total = json.loads(user("report", "cost", "--json").stdout)["total"]
+    assert total["cost_usd"] == total["uncertain_usd"]
+    assert float(total["cost_usd"]) == pytest.approx(float(likely), rel=0.1)
+
+
+def test_a_budget_counts_a_batch_that_is_given_up(user: User, job: str) -> None:
+    user.backends(azure={})
+    with (user.orch.home / CONFIG).open("a") as config:
+        config.write('\n[[budgets]]\nname = "all"\namount = 50\nperiod = "month"\n')
+    [before] = json.loads(user("budget", "--json").stdout)
+    assert "orch.toml has no openai" in before["problem"]
+    assert user("cancel", job, "--abandon").returncode == 0
+    [after] = json.loads(user("budget", "--json").stdout)
+    assert (after["problem"], float(after["spent_usd"]) > 0) == (None, True)
 
 
 def test_a_backend_that_returns_has_the_batch_ended_and_its_answers_booked(user: User, job: str) -> None:
@@ -82,3 +100,6 @@ def test_a_backend_that_returns_has_the_batch_ended_and_its_answers_booked(user:
     user.backends(openai={}, azure={})
     user.orch.start("up", env=user.env)
     wait_until(lambda: any(one["kind"] == "late" for one in user.status(job)["events"]), PATIENCE)
+    total = json.loads(user("report", "cost", "--json").stdout)["total"]
+    assert float(total["uncertain_usd"]) == 0
+    assert float(total["cost_usd"]) == pytest.approx(float(cost_of(user.provider.bill())))

@@ -61,6 +61,7 @@ class History:
     agreed: int = 0
     """How often somebody agreed to pay for a request once more."""
     restored: bool = False
+    abandoned: bool = False
 
     def __post_init__(self) -> None:
         self.place = self.folder / "project-0"
@@ -256,6 +257,17 @@ class History:
         """What is not over is not retried."""
         self._of_a_job("retry", is_open=True)
 
+    def abandon(self) -> None:
+        """Give a job's batches up while orch.toml lacks their backend, which comes back then."""
+        config = self.place / CONFIG
+        kept = config.read_text()
+        write_toml(config, {"azure": settings_of(self.provider, "azure")})
+        # Whoever gives a batch up agrees that its rows may be asked again.
+        self.agreed += any(one["status"] in UNDER_WAY for one in self.provider.state()["batches"])
+        self.abandoned = True
+        self._of_a_job("cancel", "--abandon", is_open=True)
+        config.write_text(kept)
+
     def gc(self) -> None:
         self.run("gc")
 
@@ -288,11 +300,11 @@ class History:
         with suppress(HTTPError):  # it may be over by now
             urlopen(asked, timeout=60).close()
 
-    def _of_a_job(self, command: str, *, is_open: bool) -> None:
+    def _of_a_job(self, *command: str, is_open: bool) -> None:
         with Store.open(self.env["ORCH_DATABASE_URL"]) as store:
             found = [job.id for job in store.jobs.newest() if (job.finished_at is None) is is_open]
         if found:
-            self.run(command, self.dice.choice(found), "-q")
+            self.run(*command, self.dice.choice(found), "-q")
 
     def save(self) -> None:
         """Not of a home without a job: whoever puts that back begins anew, with another id."""
@@ -466,8 +478,9 @@ class History:
         known = {shard.batch_id for job in jobs for shard in store.shards.of_job(job.id)}
         told = {name: line for name, line in bill["batches"].items() if name in known or not self.restored}
         owed = sum(cost_of({"lines": [line]}) for line in told.values())
-        assert booked == owed or (self.restored and booked >= owed), (booked, owed, self._story())
-        assert booked <= cost_of(bill), (booked, self._story())
+        is_exact = not self.abandoned  # what a batch that was given up costs is a guess until its answers come
+        assert booked == owed or (self.restored and booked >= owed) or not is_exact, (booked, owed, self._story())
+        assert booked <= cost_of(bill) or not is_exact, (booked, self._story())
 
 
 def _open(store: Store) -> list[Job]:
@@ -487,7 +500,7 @@ ACT: dict[str, Callable[[History], None]] = {
         "edit_document edit_prompt edit_tag edit_deadline edit_batch_file rename_batch_file submit run_killed "
         "run_later_deadline up_killed cancel retry save put_back put_back_database lose_wal lose_id move expire "
         "list_without_metadata wait edit_two rename_folder retry_open gc run_with_clock_back "
-        "cancel_there delete_there odd_list"
+        "cancel_there delete_there odd_list abandon"
     ).split()
 }
 """Everything that may happen."""

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from orchestrator.core.counts import number_of
 from orchestrator.core.events import EventKind
-from orchestrator.core.model import Job, Outcome, RequestState
+from orchestrator.core.model import Job, Outcome, Price, RequestState
 from orchestrator.core.money import money
 from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
 from orchestrator.pipeline.collect import settling
@@ -18,19 +18,28 @@ from orchestrator.store import Store
 from orchestrator.store.records import Settled
 
 
-def abandon(store: Store, home: Home, job: Job, is_given_up: Callable[[Shard], bool], now: datetime) -> int:
+def abandon(
+    store: Store,
+    home: Home,
+    job: Job,
+    is_given_up: Callable[[Shard], bool],
+    row_cost: Decimal | None,
+    now: datetime,
+) -> int:
     """End a cancelled job's batches without their backend; return the number of their rows.
 
-    Nothing is booked. If the backend comes back in time, the batches are ended there, and late answers are booked.
+    Each row is booked as uncertain with `row_cost`, as its batch may go on and be billed: budgets count it. If the
+    backend comes back in time, the batches are ended there, and late answers are booked with their own cost.
     """
     code, reason = row_errors.cancelled(job)
+    price = Price(row_cost, "uncertain: the job's plan", estimated=True) if row_cost else None
     number = 0
     for shard in store.shards.of_job(job.id):
         if shard.state not in AT_BACKEND or not is_given_up(shard):
             continue
         seqs = [row.seq for row in store.rows.of_shard(shard.id)]
         ended = [Outcome(seq, RequestState.CANCELLED, error_code=code, error_message=reason) for seq in seqs]
-        store.rows.settle(shard.id, job.id, shard.backend, [Settled(one, None) for one in ended], now)
+        store.rows.settle(shard.id, job.id, shard.backend, [Settled(one, None, price) for one in ended], now)
         what = f"{shard.batch_id or 'a batch that may exist'} at {shard.backend}"
         told = f"{what} given up with {number_of(len(seqs), 'row')}; it may go on there and be billed"
         store.jobs.note(job.id, EventKind.CANCEL, told, now, shard.id)
@@ -42,10 +51,16 @@ def abandon(store: Store, home: Home, job: Job, is_given_up: Callable[[Shard], b
     return number
 
 
-def unbooked(store: Store, job: Job) -> str:
-    """Return in words the most that a job's batches may cost that are not booked, by its plan."""
+def row_cost(store: Store, job: Job) -> Decimal | None:
+    """Return the most that each row without an answer may cost, by the job's plan; None if that does not say."""
     plan = next((one for one in store.forecasts.of_job(job.id) if one.kind == "cost"), None)
-    if plan is None:
-        return "a sum that its plan does not say"
-    left = max(Decimal(0), Decimal(str(plan.p95)) - store.ledger.spent(job.id))
-    return f"about {money(left)} by its plan"
+    counts = store.jobs.counts([job.id])[job.id]
+    unanswered = counts.pending + counts.cancelled
+    if plan is None or not unanswered:
+        return None
+    return max(Decimal(0), Decimal(str(plan.p95)) - store.ledger.spent(job.id)) / unanswered
+
+
+def likely_cost(cost: Decimal | None, rows: int) -> str:
+    """Return in words the most that rows may cost that are given up at a backend."""
+    return "a sum that its plan does not say" if cost is None else f"about {money(cost * rows)} by its plan"
