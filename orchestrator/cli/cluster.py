@@ -34,7 +34,7 @@ def cluster() -> None:
 @json_option
 def status(backend: str | None, as_json: bool) -> int:
     """Show the nodes of the cluster and what of it is free."""
-    from orchestrator.ray.node import node_of
+    from orchestrator.ray.local_node import node_of
     from orchestrator.ray.process import cluster_status
 
     with opened() as context:
@@ -65,7 +65,7 @@ def up(backend: str | None, join: str | None, as_json: bool, ray_options: tuple[
     What follows `--` goes to `ray start` as it is. Whoever reaches an open Ray cluster can run code on it: keep it in
     a closed network, or set RAY_AUTH_MODE=token (`orch help ray`).
     """
-    from orchestrator.ray.node import LOG, start_node
+    from orchestrator.ray.local_node import LOG, start_node
 
     with opened() as context:
         _, settings = _chosen(context.config, backend)
@@ -83,7 +83,7 @@ def up(backend: str | None, join: str | None, as_json: bool, ray_options: tuple[
 @json_option
 def down(as_json: bool) -> int:
     """End the Ray node that `orch cluster up` started, and what runs on it."""
-    from orchestrator.ray.node import end_node
+    from orchestrator.ray.local_node import end_node
 
     with opened() as context:
         was_there = end_node(context.home.root / FOLDER)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 
 import click
 
-from orchestrator.cli.active_home import active_home
+from orchestrator.cli.daemon_context import active_home
 from orchestrator.cli.options import Address, actions_option, names_option, web_option
 from orchestrator.cli.output import quiet_option, say
 from orchestrator.cli.running import interruptible

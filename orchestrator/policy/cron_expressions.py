@@ -1,4 +1,7 @@
-"""Cron expressions, time zones and durations of schedules: their validity and triggers."""
+"""Cron expressions and durations of schedules: their validity and triggers.
+
+Triggers are in wall-clock time; `due_nights` maps it to instants, also where the clocks change.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that speaks to Ray (child.py): it runs in the cluster's Python, and ends with this process."""
+"""The process that speaks to Ray (engines_child.py): it runs in the cluster's Python, and ends with this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orchestrator.server.engines.steps import LEASH, leashed
 
 log = logging.getLogger(__name__)
 
-CHILD = Path(__file__).resolve().parent / "child.py"
+CHILD = Path(__file__).resolve().parent / "engines_child.py"
 CHECK_SECONDS = 60.0
 STATUS_SECONDS = 45.0
 END_SECONDS = 30.0
@@ -33,7 +33,7 @@ HOW = (
 
 
 class RayEvent(msgspec.Struct, frozen=True):
-    """A line of the process; its fields depend on `event` (see child.py)."""
+    """A line of the process; its fields depend on `event` (see engines_child.py)."""
 
     event: str
     id: str = ""

@@ -1,4 +1,4 @@
-"""Paths under ORCH_HOME. Bodies are in files; the database has the byte ranges of each row."""
+"""Paths under the home, which `discovery` locates. Bodies are in files; the database has each row's byte ranges."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def is_running(pid: int) -> bool:
 
 def kill_child(pid: int) -> bool:
     """Kill the process below another that speaks with Ray; whether there was one."""
-    found = [one for one in below(pid) if "ray/child.py" in command_of(one)]
+    found = [one for one in below(pid) if "ray/engines_child.py" in command_of(one)]
     for one in found:
         os.kill(one, signal.SIGKILL)
     return bool(found)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backends.anthropic.caching import RULES, least_tokens
+from orchestrator.backends.anthropic.cache_rules import RULES, least_tokens
 from orchestrator.backends.anthropic.messages import translate
 from orchestrator.policy.prompt_cache import (
     CacheMark,

@@ -43,12 +43,12 @@ class AnthropicPackage(BackendPackage[AnthropicBackend]):
         return AnthropicBatches(access.name, api, PROFILE, settings.max_tokens, access.root)
 
     def prompt_cache(self) -> CacheRules:
-        from orchestrator.backends.anthropic.caching import RULES
+        from orchestrator.backends.anthropic.cache_rules import RULES
 
         return RULES
 
     def rules(self) -> tuple[TableRule, ...]:
-        from orchestrator.backends.anthropic.rules import ANTHROPIC_RULES
+        from orchestrator.backends.anthropic.dialect import ANTHROPIC_RULES
 
         return ANTHROPIC_RULES
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.backends.anthropic.rules import LEFT_OUT, TRANSLATED, takes_sampling
+from orchestrator.backends.anthropic.dialect import LEFT_OUT, TRANSLATED, takes_sampling
 from orchestrator.backends.anthropic.schemas import fit_schema
 from orchestrator.core import batch_api
 from orchestrator.core.errors import InputError

@@ -55,7 +55,7 @@ class BedrockPackage(BackendPackage[BedrockBackend]):
         return BedrockBatches(access.name, api, profile, settings)
 
     def rules(self) -> tuple[TableRule, ...]:
-        from orchestrator.backends.bedrock.rules import BEDROCK_RULES
+        from orchestrator.backends.bedrock.dialect import BEDROCK_RULES
 
         return BEDROCK_RULES
 

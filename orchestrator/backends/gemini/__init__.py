@@ -44,7 +44,7 @@ class GeminiPackage(BackendPackage[GeminiBackend]):
         return TranslatedBatches(access.name, GeminiAPI(client, access.key, silent), PROFILE, translate)
 
     def rules(self) -> tuple[TableRule, ...]:
-        from orchestrator.backends.gemini.rules import GEMINI_RULES
+        from orchestrator.backends.gemini.dialect import GEMINI_RULES
 
         return GEMINI_RULES
 

@@ -18,7 +18,7 @@ from orchestrator.core.shards import HoldCode, Shard, ShardState
 from orchestrator.pipeline import batch_accounts
 from orchestrator.pipeline.admission import CallKind
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.pipeline.collect import batch_life, common_refusals
+from orchestrator.pipeline.collect import common_refusals, polled_batch
 from orchestrator.pipeline.collect.failures_so_far import FailuresSoFar
 from orchestrator.pipeline.plan import forecasts
 from orchestrator.pipeline.poll_schedule import UNKNOWN, RunPhase
@@ -92,9 +92,9 @@ class BatchPolling:
         seen = (batch.status, batch.completed, batch.failed)
         moved_at = self._work.polls.looked(shard, handle, now, seen=seen, usual=usual)
         self._work.polls.of(shard, now).phase(RunPhase).denied = None
-        if batch.status in batch_life.PAST_VALIDATION and not handle.is_own:
+        if batch.status in polled_batch.PAST_VALIDATION and not handle.is_own:
             self._work.admission_control.accepted(handle, shard)
-        facts = batch_life.facts_of(shard, batch, now)
+        facts = polled_batch.facts_of(shard, batch, now)
         code, held = HoldCode.FILES, self._over(job, shard, handle, batch, facts) if batch.status.is_final else None
         if batch.status.is_final and held is None:
             self._end(job, shard, batch, facts)
@@ -106,7 +106,7 @@ class BatchPolling:
             facts |= self._refused_so_far(replace(shard, failing=facts.get("failing", shard.failing)), handle, batch)
             code, held = HoldCode.ENDING, self._asked_to_end(job, shard, handle, batch)
             if held is None:
-                code, held = HoldCode.SLOW, batch_life.waits_for(shard, handle, batch, moved_at, usual, now)
+                code, held = HoldCode.SLOW, polled_batch.waits_for(shard, handle, batch, moved_at, usual, now)
         if facts:
             self._work.store.shards.note(shard, **facts)
         if held is not None:
@@ -160,7 +160,7 @@ class BatchPolling:
             if seen.batch is not None:
                 return seen.batch
             is_unlisted = True if seen.undecided is None else None
-        denied = batch_life.denied(self._work.polls.of(shard, now), now, is_unlisted=is_unlisted)
+        denied = polled_batch.denied(self._work.polls.of(shard, now), now, is_unlisted=is_unlisted)
         self._work.polls.failed(shard, handle, now)
         verdict = evidence.gone(denied, handle.name, now, is_needed=shard.rerouted_at is not None)
         if verdict.why is not None:
@@ -193,7 +193,7 @@ class BatchPolling:
             self._work.backends.planning(job).part_of(shard).has_other_than(shard.backend)
         )
         watched = self._work.polls.of(shard, self._work.now())
-        return batch_life.life_of(job, shard, handle, watched, may_leave=may_leave)
+        return polled_batch.life_of(job, shard, handle, watched, may_leave=may_leave)
 
     def _lose(self, job: Job, shard: Shard, why: str) -> bool:
         """Treat a batch as gone: its rows continue, and orch looks for its answers a while longer."""
@@ -208,7 +208,7 @@ class BatchPolling:
         """Cancel a batch that has to end. Return why it does not end, or None."""
         now = self._work.now()
         watched = self._work.polls.of(shard, now)
-        is_overdue = now >= batch_life.life_of(job, shard, handle, watched, may_leave=False).overdue
+        is_overdue = now >= polled_batch.life_of(job, shard, handle, watched, may_leave=False).overdue
         if job.cancel_requested_at is None and shard.rerouted_at is None and not is_overdue:
             return None
         running = watched.phase(RunPhase)
@@ -232,7 +232,7 @@ class BatchPolling:
         now = self._work.now()
         since = shard.status_at if shard.provider_status == batch.status else now
         seen = replace(shard, started_at=facts.get("started_at", shard.started_at))
-        return batch_life.files_named(seen, batch, self._work.until(job, shard, since or now), now).why
+        return polled_batch.files_named(seen, batch, self._work.until(job, shard, since or now), now).why
 
     def _end(self, job: Job, shard: Shard, batch: RemoteBatch, facts: Mapping[str, object]) -> None:
         files = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}

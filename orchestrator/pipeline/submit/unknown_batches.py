@@ -3,6 +3,7 @@
 A backup was put back, a snapshot was started, or a database lost its newest commits. So before its first create at a
 backend, a process lists all batches of the home's unfinished jobs once. Their rows are paid for, so they are adopted
 and not sent again. A backend whose batches carry no ids is listed only if the store may lack the last create there.
+`batch_creation` finds the batch of a create that was cut off.
 """
 
 from __future__ import annotations

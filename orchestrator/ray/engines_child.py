@@ -1,7 +1,7 @@
 """Engines on a Ray cluster; run by path with the cluster's own Python, standard library and Ray only.
 
-    python child.py serve ADDRESS LEASH     JSON lines: wanted engines on stdin, events on stdout
-    python child.py status ADDRESS          the nodes as one JSON object on stdout
+    python engines_child.py serve ADDRESS LEASH     JSON lines: wanted engines on stdin, events on stdout
+    python engines_child.py status ADDRESS          the nodes as one JSON object on stdout
 
 A line on stdin is `{"wanted": [ENGINE, ...]}`, all engines to run from now on: missing engines are started, and
 engines no longer listed are stopped. An ENGINE is `{"id", "arguments", "python", "env", "gpus", "cpus", "resources",

@@ -1,4 +1,4 @@
-"""Anthropic's rules for fields of a chat completion that become fields of its Messages. Pure."""
+"""Dialect of Anthropic: rules for fields of a chat completion that become fields of its Messages. Pure."""
 
 from __future__ import annotations
 
