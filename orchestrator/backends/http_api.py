@@ -1,4 +1,7 @@
-"""The calls of OpenAI's Batch API on a plain HTTP client, without an SDK."""
+"""The calls of OpenAI's Batch API on a plain HTTP client.
+
+The official SDK sends the same requests and raises the same errors, but takes longer to import than a small job.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,16 @@ _JSON = {"Content-Type": "application/json"}
 
 
 class HttpAPI:
-    """The calls on an HTTP client with the API's base URL, which sends the key.
+    """The calls on an HTTP client with the API's base URL, which sends the key and names its `project`.
 
     `silent` is the longest silence of a transfer in seconds, None as for all calls of the client.
     """
 
-    project: str | None = None
-
-    def __init__(self, http: httpx2.Client, api_key: str, silent: float | None = None) -> None:
+    def __init__(
+        self, http: httpx2.Client, api_key: str, silent: float | None = None, project: str | None = None
+    ) -> None:
         self.api_key = api_key
+        self.project = project
         self._http = http
         self._transfer: Any = http.timeout if silent is None else calls.timeouts(silent)
         self._patient: Any = http.timeout if silent is None else calls.timeouts(calls.ASK_SECONDS)
@@ -116,7 +120,8 @@ class HttpAPI:
         except ValueError:
             told = None
         status, error = self._reason(response.status_code, told)
-        return ApiRefusal(status, response.headers, response.request.url.path, error)
+        # Without an error object, all of the answer may be its message.
+        return ApiRefusal(status, response.headers, response.request.url.path, error or response.text.strip())
 
     def _reason(self, status: int, body: object) -> tuple[int, object]:
         """Return the status of an error and OpenAI's error object, from its body."""

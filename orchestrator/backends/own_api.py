@@ -1,4 +1,4 @@
-"""OpenAI's Batch API for our own server, without the SDK: importing the SDK takes longer than a small job."""
+"""The client of our own server, on its Unix socket."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from datetime import datetime
 from itertools import count
 from pathlib import Path
 
-import openai
 import pytest
 
 from orchestrator.backends import Backend
@@ -19,11 +18,11 @@ from orchestrator.backends.fireworks import PACKAGE as FIREWORKS
 from orchestrator.backends.fireworks.settings import FireworksBackend
 from orchestrator.backends.gemini import PACKAGE as GEMINI
 from orchestrator.backends.gemini.settings import GeminiBackend
+from orchestrator.backends.http_api import HttpAPI
 from orchestrator.backends.mistral import PACKAGE as MISTRAL
 from orchestrator.backends.mistral.settings import MistralBackend
 from orchestrator.backends.openai import PACKAGE as OPENAI
 from orchestrator.backends.openai.profiles import PROFILES
-from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.backends.openai.settings import OpenAIBackend
 from orchestrator.backends.openrouter import PACKAGE as OPENROUTER
 from orchestrator.backends.openrouter.settings import OpenRouterBackend
@@ -43,7 +42,7 @@ from orchestrator.testing import BackendContract, PaidOnceContract
 from tests.emulator.client import Emulator
 from tests.support.aws import aws_environment, bedrock_settings
 from tests.support.google import vertex_settings
-from tests.support.plain_http import for_anthropic, for_openai
+from tests.support.plain_http import for_anthropic, with_bearer
 from tests.support.process import upstreams, wait_until
 from tests.support.scaleway import scaleway_told
 
@@ -56,8 +55,7 @@ Opening = Callable[[Emulator, str], Backend]
 def _openai(profile: str) -> Opening:
     def opened(emulator: Emulator, key: str) -> Backend:
         url = emulator.url_azure if profile == "azure" else emulator.url_openai
-        client = openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=30.0, http_client=for_openai())
-        return ApiBatches("it", SdkAPI(client), PROFILES[profile])
+        return ApiBatches("it", HttpAPI(with_bearer(url, key), key), PROFILES[profile])
 
     return opened
 

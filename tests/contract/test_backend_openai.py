@@ -10,13 +10,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 from orchestrator.backends import BatchOrder, Intent, RemoteBatch
 from orchestrator.backends.batches import ApiBatches
+from orchestrator.backends.http_api import HttpAPI
 from orchestrator.backends.openai.profiles import PROFILES
-from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.backends.own_api import over_unix_socket
 from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendRefused
@@ -25,6 +24,7 @@ from orchestrator.server.settings import Settings
 from tests.contract.conftest import over_tcp
 from tests.emulator.client import Emulator
 from tests.support.batchapi import CHAT, jsonl, row
+from tests.support.plain_http import with_bearer
 from tests.support.process import upstreams, wait_until
 
 MODEL = "test-model"
@@ -58,7 +58,7 @@ def provider(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     profile = PROFILES["orch" if request.param == "own" else request.param]
 
     def client(url: str) -> ApiBatches:
-        return ApiBatches("it", SdkAPI(openai.OpenAI(base_url=url, api_key="sk-it")), profile)
+        return ApiBatches("it", HttpAPI(with_bearer(url, "sk-it"), "sk-it"), profile)
 
     if profile.is_orch:
         with upstreams(folder) as make:

@@ -55,7 +55,7 @@ CREATE: dict[str, tuple[Answer, type[OrchError]]] = {
 
 @pytest.mark.parametrize(("answer", "expected"), CREATE.values(), ids=CREATE)
 def test_what_a_failed_create_leaves_behind(answer: Answer, expected: type[OrchError]) -> None:
-    with answering(answer, max_retries=5) as (backend, provider):
+    with answering(answer) as (backend, provider):
         found, _ = outcome(lambda: backend.create(ORDER))
     assert found is expected
     assert len(provider.posts()) == 1, "a create that is sent twice is paid twice"
@@ -88,11 +88,11 @@ def test_what_never_left_is_not_sent(tmp_path: Path) -> None:
 
 
 def test_waiting_for_a_free_connection_in_vain_is_not_sent() -> None:
-    pool = httpx2.Client(limits=httpx2.Limits(max_connections=1))
+    pool = httpx2.HTTPTransport(limits=httpx2.Limits(max_connections=1))
     endless = Answer(b"x" * 10_000_000)
     with (
-        answering(endless, http_client=pool, timeout=httpx2.Timeout(30.0, pool=0.1)) as (backend, provider),
-        pool.stream("GET", provider.base_url),
+        answering(endless, transport=pool, timeout=httpx2.Timeout(30.0, pool=0.1)) as (backend, provider),
+        httpx2.Client(transport=pool).stream("GET", provider.base_url),
     ):
         assert outcome(lambda: backend.create(ORDER))[0] is NotSent
 

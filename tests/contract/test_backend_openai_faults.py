@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
-import openai
 import pytest
 
 from orchestrator.backends import BatchOrder, Intent
 from orchestrator.backends.batches import ApiBatches
+from orchestrator.backends.http_api import HttpAPI
 from orchestrator.backends.openai.profiles import PROFILES
-from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.core.errors import BackendError, Uncertain
 from tests.emulator.client import Emulator
 from tests.support.batchapi import CHAT, jsonl, row
+from tests.support.plain_http import with_bearer
 
 SHARD = "letters-1.001"
 DAY = 86_400
@@ -36,8 +36,8 @@ def emulator(provider: Emulator) -> Emulator:
 
 @pytest.fixture
 def backend(emulator: Emulator) -> Iterator[ApiBatches]:
-    client = openai.OpenAI(base_url=emulator.url_openai, api_key="sk-it", max_retries=0, timeout=2.0)
-    found = ApiBatches("it", SdkAPI(client), PROFILES["openai"])
+    client = with_bearer(emulator.url_openai, "sk-it", timeout=2.0)
+    found = ApiBatches("it", HttpAPI(client, "sk-it"), PROFILES["openai"])
     yield found
     found.close()
 

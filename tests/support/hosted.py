@@ -7,15 +7,14 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-import openai
 import pytest
 
 from orchestrator.backends import BatchOrder
 from orchestrator.backends.batches import ApiBatches
+from orchestrator.backends.http_api import HttpAPI
 from orchestrator.backends.openai.profiles import PROFILES
-from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.core.errors import OrchError
-from tests.support.plain_http import for_openai
+from tests.support.plain_http import with_bearer
 from tests.support.scripted import Answer, Asked, Scripted, scripted
 
 KEY = "sk-test-0123456789abcdef"
@@ -34,11 +33,10 @@ def batch(number: int = 1, **facts: Any) -> dict[str, Any]:
     return {"id": f"batch_{number}", "object": "batch", "status": "in_progress", "created_at": created, **facts}
 
 
-def client(base_url: str, profile: str = "openai", key: str = KEY, **options: Any) -> ApiBatches:
-    if "http_client" not in options:
-        options["http_client"] = for_openai()
-    options = {"max_retries": 0, "timeout": 30.0, **options}
-    api = SdkAPI(openai.OpenAI(api_key=key, base_url=base_url, **options))
+def client(
+    base_url: str, profile: str = "openai", key: str = KEY, project: str | None = None, **options: Any
+) -> ApiBatches:
+    api = HttpAPI(with_bearer(base_url, key, **options), key, project=project)
     return ApiBatches("cloud", api, PROFILES[profile])
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import openai
 import pytest
 
 from orchestrator.backends.anthropic.api import AnthropicAPI
@@ -29,10 +28,10 @@ from orchestrator.backends.fireworks.settings import FireworksBackend
 from orchestrator.backends.gemini.api import GeminiAPI
 from orchestrator.backends.gemini.requests import translate as for_google
 from orchestrator.backends.gemini.settings import GeminiBackend
+from orchestrator.backends.http_api import HttpAPI
 from orchestrator.backends.mistral.api import MistralAPI
 from orchestrator.backends.mistral.settings import MistralBackend
 from orchestrator.backends.open import limits_of, profile_for
-from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.backends.openai.settings import OpenAIBackend
 from orchestrator.backends.openrouter.settings import OpenRouterBackend
 from orchestrator.backends.package import BackendAccess, package_of
@@ -62,7 +61,7 @@ from tests.support.aws import aws_environment, bedrock_settings
 from tests.support.billing import RATES, Books, mistakes
 from tests.support.databases import new_sqlite
 from tests.support.google import vertex_settings
-from tests.support.plain_http import for_anthropic, for_gemini, for_openai, with_bearer
+from tests.support.plain_http import for_anthropic, for_gemini, with_bearer
 from tests.support.scaleway import scaleway_told
 from tests.support.schedules import MODEL, Schedule, write
 
@@ -156,8 +155,8 @@ class Providers:
     """The emulator and a client of each of its flavours; these outlive kills, as making them costs 60 ms."""
 
     emulator: Emulator
-    cloud: openai.OpenAI
-    azure: openai.OpenAI
+    cloud: HttpAPI
+    azure: HttpAPI
     claude: AnthropicAPI
     mistral: MistralAPI
     gemini: GeminiAPI
@@ -210,7 +209,7 @@ class Providers:
         if isinstance(settings, _OpenedAnew):
             return self.opened_anew(name, settings)
         assert isinstance(settings, OpenAIBackend)
-        return ApiBatches(name, SdkAPI(getattr(self, name)), profile_for(settings))
+        return ApiBatches(name, getattr(self, name), profile_for(settings))
 
     def opened_anew(self, name: str, settings: _OpenedAnew) -> Any:
         """Opened for each home: what it remembers of credentials outlives no kill."""
@@ -224,12 +223,8 @@ class Providers:
 def providers(folder: Path) -> Iterator[Providers]:
     with (
         Emulator(folder) as emulator,
-        openai.OpenAI(
-            api_key=KEY, base_url=emulator.url_openai, max_retries=0, timeout=30, http_client=for_openai()
-        ) as cloud,
-        openai.OpenAI(
-            api_key=KEY, base_url=emulator.url_azure, max_retries=0, timeout=30, http_client=for_openai()
-        ) as azure,
+        with_bearer(emulator.url_openai, KEY) as cloud,
+        with_bearer(emulator.url_azure, KEY) as azure,
         closing(for_anthropic(emulator.url_anthropic, KEY)) as claude,
         with_bearer(emulator.url_of("mistral"), KEY) as mistral,
         for_gemini(emulator.url_of("gemini"), KEY) as gemini,
@@ -240,7 +235,7 @@ def providers(folder: Path) -> Iterator[Providers]:
         for name, value in aws_environment(KEY, folder).items():
             environment.setenv(name, value)
         plain = (MistralAPI(mistral, KEY), GeminiAPI(gemini, KEY), XaiAPI(xai, KEY))
-        yield Providers(emulator, cloud, azure, claude, *plain, opened)
+        yield Providers(emulator, HttpAPI(cloud, KEY), HttpAPI(azure, KEY), claude, *plain, opened)
 
 
 @dataclass(slots=True)

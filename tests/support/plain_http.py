@@ -21,9 +21,10 @@ def for_openai() -> httpx2.Client:
     return openai.DefaultHttpxClient(verify=NO_TLS)
 
 
-def with_bearer(url: str, key: str) -> httpx2.Client:
+def with_bearer(url: str, key: str, **options: Any) -> httpx2.Client:
     """As the package of the backend makes it, without its limits of time."""
-    return httpx2.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, verify=NO_TLS, timeout=30.0)
+    options = {"verify": NO_TLS, "timeout": 30.0, "follow_redirects": True, **options}
+    return httpx2.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, **options)
 
 
 def for_gemini(url: str, key: str) -> httpx2.Client:

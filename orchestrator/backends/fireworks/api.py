@@ -45,11 +45,10 @@ class FireworksAPI(HttpAPI):
     """
 
     def __init__(self, http: httpx2.Client, signed: httpx2.Client, account: str, key: str, silent: float) -> None:
-        super().__init__(http, key, silent)
+        super().__init__(http, key, silent, account)
         self._signed = signed
         self._account = f"accounts/{account}"
         self._jobs, self._datasets = (f"v1/{self._account}/{kind}" for kind in (_JOBS, _DATASETS))
-        self.project = account
         self._deleted = set[str]()
 
     def close(self) -> None:
@@ -57,7 +56,7 @@ class FireworksAPI(HttpAPI):
         self._signed.close()
 
     def models(self) -> ApiAnswer:
-        """Return the list of Fireworks' own models, each by its whole and by its short name."""
+        """Return the list of Fireworks' own models, each by its full and by its short name."""
         names, page = list[str](), dict[str, str]()
         while True:
             answer = self._get("v1/accounts/fireworks/models", pageSize=_MOST, **page)

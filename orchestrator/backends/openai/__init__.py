@@ -32,27 +32,20 @@ class OpenAIPackage(BackendPackage[OpenAIBackend]):
         )
 
     def open(self, settings: OpenAIBackend, access: BackendAccess) -> Backend:
-        import openai
-
         from orchestrator.backends import calls
         from orchestrator.backends.batches import ApiBatches
-        from orchestrator.backends.openai.sdk import SdkAPI
+        from orchestrator.backends.http_api import HttpAPI
 
-        profile = self.profile(settings)
-        silent = settings.request_timeout
-        timeout = calls.timeouts(min(silent, calls.QUIET_SECONDS))
-        client = openai.OpenAI(
-            api_key=access.key,
-            base_url=settings.base_url,
-            timeout=timeout,
-            # A client that retries by itself would sleep as long as the server asks, and block everything else.
-            max_retries=0,
-            http_client=calls.bounded(openai.DefaultHttpxClient(timeout=timeout, verify=calls.certificates())),
-        )
-        # By default the client reads these from the environment, and would send OpenAI's to any address.
-        client.organization, client.project = settings.organization, settings.project
+        profile, silent = self.profile(settings), settings.request_timeout
+        sent = {
+            "Authorization": f"Bearer {access.key}" if access.key else None,
+            "OpenAI-Organization": settings.organization,
+            "OpenAI-Project": settings.project,
+        }
+        headers = {name: value for name, value in sent.items() if value is not None}
+        api = HttpAPI(calls.open_client(settings.base_url, headers, silent), access.key, silent, settings.project)
         extra = dict(profile.create_fields) | ({"include_provenance": True} if profile.is_orch else {})
-        return ApiBatches(access.name, SdkAPI(client, silent), profile, extra)
+        return ApiBatches(access.name, api, profile, extra)
 
     def recipient(self, settings: OpenAIBackend) -> str:
         from orchestrator.policy.dialect import provider_at

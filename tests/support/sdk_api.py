@@ -1,4 +1,4 @@
-"""OpenAI's Batch API through the official SDK, for providers that follow it."""
+"""OpenAI's Batch API through the official SDK, which our own client is compared with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx2
 import openai
 from openai import HttpxBinaryResponseContent
 
-from orchestrator.backends import BatchOrder, calls
+from orchestrator.backends import BatchOrder
 from orchestrator.backends.api import ApiAnswer, ApiRefusal, create_fields
 
 _JSON: Any = {"headers": {"Content-Type": "application/json"}}
@@ -22,16 +22,10 @@ class _Raw(Protocol):
 
 
 class SdkAPI:
-    """The calls on an `openai` client.
+    """The calls on an `openai` client that does not retry."""
 
-    `silent` is the longest silence of a transfer in seconds, None as for other calls.
-    """
-
-    def __init__(self, client: openai.OpenAI, silent: float | None = None) -> None:
-        # A repeated create is paid twice, and a client that waits by itself blocks other calls.
-        self._client = _copied(client, max_retries=0)
-        self._transfers = self._client if silent is None else _copied(self._client, timeout=calls.timeouts(silent))
-        self._patient = _copied(self._client, timeout=calls.timeouts(calls.ASK_SECONDS))
+    def __init__(self, client: openai.OpenAI) -> None:
+        self._client = client
 
     @property
     def api_key(self) -> str:
@@ -59,7 +53,7 @@ class SdkAPI:
 
     def upload(self, name: str, content: BinaryIO, kept: int | None) -> ApiAnswer:
         with _told():
-            files = self._transfers.files.with_raw_response
+            files = self._client.files.with_raw_response
             return _answer(files.create(file=(name, content), purpose="batch", expires_after=_kept(kept)))
 
     def delete_file(self, file_id: str) -> None:
@@ -68,7 +62,7 @@ class SdkAPI:
 
     @contextmanager
     def content(self, file_id: str) -> Iterator[Iterator[bytes]]:
-        with _told(), self._transfers.files.with_streaming_response.content(file_id) as response:
+        with _told(), self._client.files.with_streaming_response.content(file_id) as response:
             yield response.iter_bytes()
 
     def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
@@ -92,7 +86,7 @@ class SdkAPI:
     def ask(self, path: str, body: bytes) -> ApiAnswer:
         # Not `chat.completions.create`: the body goes out exactly as in a batch.
         with _told():
-            answer = self._patient.post(path, content=body, cast_to=httpx2.Response, options=_JSON)
+            answer = self._client.post(path, content=body, cast_to=httpx2.Response, options=_JSON)
             return ApiAnswer(answer.content, answer.headers)
 
     def part(self, path: str, first: int, most: int) -> bytes:
@@ -105,7 +99,7 @@ class SdkAPI:
         # A Stream only to keep the response open: the body is as large as the batch, and goes to disk in pieces.
         with (
             _told(),
-            self._transfers.get(path, cast_to=bytes, stream=True, stream_cls=openai.Stream[bytes]) as stream,
+            self._client.get(path, cast_to=bytes, stream=True, stream_cls=openai.Stream[bytes]) as stream,
         ):
             yield stream.response.iter_bytes()
 
@@ -128,10 +122,3 @@ def _answer(raw: _Raw) -> ApiAnswer:
 
 def _kept(seconds: int | None) -> Any:
     return openai.omit if seconds is None else {"anchor": "created_at", "seconds": seconds}
-
-
-def _copied(client: openai.OpenAI, **options: Any) -> openai.OpenAI:
-    """Copy the client with other options; a plain copy would take missing ones from the environment."""
-    copied = client.with_options(**options)
-    copied.organization, copied.project = client.organization, client.project
-    return copied

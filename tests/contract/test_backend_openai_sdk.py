@@ -1,4 +1,4 @@
-"""The small client of our own server and the official SDK: told the same, they say the same."""
+"""Our client and the official SDK: given the same answers, they ask the same and say the same."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import pytest
 
 from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.http_api import HttpAPI
-from orchestrator.backends.openai.sdk import SdkAPI
 from orchestrator.backends.own_api import NO_KEY
 from orchestrator.core.errors import OrchError
+from tests.support.batchapi import CHAT, jsonl, row
 from tests.support.hosted import ORDER, batch, error
 from tests.support.scripted import Answer, Asked, Scripted, scripted
+from tests.support.sdk_api import SdkAPI
 
 FILE = {"id": "file-1", "object": "file", "bytes": 3, "filename": "in.jsonl", "purpose": "batch", "created_at": 1}
 ANSWERS: dict[str, Answer] = {
@@ -45,6 +46,7 @@ ANSWERS: dict[str, Answer] = {
     "an error in a list": Answer([{"message": "no"}], 400),
     "an error with numbers in it": Answer({"error": {"message": 7, "code": 8, "param": 9, "type": None}}, 400),
     "an error that is not UTF-8": Answer(b'{"error": {"message": "\xff"}}', 400),
+    "an error in words alone": Answer(b"max_tokens is not supported\n", 400, {"Content-Type": "text/plain"}),
     "moved": Answer(b"", 302, {"Location": "/v1/elsewhere"}),
     "nothing": Answer(b""),
     "no JSON": Answer(b'{"id":'),
@@ -56,7 +58,7 @@ ANSWERS: dict[str, Answer] = {
 def sdk(url: str) -> SdkAPI:
     # It follows redirects; our own server gives none.
     plain = openai.DefaultHttpxClient(timeout=30.0, follow_redirects=False)
-    return SdkAPI(openai.OpenAI(base_url=url, api_key=NO_KEY, http_client=plain))
+    return SdkAPI(openai.OpenAI(base_url=url, api_key=NO_KEY, http_client=plain, max_retries=0))
 
 
 def own(url: str) -> HttpAPI:
@@ -83,6 +85,7 @@ def calls(folder: Path) -> Iterator[tuple[str, Callable[[ApiBatches], Any]]]:
     yield "download", lambda found: bytes_of(lambda: found.download("file-1", kept, path))
     yield "partial", lambda found: bytes_of(lambda: found.partial("batch_1", "output", kept))
     yield "read on", lambda found: found.read_on("batch_1", "output", 10, 100)
+    yield "ask", lambda found: found.ask(CHAT, jsonl([row("a")]))
 
 
 def told(verb: Callable[[], Any]) -> Any:
@@ -121,9 +124,13 @@ def test_both_clients_ask_the_same_and_say_the_same(answer: Answer, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_run_on_our_own_server_imports_no_sdk() -> None:
+def test_a_run_imports_no_sdk_on_our_own_server_or_at_a_provider() -> None:
     code = (
         "import sys, orchestrator.cli.jobs, orchestrator.cli.running;"
+        "from orchestrator.backends.open import open_backend;"
+        "from orchestrator.backends.openai.settings import OpenAIBackend;"
+        "settings = OpenAIBackend(kind='openai', api_key_env='K');"
+        "open_backend('cloud', settings, {'K': 'sk-1'}).close();"
         "sys.exit(str(sorted({'openai', 'anthropic', 'alembic', 'aiohttp'} & set(sys.modules))))"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
