@@ -35,7 +35,7 @@ BATCH_GONE = "batch_gone"
 
 
 SentLines = Mapping[bytes, Sequence[str]]
-"""Rows of a batch by the digest of their request: their ids there."""
+"""The ids of a batch's rows there, by the digest of their request."""
 
 
 class LineProblem(Struct, frozen=True):

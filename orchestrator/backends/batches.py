@@ -56,8 +56,8 @@ LONGEST_NAME = 100
 class ApiBatches(ListedBatches):
     """The verbs of a Batch API on its calls. `extra` goes into each create, beside the standard fields.
 
-    `sent` reads an input line as the API keeps it, and our own line, to the same digest; by default, the API keeps it
-    as it is, but for its address.
+    `sent` returns the id and the digest of an input line, the same for our line and for the line as the API keeps it.
+    By default, the API changes only the address.
     """
 
     _of_answer: OfAnswer = staticmethod(of_answer)

@@ -105,7 +105,7 @@ def asked(path: str, query: Mapping[str, str]) -> str:
 
 
 def error_of(content: bytes, kind: str) -> Json | None:
-    """Return the error object in an answer, by JSON, XML or the header `x-amzn-errortype`; None for a stranger's."""
+    """Return the error object in an answer, by JSON, XML or the header `x-amzn-errortype`; None for other answers."""
     told = lenient.decode_object(content)
     if told is None:
         found = dict(_XML_WORDS.findall(content.decode(errors="replace"))) if b"<Error" in content else {}

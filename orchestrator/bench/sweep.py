@@ -54,7 +54,7 @@ class Knee(Struct, frozen=True):
 
     @property
     def within(self) -> float:
-        """Its uncertainty, as a part of it."""
+        """Its uncertainty, as a share of the concurrency."""
         return (self.concurrency - self.above) / self.concurrency if self.above else 0.0
 
 

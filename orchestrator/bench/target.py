@@ -77,7 +77,7 @@ def backend_named(config: Config, name: str | None) -> str:
         )
     if name not in able:
         raise UsageError(
-            f"--backend {name}: bench measures engines of one's own (kind local, engines); "
+            f"--backend {name}: bench measures your own engines (kind local, engines); "
             f"what {name} does is up to its provider",
             hint=f"measure {able[0]} and compare: --vs {name}:MODEL" if able else None,
         )
@@ -152,7 +152,7 @@ def _ready(driver: EngineDriver, model: str) -> EngineReport:
 
 
 def require_no_daemon(home: Home) -> None:
-    """Raise RefusedError while a daemon of the home runs: it uses its GPUs."""
+    """Raise RefusedError while a daemon of the home runs, because it uses the home's GPUs."""
     if running_daemon(home) is not None:
         raise RefusedError(
             "the daemon of this home is running (`orch up`, or a job): settings are tried on engines started for it",

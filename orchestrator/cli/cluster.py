@@ -15,7 +15,7 @@ from orchestrator.settings.config import Config
 
 GIB = 1024**3
 FOLDER = "cluster"
-backend_option = click.option("--backend", metavar="NAME", help="Which one, if there are several of kind `ray`.")
+backend_option = click.option("--backend", metavar="NAME", help="The backend, if several are of kind `ray`.")
 
 
 @click.group()
@@ -33,7 +33,7 @@ def cluster() -> None:
 @backend_option
 @json_option
 def status(backend: str | None, as_json: bool) -> int:
-    """Show the nodes of the cluster and what of it is free."""
+    """Show the nodes of the cluster and its free resources."""
     from orchestrator.ray.local_node import node_of
     from orchestrator.ray.process import cluster_status
 
@@ -56,7 +56,7 @@ def status(backend: str | None, as_json: bool) -> int:
 
 @cluster.command()
 @backend_option
-@click.option("--join", metavar="HOST:PORT", help="Join the cluster whose head is there.")
+@click.option("--join", metavar="HOST:PORT", help="Join the cluster whose head is at this address.")
 @json_option
 @click.argument("ray_options", nargs=-1, type=click.UNPROCESSED)
 def up(backend: str | None, join: str | None, as_json: bool, ray_options: tuple[str, ...]) -> int:

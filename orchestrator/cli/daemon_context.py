@@ -1,4 +1,4 @@
-"""Home of an `orch up`: its own, or a replicated home once no other machine's daemon is active."""
+"""Context of an `orch up`: of a home alone, or of a replicated home once no other machine's daemon is active."""
 
 from __future__ import annotations
 

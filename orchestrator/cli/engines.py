@@ -15,10 +15,10 @@ from orchestrator.library.context import Context, opened
 from orchestrator.settings.backends import EnginesBackend, FleetBackend
 
 GIB = 1024**3
-backend_option = click.option("--backend", metavar="NAME", help="Which one, if several have the model.")
+backend_option = click.option("--backend", metavar="NAME", help="The backend, if several have the model.")
 VERBS = {
     "start": "Start an engine of MODEL without rows.\n\n"
-    "It ends once it has been idle, as any; `start` takes `stop` and `sleep` back.",
+    "It ends once it has been idle, like any engine; `start` also undoes `stop` and `sleep`.",
     "stop": "Drain and stop the engines of MODEL.\n\nIts rows wait until `orch engines start MODEL`.",
     "sleep": "Drain the engines of MODEL and free their memory.\n\nIts rows wait until `orch engines start MODEL`.",
 }

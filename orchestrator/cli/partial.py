@@ -54,7 +54,7 @@ def _askable(context: Context, handles: Callable[[str], BackendHandle]) -> OpenH
     def opened_for(name: str) -> BackendHandle | None:
         settings = context.config.backends.get(name)
         if settings is None:
-            say(f"orch: not looked for answers at {name}, which is no longer in {context.config.path}")
+            say(f"orch: did not look for answers at {name}, which is no longer in {context.config.path}")
             return None
         if isinstance(settings, HostedBackend) and not profile_for(settings).is_orch:
             return None
@@ -63,7 +63,7 @@ def _askable(context: Context, handles: Callable[[str], BackendHandle]) -> OpenH
         try:
             return handles(name)
         except UsageError as error:
-            say(f"orch: not looked for answers at {name}: {error.message}")
+            say(f"orch: did not look for answers at {name}: {error.message}")
             return None
 
     def handle(name: str) -> BackendHandle | None:

@@ -22,7 +22,9 @@ PLACES = {
 }
 """By shell: the variable of the folder, its default below the user's home, and the file in it."""
 ZSH = "add to ~/.zshrc: fpath+=({}); autoload -Uz compinit; compinit"
-install_option = click.option("--install", "installs", is_flag=True, help="Write it where it is looked for.")
+install_option = click.option(
+    "--install", "installs", is_flag=True, help="Write it where the shell, or man, looks for it."
+)
 
 
 @click.command()

@@ -131,7 +131,7 @@ _decode_parts = json_decoder(_Parts).decode
 _decode_answer = json_decoder(_Answer).decode
 _NO_DETAILS = _Details()
 _TOTALS = _AnswerUsage.__struct_fields__.index("total_tokens") + 1
-"""Number of the usage's first fields, beside which most servers give none."""
+"""Number of the first fields of a usage; most servers give no others."""
 _PARTS: dict[str, type[_Details | _Searches]] = {
     "prompt_tokens_details": _Details,
     "completion_tokens_details": _Details,
@@ -187,7 +187,7 @@ class AnswerHead(NamedTuple):
 
     @property
     def is_answer(self) -> bool:
-        """True unless the body says itself that it is no answer."""
+        """True unless the body itself says that it is not an answer."""
         return self.error is None and self.not_an_answer is None
 
 

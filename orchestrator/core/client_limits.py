@@ -86,7 +86,7 @@ class Connection:
         return self._guard.admit(self)
 
     def heard(self) -> None:
-        """Note received bytes. Bytes of a head are no progress: it is short and has one time limit."""
+        """Note received bytes. Bytes of a head do not count as progress: it is short and has one time limit."""
         if self.phase is Phase.IDLE:
             self._move(Phase.HEAD)
         elif self.phase is Phase.BODY:

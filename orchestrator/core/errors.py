@@ -308,7 +308,7 @@ class StateConflict(OrchError):
 
 
 class StorageRefused(PermissionError):
-    """A storage is not used, or does not let this user in, with advice."""
+    """A storage cannot be used or refuses this user; the text has advice."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)

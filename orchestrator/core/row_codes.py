@@ -60,7 +60,7 @@ def instruction(code: str) -> str:
 
 
 def without_code(value: Any, schema: Mapping[str, Any] | None) -> Any:
-    """Return an answer without a code that its schema does not ask for."""
+    """Return an answer without its code, unless its schema asks for one."""
     if not isinstance(value, dict) or PROPERTY not in value or schema is None:
         return value
     if PROPERTY in (schema.get("properties") or ()):

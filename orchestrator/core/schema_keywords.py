@@ -53,10 +53,10 @@ def misspelt(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if key in CHECKING or key in ANNOTATIONS or key in FOREIGN or key.startswith(("$", "x-")):
             continue
         if near := [_OTHER_WORDS[key]] if key in _OTHER_WORDS else get_close_matches(key, CHECKING, 1, 0.8):
-            yield key, f"is no keyword of JSON Schema, and checks nothing; did you mean {near[0]!r}?"
+            yield key, f"is not a keyword of JSON Schema, and checks nothing; did you mean {near[0]!r}?"
     named = schema.get("format")
     if isinstance(named, str) and named not in FORMATS and (near := get_close_matches(named, FORMATS, 1, 0.8)):
-        yield "format", f"{named!r} is no format of JSON Schema; did you mean {near[0]!r}?"
+        yield "format", f"{named!r} is not a format of JSON Schema; did you mean {near[0]!r}?"
     if schema.get("enum") == []:
         yield "enum", "has no values, so no answer fits; list those that are allowed"
 

@@ -39,7 +39,7 @@ def file(*about: object) -> Iterator[list[Plain]]:
 
 
 def sent(about: Plain, data: bytes) -> Iterator[list[Plain]]:
-    """Yield the same for a file on another machine, whose bytes come with the call."""
+    """Yield what `file` yields, for a file on another machine, whose bytes come with the call."""
     yield [_plain(files.read_bytes(_file_of(about), data))]
 
 

@@ -51,7 +51,7 @@ def kind_of(data: bytes, kind: str, suffix: str) -> str | None:
 
 
 def _by_marks(data: bytes) -> str | None:
-    """Return the kind by the marks that its format demands."""
+    """Return the kind of a content by the marks that each format requires."""
     if data.startswith(b"%PDF-"):
         return "pdf"
     if data.startswith(b"{\\rtf"):

@@ -31,7 +31,7 @@ MOST_ODD = 10
 """More than one odd place in this many non-ASCII bytes means another encoding, whatever the letters say."""
 _PIECE = 1 << 20
 _TAG = re.compile(rb"<[!-;=?-~\s]*+>")
-"""Markup, whose letters are those of no language."""
+"""Markup: its letters belong to no language."""
 _SINGLE = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
 _NO_MARKS = re.compile("[^\x00-\x7f\u2190-\u303f]")
 _CONTROL = re.compile("[\x80-\x9f]")

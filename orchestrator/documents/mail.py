@@ -83,7 +83,7 @@ def _mails(content: Content) -> Iterator[bytes | int]:
 
 
 def sent_as(read: Callable[[], bytes], headers: Mapping[str, str], fields: Mapping[str, str]) -> Iterator[Member]:
-    """Yield the same for a mail that another program stores as sent, but with these headers."""
+    """Yield the text and the attachments of a mail that another program stores as sent, but with these headers."""
     yield from _parts(partial(_signed, read), headers, fields)
 
 

@@ -17,7 +17,7 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 RESOLUTION = 150
 LONGEST_SIDE = 1754
-"""Dots per inch and pixels of a page for OCR: A4. More takes longer and read no better."""
+"""Dots per inch and pixels of a page for OCR: A4. Larger pictures took longer and were read no better."""
 SURE = 0.9
 """Required certainty of a page's recognition. For pages that it reads correctly it is 0.98 and more; unknown letters
 (Cyrillic, Greek) and pages on their sides give wrong text, with 0.71 to 0.84."""

@@ -120,7 +120,8 @@ def _write_errors(stream: bytearray, *, is_wide: bool) -> bool:
 def _write_formats(stream: bytearray) -> bool:
     """Write formats of numbers as since Excel 97, with longer lengths, for which their last character makes room.
 
-    The library reads all formats so. Their first characters tell what is a date, but of formats of one character.
+    The library reads all formats in this form. The characters before the last tell if a format shows dates, except if
+    it has only one.
     """
     found = [at for kind, at, size in _records(stream, 0) if kind == _FORMAT and size == stream[at + 2] + 3 > 4]
     for at in found:

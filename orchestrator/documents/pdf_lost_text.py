@@ -26,7 +26,7 @@ _NEXT_LINE = 0.6
 _SAME = 0.15
 """Shares of a character's size: a gap that is a blank, a step to a new line, the shift of a character drawn twice."""
 _CHARACTER = 0.75
-"""The same: a step that is wider than a blank."""
+"""A step that is wider than a blank, as a share of a character's size."""
 _POINT = 0.1
 """Points below which a text has no width or no height."""
 

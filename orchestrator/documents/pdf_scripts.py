@@ -23,13 +23,13 @@ _MOST = 50
 _SMALLEST, _SMALL = 0.45, 0.85
 """Sizes of scripts, as shares of the size beside them: initials are more than twice as large as their text."""
 _UP, _DOWN, _FAR = 0.15, 0.06, 0.8
-"""Steps from the baseline, as shares of the same size. Word processors lower digits by little."""
+"""Steps from the baseline, as shares of the size beside them. Word processors lower digits only a little."""
 _INSIDE = 0.2
-"""The same of its own size: from the left edge of a digit to its middle."""
+"""From the left edge of a digit to its middle, as a share of its own size."""
 _NO_SIZE = 0.001
 _LINE, _BEHIND_BREAK = "\r\n", re.compile(r"\S\r\n")
 _NEXT = 1.5
-"""The same of the larger one: the longest way from one character to the next."""
+"""The longest way from one character to the next, as a share of the larger one's size."""
 _STEP, _CLOSE = 0.4, 40
 """Points between baselines below which nothing is raised, and the most between neighbours that a break parts."""
 

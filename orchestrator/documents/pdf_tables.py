@@ -331,7 +331,7 @@ def _replaced(lines: list[str], cells: Sequence[Sequence[str]], rows: list[str])
 
 
 def _replaced_apart(lines: list[str], cells: Sequence[Sequence[str]], rows: list[str]) -> list[str]:
-    """Do the same for a table whose cells are lines of their own, in any order: a page drawn column by column."""
+    """Replace a table whose cells are lines of their own, in any order: a page drawn column by column."""
     wanted = Counter(filter(None, (_solid(cell) for line in cells for cell in line)))
     left, taken = wanted.copy(), list[int]()
     for index, line in enumerate(lines):

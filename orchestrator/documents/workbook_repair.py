@@ -258,7 +258,7 @@ def _is_sparse_binary(sheet: bytes) -> bool:
 
 
 def _without_empty_binary(sheet: bytes) -> bytes:
-    """Do the same as `_without_empty`."""
+    """Do for a binary sheet what `_without_empty` does."""
     row, used = 0, set[tuple[int, int]]()
     for kind, record, _ in _binary_records(sheet):
         if kind == _BINARY_ROW:

@@ -13,7 +13,7 @@ from orchestrator.settings.home import Home
 LOOK_SECONDS = 0.1
 START_SECONDS = 120.0
 _started: list[subprocess.Popen[bytes]] = []
-"""Daemons that this process started: collected when they end, never ended with it."""
+"""Daemons that this process started: reaped after they have ended, and never ended with this process."""
 
 
 def daemon_of(home: Home) -> Holder:

@@ -80,12 +80,13 @@ class AdmissionControl:
         self._most: dict[JobId, Decimal] = {}
 
     def has_parts(self, shard: Shard, too_dear: TooDear) -> bool:
-        """True if parts of a too expensive shard would fit the budget; limits the job's later shards to that."""
+        """True if a smaller part of a too expensive shard would fit the budget. If so, the job's later shards are
+        kept that small."""
         self._most[shard.job_id] = too_dear.left
         return shard.rows > 1 and too_dear.left * shard.rows >= too_dear.wanted
 
     def room(self, handle: BackendHandle, model: str, job_id: JobId | None = None, name: str = "") -> BatchRoom:
-        """Return the room of a batch at a backend for a model, which has this `name` there."""
+        """Return the room that a backend has for one batch of a model; `name` is the model's name there."""
         known = self._learned(handle, model)
         limit = quota.effective(handle.limits.enqueued(model), known.enqueued_tokens)
         tokens = None
@@ -135,7 +136,7 @@ class AdmissionControl:
             self._store.limits.put(quota.accepted(known))
 
     def was_busy(self, handle: BackendHandle, shard: Shard, busy: BackendBusy) -> None:
-        """Note that an upload or a create was put off."""
+        """Note that the backend was too busy for an upload or a create."""
         self._pause(handle, shard, busy.message, busy.retry_after)
 
     def _pause(self, handle: BackendHandle, shard: Shard, reason: str, retry_after: float | None = None) -> None:
@@ -184,12 +185,12 @@ class AdmissionControl:
         self._lost_inputs[handle.name] = min(len(SETTLES), self._lost_inputs.get(handle.name, 0) + 1)
 
     def settles(self, handle: BackendHandle) -> timedelta:
-        """Return how long an upload is left alone before its batch is created."""
+        """Return how long to wait after an upload before creating its batch."""
         times = self._lost_inputs.get(handle.name, 0)
         return SETTLES[times - 1] if times else timedelta()
 
     def blames_input(self, handle: BackendHandle) -> bool:
-        """True if an input that is not found has had all the time that can help."""
+        """True if an uploaded input is still not found after the longest wait that can help."""
         return self._lost_inputs.get(handle.name, 0) >= len(SETTLES)
 
     def learn(

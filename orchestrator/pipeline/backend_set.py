@@ -78,7 +78,7 @@ class BackendSet(ABC):
         return {}
 
     def given_up(self) -> frozenset[str]:
-        """Return the backends without a row taken by any upstream for longer than their patience."""
+        """Return the backends whose upstreams have taken no row for longer than their patience."""
         return frozenset(
             name
             for name, seconds in self.down().items()
@@ -96,7 +96,7 @@ class BackendSet(ABC):
         return models_of(self.config, job)
 
     def asked(self, job: Job) -> Asked:
-        """Return where rows of a job may be answered, under which names."""
+        """Return the backends that may answer rows of a job, each with its names of the job's models."""
         return asked_of(self.config, job)
 
     def shortage(self) -> str | None:

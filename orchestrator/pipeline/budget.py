@@ -31,7 +31,7 @@ from orchestrator.store import Store
 # Longest time from one poll of a batch until a stop, decided at the next poll, has ended its last row.
 REACTION_SECONDS = 2.0
 MARGIN = Decimal("1.5")
-"""Factor on estimated prompts; no text that people write has half as many tokens again."""
+"""Factor on estimated prompts: no text that people write exceeds our estimate by half."""
 SETTLED_AFTER = timedelta(days=1)
 """A ledger line carries the time at which its batch was polled, and is written less than a day later."""
 _NO_BOUND = "set `max_tokens` on every row of the batch file, or run it without a budget"
@@ -42,9 +42,9 @@ ModelOf = Callable[[Job, Shard], str]
 
 
 def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, handle_of: HandleOf, model_of: ModelOf) -> str | None:
-    """Return why a job must be stopped now, or None. Stopping costs what the upstreams do until then.
+    """Return why a job must be stopped now, or None. The upstreams' time until they have stopped is paid as well.
 
-    Batches paid by the token count as spent with all that they may cost: they cannot be taken back.
+    Batches paid by the token cannot be taken back, so the most that they may cost counts as spent.
     """
     if job.budget is None or job.cancel_requested_at is not None:
         return None
@@ -233,7 +233,7 @@ class SharedBudgets:
         return self._add_up(flying, BudgetStanding(budget, period, spent, to_stop))
 
     def _add_up(self, flying: Sequence[Shard], standing: BudgetStanding) -> BudgetStanding:
-        """Add what is in flight to a standing: past time is spent, tokens may be."""
+        """Add batches in flight to a standing: their time so far is spent, their tokens may still be."""
         jobs = {job_id: self._store.jobs.find(job_id) for job_id in {shard.job_id for shard in flying}}
         for shard in flying:
             job = jobs[shard.job_id]

@@ -97,8 +97,8 @@ class LostAnswers(Struct, frozen=True):
     ) -> str:
         """Book the batch, so that its rows may be sent again or end; return what was done, for people.
 
-        `shard` has its rows, and its model's name there. Raises RefusedError without consent to pay again, unless
-        nobody `sends` the rows any more.
+        `shard` has its rows, and its model's name there. Raises RefusedError without consent to pay again, unless the
+        rows are not sent again (`sends`).
         """
         price, used = self._price(shard, handle)
         cost = "an unknown sum" if price is None else f"about ${price.cost:.4f}"

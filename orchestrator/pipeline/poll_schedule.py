@@ -80,7 +80,8 @@ P = TypeVar("P", SendPhase, SearchPhase, RunPhase, FilesPhase)
 
 
 class PolledShard(Struct):
-    """When a shard is due, how it was last `seen`, since when it is so (`changed`), and what its phase has shown.
+    """The next poll of a shard, its last `seen` state, the time of that state (`changed`), and what its phase has
+    shown.
 
     `failing_since`: since when its backend's calls fail. `busy_since`: since when the backend has no room.
     """

@@ -58,7 +58,7 @@ class ShardWork:
         return resolve_model(shard.model, shard.backend, self.backends.models(job)) or shard.model
 
     def until(self, job: Job, shard: Shard, ended: datetime) -> datetime:
-        """Return until when to wait for answers of a batch that ended at `ended`."""
+        """Return the latest time to wait for answers of a batch that ended at `ended`."""
         if shard.rerouted_at is not None or job.cancel_requested_at is not None:
             return ended + overdue.NO_ANSWER
         usual = overdue.usual_of(self.store.shards.durations(shard.backend))

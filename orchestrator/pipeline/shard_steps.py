@@ -1,7 +1,7 @@
 """Steps of one shard: from its rows to a batch, until the batch is over and its rows are settled.
 
-`provider_calls` runs calls to a hosted backend off the daemon's thread; our own server is called directly. Whatever
-fails at a backend, the shard waits with a reason, and not for ever.
+`provider_calls` runs calls to a hosted backend off the daemon's thread; our own server is called directly. After any
+failure at a backend, the shard waits for a limited time, with a reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orchestrator.pipeline.submit.dispatch import Dispatch
 from orchestrator.pipeline.submit.preflight import Preflights
 
 UNREACHABLE = timedelta(seconds=30)
-"""How long a backend must not answer before it is reported as unreachable."""
+"""How long a backend may leave calls unanswered before it is reported as unreachable."""
 
 
 class ShardSteps:
@@ -92,7 +92,7 @@ class ShardSteps:
         self.remote_cleanup.add(shard.id)
 
     def unreachable(self, job: Job) -> str | None:
-        """Return why nothing can be done about a job, if no backend with its batches answers; else None."""
+        """Return why a job is stuck if none of the backends with its batches answers, else None."""
         why = None
         for shard in self._store.shards.of_job(job.id):
             if shard.state not in AT_BACKEND:

@@ -147,7 +147,7 @@ class OutputCheck:
         if given == wanted:
             return None
         told = f"has no `{row_codes.PROPERTY}`" if given is None else f"has the wrong `{row_codes.PROPERTY}`"
-        return WRONG_CODE, f"the answer {told}: it must be the code that stands at the end of the prompt"
+        return WRONG_CODE, f"the answer {told}: it must be the code at the end of the prompt"
 
     def is_repaired(self, answer: Answer) -> bool:
         """True for an answer without a problem whose JSON stood in other text."""

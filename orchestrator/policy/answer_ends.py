@@ -62,9 +62,9 @@ def cut_at(text: str, before: str) -> tuple[str, str]:
 
 
 class Bound(NamedTuple):
-    """The most tokens that an answer may have, as it was asked for.
+    """The most tokens that a request allowed its answer.
 
-    An answer with up to `slack` tokens fewer may have met it, too: providers count reasoning in steps.
+    An answer with up to `slack` tokens fewer may have reached it as well: providers count reasoning in steps.
     """
 
     tokens: int
@@ -81,8 +81,8 @@ def full_window(
 ) -> tuple[str, str] | None:
     """Return `(code, message)` if the answer ended because the context window was full, else None.
 
-    An answer that ended for its length before its `bound` met the context window instead. Of several choices only the
-    sum of their tokens is known, which says nothing of one.
+    An answer that ended for its length below its `bound` filled the context window instead. For several choices only
+    the sum of their tokens is known, which says nothing about a single one.
     """
     if end_kind(answer.finish_reason) in WINDOW_FULL:
         return FULL

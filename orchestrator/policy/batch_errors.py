@@ -119,7 +119,8 @@ _UNIT = {None: 1, "k": 10**3, "m": 10**6, "b": 10**9}
 def classify_batch(code: str | None, message: str | None, line: int | None = None) -> BatchVerdict:
     """Return the verdict on a batch that was refused for this problem, at its creation or validation. Never raises.
 
-    All rows of our batches are for one model and endpoint, so a line refused for either speaks for all.
+    All rows of our batches are for one model and endpoint, so a line refused for its model or endpoint stands for all
+    of them.
     """
     word, text = plain(code), (message or "")[:MOST_READ]
     row = classify(None if line is None else 400, code, None, message)

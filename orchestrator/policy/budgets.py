@@ -20,7 +20,8 @@ from orchestrator.settings.config import Budget
 
 
 class TooDear(RefusedError):
-    """A batch that may cost `wanted` dollars when at most `left` may ever be spent: smaller batches may fit."""
+    """The error for a batch that may cost `wanted` dollars if at most `left` can ever be spent. Smaller batches may
+    fit."""
 
     def __init__(self, message: str, *, hint: str, wanted: Decimal, left: Decimal) -> None:
         super().__init__(message, hint=hint)
@@ -81,9 +82,9 @@ def _months(today: date) -> Iterable[date]:
 class BudgetStanding(Struct, frozen=True):
     """A budget in its period: dollars booked or accrued, and the most that batches in flight may still cost.
 
-    Hourly costs count as accrued so far, and may still cost what they do until stopped: `running` is their part of
-    `spent`, which is not booked yet. `unbounded` names a batch in flight whose cost has no known bound: nothing is
-    sent beside it.
+    Hourly costs count as spent as far as they have accrued: `running` is this unbooked part of `spent`. Their cost
+    until a stop counts as possible cost. `unbounded` names a batch in flight whose cost has no known bound: nothing
+    is sent beside it.
     """
 
     budget: Budget

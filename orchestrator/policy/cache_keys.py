@@ -17,7 +17,7 @@ _CHANGING = frozenset({"conversation", "previous_response_id", "tools", "web_sea
 
 
 def cache_key(url: str, body: Mapping[str, Any]) -> str | None:
-    """Return the same key for all requests that one answer would suit; None for requests that need their own.
+    """Return a key that is the same for all requests that can share an answer; None for requests that need their own.
 
     The key covers the endpoint and the body without its model. The order of the body's own fields does not count; the
     order within them does, since a schema's properties are answered in their order. A body that samples, with a

@@ -39,9 +39,9 @@ class ComparedRow(Struct, frozen=True):
 class DocumentRun(Struct, frozen=True):
     """A document in a run, compared with the run before; all but the texts count rows.
 
-    `known` had the same task before, `changed` are asked differently now: `asked` with other words, settings or
-    schema, `other_model` with another model. `code` and `message` are of one of its failures; `old` failures are
-    known from an earlier run or acknowledged, the oldest since `since`.
+    `known` rows had the same task before. `changed` rows are asked differently now: `asked` with another prompt,
+    settings or schema, `other_model` by another model. `code` and `message` describe one of its failures. `old`
+    failures are known from an earlier run or acknowledged, the oldest since `since`.
     """
 
     name: str

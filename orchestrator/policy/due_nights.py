@@ -25,12 +25,13 @@ from orchestrator.policy.cron_expressions import LONGEST, comes_often, trigger
 LOOK_BACK = LONGEST
 """Missed nights longer ago than this are not recorded."""
 MOST_MISSED = 100
-"""At most this many missed runs of a several-times-a-day schedule are recorded, the newest."""
+"""Most missed runs recorded of a schedule that runs several times a day: the newest."""
 OFTEN_BACK = timedelta(days=1)
-"""Missed runs of a several-times-a-day schedule are recorded only if they are newer than this, or than its grace."""
+"""If a schedule runs several times a day, missed runs are recorded only if they are newer than this, or than its
+grace."""
 _DAY, _HOURS = timedelta(days=1), timedelta(hours=4)
 _AGAIN = "+"
-"""Follows the time of a run that comes when clocks show that time for the second time."""
+"""Suffix of a run's time if the clocks show that time for the second time."""
 
 
 Key = tuple[date, str]

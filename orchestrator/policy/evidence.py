@@ -23,13 +23,13 @@ DENIED_FOR = 30 * MINUTE
 UNLISTED_FOR = 6 * HOUR
 """How long denials must last instead if the backend's list cannot be read."""
 HURRIED_DENIALS, HURRIED_FOR = 2, 5 * MINUTE
-"""The same for a batch whose rows are needed elsewhere in time."""
+"""Denials needed, and how long they must last, for a batch whose rows are needed elsewhere in time."""
 
 FILES_APPEAR = 15 * MINUTE
 """A batch may be reported as over before its files are named, and a file may be named before it can be read."""
 SETTLES = MINUTE
 ANSWERS_KEPT = DAY
-"""Longest wait for answers that exist, however far the deadline is."""
+"""Longest wait for answers that exist, even if the deadline is later."""
 ASSUMED_REASK_SHARE = 2 * HOUR
 """Time to ask rows again, if no batch has shown it."""
 
@@ -108,7 +108,7 @@ def nothing_until(ended: datetime, late: timedelta | None) -> datetime:
 
 
 def nothing(backend: str, rows: int, until: datetime, now: datetime) -> EvidenceVerdict:
-    """Judge if rows return whose batch did nothing, as the provider says; see `nothing_until`."""
+    """Judge if the rows of a batch go back because the provider says that it did nothing; see `nothing_until`."""
     told = f"{backend} says that the batch is completed, with 0 of {number_of(rows, 'row')}, no usage and empty files"
     return EvidenceVerdict() if now >= until else EvidenceVerdict(f"{told}; its rows go back at {until:%a %H:%M} UTC")
 

@@ -201,12 +201,12 @@ def _moment(seconds: float, now: datetime) -> datetime:
 
 
 def _ordered(asked: Sequence[_Asked], engines: Sequence[EngineView], now: datetime) -> list[_Asked]:
-    """Return the demands by deadline; loaded models continue as long as the others can wait for their end."""
+    """Return the demands by deadline. Loaded models come first as long as the other models can wait for them."""
     loaded = {one.model for one in engines if one.state in (EngineState.STARTING, EngineState.WARM)}
     rivals = [one for one in asked if one.terms.name in loaded and one.waiting]
 
     def is_urgent(one: _Asked) -> bool:
-        """True if it would be late after waiting for the loaded models."""
+        """True if a model's rows would be late after waiting for the loaded models."""
         needs = one.seconds + one.terms.start_seconds
         return any(
             one.deadline < rival.deadline and _late(now, rival.seconds + needs, one.deadline) for rival in rivals

@@ -94,7 +94,8 @@ def _calibration(key: tuple[str, str, str, str], made: Sequence[Forecast]) -> Ca
 
 
 def _is_told(one: Forecast, mark: float) -> bool:
-    """True if the actual value is known to be above or below a mark; a censored value only if it is already above."""
+    """True if it is known on which side of a mark the actual value is; a censored value is known only if it is
+    already above."""
     return not one.censored or (one.actual or 0.0) > mark
 
 

@@ -100,12 +100,12 @@ def _quotes(row: FinishedRow) -> dict[str, Any]:
 
 
 def _guessed(row: FinishedRow) -> dict[str, bool]:
-    """Return that a cost is an estimate, as its answer states no tokens; empty for most rows."""
+    """Return the field for a cost that is an estimate because its answer states no tokens; empty for most rows."""
     return {"cost_estimated": True} if row.is_guessed else {}
 
 
 def _unpriced(row: FinishedRow, line: bytes | None) -> dict[str, Any]:
-    """Return what an answer used that its cost does not cover; empty if nothing."""
+    """Return the field for use that the answer's cost does not cover; empty if there is none."""
     counted = row.usage.input_tokens + row.usage.output_tokens
     if line is None or not may_have_unpriced(line, counted):
         return {}

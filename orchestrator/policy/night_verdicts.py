@@ -11,7 +11,8 @@ from orchestrator.core.schedules import Misfire, NightState, Overlap, Schedule
 from orchestrator.policy.due_nights import DueNight
 
 ON_TIME = timedelta(minutes=15)
-"""A night found this late still counts as on time: a daemon that is building another job checks only afterwards."""
+"""A night found this late still counts as on time: a daemon that builds another job looks for nights only afterwards.
+"""
 
 
 class NightVerdict(Struct, frozen=True):

@@ -29,7 +29,7 @@ BUSY_FOR = timedelta(days=7)
 LAST_CALL = timedelta(minutes=1)
 """Time for a silent backend to report on rows that are needed elsewhere."""
 ENOUGH = 5
-"""From this number of batches on, the usual times are learned from our own; before, they are assumed."""
+"""Fewest own batches from which the usual times are learned; with fewer, they are assumed."""
 
 _OVER = frozenset(status for status in BatchStatus if status.is_final)
 _BRIEF = frozenset({BatchStatus.VALIDATING, BatchStatus.FINALIZING, BatchStatus.CANCELLING})
@@ -89,11 +89,12 @@ class BatchLife(Struct, frozen=True):
 
     @property
     def overdue(self) -> datetime:
-        """The time from which on it is asked to end."""
+        """The time from which orch asks its backend to end it."""
         return self.made + self.window + (OVERRUN if self.overruns else OVERDUE)
 
     def unreported(self, why: str, span: timedelta, now: datetime) -> str | None:
-        """Return why it is no longer awaited, if its backend has refused to report on it for so long; else None."""
+        """Return why orch no longer waits for it, if its backend has refused to report on it for too long, else
+        None."""
         if self._is_last_call(now) and span >= NO_ANSWER:
             return f"{why}, and its rows are needed in time"
         return f"{why} for a week" if span >= BUSY_FOR else None
@@ -104,7 +105,7 @@ class BatchLife(Struct, frozen=True):
         return self.is_needed and self.ends_from is not None and now >= self.ends_from + wait
 
     def lost(self, now: datetime) -> str | None:
-        """Return why it is no longer awaited, or None."""
+        """Return why orch no longer waits for it, or None."""
         asked = self.asked or self.failing_since  # a backend that does not answer cannot be asked
         if self.is_needed and not self.cancels and asked is not None and now > asked:
             return "its backend cannot end it, and its rows are needed in time: they are paid there and elsewhere"
@@ -143,9 +144,8 @@ def stall(
 ) -> str | None:
     """Describe for people what is unusual about a batch's duration; None if nothing is, or it is over.
 
-    All times are in seconds: in this status, since the batch was made, since the last new row, and the window. The
-    third is None without a new row, or if the provider does not count rows. `overruns`: the provider lets batches run
-    past the window.
+    All times are in seconds. `since_progress` is None without a new row, or if the provider does not count rows.
+    `overruns`: the provider lets batches run past the window.
     """
     if status in _OVER:
         return None

@@ -96,7 +96,7 @@ def is_about_model(answer: DirectAnswer) -> bool:
 
 
 def _is_whole(body: bytes) -> bool:
-    """True unless a body says that it is not an answer: such a 200 proves nothing."""
+    """True unless a body says that it is not an answer: then status 200 proves nothing."""
     try:
         return read_answer(body).is_answer
     except batch_api.JSON_ERRORS:

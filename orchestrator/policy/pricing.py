@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 _HOUR = Decimal(3600)
 _QUARTER = 900
-"""No listed price begins within a quarter of an hour; rows answered in the same quarter share a look-up."""
+"""Listed prices begin only at quarters of an hour, so rows answered in the same quarter share a look-up."""
 _OLDEST = 30 * 86_400
-"""Seconds. Servers that fill in a constant for the time state an older one."""
+"""Oldest plausible time of an answer, in Unix seconds. Servers that fill in a constant state an older one."""
 _KEYS = {
     "input": "input_mtok",
     "output": "output_mtok",
@@ -348,7 +348,7 @@ def _place(model: str, tier: Tier) -> str:
 def price_changes(
     provider: str | None, model: str, at: datetime, until: datetime, overrides: Overrides = NO_OVERRIDES
 ) -> list[datetime]:
-    """Times between the two at which the provider's list has another price, as DeepSeek's has by the hour of day."""
+    """Return the times in between at which the provider's list changes its price, like DeepSeek's by hour of day."""
     if provider is None or model in overrides:
         return []
     times, dates = _marks(provider, model)

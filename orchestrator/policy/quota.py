@@ -34,7 +34,7 @@ class InFlight(Struct, frozen=True):
 
 
 class LearnedLimit(Struct, frozen=True):
-    """LearnedLimit limits of a model at a backend.
+    """Learned limits of a model at a backend.
 
     `enqueued_tokens` holds for a day from `learned_at`, `max_rows` for good; nothing is sent before `hold_until`.
     `strikes` counts the pauses since the last accepted shard; `reason` is for people.
@@ -57,12 +57,12 @@ class Split(Struct, frozen=True):
 
 
 def few_rows(least: int, rows: int) -> str:
-    """Say why so few rows are no batch."""
+    """Return the message for too few rows for a batch."""
     return f"its batches take at least {number_of(least, 'row')} of one model, and here are {rows:,}"
 
 
 def current(learned: LearnedLimit, now: datetime) -> LearnedLimit:
-    """Return what still holds: quotas are raised and lowered, so a limit is learned anew each day."""
+    """Return the part of a learned limit that still holds: quotas change, so a limit is learned anew each day."""
     if learned.learned_at is not None and now < learned.learned_at + LEARNED_FOR:
         return learned
     return replace(learned, enqueued_tokens=None, learned_at=None)
@@ -129,9 +129,9 @@ def refused(
 ) -> LearnedLimit:
     """Return what is known after a backend had no room for a shard, beside what was in flight without it.
 
-    `limit` is the stated limit. If that explains the refusal, together with what was there, `hold` respects it and no
-    pause is needed. Otherwise others use the quota, or the backend counts more than we do: pauses grow. If it stated
-    none and something of ours is there, the limit is below the sum, but not below what was accepted.
+    `limit` is the stated limit. If this limit and our tokens in flight explain the refusal, `hold` respects it and no
+    pause is needed. Otherwise other programs use the quota, or the backend counts more than we do, so pauses grow. If
+    no limit is stated and tokens of ours are in flight, the limit is below the sum, but not below what was accepted.
     """
     total = in_flight_tokens + shard_tokens
     if limit is not None:

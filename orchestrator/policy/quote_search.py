@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from orchestrator.core.first_use import regex
 
 _INVISIBLE = r"\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe00-\ufe0f\ufeff"
-"""Marks of direction, joiners and variants among them."""
+"""Invisible characters, such as marks of direction, joiners and variation selectors."""
 _BLANK = rf"\s|{_INVISIBLE}"
 _DASHES = r"\-\u2010-\u2015\u2212\ufe58\ufe63\uff0d"
 _SEPARATORS = ".,;:'’/"
@@ -35,7 +35,8 @@ _LINE_END = regex(rf"[{_DASHES}][ \t]*\r?\n\s*")
 """A range of numbers that a line end cuts behind its dash."""
 _SINGLE_MARKS, _DOUBLE_MARKS = "‘’‚‛′‵`´‹›ʼ＇׳", "“”„‟«»″‶〝〞〟＂״「」『』｢｣"
 _COMPATIBLE = ((0xB5, 0xB5), (0x132, 0x133), (0xFB00, 0xFDFF), (0xFE70, 0xFEFE), (0xFF01, 0xFFDC))
-"""The sign of a millionth, ligatures, Arabic letters by their position in a word, wide ASCII and narrow kana."""
+"""Characters compared by their compatibility form: the micro sign, ligatures, Arabic presentation forms, wide ASCII
+and narrow kana."""
 
 
 class _Fold(dict[int, str]):
@@ -101,7 +102,7 @@ def folded(source: str) -> FoldedText:
 
 
 def _gap(source: str, start: int, end: int) -> str:
-    """Return what remains of blanks and dashes between two runs; either may be a number."""
+    """Return the comparison form of the blanks and dashes between two runs, which may be numbers."""
     before, after = _is_number(source[max(0, start - 2) : start][::-1]), _is_number(source[end : end + 2])
     if not before and not after:
         return ""
@@ -201,7 +202,7 @@ _FEW = 32
 """Up to this many quotes are searched one by one."""
 CHARACTERS_AN_ERROR = 20
 MOST_ERRORS = 8
-"""OCR may have one character wrong in each 20 begun characters of a quote, at most 8 in all; never a digit."""
+"""OCR may have one character wrong per 20 characters of a quote (rounded up), at most 8 in all, and never a digit."""
 _AROUND = 12
 _POINTS = r".,:'’/·⁄٫٬．，：_"
 _RAISED, _FRACTIONS = r"\u00b2\u00b3\u00b9\u2070-\u208e", r"\u00bc-\u00be\u2150-\u215e"
@@ -327,7 +328,7 @@ def _find_inexact(source: FoldedText, missing: Mapping[str, list[str]], found: S
 
 
 def _nearest(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Return, of overlapping ranges, those with the least distance."""
+    """Return the range with the least distance from each group of overlapping ranges."""
     kept: list[tuple[int, int, int]] = []
     for start, end, distance in sorted(ranges):
         if not kept or start >= kept[-1][1]:
@@ -343,7 +344,7 @@ def errors_allowed(form: str) -> int:
 
 
 def _pieces(form: str) -> Iterator[tuple[int, str]]:
-    """Yield a quote in one piece more than its allowed errors: at least one piece has none."""
+    """Yield the pieces of a quote, one more than its allowed errors: so at least one piece has no error."""
     number = errors_allowed(form) + 1
     borders = [index * len(form) // number for index in range(number + 1)]
     for first, last in pairwise(borders):

@@ -265,7 +265,7 @@ class Builder:
         self._number = count()
 
     def asking(self, tasks: Collection[str]) -> Builder:
-        """Return a builder for these tasks alone; the rows of both are numbered together."""
+        """Return a builder for these tasks alone; both builders share one numbering of rows."""
         narrowed = copy(self)
         narrowed._questions = [question for question in self._questions if question.task.id in tasks]
         return narrowed

@@ -77,7 +77,7 @@ class Recognised:
         return self._one.get(form) if len(seen) == 1 or self._one.get(form) in self._exact else None
 
     def names_each_of(self, lines: int) -> bool:
-        """True if so many lines, all of which were seen, have the exact ids of as many rows, and none are alike."""
+        """True if all `lines` seen lines have the exact ids of different rows, and no ids are alike."""
         return len(self._exact) == lines and not self._alike
 
     def is_doubtful(self, told: str) -> bool:
@@ -220,7 +220,7 @@ def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
 
 
 def together(surveys: Sequence[Survey]) -> Survey | None:
-    """Return the survey of a batch's files, by the surveys of each; None if only their lines can tell."""
+    """Return the survey of a batch's files from the survey of each; None if the files must be read together."""
     if len(surveys) == 1:
         return surveys[0]
     told = {name for one in surveys for name in one.told}
@@ -263,7 +263,7 @@ def outcome(
     """Return a row's outcome by its result line. `found.line` must be a result line.
 
     `bound` returns the bound that was sent for the answer, None if not known for certain. `sent` returns the document
-    in which its quotes are searched. Only rows paid `by_token` can have a use that no price covers.
+    in which its quotes are searched. Only rows paid `by_token` can have used something that no price covers.
     """
     line = found.line
     assert line is not None

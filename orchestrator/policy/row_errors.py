@@ -194,7 +194,7 @@ FAILED = Rule(
 
 SWAPPED, UNPROVEN = "swapped_answer", "unproven_answer"
 QUARANTINED = frozenset({SWAPPED, UNPROVEN})
-"""Answers that a person has to judge: their rows are not asked again, and no model is to blame."""
+"""Answers that a person has to judge: their rows are not asked again, and the model is not to blame."""
 BAD_ANSWERS = {
     "truncated": ("the answer reached `max_tokens` before it was complete", "raise `max_tokens`"),
     "endless_blanks": (

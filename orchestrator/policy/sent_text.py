@@ -1,4 +1,4 @@
-"""Finds a document's text in its request, and what a request contains of its document. Pure."""
+"""Finds the document's text in a request, and returns the parts of the document that the request contains. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _decode_line = json_decoder(_Line).decode
 
 
 def text_range(question: str, text: str, without_text: str) -> tuple[int, int]:
-    """Return where a document's text stands in a question; `without_text` is the same question without it.
+    """Return the range of a document's text in a question; `without_text` is the same question without it.
 
     If the prompt changes the text, the text is what differs between both questions.
     """

@@ -31,8 +31,8 @@ class WaitingRow(msgspec.Struct, frozen=True):
 class Range(Struct, frozen=True):
     """The waiting rows of one endpoint and model with `first <= seq <= last`.
 
-    `bytes`, `tokens`, `inputs` and `max_output` are sums, the last None if a row has no bound; `attempts` is the most
-    of any of its rows.
+    `bytes`, `tokens`, `inputs` and `max_output` are sums; `max_output` is None if a row has no bound. `attempts` is
+    the largest number of any row.
     """
 
     endpoint: str
@@ -76,7 +76,7 @@ class _Open(Struct):
         self.attempts = max(self.attempts, row.attempts)
 
     def most_with(self, row: WaitingRow) -> int | None:
-        """Return the most tokens of all answers if that row were added."""
+        """Return the most tokens of all answers with that row added."""
         return None if self.max_output is None or row.max_output is None else self.max_output + row.max_output
 
     def take_from(self, before: _Open, count: int) -> None:

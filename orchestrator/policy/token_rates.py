@@ -39,9 +39,9 @@ class TokenRates(Struct, frozen=True):
 class TierPrice(Struct, frozen=True):
     """A model's token prices at one tier, with their source.
 
-    `by_prompt` has `(mark, rates)`, the highest mark first: with more prompt tokens than that, every token of the row
-    costs these rates, times `factor`. The last mark is -1. `search` is the price of a web search at the standard
-    tier, for rates without one.
+    `by_prompt` has `(mark, rates)`, the highest mark first. If a row's prompt has more tokens than a mark, each of
+    its tokens costs that mark's rates, times `factor`. The last mark is -1. `search` is the price of a web search at
+    the standard tier, for rates without one.
     """
 
     by_prompt: tuple[tuple[int, TokenRates], ...]
@@ -81,7 +81,7 @@ class TierPrice(Struct, frozen=True):
         return Price(cost.quantize(PICO, ROUND_HALF_EVEN), source, self.estimated or bool(gaps), bool(gaps))
 
     def _gaps(self, per: TokenRates, usage: Usage) -> list[str]:
-        """Return what an answer used that has no price of its own, in words."""
+        """Return in words the use of an answer that has no price of its own."""
         found = []
         if usage.web_searches and per.search is None and self.search is None:
             found.append(f"{number_of(usage.web_searches, 'web search')} without a price")

@@ -46,7 +46,7 @@ _decode = json_decoder(_Body).decode
 
 
 def may_have_unpriced(text: bytes | msgspec.Raw, counted: int = 0) -> bool:
-    """True if a body, or a line with one, is worth decoding for them.
+    """True if a body, or a line with a body, must be decoded to find unpriced use.
 
     `counted` are the tokens of prompt and answer, 0 if they are not known.
     """

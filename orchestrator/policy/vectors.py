@@ -16,7 +16,7 @@ FLOAT_BYTES = 4
 _DOUBLE_BYTES = 8
 _LAST_29 = (1 << 29) - 1
 _SMALLEST, _LARGEST = 1e-30, 1e6
-"""No model outputs a number, other than 0, outside this range."""
+"""Range of the numbers other than 0 that models output."""
 _FEWEST = 32
 """Bytes of the shortest vector of whole numbers; a shorter text is a vector of floats that was cut."""
 

@@ -163,7 +163,7 @@ class RayProcess:
                 if (event := _event(line)) is not None:
                     self._heard(event)
                 else:
-                    log.warning("the Ray process said what is no event: %r", line[:200])
+                    log.warning("the Ray process wrote a line that is not an event: %r", line[:200])
         with contextlib.suppress(OSError):  # text not yet sent is lost
             self._stdin().close()
         self._ended(self._process.wait())

@@ -190,7 +190,9 @@ class ClusterPool:
                 head = json.loads(self._inbox[:end])
                 behind = end + 1 + head["bytes"]
             except (ValueError, KeyError, TypeError):
-                raise _unusable(f"{self._cluster.python} said what is no event: {self._inbox[:200]!r}") from None
+                raise _unusable(
+                    f"{self._cluster.python} wrote a line that is not an event: {self._inbox[:200]!r}"
+                ) from None
             if len(self._inbox) < behind:
                 return
             payload = bytes(memoryview(self._inbox)[end + 1 : behind])

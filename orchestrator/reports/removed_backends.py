@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def at_removed(shards: Iterable[Shard], backends: Collection[str]) -> dict[str, list[Shard]]:
-    """Return the batches that are at none of these backends, by the names of theirs."""
+    """Return the batches at other backends than these, by the names of the other backends."""
     found: dict[str, list[Shard]] = defaultdict(list)
     for shard in shards:
         if shard.state in AT_BACKEND and shard.backend not in backends:

@@ -53,7 +53,7 @@ class RoomRefusal(StrEnum):
 
 
 class RoomShare:
-    """Bytes of a room, taken until they are given back."""
+    """Bytes reserved in a room until they are given back."""
 
     def __init__(self, room: Room, owner: str, size: int) -> None:
         self._room = room

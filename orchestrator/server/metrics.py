@@ -72,7 +72,7 @@ class _Server(Collector):
         out = sum(upstream.inflight for upstream in self._service.upstreams)
         waiting = max(0, batches.unfinished_rows() - out)
         yield _gauge("orch_rows_waiting", "Rows of batches that wait for an upstream.", waiting)
-        yield _gauge("orch_rows_in_flight", "Rows of batches that are out at an upstream.", out)
+        yield _gauge("orch_rows_in_flight", "Rows of batches in flight at an upstream.", out)
         running = Counter(run.batch.status.value for run in batches.runs.values())
         yield _gauges("orch_batches", "Unfinished batches.", "status", running.items())
         name, about = "orch_batches_ended", "Batches that ended since the server started."
@@ -121,7 +121,7 @@ def _rows(upstreams: Named) -> Iterator[Metric]:
         rows.add_metric([url, "failed"], upstream.stats.failed)
     yield rows
     stats = [(url, upstream.stats) for url, upstream in upstreams]
-    yield _counters("orch_row_retries", "Attempts at rows that were made again.", ((u, s.retried) for u, s in stats))
+    yield _counters("orch_row_retries", "Repeated attempts at rows.", ((u, s.retried) for u, s in stats))
     about = "Prompt tokens of rows, those from the prefix cache among them."
     yield _counters("orch_input_tokens", about, ((u, s.input_tokens) for u, s in stats))
     about = "Prompt tokens of rows that came from the upstream's prefix cache."
@@ -140,9 +140,9 @@ def _interactive(upstreams: Named) -> Iterator[Metric]:
     stats = [(url, upstream.stats) for url, upstream in upstreams]
     about = "Synchronous requests that were passed through."
     yield _counters("orch_interactive_requests", about, ((u, s.interactive) for u, s in stats))
-    about = "Those of them that broke off or ended with 429 or 5xx."
+    about = "Synchronous requests that broke off or ended with 429 or 5xx."
     yield _counters("orch_interactive_failures", about, ((u, s.interactive_failed) for u, s in stats))
-    about = "Synchronous requests that are out now."
+    about = "Synchronous requests in flight."
     yield _gauges("orch_interactive_in_flight", about, "upstream", ((u, up.interactive) for u, up in upstreams))
     latencies = [(url, one.interactive_latencies) for url, one in stats]
     yield from _latencies("orch_interactive_latency", "Time until the last byte of a synchronous request", latencies)
@@ -151,11 +151,11 @@ def _interactive(upstreams: Named) -> Iterator[Metric]:
 def _upstreams(upstreams: Named) -> Iterator[Metric]:
     about = "1 while the upstream is given rows, else 0."
     yield _gauges("orch_upstream_up", about, "upstream", ((u, up.problem is None) for u, up in upstreams))
-    about = "How many rows the upstream is given at once."
+    about = "Most rows that the upstream is given at once."
     yield _gauges("orch_concurrency_limit", about, "upstream", ((u, up.limiter.limit) for u, up in upstreams))
-    about = "1 at the reason why the concurrency limit moved last."
+    about = "1 for the reason of the concurrency limit's last change."
     why = GaugeMetricFamily("orch_concurrency_limit_reason", about, labels=["upstream", "reason"])
-    about = "How often the concurrency limit moved, by reason."
+    about = "Changes of the concurrency limit, by reason."
     moves = CounterMetricFamily("orch_concurrency_limit_moves", about, labels=["upstream", "reason"])
     for url, upstream in upstreams:
         why.add_metric([url, upstream.limiter.move.value], 1)
@@ -185,10 +185,12 @@ def _cost(per_hour: float | None, upstreams: Sequence[Upstream]) -> Iterator[Met
         return
     cost = per_hour / 3600 * sum(upstream.time_share.busy_seconds for upstream in upstreams) / len(upstreams)
     tokens = sum(upstream.stats.input_tokens + upstream.stats.output_tokens for upstream in upstreams)
-    about = "What the upstreams cost while rows were out, in the currency of cost_per_hour."
+    about = "Cost of the upstreams while rows were in flight, in the currency of cost_per_hour."
     yield CounterMetricFamily("orch_cost", about, value=cost)
     if tokens:
-        yield _gauge("orch_cost_per_token", "That cost / prompt and generated tokens of rows.", cost / tokens)
+        yield _gauge(
+            "orch_cost_per_token", "Cost of the upstreams / prompt and generated tokens of rows.", cost / tokens
+        )
 
 
 def _gauge(name: str, about: str, value: float) -> Metric:

@@ -54,7 +54,7 @@ class Settings(Struct, frozen=True):
     requests_per_minute: int | None = None
     """Limit of each upstream; None to learn it, from its headers if they state it."""
     tokens_per_minute: int | None = None
-    """The same for tokens, of prompts and of the output they may generate."""
+    """Limit of each upstream on tokens, of prompts and of the output that they may generate; None as above."""
     service_tier: str | None = None
     """Added to the body of each row that names no tier."""
     paid: bool = False

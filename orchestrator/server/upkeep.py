@@ -75,7 +75,7 @@ class Upkeep:
             await asyncio.sleep(self._period)
 
     async def sweep(self, now: int) -> None:
-        """Remove what is over its time at `now`, in seconds since 1970. Raises StorageError or OSError."""
+        """Remove what has expired at `now`, in seconds since 1970. Raises StorageError or OSError."""
         await self._expire_files(now)
         await self._uploads.expire(now)
         await self._tidy()

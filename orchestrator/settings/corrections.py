@@ -337,7 +337,7 @@ def of_kind(table: Any) -> str | None:
 
 
 def of_unknown(name: str, value: Any, known: list[str], elsewhere: Mapping[str, str], *, is_job_file: bool) -> str:
-    """Return a cure for an unknown field with its `value`: its name here, its place, or the names that there are.
+    """Return a cure for an unknown field with its `value`: its name here, its place, or the names that exist.
 
     `elsewhere` maps fields of other parts of the file to the part that has them.
     """

@@ -211,7 +211,9 @@ class Output(JobFilePart):
         if self.table is not None and (addresses.count(None) != 1 or self.format != "jsonl" or self.partition):
             raise ValueError("a `table` has either `url` or `url_env`, and no format or partition")
         if self.table is not None and (self.shape or self.columns):
-            raise ValueError("`shape` and `columns` are for a `path`: a table has a row per row and all columns")
+            raise ValueError(
+                "`shape` and `columns` are for a `path`: a `table` has all columns, and a table row for each row"
+            )
         if self.format == "batch" and (self.shape or self.columns):
             raise ValueError("`shape` and `columns` are for tables: result lines of a batch have a form of their own")
         if self.excel is not None and self.format != "csv":

@@ -235,7 +235,7 @@ class Task(JobFilePart):
         if is_set and name in ("seed", "stop") and info.data.get("endpoint") == "responses":
             raise ValueError("the endpoint `responses` has no such field")
         if is_set and name == "long" and info.data.get("kind") == "classify":
-            raise ValueError("a label is not made of the labels of parts: set `max_document_tokens` instead")
+            raise ValueError("a label is not made from the labels of parts: set `max_document_tokens` instead")
         return value
 
     @model_validator(mode="after")

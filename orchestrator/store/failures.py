@@ -213,7 +213,7 @@ class Failures:
     def _since(
         self, tx: Connection, job: Job, runs: Sequence[tuple[JobId, datetime]], failing: Mapping[str, str]
     ) -> dict[str, datetime]:
-        """Return since when rows fail with these codes, compared with their last outcomes before."""
+        """Return when rows began to fail with these codes, by their last outcomes before."""
         c, left = requests.c, dict(failing)
         since = dict.fromkeys(failing, job.created_at)
         for job_id, at in runs:

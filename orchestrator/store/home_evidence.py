@@ -14,7 +14,7 @@ ADOPT = "orch adopt"
 
 
 def owners(home: Home, store: Store) -> frozenset[str]:
-    """Return the ids of homes whose jobs have folders here; in a home's own database, of all its jobs."""
+    """Return the ids of the homes whose jobs have folders here. In a home's own database, every job counts."""
     if store.removals.has_file and home.database.exists():
         return store.jobs.homes()
     return store.jobs.homes(home.job_folders())

@@ -152,7 +152,7 @@ class Rows:
             yield _in_shard(row)
 
     def settled(self, shard_ids: Collection[ShardId]) -> dict[str, int]:
-        """Count the rows with an outcome of each of these shards."""
+        """Count the rows with an outcome, for each of these shards."""
         c = requests.c
         found: dict[str, int] = {}
         with self._db.read() as tx:

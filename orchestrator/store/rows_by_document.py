@@ -63,7 +63,7 @@ class RowsByDocument:
         return self._found(job_id, requests.c.document == document)
 
     def near(self, job_id: JobId, document: str, ids: Collection[str]) -> list[FoundRow]:
-        """Return the same, given the usual ids of the document's rows; reads few other rows.
+        """Return what `rows` returns, given the usual ids of the document's rows; reads few other rows.
 
         A document's rows stand together, followed by those of its parts. Empty if no row has such an id.
         """

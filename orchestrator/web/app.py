@@ -177,7 +177,7 @@ class Pages:
         return RedirectResponse(place, 303)
 
     async def _refused(self, refusal: OrchError, request: Request, title: str = "") -> Response:
-        """Say why there is no answer. Nothing updates that page: its address is not one of a page."""
+        """Return a page that says why there is no answer. It is never updated, as its address is not a page's."""
         view = replace(_error_view(refusal, title), live=False)
         return await self._answer(lambda reader, address: view, request)
 

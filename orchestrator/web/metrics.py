@@ -108,13 +108,13 @@ class HomeMetrics:
             for state in RequestState
         )
         yield _gauge("orch_job_rows", about, ("job", "outcome"), rows)
-        about = "New failures among them: neither known from an earlier run nor acknowledged."
+        about = "New failures of each job file's newest run: neither known from an earlier run nor acknowledged."
         yield _gauge("orch_job_new_failures", about, ("job",), (((one.job.name,), one.failing.new) for one in lines))
-        about = "1 at the state of each job file's newest run."
+        about = "1 for the state of each job file's newest run."
         yield _gauge(
             "orch_job_state", about, ("job", "state"), (((one.job.name, str(one.state)), 1.0) for one in lines)
         )
-        about = "What that run has cost so far, in dollars."
+        about = "Cost of each job file's newest run so far, in dollars."
         yield _gauge("orch_job_cost_dollars", about, ("job",), (((one.job.name,), float(one.cost)) for one in lines))
         yield from self._foreseen(reader, jobs)
 
@@ -129,7 +129,7 @@ class HomeMetrics:
         )
         yield _gauge("orch_job_deadline_spare_seconds", about, ("job",), spare)
         told = [(job, self._outlooks.told(reader, job).get("outlook.chance")) for job, _ in due]
-        about = "The chance of an open run to keep its deadline."
+        about = "Chance that an open run keeps its deadline."
         chances = (((job.name,), float(chance)) for job, chance in told if chance is not None)
         yield _gauge("orch_job_deadline_chance", about, ("job",), chances)
         oldest = min((job.created_at for job in jobs), default=now())
@@ -143,7 +143,7 @@ class HomeMetrics:
             if costs is not None
             for quantile, cost in zip(("0.5", "0.95"), costs, strict=True)
         )
-        about = "What the plan of that run said it would cost, in dollars."
+        about = "Cost of each job file's newest run by its plan, in dollars."
         yield _gauge("orch_job_foreseen_dollars", about, ("job", "quantile"), samples)
 
 
@@ -176,10 +176,10 @@ def _batches(reader: HomeReader, jobs: list[Job]) -> Iterator[Metric]:
 
 def _money(reader: HomeReader) -> Iterator[Metric]:
     spent = reader.store.ledger.by_tier(now() - DAY)
-    about = "Dollars booked in the last 24 hours, by backend and service tier (empty: the answers told none)."
+    about = "Dollars booked in the last 24 hours, by backend and service tier (empty: not stated)."
     samples = (((backend, tier), float(cost)) for (backend, tier), (cost, _) in spent.items())
     yield _gauge("orch_spent_24h_dollars", about, ("backend", "tier"), samples)
-    about = "The part of them for sends that brought no answer and may not be billed."
+    about = "Dollars booked in the last 24 hours for sends without an answer, which may not be billed."
     samples = (((backend, tier), float(uncertain)) for (backend, tier), (_, uncertain) in spent.items())
     yield _gauge("orch_uncertain_24h_dollars", about, ("backend", "tier"), samples)
 
@@ -188,9 +188,9 @@ def _budgets(reader: HomeReader) -> Iterator[Metric]:
     settings = reader.readable
     standings = [] if settings is None else SharedBudgets(reader.store, settings, now).standings()
     figures: tuple[tuple[str, str, Callable[[BudgetStanding], Decimal]], ...] = (
-        ("amount", "What a budget allows in its period, in dollars.", lambda one: one.budget.amount),
-        ("spent", "What of it is spent.", lambda one: one.spent),
-        ("left", "What of it is neither spent nor in flight.", lambda one: one.left),
+        ("amount", "Dollars that a budget allows in its period.", lambda one: one.budget.amount),
+        ("spent", "Dollars of a budget that are spent.", lambda one: one.spent),
+        ("left", "Dollars of a budget that are neither spent nor in flight.", lambda one: one.left),
     )
     for name, about, value in figures:
         samples = (((one.budget.name,), float(value(one))) for one in standings)
@@ -211,20 +211,20 @@ def _schedules(reader: HomeReader) -> Iterator[Metric]:
     samples = (((name,), following.at.timestamp()) for name, following in due if following is not None)
     yield _gauge("orch_schedule_next_timestamp_seconds", about, ("schedule",), samples)
     last = {night.schedule_id: night for night in reader.store.schedules.nights(None)}
-    about = "1 at the state of each schedule's last night."
+    about = "1 for the state of each schedule's last night."
     states = (((one.name, str(last[one.id].state)), 1.0) for one in schedules if one.id in last)
     yield _gauge("orch_schedule_last_night", about, ("schedule", "state"), states)
 
 
 def _telemetry(reader: HomeReader) -> Iterator[Metric]:
     log = sent.read(reader.home)
-    about = "Spans that the OpenTelemetry receiver took, and those that were dropped."
+    about = "Spans that the OpenTelemetry receiver accepted, and spans that were dropped."
     family = CounterMetricFamily("orch_telemetry_spans", about, labels=("result",))
     for result, number in (("sent", log.sent), ("dropped", log.dropped)) if log is not None else ():
         family.add_metric((result,), number)
     yield family
     failing = log is not None and log.failing is not None
-    yield _gauge("orch_telemetry_failing", "1 while the receiver takes nothing.", (), [((), float(failing))])
+    yield _gauge("orch_telemetry_failing", "1 while the receiver accepts nothing.", (), [((), float(failing))])
 
 
 def _gauge(name: str, about: str, labels: tuple[str, ...], samples: Samples) -> Metric:

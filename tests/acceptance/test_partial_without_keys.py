@@ -48,4 +48,4 @@ def test_it_names_a_backend_that_is_gone_and_writes_the_rest(user: User, daemon:
         user.orch.start("up", env=user.env)
     fetched = user("fetch", job, "--partial")
     assert fetched.returncode == 0, fetched.stderr
-    assert "not looked for answers at openai, which is no longer in" in " ".join(fetched.stderr.split())
+    assert "did not look for answers at openai, which is no longer in" in " ".join(fetched.stderr.split())

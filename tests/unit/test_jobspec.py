@@ -262,7 +262,7 @@ BAD = {
     ),
     "columns of a table of rows": (
         GOOD + "output: {table: t, url: 'sqlite:///x.db', columns: [document]}\n",
-        ":9: output: `shape` and `columns` are for a `path`: a table has a row per row and all columns",
+        ":9: output: `shape` and `columns` are for a `path`: a `table` has all columns, and a table row for each row",
     ),
     "a shape of result lines": (
         GOOD + "output: {path: x.jsonl, format: batch, shape: wide}\n",

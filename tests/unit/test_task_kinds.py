@@ -145,7 +145,7 @@ BAD: dict[str, tuple[str, str]] = {
         "kind: classify, model: m, labels: [a, b], schema: {type: object}", "schema: is made from `labels`",
     ),
     "parts of a label": (
-        "kind: classify, model: m, labels: [a, b], long: {reduce: x}", "long: a label is not made of the labels",
+        "kind: classify, model: m, labels: [a, b], long: {reduce: x}", "long: a label is not made from the labels",
     ),
     "logprobs of a chat": ("prompt: q, model: m, logprobs: true", "logprobs: is for `kind: classify`"),
     "dimensions of a chat": ("prompt: q, model: m, dimensions: 3", "dimensions: is for `kind: embedding`"),

@@ -65,7 +65,7 @@ class AnthropicAPI(HttpAPI):
         self._answer(self._http.post(f"{path_of(_BATCHES, batch_id)}/cancel"))
 
     def content(self, file_id: str) -> AbstractContextManager[Iterator[bytes]]:
-        """Open the results of a batch, which is the id, in pieces."""
+        """Open the results of the batch with this id, in pieces."""
         return self.whole(f"{path_of(_BATCHES, file_id)}/results")
 
     def ask(self, path: str, body: bytes) -> ApiAnswer:
@@ -77,7 +77,8 @@ class AnthropicAPI(HttpAPI):
 
 
 def batch_of(told: object, asked: str | None = None) -> object:
-    """Return a batch as OpenAI's; what is not an object stays as it is. An answer may omit the id `asked`."""
+    """Return a batch in OpenAI's shape; a value that is not an object stays as it is. An answer may omit the id
+    `asked`."""
     found = lenient.mapping(told)
     if not found:
         return told
@@ -115,7 +116,7 @@ def _status(word: str, counts: Mapping[str, int]) -> str:
 
 
 def _list_of(told: object) -> object:
-    """Return a list as OpenAI's. One without entries stays as it is: it may be any answer."""
+    """Return a list in OpenAI's shape. A list without entries stays as it is: it may be any answer."""
     try:
         found = lenient.entries(told)
     except ValueError:

@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 
 def token_of(order: BatchOrder) -> str:
-    """Return the token by which a repeated create makes no second job: it is the shard's alone."""
+    """Return the token that keeps a repeated create from making a second job; each shard has its own."""
     return blake2b(f"{order.home}\0{order.shard}".encode(), digest_size=16).hexdigest()
 
 
@@ -53,7 +53,8 @@ def creation(order: BatchOrder, place: BucketPrefix, role: str, hours: int) -> J
 
 
 def batch_of(job: object, place: BucketPrefix) -> object:
-    """Return a job as OpenAI's batch. Fields that it lacks are missing; what is not an object stays as it is."""
+    """Return a job as a batch in OpenAI's shape. Fields that it lacks are missing; a value that is not an object
+    stays as it is."""
     told = lenient.mapping(job)
     if not told:
         return job

@@ -52,7 +52,7 @@ def short_name(resource: object) -> str | None:
 
 
 def batch_of(job: object) -> object:
-    """Return a job as OpenAI's batch; what is not an object stays as it is."""
+    """Return a job as a batch in OpenAI's shape; a value that is not an object stays as it is."""
     told = lenient.mapping(job)
     if not told:
         return job
@@ -113,7 +113,7 @@ def _without_model(body: msgspec.Raw) -> bytes:
 
 
 def result_line(line: bytes) -> bytes:
-    """Return a result line in OpenAI's shape: an answer stands there without a status."""
+    """Return a result line in OpenAI's shape: Fireworks gives an answer without a status."""
     told = lenient.decode_object(line)
     if told is None or "custom_id" not in told:
         return line

@@ -35,7 +35,8 @@ def _plain_id(name: object) -> str | None:
 
 
 def batch_of(operation: object) -> object:
-    """Return an operation as OpenAI's batch, empty without facts; what is not an object stays as it is."""
+    """Return an operation as a batch in OpenAI's shape, empty without facts; a value that is not an object stays as
+    it is."""
     told = lenient.mapping(operation)
     if not told:
         return operation
@@ -65,7 +66,7 @@ def batch_of(operation: object) -> object:
 
 
 def listed(told: object, name: str, convert: Any) -> object:
-    """Return a list as OpenAI's; it is complete without a token of the next page."""
+    """Return a list in OpenAI's shape; it is complete without a token of the next page."""
     found = lenient.mapping(told)
     if not found and told != {}:
         return told
@@ -76,7 +77,7 @@ def listed(told: object, name: str, convert: Any) -> object:
 
 
 def file_of(file: object) -> object:
-    """Return a file as OpenAI's. Results have no size: their lines are translated."""
+    """Return a file in OpenAI's shape. Results have no size: their lines are translated."""
     told = lenient.mapping(file)
     told = lenient.mapping(told.get("file")) or told
     if not told:

@@ -16,7 +16,8 @@ _ALIKE = ("id", "status", "created_at", "completed_at", "metadata", "model", "en
 
 
 def batch_of(job: object) -> object:
-    """Return a job as OpenAI's batch. Fields that it lacks are missing; what is not an object stays as it is."""
+    """Return a job as a batch in OpenAI's shape. Fields that it lacks are missing; a value that is not an object
+    stays as it is."""
     told = lenient.mapping(job)
     if not told:
         return job

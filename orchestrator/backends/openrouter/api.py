@@ -55,7 +55,7 @@ class OpenRouterAPI(HttpAPI):
 
 
 def batch_of(told: object) -> object:
-    """Return a batch as OpenAI's. What is not an object stays as it is."""
+    """Return a batch in OpenAI's shape. A value that is not an object stays as it is."""
     found = lenient.mapping(told)
     if not found:
         return told
@@ -73,7 +73,7 @@ def batch_of(told: object) -> object:
 
 
 def _list_of(told: object) -> object:
-    """Return a list as OpenAI's."""
+    """Return a list in OpenAI's shape."""
     try:
         found = lenient.entries(told, is_first=False)
     except ValueError:
@@ -82,7 +82,7 @@ def _list_of(told: object) -> object:
 
 
 def result_line(told: object) -> bytes:
-    """Return a result as OpenAI's line: an error has a type in place of a status and a code."""
+    """Return a result as a line in OpenAI's shape: an error has a type in place of a status and a code."""
     found = lenient.mapping(told)
     if error := lenient.mapping(found.get("error")):
         kind = lenient.text(error.get("error_type"))

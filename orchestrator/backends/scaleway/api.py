@@ -75,7 +75,7 @@ class ScalewayAPI(S3FilesAPI):
         return {**found, "data": [self._batch_of(one) for one in listed]} if isinstance(listed, list) else told
 
     def _batch_of(self, told: object) -> object:
-        """Return a batch with keys in place of addresses; a stranger's stays as it is."""
+        """Return a batch with keys in place of addresses; another program's batch stays as it is."""
         found = lenient.mapping(told)
         key = self._key_in(found.get("input_file_id"))
         if key is None or not key.startswith(self._place.inputs):

@@ -82,7 +82,7 @@ class TogetherBatches(ApiBatches):
 
 
 def batch_of(job: object) -> object:
-    """Return a batch with OpenAI's names of fields; what is not an object stays as it is."""
+    """Return a batch with OpenAI's names of fields; a value that is not an object stays as it is."""
     told = lenient.mapping(job)
     return {**told, "model": told.get("model_id"), "errors": told.get("error")} if told else job
 
@@ -102,7 +102,7 @@ def _input_files(told: object) -> object:
 
 
 def _whole_list(told: object, shards: Mapping[object, str]) -> object:
-    """Return the whole list of batches; `shards` are named by the input files, by their ids."""
+    """Return the whole list of batches; `shards` maps the ids of input files to the shards that their names carry."""
     found = [] if told is None else lenient.entries(told, is_first=False)
     for one in found:
         if isinstance(one, dict) and one.get("input_file_id") in shards:

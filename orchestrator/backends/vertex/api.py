@@ -167,7 +167,7 @@ class VertexAPI(HttpAPI):
 
 @contextmanager
 def _in_bucket() -> Iterator[None]:
-    """Report a bucket that is not there as a matter of settings: no row is lost for it."""
+    """Report a missing bucket as a mistake in the settings, so that no row is lost for it."""
     try:
         yield
     except ApiRefusal as refusal:

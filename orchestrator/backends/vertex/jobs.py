@@ -20,7 +20,7 @@ _CODES = {
     1: "cancelled", 3: "invalid_argument", 4: "deadline_exceeded", 5: "not_found", 7: "permission_denied",
     8: "resource_exhausted", 9: "permission_denied", 13: "internal", 14: "unavailable",
 }  # fmt: skip
-"""google.rpc.Code by number. A bucket that the service agent does not see is 9: a matter of rights, and of no row."""
+"""google.rpc.Code by number. A bucket that the service agent does not see is 9: a matter of rights, not of a row."""
 _LONGEST_NAME = 128
 Json = dict[str, Any]
 
@@ -44,7 +44,8 @@ def creation(order: BatchOrder, place: BucketPrefix) -> Json:
 
 
 def batch_of(job: object, place: BucketPrefix) -> object:
-    """Return a job as OpenAI's batch. Fields that it lacks are missing; what is not an object stays as it is."""
+    """Return a job as a batch in OpenAI's shape. Fields that it lacks are missing; a value that is not an object
+    stays as it is."""
     told = lenient.mapping(job)
     if not told:
         return job

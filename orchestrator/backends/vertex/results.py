@@ -45,8 +45,8 @@ def sent_line(line: bytes) -> tuple[str, bytes]:
 def matched(lines: Iterable[bytes], echoes: Echoes) -> Iterator[bytes]:
     """Yield result lines in OpenAI's shape. A line that is not JSON stays as it is.
 
-    Of rows with equal requests, answers come first: a failure is for a row that none of them has. A line whose echo
-    finds no row names its request instead.
+    Among rows with equal requests, answers are assigned before failures, so a failure goes to a row without an
+    answer. A line whose echo finds no row names its request instead.
     """
     failed: list[tuple[bytes, Json]] = []
     for line in lines:

@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 
 def batch_of(told: object, at: datetime) -> object:
-    """Return a batch at this time as OpenAI's. What is not an object stays as it is."""
+    """Return a batch at this time in OpenAI's shape. A value that is not an object stays as it is."""
     found = lenient.mapping(told)
     if not found:
         return told
@@ -82,7 +82,7 @@ def _latest(value: object) -> datetime | None:
 
 
 def list_of(told: object, name: str, convert: Callable[[object], object]) -> object:
-    """Return a list as OpenAI's; it is complete without a token of the next page."""
+    """Return a list in OpenAI's shape; it is complete without a token of the next page."""
     try:
         found = lenient.entries(told, name, is_first=False)
     except ValueError:
@@ -96,7 +96,8 @@ def next_page(told: object) -> str | None:
 
 
 def result_line(told: object) -> bytes:
-    """Return a result as OpenAI's line. The body has the endpoint's name, and is as its synchronous answer."""
+    """Return a result as a line in OpenAI's shape. The body has the endpoint's name, and is like its synchronous
+    answer."""
     found = lenient.mapping(told)
     result = lenient.mapping(found.get("batch_result")) or found
     bodies = lenient.mapping(result.get("response")).values()

@@ -71,4 +71,4 @@ class Contents(Protocol):
         """Return the folder's current state; `is_new` if the version has changed since the last sent one."""
 
     def sent(self, cut: Cut) -> None:
-        """Note that all of a cut is on the replica."""
+        """Note that a whole cut has reached the replica."""

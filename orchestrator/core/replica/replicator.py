@@ -277,7 +277,7 @@ class Replicator:
         try:
             self._storage.remove(gone)
         except StorageError as error:
-            log.warning("what the replica needs no more could not be removed: %s", error)
+            log.warning("what the replica no longer needs could not be removed: %s", error)
 
 
 def _that_hold(source: Path, pieces: Sequence[ReplicaPiece], size: int) -> Sequence[ReplicaPiece]:

@@ -135,7 +135,7 @@ class HomeContents:
         return await asyncio.to_thread(self._cut, is_new)
 
     def sent(self, cut: Cut) -> None:
-        """Note that all of a cut is on the replica."""
+        """Note that a whole cut has reached the replica."""
         self._sent, self.sent_to = dict(self._next), self._began
         self._unsure.clear()
         self.on_sent()

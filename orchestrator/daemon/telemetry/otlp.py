@@ -44,7 +44,7 @@ TIMEOUT_SECONDS = 10.0
 REFUSED = frozenset({400, 413, 422})
 """Statuses of a permanently bad request; after any other status, the same request may be accepted later."""
 WITHOUT_METRICS = REFUSED | {404, 405, 501}
-"""The same for metrics: a receiver of traces alone has no such address, and the traces do not wait for it."""
+"""Such statuses for metrics: a receiver of traces alone has no address for them, and the traces do not wait."""
 TOO_LARGE = 413
 MOST_ATTRIBUTES = 128
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -81,7 +81,7 @@ class BuildReport(Struct):
 
     @property
     def other_models(self) -> str:
-        """The answers of other models than would be asked, for people; "" if there are none."""
+        """Answers of models that would not be asked now, for people; "" if there are none."""
         return "; ".join(
             f"{number_of(number, 'answer')} {'is' if number == 1 else 'are'} from {old}: `--reask` asks {new}"
             for (old, new), number in sorted(self.of_other_models.items())

@@ -220,7 +220,8 @@ class _Recorder:
         report.later += sum(built.row.parts is not None and built.row.part is None for built in sent)
 
     def _of_other_models(self, rows: list[Row], carried: Mapping[str, Earlier]) -> Iterator[tuple[str, str]]:
-        """Yield the model of each answer that is from another model than would be asked, and the latter."""
+        """Yield a pair for each answer of a model that would not be asked now: that model, and the model that would
+        be asked."""
         for row in rows:
             known = carried.get(row.custom_id)
             if known is not None and reuse.is_other_model(known.answered_as, self._asked(row.model)):

@@ -348,7 +348,7 @@ def _fitting(planning: Planning) -> Plan | None:
 
 
 def _cure(planning: Planning, plan: Plan) -> str:
-    """Return what would hold, or else the objections if every backend has one."""
+    """Return terms that would hold; without any, the objections if every backend has one."""
     if (told := what_would_hold(plan)) is not None:
         return told
     if all(one.objection is not None for one in planning.options):

@@ -30,13 +30,14 @@ from orchestrator.store.records import Earlier, EarlierRow
 RUNS = 10
 """Most earlier runs of a job file from which the length of its answers is learned."""
 REASK = "reask"
-"""Option of a job that asks again what another model answered than its aliases stand for."""
+"""Option of a job that asks a row again if its answer is from a model that its aliases no longer name."""
 Asked = Callable[[str], Collection[tuple[str, str]]]
 """Returns the backends that may take rows of a model, each with its name there."""
 
 
 def asked_of(config: Config, job: Job) -> Asked:
-    """Return where rows of a job may be answered, under which names; other jobs' answers count only from there."""
+    """Return the backends that may answer rows of a job, each with its names of the models. Other jobs' answers count
+    only from these backends."""
     models = models_of(config, job)
     usable = config.backends.keys() - objections(config, job).keys()
 
@@ -136,14 +137,15 @@ def to_carry(store: Store, job: Job, asked: Asked, runs: list[JobId], rows: list
 
 
 def may_take(known: Earlier, asked: Asked, model: str, *, caches: bool) -> bool:
-    """True if a row may take an outcome for the first time; another job's answer only from where it might be sent."""
+    """True if a row may take an outcome for the first time. Another job's answer must come from a backend and model
+    to which the row might be sent."""
     return known.taken_from is None or (caches and known.taken_from in asked(model))
 
 
 def may_keep(known: Earlier, asked: Asked, model: str, *, caches: bool, reasks: bool) -> bool:
     """True if a row may keep the outcome of an earlier run; another file's answer only of a backend that it may use.
 
-    `reasks`: no answer of a model that the row would not be sent to.
+    With `reasks`, an answer of a model that the row would not be sent to does not count.
     """
     if known.taken_from is not None:
         is_allowed = any(backend == known.taken_from[0] for backend, _ in asked(model))

@@ -199,7 +199,8 @@ def _chosen(
 
 
 def _unaskable(askable: Askable, read: _Read) -> Iterator[InputError]:
-    """Yield what keeps tasks from every document; a fault of the documents is reported once."""
+    """Yield the mistakes that keep a task from being asked of any document; a fault of the documents is reported
+    once."""
     mistakes = [*askable.mistakes()]
     if not mistakes and askable.is_unusable:
         why = "; ".join(map(str, [*read.problems.values()][:MOST_NAMED]))
@@ -266,7 +267,8 @@ def _of_backends(config: Config) -> Iterator[str]:
 
 
 def _of_settings(config: Config, job: Job) -> Iterator[str]:
-    """Yield settings of tasks that a model refuses, though another backend takes them or the task lets them go."""
+    """Yield settings of tasks that a model refuses, although another backend accepts them or the task can do without
+    them."""
     for backend, said in lost_settings(config, job).items():
         yield f"{backend}: {said}"
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CHUNK = 500
 LOOK = timedelta(minutes=5)
-"""Pause before waiting is again compared with asking anew."""
+"""Pause between two comparisons of waiting with asking anew."""
 SLACK = timedelta(minutes=10)
 """Overdue awaited rows are given up once asking anew would end this close to the deadline."""
 
@@ -76,10 +76,11 @@ class TakeOver:
         return []
 
     def _give_up_late(self, job: Job, of: Job, deadline: datetime) -> int:
-        """Stop waiting if that misses the deadline and asking anew keeps it.
+        """Stop waiting if waiting would miss the deadline and asking anew would keep it.
 
         The batches of a job that this one supersedes are ended, with their finished rows kept. Of any other job, the
-        waiting rows are released."""
+        waiting rows are released.
+        """
         now = self._now()
         if of.cancel_requested_at is not None or self._looked.get(job.id, now) > now:
             return 0

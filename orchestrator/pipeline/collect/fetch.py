@@ -87,7 +87,7 @@ def fetch(
 
 
 def _did_nothing(handle: BackendHandle, shard: Shard) -> bool:
-    """True if the backend says that no row of a completed batch ran; asked again, as counts lag."""
+    """True if the backend says that no row of a completed batch ran. It is asked again, because counts lag."""
     batch = None if shard.batch_id is None else handle.api.retrieve(shard.batch_id)
     if batch is None or batch.status is not BatchStatus.COMPLETED or not batch.is_counted:
         return False
@@ -112,13 +112,13 @@ def discard(home: Home, shard: Shard) -> None:
 
 
 def _wanted(home: Home, shard: Shard) -> list[tuple[str, str]]:
-    """Return the files that are named and not there yet, with their kind."""
+    """Return the named files that have not been downloaded yet, with their kind."""
     named = zip(KINDS, (shard.output_file_id, shard.error_file_id), strict=True)
     return [(kind, name) for kind, name in named if name is not None and not home.results(shard.id, kind).exists()]
 
 
 def _beside(path: Path) -> Path:
-    """Return where a file lies that is not accepted as whole yet."""
+    """Return the path of a file that is not yet accepted as whole."""
     return path.with_name(f"{path.name}.came")
 
 
@@ -201,7 +201,7 @@ def download(home: Home, shard: Shard, handle: BackendHandle, file_id: str, path
 
 
 def _told(handle: BackendHandle, files: list[tuple[str, str]]) -> int | None:
-    """Return the total size of files by their backend, or None if it does not say."""
+    """Return the total size of files as their backend states it, or None if it does not."""
     sizes = []
     for _, file_id in files:
         try:

@@ -86,7 +86,7 @@ class Gather:
     def _fetched(
         self, job: Job, shard: Shard, handle: BackendHandle
     ) -> tuple[fetch.FetchedFiles, tuple[LineProblem, ...]] | fetch.FilesAwaited:
-        """Return the files of a batch that is over and why it failed; or what is waited for."""
+        """Return the files of a batch that is over and why it failed, or what orch waits for."""
         now, until = self._work.now(), self._files_until(job, shard)
         if self._repaid(job, shard, handle, until):
             until = now

@@ -80,8 +80,8 @@ def until(shard: Shard, profile: Profile | None) -> datetime:
 def look(store: Store, home: Home, shard: Shard, handle: BackendHandle, now: datetime) -> Path | None:
     """Look for a shard's late answers; return their file, or None while they are incomplete.
 
-    A batch that still runs is cancelled: its rows are asked elsewhere. Files that it names by now are recorded, and
-    so deleted with the shard's others. The last look takes whatever is there. Raises BackendError.
+    A batch that still runs is cancelled: its rows are asked elsewhere. Files that it names by now are recorded, so
+    that they are deleted with the shard's other files. The last look takes whatever is there. Raises BackendError.
     """
     path = home.results(shard.id, LATE)
     if path.exists():

@@ -45,7 +45,7 @@ def forget(home: Home, shard: Shard) -> None:
 def put_ours(home: Home, shard: Shard, path: Path) -> None:
     """Give the lines of a downloaded result file their rows' own ids, if these differ. Raises OSError.
 
-    A line of no row gets an id of no row: it may have the id of another one of ours.
+    A line that belongs to no row gets an id that no row has: its own id may be another row's.
     """
     names: _Names | None = None
     with suppress(FileNotFoundError, *batch_api.JSON_ERRORS):

@@ -21,7 +21,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 OpenHandle = Callable[[str], BackendHandle | None]
-"""Opens a backend; None if it has nothing to be asked for, or cannot be asked."""
+"""Opens a backend; None if it has no results to ask for, or cannot be asked."""
 PREVIEW = "#preview"
 """Suffix of a shard's id that means its copy of a running batch's results."""
 

@@ -125,7 +125,7 @@ class BatchPolling:
         return {} if found is None or found == shard.failing else {"failing": found}
 
     def _refused_so_far(self, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> dict[str, object]:
-        """Take the rows of a running batch back if they bring nothing but the same refusal."""
+        """Take back the rows of a running batch if all of them so far got the same refusal."""
         if not handle.is_own or shard.rerouted_at is not None or batch.completed or not shard.failing:
             return {}
         codes = Counter[str]()
@@ -228,7 +228,7 @@ class BatchPolling:
     def _over(
         self, job: Job, shard: Shard, handle: BackendHandle, batch: RemoteBatch, facts: Mapping[str, object]
     ) -> str | None:
-        """Return what a batch that is over is waited for, or None if it may be collected."""
+        """Return what orch still waits for once a batch is over, or None if it may be collected."""
         now = self._work.now()
         since = shard.status_at if shard.provider_status == batch.status else now
         seen = replace(shard, started_at=facts.get("started_at", shard.started_at))

@@ -121,7 +121,7 @@ class EndedShard(Struct, frozen=True):
 
     @property
     def may_leave(self) -> bool:
-        """True if a row that this backend will never do can go elsewhere."""
+        """True if a row that this backend will never answer can go to another backend."""
         return self.elsewhere and not self.standing.is_alone
 
 
@@ -131,7 +131,7 @@ class UnansweredRows:
     `failed` rows ran and are tried again, which always counts as a try. `waiting` rows were refused for reasons
     outside their control. `elsewhere` rows go to another backend, and so do `rerouted` rows, for the deadline. `held`
     rows wait because all rows of their task are refused, for the reasons in `common`. `lessons` has what refusals
-    teach of the model's fields.
+    show about the model's fields.
     """
 
     def __init__(

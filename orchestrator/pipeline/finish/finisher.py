@@ -63,7 +63,7 @@ class JobEnd(Struct, frozen=True):
 
 
 class _Delivery(Struct, frozen=True):
-    """A delivery under way, since when."""
+    """A delivery under way, and when it began."""
 
     future: Future[str]
     since: datetime

@@ -48,7 +48,7 @@ class CacheFirst(Struct, frozen=True):
 
     @property
     def preflight(self) -> str:
-        """Return what the row's shard says."""
+        """Return the mark in the row's shard."""
         return preflight_of(self.life.name, self.row.row.task, self.row.fields)
 
 
@@ -75,8 +75,8 @@ def cache_first(
 ) -> Iterator[CacheFirst]:
     """Yield a row of each task whose waiting rows are cheaper with a cache: the smallest one.
 
-    Nothing is yielded until batches of this backend have been measured to be over within half of the cache's life.
-    Nor is a model tried again whose batches have lately read less from the cache than was written to it.
+    Nothing is yielded until batches of this backend have been measured to be over within half of the cache's life. A
+    model is not tried again if its batches have lately read less from the cache than was written to it.
     """
     usual = overdue.usual_of(store.shards.durations(backend.name))
     life = backend.rules.life(usual.total_p90) if usual.is_known else None

@@ -86,7 +86,7 @@ def _failing(store: Store, job: Job) -> Counter[str]:
 
 
 def orders(store: Store, job: Job, planning: Planning, now: datetime) -> Orders | None:
-    """Return the orders for canary rows; None if they could not be back in time; then the other rows follow
+    """Return the orders for canary rows. None if they could not be back in time: then the other rows follow
     immediately."""
     by = canary.until(job.built_at or job.created_at, job.deadline_at)
     found = planning.of_canary().first(by)

@@ -1,4 +1,4 @@
-"""The planner's view of a job whose models no backend has together: its rows are planned in lots.
+"""The planner's view of a job if no backend has all of its models: its rows are planned in lots.
 
 A lot has the rows of the aliases that the same backends have a name for. The lots share the job's budget: each leaves
 the later ones what it may cost at most.

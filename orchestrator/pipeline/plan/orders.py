@@ -11,10 +11,10 @@ from orchestrator.core.shards import Shard
 
 
 class Sending(Struct, frozen=True):
-    """Up to `rows` waiting rows that avoid `avoid` go to a backend, with the reason.
+    """An order to send up to `rows` waiting rows to a backend, with the reason.
 
-    `avoid` names backends; it is empty for rows that may go anywhere. With `canary`, only canary rows go. A `probe`
-    measures a route long unused. `only` has the aliases of the rows; None: any.
+    These rows avoid the backends in `avoid`, which is empty if they may go anywhere. With `canary`, only canary rows
+    go. A `probe` measures a route long unused. `only` has the aliases of the rows; None: any.
     """
 
     rows: int

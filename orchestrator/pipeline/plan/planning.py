@@ -194,7 +194,7 @@ class Planning:
     def _binding(self) -> Terms:
         """Terms for sending rows, which also respect shared budgets.
 
-        If every usable backend is paid by the hour, a budget stops the job while it runs instead.
+        If every usable backend is paid by the hour, the budget instead stops the job while it runs.
         """
         usable = [self._config.backends[one.backend] for one in self._usable]
         if usable and all(isinstance(one, TimedBackend) for one in usable):
@@ -233,8 +233,8 @@ class Planning:
     def is_refused(self, plan: Plan) -> bool:
         """True if known facts show that a plan cannot keep the deadline or the budget.
 
-        Assumptions refuse no job: running it shows more. Prices are known; an hour of our own upstreams is worth what
-        they do in it.
+        A job is not refused for assumptions, as running it shows more. Prices are facts, but not the work that our
+        own upstreams do in an hour.
         """
         if not self._usable and self._prospects.unbounded:
             return True
@@ -488,7 +488,7 @@ class Planning:
 
 
 def turnarounds(planning: Planning, shards: Sequence[Shard], now: datetime) -> list[Forecast]:
-    """Return how long each shard takes. An option works on all of a job's rows at a time, also returning rows."""
+    """Return how long each shard takes. An option works on all of a job's rows at once, including returning rows."""
     job = planning.open_rows
     together: dict[str, int] = dict(job.synchronous)
     for shard in shards:

@@ -225,7 +225,7 @@ class Shape(Struct, frozen=True):
 
 
 def _most(lengths: Lengths, rows: int) -> float:
-    """Return the bound of the mean answer of so many rows (95 %). A guess does not make a job dearer than it says."""
+    """Return the bound of the mean answer of this many rows (95 %). A guessed length is not raised any further."""
     seen = lengths.seen / (lengths.seen + ENOUGH_ROWS)
     assumed = min(ASSUMED_OUTPUT_MARGIN * lengths.mean, lengths.p95)
     return seen * lengths.mean_p95(rows) + (1.0 - seen) * max(lengths.mean, assumed)
@@ -238,7 +238,7 @@ def _price(prices: Prices, model: str, usage: Usage) -> Decimal:
 
 
 def going_on(runs: Sequence[Mapping[str, int]], rung: str) -> list[tuple[int, int]]:
-    """Return, for each run, the rows of an alias, and how many of them reached a rung."""
+    """Return two numbers for each run: the rows of an alias, and how many of them reached a rung."""
     alias, number = rung_of(rung)
     found = []
     for reached in runs:

@@ -237,7 +237,7 @@ class Prospects:
 
     @cached_property
     def last_used(self) -> Mapping[str, datetime]:
-        """When each backend last had rows, if ever."""
+        """Times at which backends last had rows, without backends that never had any."""
         seen = {name: observed.last_used(self._sight(name), self._now) for name in self._config.backends}
         return {name: at for name, at in seen.items() if at is not None}
 
@@ -273,7 +273,7 @@ class Prospects:
 
     @property
     def _has_long_tasks(self) -> bool:
-        """True unless `only` excludes the models that make one answer of those to a document's parts."""
+        """True unless `only` excludes the models that reduce the answers to a document's parts."""
         long = (task.long.reduce_model or task.model for task in tasks_of(self._job) if task.long is not None)
         return self._only is None or any(alias in self._only for alias in long)
 
@@ -340,7 +340,8 @@ class Prospects:
         return Cost(p50 / rows, max(p50, p95) / rows), None
 
     def _room(self, name: str, backend: Backend, profile: Profile) -> tuple[int | None, int]:
-        """Return how many rows fit into the tightest model's quota there (None: any), and how many others have."""
+        """Return how many rows fit into the tightest model's quota there (None: no limit), and how many rows of other
+        jobs are in it."""
         rooms = []
         for shape in self.shapes:
             learned = quota.current(self._store.limits.of(name, shape.model), self._now)

@@ -140,9 +140,9 @@ def eligibility_of(
 
 
 def lots_of(config: Config, job: Job) -> tuple[Aliases, ...]:
-    """Return the aliases of a job whose models no backend has together, by the backends that have them.
+    """Return a job's aliases by the backends that have their models, if no backend has all of them.
 
-    Empty if a backend may take all rows, or if the rows of an alias have none.
+    Empty if one backend may take all rows, or if an alias has no backend.
     """
     models, lots = models_of(config, job), dict[frozenset[str], set[str]]()
     for alias in {alias for task in asked_tasks(job) for alias in task.aliases.values()}:
@@ -257,7 +257,7 @@ def _lost(
     models: Mapping[str, Names],
     refused: Refused,
 ) -> str | None:
-    """Return what tasks ask that their models at a backend do not take, or None."""
+    """Return the settings of tasks that their models at a backend do not accept, or None."""
     recipient = recipient_of(config.backends[backend])
     found: dict[str, list[str]] = {}
     is_curable = False

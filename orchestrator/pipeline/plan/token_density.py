@@ -33,8 +33,8 @@ _COUNTED: WeakKeyDictionary[Store, dict[tuple[JobId, str], float]] = WeakKeyDict
 def density(store: Store, home: Home, job: Job, runs: Sequence[JobId], task: str, prompt_version: str) -> float:
     """Return the prompt tokens per byte of the lines that ask a task.
 
-    Uses the model's own count if earlier runs of the job file have one. Otherwise uses o200k's, which is exact for
-    OpenAI's newer models and an estimate for others.
+    The count is the model's own if earlier runs of the job file have one. Otherwise it is o200k's: exact for OpenAI's
+    newer models, an estimate for others.
     """
     rows, billed, size = store.sizes.prompt_sizes(runs, task, prompt_version)
     if rows >= ENOUGH_ROWS:

@@ -73,7 +73,7 @@ def window_of(job: Job, now: datetime) -> tuple[int, str]:
 
 
 class Waits(Struct, frozen=True):
-    """Reason why a shard is still pending. `is_failing` means that its backend did not do what it should."""
+    """The reason why a shard is still pending. `is_failing` means that its backend is at fault."""
 
     why: str
     is_failing: bool = False
@@ -161,7 +161,7 @@ def submit(
 def writer_of(
     store: Store, job: Job, shard: Shard, handle: BackendHandle, models: Models, now: datetime
 ) -> LineWriter:
-    """Return the writer of a shard's lines for its backend, by what is known now."""
+    """Return the writer of a shard's lines for its backend, with the refusals known so far."""
     model = resolve_model(shard.model, shard.backend, models) or shard.model
     refused = store.refused_fields.of(shard.backend, model, shard.endpoint, now)
     return line_writer(job, handle.recipient, model, shard.endpoint, refused)
@@ -287,7 +287,7 @@ def _refused_create(
 
 
 def give_up(store: Store, shard: Shard, why: str, now: datetime, code: str = NOT_SENT) -> None:
-    """End a shard that cannot be sent, or could not be for too long: its rows go elsewhere, or fail."""
+    """End a shard that can never be sent, or that could not be sent for too long. Its rows go elsewhere, or fail."""
     _end_refused(store, shard, code, why, now)
 
 
@@ -388,9 +388,9 @@ def recover(
 ) -> SendOutcome | None:
     """Adopt the batch of a shard found between intent and fact, or make it pending again; return which, and why.
 
-    None while it cannot be known, for two days at most; `held` then says what it waits for. At a provider whose
-    batches run on, and show whose they are once they have ended, it is a week. `watched` counts the lists without the
-    batch. Raises BackendError.
+    None while it cannot be known, for two days at most; `held` then says what it waits for. The limit is a week if
+    the provider's batches show their owner only after their end. `watched` counts the lists without the batch. Raises
+    BackendError.
     """
     since = shard.intended_at or shard.created_at
     intent = Intent(

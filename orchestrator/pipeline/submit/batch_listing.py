@@ -93,9 +93,9 @@ SHARE_OF_TIME = 10
 class BatchListing(Struct):
     """Result of a backend's list, or since when it fails.
 
-    `unknown` has batches of jobs that the store knows, `forgotten` batches of jobs that the store does not know. Of
-    the `untold` ones nothing says whose they are. They are looked at again at `look_at`, and jobs in `resigned` no
-    longer wait for that.
+    `unknown` has batches of jobs that the store knows, `forgotten` batches of jobs that the store does not know. The
+    owner of `untold` batches is not known: they are read again at `look_at`, and jobs in `resigned` no longer wait
+    for that.
     """
 
     lock: Lock = field(default_factory=Lock)
@@ -141,7 +141,7 @@ class BatchListing(Struct):
     def confirmed(self, handle: BackendHandle, batch: RemoteBatch, job: Job, now: datetime) -> RemoteBatch:
         """Return the current state of a listed batch. If its id is unknown, the list is wrong and is read again.
 
-        Raises BackendError meanwhile, for as long as a list that fails is waited for.
+        Meanwhile it raises BackendError, as long as orch would wait for a failing list.
         """
         current = handle.api.retrieve(batch.id)
         if current is not None or self.is_over(job, now):

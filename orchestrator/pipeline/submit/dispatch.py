@@ -1,4 +1,4 @@
-"""Dispatch of a shard until it is a batch: admission, sending, and finding out what came of a create."""
+"""Dispatch of a shard until it is a batch: admission, sending, and the search for what an unanswered create made."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TOLD = {
     PreflightFinding.UNCLEAR: "the row that was asked first says nothing about its batches, which follow: {}",
 }
 LOOK_SLACK = timedelta(minutes=20)
-"""A job whose plan ends this close to its deadline no longer waits to learn whose a running batch is."""
+"""A job whose plan ends this close to its deadline no longer waits to learn which job owns a running batch."""
 SENDING_FOR = timedelta(days=2)
 """How long to retry sending a batch before giving it up; its rows then go elsewhere, or fail."""
 
@@ -120,9 +120,9 @@ class Dispatch:
         return Readiness.MOVED if standing.outdated else Readiness.READY
 
     def _waits_for_undecided(self, job: Job, handle: BackendHandle) -> bool:
-        """True if a running batch may have the job's rows, and it is not time to look at it again.
+        """True if a running batch may have the job's rows and is not yet due for another look.
 
-        The job waits no longer once it would miss its deadline by that.
+        The job stops waiting before it would miss its deadline.
         """
         if self._earlier.undecided(job, handle) is None:
             return False

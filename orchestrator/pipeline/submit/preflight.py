@@ -50,7 +50,7 @@ UNKNOWN = "it was sent before a stop; whether it was answered is unknown"
 
 
 class Asked(Struct, frozen=True):
-    """Finding from a row asked first, with the provider's message."""
+    """The result of a row asked first, with the provider's message."""
 
     finding: PreflightFinding
     message: str
@@ -105,7 +105,7 @@ def _with_mark(line: bytes, marks: Sequence[CacheMark]) -> bytes:
 
 
 def _is_respelled(store: Store, shard: Shard, answer: DirectAnswer, lessons: LearnedRefusals) -> bool:
-    """True if a refusal taught how to write such requests instead."""
+    """True if a refusal showed another way to write such requests."""
     (row,) = store.rows.of_shard(shard.id)
     assert answer.error is not None, "it is refused"
     error = answer.error
@@ -247,7 +247,7 @@ class Preflights:
         )  # fmt: skip
 
     def _asked(self, job: Job, handle: BackendHandle) -> set[tuple[str, str, str]]:
-        """Return what was asked for the job already and not refused: asking again would show nothing new."""
+        """Return the requests already asked for the job and not refused: asking them again would show nothing new."""
         return {
             (one.endpoint, one.model, one.preflight)
             for one in self._work.store.shards.of_job(job.id)

@@ -35,7 +35,7 @@ def plan_shards(
 ) -> list[Shard]:
     """Pack the waiting rows of an order into shards; return the new shards.
 
-    `room` returns the room of a batch for a model at this backend; `models` has the models' names.
+    `room` returns the room that this backend has for one batch of a model; `models` has the models' names.
     """
 
     def grows(model: str) -> int:

@@ -1,4 +1,4 @@
-"""Rows of a job that unknown batches ask already, whatever the rows' ids there. Pure.
+"""Rows of a job that unknown batches already ask, even under other ids. Pure.
 
 A row's id is made from its document's path, and a folder may have been renamed. Rows with equal requests are
 interchangeable: each line of a batch is for one row, preferably for the one with its id.
@@ -21,7 +21,7 @@ class Match(Struct):
     left: dict[bytes, dict[str, None]]
     shards: list[tuple[Shard, dict[str, str]]] = field(default_factory=list)
     is_exact: bool = False
-    """True if a row has the id that it has there."""
+    """True if a row has the same id here and in the batch."""
 
     @property
     def is_whole(self) -> bool:
@@ -29,7 +29,7 @@ class Match(Struct):
         return not any(self.left.values())
 
     def names(self) -> dict[str, str]:
-        """Return the rows' own ids by those there."""
+        """Map the ids in the batch to the rows' own ids."""
         return {there: name for _, same in self.shards for name, there in same.items()}
 
 

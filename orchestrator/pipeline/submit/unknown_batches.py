@@ -38,7 +38,7 @@ CHUNK = 500
 NEWEST = 100
 """Number of newest jobs searched for the last job that was sent."""
 ASKED_ABOUT = "lost_batches"
-"""Option of a job with the batches about whose lost answers somebody was asked: the question stays."""
+"""Option of a job that lists the batches whose lost answers a person was asked about: the question stays open."""
 
 
 Lines = Callable[[Job, Shard, BackendHandle], Mapping[str, bytes]]
@@ -113,10 +113,10 @@ class UnknownBatches:
         if batch is None:
             return None
         rows = "some rows" if batch.rows is None else number_of(batch.rows, "row")
-        return f"batch {batch.id} of {rows} runs at {handle.name}: whose it is shows when it has ended"
+        return f"batch {batch.id} of {rows} runs at {handle.name}: it shows only after its end whose it is"
 
     def is_due(self, handle: BackendHandle) -> bool:
-        """True if batches that nothing is known of are to be looked at now."""
+        """True if batches without a known owner are due for another look."""
         at = self._listings[handle.name].look_at
         return at is None or self._now() >= at
 
@@ -136,7 +136,7 @@ class UnknownBatches:
         return [one for one in pending if one.preflight is None and one.backend == handle.name]
 
     def _look(self, handle: BackendHandle, listing: BatchListing) -> None:
-        """Look again at batches that nothing is known of, if it is time for that."""
+        """Look again at batches without a known owner, if that is due."""
         if self.is_due(handle):
             listing.untold = [self._current(handle, batch) for batch in listing.untold]
             listing.look_at = self._now() + listing.pause
@@ -234,7 +234,7 @@ class UnknownBatches:
         )
 
     def _find_last_known(self) -> datetime | None:
-        """Return when the newest job was made that was sent; if none was sent, when the home was made.
+        """Return the creation time of the newest job that was sent; if none was sent, that of the home.
 
         None if the home is new: it has no folder of a job that the store does not know.
         """
@@ -295,7 +295,7 @@ class UnknownBatches:
         return done
 
     def _made_of(self, job: Job, handle: BackendHandle, found: list[Match]) -> list[Shard]:
-        """Return new shards for batches, with their input files where results are read by them."""
+        """Return new shards for batches, with input files if these are needed to read the results."""
         made, profile = list[Shard](), handle.profile
         for match in found:
             least = made[-1].number + 1 if made else self._store.shards.next_number(job.id)
@@ -315,7 +315,7 @@ class UnknownBatches:
     def _repaid_unread(
         self, job: Job, shard: Shard, model: str, handle: BackendHandle, batch: RemoteBatch
     ) -> str | None:
-        """Return what was agreed about a batch whose lines cannot be read; None if it is not this job's.
+        """Return what a person agreed about a batch whose lines cannot be read; None if it is not this job's.
 
         A job of the same name needs consent to pay again. It needs none if the store knows that the ended job has
         none of its rows. Raises RefusedError.

@@ -72,7 +72,7 @@ _STANDSTILL_ROWS, _STANDSTILL_SECONDS = 20.0, 2 * MINUTE
 _MAX_GAP = timedelta(minutes=1)
 """Stints further apart are two observations."""
 _LIKELY = 0.5
-"""An engine that more likely still stands than works has a rate of 0: its median."""
+"""If an engine is more likely to stand still than to work, its median rate is 0."""
 
 
 class Speeds(Struct, frozen=True):

@@ -10,7 +10,7 @@ from msgspec import Struct
 from orchestrator.policy.planner.types import BatchOption
 
 _MAX_WAVES = 24
-"""Most times that one job may fill a quota."""
+"""Most times that one job may fill a batch quota."""
 
 
 class BatchShare(Struct, frozen=True):

@@ -1,8 +1,8 @@
 """Candidate plans: which rows go to batches and to synchronous options, and when leftovers are rerouted.
 
 `judge` prices a candidate plan and decides if it holds. A cancelled batch costs only what it has done, so a batch is
-a bet that costs only time. The question is how long to wait: until the last moment at which the fallback surely
-finishes the leftovers, or earlier if waiting becomes dearer.
+a bet that costs only time. So the search decides how long to wait: until the last moment at which the fallback surely
+finishes the leftovers, or less if waiting becomes dearer.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class CandidatePlan(Struct, frozen=True):
 
     @property
     def effort(self) -> tuple[int, int]:
-        """Number of backends that get rows, and the largest number of waves. It breaks ties."""
+        """Number of backends that get rows, and the largest number of waves; used to break ties."""
         places = self.bets + sum(1 for rows in self.new if rows)
         return places, max((batch_share.waves for batch_share in self.unsent), default=1)
 

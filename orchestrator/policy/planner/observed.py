@@ -133,7 +133,7 @@ def slips(shards: Sequence[Shard], now: datetime, seconds: float) -> float:
 def _cancel_waits(shards: Sequence[Shard]) -> list[Wait]:
     """Return the lengths of observed cancels: the longest of each hour, because those of an hour are correlated.
 
-    Neither batches that completed before their cancel count, nor batches given up at a silent provider.
+    Batches that completed before their cancel do not count, nor do batches given up at a silent provider.
     """
     by_hour: dict[datetime, Wait] = {}
     for shard in shards:

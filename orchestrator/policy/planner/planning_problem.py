@@ -53,7 +53,7 @@ def capacity_of(
 
 
 def _stage_seconds(rows: int, ours: Capacity, usable: Sequence[Option]) -> float:
-    """Return the seconds that a stage of `rows` rows surely takes."""
+    """Return the seconds within which a stage of `rows` rows is surely done."""
     lows = [(sync, sync.low) for sync in ours.sync_options if sync.low > 0]
     if not lows:
         each = [option.turnaround.within(0.9) for option in batches_of(usable)]

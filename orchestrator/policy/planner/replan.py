@@ -285,7 +285,7 @@ def _dear_to_cheaper(position: Position, board: _Board, found: Chosen | None) ->
 
 
 def _release(position: Position, board: _Board, rows: Sequence[int], *, to_batches: bool) -> Position:
-    """Return the position with these rows of each option free to move."""
+    """Return the position in which these rows of each option may be moved."""
     each = zip(board.ours.sync_options, rows, strict=True)
     leaving = tuple((sync.option.backend, count) for sync, count in each if count)
     return replace(

@@ -238,7 +238,7 @@ OPERATIONS = (
               refuses=(404, 416), also=(206,)),
     Operation("GET", "/v1/models", "List the upstreams' models", Models),
     Operation("GET", "/v1/models/{model}", "Retrieve a model", Model, refuses=(404,)),
-    Operation("GET", "/health", "How the server and its upstreams are", Health),
+    Operation("GET", "/health", "The state of the server and its upstreams", Health),
     Operation("GET", "/ready", "Whether the server can take work", Ready, also=(503,)),
     Operation("GET", "/metrics", "Counters and gauges for Prometheus", TEXT),
     Operation("GET", "/openapi.json", "This description", JSON),
@@ -246,7 +246,7 @@ OPERATIONS = (
 
 
 def _passed(path: str) -> Operation:
-    about = "Passed to an upstream, ahead of batch rows, and answered as it answers"
+    about = "Passed to an upstream ahead of batch rows; its answer is passed back"
     return Operation("POST", path, about, JSON, PASSED_ON, refuses=(400, 404, 408, 413, 422, 429, 500, 502, 503, 504))
 
 

@@ -41,7 +41,8 @@ log = logging.getLogger(__name__)
 # fault.
 ALONE_CUTS = MAX_TRIES[AttemptFault.CUT] - 1
 AFTER_DEATH_SECONDS = 0.5
-"""A dying engine accepts connections to its very end, and the next row's last try must not hit that."""
+"""Pause after an engine's death: a dying engine accepts connections to the very end, and a row's last try must not
+meet it."""
 ANSWERED = RetryVerdict(Action.KEEP)
 _size = attrgetter("size")
 

@@ -48,7 +48,7 @@ JOBS: dict[str, Case] = {
     "enum-as-text": (task('schema: {properties: {a: {enum: "yes, no"}}}'), ":7: tasks[0].schema: ", "list of values"),
     "properties-as-a-list": (task("schema: {properties: [a, b]}"), ":7: tasks[0].schema: ", "{NAME: {type: string}}"),
     "item": (
-        task("schema: {type: array, item: {type: string}}"), ":7: tasks[0].schema.item: is no keyword", "'items'?",
+        task("schema: {type: array, item: {type: string}}"), ":7: tasks[0].schema.item: is not a keyword", "'items'?",
     ),
     "required-and-not-allowed": (
         task("schema: {properties: {a: {}}, required: [b], additionalProperties: false}"),

@@ -298,7 +298,7 @@ def _columns_there(name: str, names: Sequence[str]) -> str:
 
 
 class ChosenColumns:
-    """Another layout's columns, some of them, in an order of one's own."""
+    """Some of another layout's columns, in a chosen order."""
 
     def __init__(self, layout: TableLayout, names: Sequence[str]) -> None:
         """Raise UsageError for a name that is no column of the layout."""
