@@ -126,7 +126,7 @@ OPTIONS = (
     click.option("--engines", type=_Amount("engines", engine_counts), metavar="0..8",
                  help="How many, with --ray.  [default: 0..1]"),
     click.option("--idle", type=_Amount("time", length), metavar="TIME",
-                 help="An engine on Ray that no row asks for ends after this.  [default: 10m]"),
+                 help="Time after which an idle engine on Ray ends.  [default: 10m]"),
     click.option("--ray-python", type=PROGRAM, metavar="PATH",
                  help="The cluster's own Python.  [default: the one beside `ray`]"),
     click.argument("vllm_options", nargs=-1, type=click.UNPROCESSED, metavar="[HOST:PORT] [-- VLLM OPTIONS]"),

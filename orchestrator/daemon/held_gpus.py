@@ -1,4 +1,4 @@
-"""GPUs that the engines of a fleet hold, and for how long, by regular looks."""
+"""The time for which a fleet's engines hold GPUs, measured by regular checks."""
 
 from __future__ import annotations
 

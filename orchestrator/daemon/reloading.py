@@ -1,7 +1,7 @@
 """orch.toml while a daemon runs: edits apply from the next check on; what cannot be applied is reported.
 
-A file counts once it reads the same at two looks, because a file may be read half written. A broken, missing or empty
-file is refused, and the previous settings stay in force.
+An edit counts once two checks in a row have read the same text, because a file may be read half written. A broken,
+missing or empty file is refused, and the previous settings stay in force.
 """
 
 from __future__ import annotations

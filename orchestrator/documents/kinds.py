@@ -129,7 +129,7 @@ def _own_kind(ending: str, packing: str, as_rows: bool) -> Kind:
 
 
 def is_supported(name: str, plugins: Mapping[str, Plugin], *, pictures: bool, converts: bool) -> bool:
-    """True if a file is read without a pattern of the user's that chooses it."""
+    """True if a file is read even if no pattern of the user chooses it."""
     return is_read_unasked(kind_of(name, plugins, as_rows=False), pictures=pictures, converts=converts)
 
 

@@ -89,7 +89,7 @@ class _AnyBackend(Strict):
     limits: Annotated[LimitSettings, OnUse()] = Field(default_factory=LimitSettings.model_construct)
     dialect: tuple[Annotated[DialectRule, OnUse()], ...] = ()
     structured: StructuredOutput | None = Field(None, description="how its models can be asked for JSON")
-    poll_seconds: Wait | None = Field(None, description="between two looks at a batch")
+    poll_seconds: Wait | None = Field(None, description="between two polls of a batch")
 
 
 class OwnServer(_AnyBackend):

@@ -136,5 +136,5 @@ def _block(part: Any, where: str, number: int) -> Json:
 def _inline(url: str, kinds: Mapping[str, str], where: str) -> tuple[str, str]:
     found = DATA_URL.match(url)
     if found is None or found[1] not in kinds:
-        raise InputError(f"takes data: URLs alone, of {', '.join(kinds)}", field=where)
+        raise InputError(f"takes only data: URLs, of {', '.join(kinds)}", field=where)
     return kinds[found[1]], url[found.end() :]

@@ -189,7 +189,7 @@ def _part(part: Any, where: str) -> Json:
         }:
             found = DATA_URL.match(url)
             if found is None:
-                raise InputError("takes pictures and files as data: URLs alone", field=where)
+                raise InputError("takes pictures and files only as data: URLs", field=where)
             return {"inlineData": {"mimeType": found[1], "data": url[found.end() :]}}
         case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(kind)}}:
             return {"inlineData": {"mimeType": f"audio/{kind}", "data": data}}

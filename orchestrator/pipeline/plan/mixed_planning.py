@@ -1,7 +1,7 @@
 """The planner's view of a job if no backend has all of its models: its rows are planned in lots.
 
-A lot has the rows of the aliases that the same backends have a name for. The lots share the job's budget: each leaves
-the later ones what it may cost at most.
+A lot has the rows of the aliases for which the same backends have a name. The lots share the job's budget: the most
+that a lot may cost is not available to the later lots.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class LocalEngine:
         )  # fmt: skip
 
     def stop(self) -> None:
-        """End it; returns at once."""
+        """End the engine; returns at once."""
         self._do(EngineState.DRAINING, self._end)
 
     def sleep(self) -> None:
