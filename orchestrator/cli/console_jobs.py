@@ -114,7 +114,8 @@ def job_detail(detail: JobDetail, width: int | None, *, events: int | None = EVE
 
 
 def _with_advice(reason: FailureReason) -> str:
-    """Return a reason with a document, and with what to do if its code is ours and the message is the provider's."""
+    """Return a reason with one of its documents. Add what to do if the code is ours and the message is the
+    provider's."""
     from orchestrator.policy.advice import advice_for
     from orchestrator.policy.row_errors import RULES
 

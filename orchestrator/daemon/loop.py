@@ -293,7 +293,7 @@ class Daemon:
         return False
 
     def _at_backend(self, job: Job) -> bool:
-        """True if batches of a job are running, whose answers are paid for."""
+        """True if a job has batches at a backend: their answers are paid for."""
         return any(not one.state.is_final for one in self._store.shards.of_job(job.id))
 
     def _fail(self, job: Job, code: str, error: str) -> None:

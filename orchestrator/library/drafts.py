@@ -119,7 +119,7 @@ class Question(Struct, Generic[T], frozen=True):
 
 
 class _Draft(Generic[T]):
-    """A question that is not asked yet."""
+    """A question that has not been asked yet."""
 
     def __init__(self, question: Question[T]) -> None:
         self._question = question

@@ -65,7 +65,7 @@ def running_words(running: Decimal) -> list[str]:
 
 
 def cost_headline(report: CostReport) -> str:
-    """Sum a cost report up in a sentence, for a reader who reads no table."""
+    """Summarise a cost report in a sentence, for readers who skip the table."""
     total = report.total
     about, each = "≈" if total.estimated else "", total.per_document
     by_row = total.documents == total.rows  # a row each, or rows of a batch file

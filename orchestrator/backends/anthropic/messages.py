@@ -18,7 +18,6 @@ from orchestrator.core import batch_api
 from orchestrator.core.errors import InputError
 from orchestrator.policy.dialect.rules import NEUTRAL
 
-CHAT = "/v1/chat/completions"
 Block = dict[str, Any]
 
 _THEIRS = ("thinking", "cache_control")
