@@ -155,6 +155,13 @@ def test_only_what_orch_toml_names_is_sent_along(monkeypatch: pytest.MonkeyPatch
     assert {asked.headers["authorization"] for asked in provider.asked} == {"Bearer sk-1"}
 
 
+@pytest.mark.parametrize("name", ["organization", "project"])
+@pytest.mark.parametrize("value", ["\u00fcber", "a\nb", "two words", ""])
+def test_an_organization_that_no_header_can_carry_is_a_mistake_in_orch_toml(name: str, value: str) -> None:
+    with pytest.raises(ValidationError, match=f"{name}\\n.*is not an id such as org-1a2b"):
+        hosted(**{name: value})
+
+
 def test_anthropic_is_asked_with_the_key_that_orch_toml_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "of-the-environment")
     with scripted(lambda _: Answer({"data": [], "has_more": False})) as provider:

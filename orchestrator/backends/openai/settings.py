@@ -44,6 +44,13 @@ class OpenAIBackend(HostedBackend):
     def has_sync_api(self) -> bool:
         return self.kind == "openai"
 
+    @field_validator("organization", "project")
+    @classmethod
+    def _fits_into_a_header(cls, value: str | None) -> str | None:
+        if value is not None and not (value and value.isascii() and value.isprintable() and " " not in value):
+            raise ValueError("is not an id such as org-1a2b: it is empty or has invalid characters")
+        return value
+
     @field_validator("windows")
     @classmethod
     def _are_windows(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
