@@ -173,7 +173,7 @@ test-fast: dev
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(QUICK) -m "not slow and not soak and not vllm and not postgres"
 
 # Long runs, in parts of an hour at most on two cores; each makes what it needs, and a skip fails it. ORCH_SOAK_* set the lengths.
-SOAKS := examples variants schedules odd-schedules other-schedules points hosted-kills other-kills histories kills storms standbys disks bodies far gateways libraries provider-sdks integrations site release library-kills vllm work
+SOAKS := examples variants crashes nights schedules odd-schedules other-schedules points hosted-kills other-kills histories kills storms standbys disks bodies far gateways libraries provider-sdks integrations site release library-kills vllm work
 SOAK := ORCH_NO_SKIPS=1 $(BIN)/python -m pytest -m soak --timeout 7200 -s
 
 soak: $(SOAKS:%=soak-%)
@@ -188,9 +188,16 @@ models: engine
 soak-examples: install
 	ORCH_NO_SKIPS=1 ORCH_EXAMPLES=1000 $(PYTEST) -m "hypothesis and not soak" --timeout 1800
 
-# What `thinned` keeps out of make test.
+# What `thinned` and `soak` keep out of make test: further variants of its classes, but for files that are a part of their own.
+ELSEWHERE := acceptance/test_serve_on_ray.py integration/test_histories.py integration/test_hosted_crashes.py unit/test_told_deadlines.py
 soak-variants: install
-	ORCH_NO_SKIPS=1 $(PYTEST) -m "soak and not vllm" --timeout 1800 --ignore tests/soak --ignore tests/integration/test_histories.py --ignore tests/acceptance/test_serve_on_ray.py
+	ORCH_NO_SKIPS=1 $(PYTEST) -m "soak and not vllm" --timeout 1800 --ignore tests/soak $(addprefix --ignore tests/,$(ELSEWHERE))
+
+soak-crashes: install
+	ORCH_NO_SKIPS=1 $(PYTEST) -m soak --timeout 1800 tests/integration/test_hosted_crashes.py
+
+soak-nights: install
+	ORCH_NO_SKIPS=1 $(PYTEST) -m soak tests/unit/test_told_deadlines.py
 
 soak-schedules: install
 	$(SOAK) tests/soak/test_hosted_storms.py -k "test_schedules and not odd and not others"

@@ -30,7 +30,7 @@ from tests.support.sparing import spare_the_disk
 settings.register_profile(
     "orch",
     deadline=None,
-    max_examples=int(os.environ.get("ORCH_EXAMPLES", "10")),
+    max_examples=int(os.environ.get("ORCH_EXAMPLES", "5")),
     # `make test` says the same of the same code each time; `make soak` looks for new examples.
     derandomize="ORCH_EXAMPLES" not in os.environ,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
@@ -89,9 +89,10 @@ def _import_own_share_first(arguments: Sequence[str]) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what runs on Postgres, and the variants that `thinned(k)` keeps out of `make test`.
 
-    What needs vLLM comes first: it takes longest, and nothing else is left to do beside it at the end.
+    What needs vLLM comes first: it takes longest, and nothing else is left to do beside it at the end. So does what
+    stays `together`: a worker gives away the end of its queue, and each worker would make the same things again.
     """
-    items.sort(key=lambda item: item.get_closest_marker("vllm") is None)
+    items.sort(key=lambda item: not any(map(item.get_closest_marker, ("vllm", "together"))))
     variants: dict[tuple[str, int], list[pytest.Function]] = {}
     for item in items:
         if _runs_on_postgres(item):

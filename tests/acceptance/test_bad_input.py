@@ -299,6 +299,7 @@ def test_good_runs_follow_bad_ones(upstream: Upstream, run_orch: Orch, orch_home
     assert sorted(upstream.counts().values()) == [1, 1, 1]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["folder", "file", "inner-folder"])
 def test_documents_that_may_not_be_read(

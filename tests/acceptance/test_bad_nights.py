@@ -40,6 +40,7 @@ def night(run_orch: Orch, tmp_path: Path) -> Iterator[Make]:
         yield make
 
 
+@pytest.mark.soak  # `make test` has it within one process, in test_silent_provider
 def test_a_silent_provider_costs_a_job_at_another_one_no_deadline(night: Make) -> None:
     here = night("azure", "openai", request_timeout=HANGS)
     stuck = here.submit("stuck", "--backend", "openai")

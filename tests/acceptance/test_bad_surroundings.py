@@ -50,6 +50,7 @@ def done(run_orch: Orch, batch: Path, custom_ids: list[str]) -> None:
     assert the_job(run_orch)["requests"]["succeeded"] == len(custom_ids)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("used", [False, True], ids=["fresh", "used"])
 def test_a_home_that_may_not_be_written(
     batch: Path, run_orch: Orch, orch_home: Path, upstream: Upstream, used: bool

@@ -65,6 +65,7 @@ def test_doctor_looks_at_jobs_models_and_the_bucket(run_orch: Orch, provider: Em
     assert provider.state()["files"] == []
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("change", "settings", "words"),
     [

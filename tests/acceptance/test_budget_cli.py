@@ -69,6 +69,7 @@ def test_it_shows_what_is_left_until_when(run_orch: Orch) -> None:
     assert datetime.fromisoformat(nightly["starts_at"]) == datetime(2026, 11, 21, 18, 30, tzinfo=UTC)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("command", ["plan", "submit", "run"])
 @pytest.mark.parametrize(
     ("tag", "limit", "code"),

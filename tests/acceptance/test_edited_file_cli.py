@@ -64,6 +64,7 @@ def test_flags_say_what_becomes_of_the_earlier_job(
     assert ("superseded" in json.dumps(earlier["events"])) is (first_ends == "cancelled")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("answer", ["supersede", "finish", "beside"])
 def test_a_terminal_is_asked(run_orch: Orch, orch_home: Path, job_file: Path, answer: str) -> None:
     first = submitted(run_orch, job_file)

@@ -510,6 +510,7 @@ def test_interrupted_runs_go_on_where_they_stopped(slow: Upstream, run_orch: Orc
     assert "no daemon is running, so nothing goes on" in shown
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "xlsx"])
 def test_the_rows_that_are_counted_are_those_of_the_file(
     letters: Path, run_orch: Orch, tmp_path: Path, form: str

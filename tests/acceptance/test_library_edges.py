@@ -94,6 +94,7 @@ SCHEMAS: dict[str, tuple[Any, list[str]]] = {
 }
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_answers_of_every_type_are_columns(name: str, home: Path) -> None:
     schema, columns = SCHEMAS[name]
@@ -232,6 +233,7 @@ def test_a_budget_of_nothing_sends_nothing_that_costs(home: Path, upstream: Upst
 SHARED_BUDGET = '[[budgets]]\nname = "all"\namount = 1\nperiod = "month"\n'
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("shared", "budget", "which"),
     [("", 1, "a budget"), (SHARED_BUDGET, None, "budget all"), (SHARED_BUDGET, 1, "a budget")],

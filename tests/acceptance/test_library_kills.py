@@ -144,6 +144,7 @@ def test_a_kernel_killed_while_a_batch_api_has_the_rows(provider: Emulator, orch
     sys.stderr.write(f"{kernel.kills} kills, {billed} rows billed of {rows}\n")
 
 
+@pytest.mark.soak  # `make test` has a Batch API
 @pytest.mark.slow
 def test_a_kernel_killed_while_a_synchronous_api_has_the_rows(provider: Emulator, orch_home: Path) -> None:
     rows = 100 * KILLS

@@ -345,7 +345,7 @@ def reader(
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(14)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
 def test_commands_of_a_page_run_as_they_stand(page: str, reader: Reader) -> None:

@@ -118,6 +118,7 @@ def test_a_page_of_somebody_is_overwritten_only_on_demand(run_orch: Orch, tmp_pa
     assert "mine" not in page.read_text()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("answer", "code"), [("n\n", 2), ("y\n", 0)])
 def test_whoever_sits_at_the_terminal_is_asked(
     run_orch: Orch, tmp_path: Path, job: Path, answer: str, code: int

@@ -64,6 +64,7 @@ def play(shell: Shell, page: str, changes: dict[str, str]) -> str:
     return said
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", [page for page in SAID if page != "two-machines"])
@@ -73,6 +74,7 @@ def test_a_recipe_runs_as_it_stands(page: str, shell: Shell, upstream: Upstream)
     assert upstream.requests()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_recipe_of_two_machines(
     shell: Shell, upstream: Upstream, tmp_path: Path, postgres: PostgresServer

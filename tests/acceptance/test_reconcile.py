@@ -96,6 +96,7 @@ def kinds(found: dict[str, Any]) -> list[tuple[str, str | None]]:
     return sorted(((finding["kind"], finding["shard"]) for finding in found["findings"]), key=str)
 
 
+@pytest.mark.thinned(2)
 def test_after_a_job_both_sides_agree(provider: Provider, job: str) -> None:
     code, found = provider.reconcile()
     assert (code, found["findings"]) == (0, [])
@@ -105,6 +106,7 @@ def test_after_a_job_both_sides_agree(provider: Provider, job: str) -> None:
     assert ran.stdout.startswith(f"cloud ({found['account']}): 1 batch there, known here and alike")
 
 
+@pytest.mark.thinned(2)
 def test_what_is_there_and_not_known_here_is_named(provider: Provider, job: str) -> None:
     lost = provider.batch(metadata={"orch_shard": "lost-1.001"})
     provider.batch(metadata={"project": "theirs"})
@@ -127,6 +129,7 @@ def test_what_is_there_and_not_known_here_is_named(provider: Provider, job: str)
     assert "  created by something else: 2 batches (--json lists them)" in ran.stdout
 
 
+@pytest.mark.thinned(2)
 def test_input_files_that_were_left_behind_go_when_they_are_told_to(provider: Provider, job: str) -> None:
     files = provider.other.files
     mine, theirs = f"{job}.001.jsonl", f"{job}.999.jsonl"

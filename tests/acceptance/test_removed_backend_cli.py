@@ -33,6 +33,7 @@ def job(user: User) -> str:
     return str(job)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("daemon", [False, True], ids=["here", "by the daemon"])
 def test_it_ends_what_it_can_and_names_the_batch_that_goes_on(user: User, job: str, daemon: bool) -> None:
     [batch] = user.provider.state()["batches"]
@@ -62,6 +63,7 @@ def test_it_ends_what_it_can_and_names_the_batch_that_goes_on(user: User, job: s
     assert len(user.provider.state()["batches"]) == 1
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("daemon", [False, True], ids=["here", "by the daemon"])
 def test_a_batch_whose_backend_never_returns_can_be_given_up(user: User, job: str, daemon: bool) -> None:
     user.backends(azure={})

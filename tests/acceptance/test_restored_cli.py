@@ -84,6 +84,7 @@ def home(
         yield Restored(run_orch, provider, env, str(path), tmp_path / "monday", url)
 
 
+@pytest.mark.thinned(2)
 def test_paid_answers_that_are_gone_are_told_with_their_sum_and_paid_again_on_request(home: Restored) -> None:
     job = home.submit()
     assert home.orch("run", home.path, "-q", env=home.env).returncode == 0
@@ -101,6 +102,7 @@ def test_paid_answers_that_are_gone_are_told_with_their_sum_and_paid_again_on_re
     assert home.batches() == 2
 
 
+@pytest.mark.soak  # `make test` has such a kill in test_older_than_anthropic
 def test_kills_while_it_looks_for_batches_pay_nothing_twice(home: Restored) -> None:
     home.submit()
     process = home.orch.start("run", home.path, "-q", env=home.env)
@@ -121,6 +123,7 @@ def test_kills_while_it_looks_for_batches_pay_nothing_twice(home: Restored) -> N
     assert sorted(home.provider.bill(rows=True)["rows"].values()) == [1] * ROWS
 
 
+@pytest.mark.thinned(2)
 def test_rows_of_a_forgotten_job_whose_documents_folder_was_renamed_are_paid_once(home: Restored) -> None:
     """Every row has another id then; its request is the same."""
     found = settings_of(home.provider, "openai", poll_seconds=0.2)

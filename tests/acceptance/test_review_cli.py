@@ -40,6 +40,7 @@ def shell(orch: Orch, command: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("merged", ["", " 2>&1"])
 def test_a_reader_that_has_enough_is_no_failure(done: tuple[Orch, str], merged: str) -> None:
     orch, job = done

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ("contracts", "invoices", "reports")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_sample_runs_and_its_gold_answers_fit(
     name: str, run_orch: Orch, orch_home: Path, upstream: Upstream, tmp_path: Path

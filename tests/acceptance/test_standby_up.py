@@ -105,7 +105,7 @@ def test_a_job_that_was_acknowledged_is_there(pair: HomePair, tmp_path: Path) ->
         ("sqlite", "kill", 8),
         pytest.param("postgres", "kill", 30, marks=pytest.mark.soak),
         pytest.param("sqlite", "pause", 12, marks=pytest.mark.soak),
-        ("postgres", "pause", 12),
+        pytest.param("postgres", "pause", 12, marks=pytest.mark.soak),
     ],
 )
 def test_hosted_batches_are_adopted_and_paid_once(

@@ -32,7 +32,7 @@ from tests.support.chromium import NO_BROWSER, Chromium, Tab, installed
 from tests.support.figures import figures
 from tests.support.webhome import EVIL, WebHome, add_schedules, web_home
 
-WIDTHS = (360, 390, 768, 1024, 1440, 1920)
+pytestmark = pytest.mark.together
 # A part of a name that is longer than any column may break anywhere; punctuation and markup may as well.
 UNREADABLE = r"""(async () => {
   await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
@@ -262,14 +262,15 @@ def test_beyond_loopback_only_keys_open_the_pages(home: WebHome, capsys: pytest.
     database.close()
 
 
+@pytest.mark.parametrize("widths", [(360, 1440), pytest.param((390, 768, 1024, 1920), marks=pytest.mark.soak)])
 def test_pages_are_readable_on_a_phone_and_at_a_desk_and_ask_no_other_place(
-    home: WebHome, tab: Tab, view: Shown
+    home: WebHome, tab: Tab, view: Shown, widths: tuple[int, ...]
 ) -> None:
     tab.asked.clear()
     tab.complaints.clear()
     for path in pages(home):
         assert tab.open(view.url + path) == 200, path
-        for width in WIDTHS:
+        for width in widths:
             tab.size(width)
             assert tab.js(UNREADABLE) == [], (path, width)
             if width >= 1440:
@@ -523,29 +524,34 @@ def walked(tab: Tab) -> list[dict[str, Any]]:
     raise AssertionError("Tab does not come to an end")
 
 
-def test_a_keyboard_is_enough(home: WebHome, tab: Tab, view: Shown) -> None:
-    """Tab goes through a page as it is read, what has the focus shows it, and Enter acts."""
-    for page in (
+@pytest.mark.parametrize(
+    "page",
+    [
         "/",
-        "/jobs",
-        "/jobs?q=vertrag",
-        "/schedules",
-        f"/jobs/{home.running.id}",
-        f"/jobs/{home.letters.id}/rows/0",
-        "/nights",
-        "/quarantine",
-    ):
-        tab.open(view.url + page)
-        tab.until("document.querySelector('h1') !== null")
-        stops = walked(tab)
-        pages = ["Tonight", "Jobs", "Nights", "Schedules", "Money", "Backends", "Quarantine"]
-        head = ["Skip to the content", "orch, tonight", *pages]
-        assert [one["name"] for one in stops[:9]] == head, page
-        assert stops[9]["name"] == "Light or dark"
-        assert all(one["shown"] and one["ring"] for one in stops), (page, stops)
-        body = [one for one in stops if one["main"]]
-        # In a row of a table, what is further right may stand a little higher.
-        assert all(one["top"] <= then["top"] + 40 or one["left"] < then["left"] for one, then in pairwise(body)), page
+        "/jobs/{home.running.id}",
+        "/jobs/{home.letters.id}/rows/0",
+        *(
+            pytest.param(page, marks=pytest.mark.soak)
+            for page in ("/jobs", "/jobs?q=vertrag", "/schedules", "/nights", "/quarantine")
+        ),
+    ],
+)
+def test_tab_goes_through_a_page_as_it_is_read_and_the_focus_shows(
+    home: WebHome, tab: Tab, view: Shown, page: str
+) -> None:
+    tab.open(view.url + page.format(home=home))
+    tab.until("document.querySelector('h1') !== null")
+    stops = walked(tab)
+    pages = ["Tonight", "Jobs", "Nights", "Schedules", "Money", "Backends", "Quarantine"]
+    assert [one["name"] for one in stops[:9]] == ["Skip to the content", "orch, tonight", *pages]
+    assert stops[9]["name"] == "Light or dark"
+    assert all(one["shown"] and one["ring"] for one in stops), stops
+    body = [one for one in stops if one["main"]]
+    # In a row of a table, what is further right may stand a little higher.
+    assert all(one["top"] <= then["top"] + 40 or one["left"] < then["left"] for one, then in pairwise(body))
+
+
+def test_a_keyboard_is_enough(home: WebHome, tab: Tab, view: Shown) -> None:
     tab.open(view.url)
     tab.until("document.querySelector('main a') !== null")
     tab.press("Tab")

@@ -19,7 +19,7 @@ from tests.support.earlier_home import put_home
 from tests.support.process import Upstream
 from tests.support.wheel import Installation, build_wheel, copy_sources
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.together]
 JOB = """
 name: letters
 documents: letters
@@ -101,11 +101,7 @@ def test_the_demo_with_a_server_of_one_s_own(orch: Installation, upstream: Upstr
     said = orch("demo", "--upstream", upstream.base_url)
     assert re.search(r"rows: \d+ of 120 succeeded", said), said
     assert "as the package declares it" in said
-    asked = len(upstream.requests())
-    assert asked >= 60
-
-    orch("demo", "--upstream", upstream.base_url)
-    assert len(upstream.requests()) == asked, "the second run asks nothing"
+    assert len(upstream.requests()) >= 60
 
 
 def test_pages_of_the_documentation_are_in_it(orch: Installation) -> None:

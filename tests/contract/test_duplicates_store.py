@@ -137,7 +137,7 @@ _NUMBER = iter(range(10**6))
 
 
 @pytest.mark.slow
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2 * settings().max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text("abc", min_size=1, max_size=9), st.integers(1, 3), ACTS)
 def test_each_body_is_with_one_batch_at_a_time_and_every_row_ends_as_the_one_that_was_sent(
     store: Store, bodies: str, most: int, acts: Sequence[tuple[str, int]]

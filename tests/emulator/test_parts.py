@@ -205,6 +205,7 @@ def test_settings_and_faults_are_given_by_flags(tmp_path: Path) -> None:
         process.kill()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("flag", "told", "problem"),
     [("--script", '[{"do": "nothing"}]', "unknown fault 'nothing'"), ("--settings", '{"modles": []}', "modles")],

@@ -56,7 +56,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"orchestrator.daemon.loop.{name}", 0.0)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("how", ["disk", "max_bytes", "file size"])
 def test_one_that_fills_the_disk_fails_by_name_and_the_others_end_well(
     desk_on_each: Desk, monkeypatch: pytest.MonkeyPatch, how: str

@@ -196,6 +196,7 @@ def _repriced(folder: Path) -> None:
     (folder / "rows.csv").write_text("text,price\nIt was agreed.,25\n")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("change", "why"), [(_renamed, Why.NEW), (_repriced, Why.DOCUMENT)], ids=["a name", "a column that is not asked"]
 )

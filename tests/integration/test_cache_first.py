@@ -80,6 +80,7 @@ def is_marked(desk: Desk, job: Job) -> bool:
     return any(one["preflight"] and one["preflight"].startswith("cache:") for one in desk.detail(job)["shards"])
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("where", ["system", "head"])
 def test_one_row_writes_the_cache_and_the_batch_reads_it(claude: Desk, where: str) -> None:
     desk, before = claude, claude.provider.calls("chat").get(200, 0)
@@ -170,6 +171,7 @@ def test_a_provider_that_does_not_take_the_mark_answers_without_it(claude: Desk)
     assert spent(desk) == paid(desk)
 
 
+@pytest.mark.thinned(2)
 def test_a_cache_that_batches_do_not_read_is_not_written_again(desk_on_each: Desk) -> None:
     desk = measured(desk_on_each)
     desk.provider.settings(turnaround_s=[60, 60], cache_after_s=HOUR)

@@ -88,6 +88,7 @@ def test_one_that_costs_far_more_than_foreseen_ends_the_job(desk: Desk) -> None:
     assert sent(desk, job) == [2]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fault", ["", BAD], ids=["well", "badly"])
 def test_a_start_after_every_step_changes_nothing(desk: Desk, fault: str) -> None:
     desk.backend()

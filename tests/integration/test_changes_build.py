@@ -312,6 +312,7 @@ def test_of_a_container_too(nights: Nights) -> None:
     assert nights.whys(nights.night()[0])["a.zip#y.txt"] == Why.DOCUMENT
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["text", "rtf"])
 def test_a_newer_reader_reads_its_own_kind_again(nights: Nights, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     nights.write(a="one")
@@ -435,7 +436,7 @@ def edit(nights: Nights, rows: dict[str, str], kind: str, name: str, value: str)
             nights.source["encoding"] = name
 
 
-@settings(max_examples=8, deadline=None)
+@settings(deadline=None)
 @given(st.lists(ONE_NIGHT, min_size=2, max_size=5))
 def test_the_rows_are_those_of_a_build_that_reads_everything(
     migrated: Path, plan: list[tuple[list[tuple[str, str, str]], list[str], bool]]

@@ -129,7 +129,7 @@ def are_refused_alike(lines: list[tuple[str, int]]) -> bool:
     return {kind for kind, _ in told} == {"refused"} and len({row for _, row in told}) > 1
 
 
-@settings(max_examples=60)
+@settings(max_examples=6 * settings().max_examples)
 @given(
     LINES, LINES, st.sampled_from(["completed", "expired", "cancelled", "failed"]), st.booleans(),
     st.sampled_from(["finish", "expire"]), st.integers(0, 2),

@@ -58,6 +58,7 @@ def test_it_tells_the_same_money_outcomes_and_reasons(earlier: Desk) -> None:
     assert (shard.refusal_code, shard.refusal) == ("invalid_model", "the model `m` cannot be used: ask support")
 
 
+@pytest.mark.thinned(2)
 def test_what_was_under_way_is_finished(earlier: Desk) -> None:
     found = jobs(earlier)
     going = [found[name] for name in ("half", "rows-2", "rows-4")]

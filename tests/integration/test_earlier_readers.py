@@ -67,6 +67,7 @@ def as_before(found: object) -> Document | UnreadableDocument:
     return one
 
 
+@pytest.mark.thinned(2)
 def test_only_documents_whose_text_changed_are_asked_again(nights: Nights) -> None:
     with pytest.MonkeyPatch.context() as before:
         before.setattr(versions, "READERS", dict.fromkeys(versions.READERS, versions.FIRST))

@@ -74,7 +74,7 @@ SAME: dict[str, str] = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("edit", SAME)
 def test_an_edit_that_changes_no_request_pays_nothing_again(desk: Desk, edit: str) -> None:
     first = out(desk, job_file(desk))
@@ -127,7 +127,7 @@ def test_an_edit_that_is_taken_back_takes_over_as_well(desk: Desk) -> None:
     paid_in_full(desk, first, second, third)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("body", [{}, {"temperature": 0}, {"temperature": 0.7}], ids=["plain", "greedy", "sampling"])
 def test_a_batch_file_that_is_renamed_is_the_same_job(desk: Desk, body: dict[str, Any]) -> None:
     path = desk.written(jsonl(lines(**body)))
@@ -161,7 +161,7 @@ def test_a_batch_file_that_is_copied_awaits_what_has_one_answer(desk: Desk) -> N
     paid_in_full(desk, first, second)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("body", [{}, {"temperature": 0}], ids=["plain", "greedy"])
 def test_of_a_batch_file_with_one_changed_line_only_that_is_asked(desk: Desk, body: dict[str, Any]) -> None:
     path = desk.written(jsonl(lines(**body)))
@@ -214,7 +214,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("edit", CHANGES)
 def test_rows_that_are_not_shared_are_asked_anew_and_the_earlier_job_is_cancelled(desk: Desk, edit: str) -> None:
     desk.backends({"openai": {}}, "[prices.m2]\ninput = 4\noutput = 16\nbatch = { input = 2, output = 8 }\n")
@@ -276,7 +276,7 @@ def test_a_cancelled_job_that_is_retried_takes_what_a_later_run_has(desk: Desk) 
     assert desk.cost(first) == 0
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("ends", ["completed", "expired", "cancelled"])
 @pytest.mark.parametrize("is_out", [True, False], ids=["in flight", "not sent yet"])
 def test_a_cancelled_job_that_is_retried_awaits_what_a_later_run_has_under_way(
@@ -409,7 +409,7 @@ def test_a_held_job_that_was_edited_does_not_come_back(desk: Desk) -> None:
     assert all_once(desk)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("under_way", [0, 8 * MINUTE], ids=["at once", "later"])
 def test_a_deadline_that_the_batch_misses_ends_it_and_asks_the_rest(desk: Desk, under_way: float) -> None:
     desk.backends({"openai": {}, "flex": {}})

@@ -117,7 +117,7 @@ def test_what_goes_on_to_a_stronger_model_is_foreseen_at_its_price(desk: Desk) -
     assert desk.cost(job) <= plan.at_most
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("lists", ["same", "another"])
 @pytest.mark.parametrize("at", ["the first model", "no model", "the next model"])
 def test_an_edited_file_does_not_ask_a_model_again_whose_answers_were_bad(

@@ -95,7 +95,7 @@ def job_file(desk: Desk, tasks: dict[str, Json]) -> Path:
     return path
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_job_of_the_readme_runs_on_every_model(desk: Desk, name: str) -> None:
     models = sorted({*MODELS[name], *(documented() if name in ("openai", "azure") else ())})
@@ -217,7 +217,7 @@ def tasks_of(names: str, asked: Json, **more: Any) -> dict[str, Json]:
     return {name: {"prompt": "When?", "max_tokens": 60, **asked, **more} for name in names.split()}
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(14)
 @pytest.mark.parametrize(("name", "models", "asked"), RENAMED)
 def test_what_has_another_spelling_there_is_said(desk: Desk, name: str, models: str, asked: Json) -> None:
     backend(desk, name, *models.split())
@@ -253,7 +253,7 @@ def test_a_model_that_is_not_there_is_known_before_money_moves(
     assert desk.batches() == []
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(11)
 @pytest.mark.parametrize(("name", "models", "asked", "field"), LOST)
 def test_what_a_task_lets_go_is_left_out(desk: Desk, name: str, models: str, asked: Json, field: str) -> None:
     backend(desk, name, *models.split())

@@ -238,6 +238,7 @@ def sleeping(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch, *gpus: s
     return found.model_copy(update={"models": {**found.models, "small": models["small"]}})
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("how", "starts_of_small"), [("well", 1), ("addled", 2)])
 def test_one_that_answers_otherwise_after_waking_starts_anew_before_its_first_row(
     tmp_path: Path, fleet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, how: str, starts_of_small: int

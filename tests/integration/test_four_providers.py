@@ -14,6 +14,7 @@ DOCUMENTS = 3
 VERBS = ("retrieve", "list", "create", "content", "results", "upload", "create_dataset", "get_dataset", "cancel")
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("dying", "status"),
     [

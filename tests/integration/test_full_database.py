@@ -88,7 +88,7 @@ def small_server(of: str) -> Iterator[SmallServer]:
 
 
 @pytest.mark.parametrize(("command", "when"), [("run", "build"), ("run", "collect"), ("up", "collect")])
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("of", ["tables", "log"])
 def test_a_database_without_room_ends_a_command_and_loses_nothing(
     run_orch: Orch, tmp_path: Path, of: str, command: str, when: str

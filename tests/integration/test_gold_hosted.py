@@ -62,6 +62,7 @@ def test_enough_right_answers_let_the_output_go_out(desk: Desk) -> None:
     ]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("gold", "found", "why"),
     [
@@ -101,6 +102,7 @@ def test_a_job_that_was_cancelled_says_nothing_of_rows_that_were_not_asked(desk:
     assert quality(desk, job) == Quality(0, 0, 0, 1, None)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("threshold", [0.5, None])
 def test_a_file_that_is_gone_at_the_end_keeps_no_job_from_it(desk: Desk, threshold: float | None) -> None:
     """Where answers have to be good enough they are kept back, until somebody has put the file back."""

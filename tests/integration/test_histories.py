@@ -28,7 +28,7 @@ def lived(seed: int, acts: int, postgres: PostgresServer, folder: Path) -> None:
         history.end()
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(7)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_a_history_pays_nothing_twice(seed: int, postgres: PostgresServer, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ LOST: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("lost", LOST)
 def test_a_home_that_lost_its_id_is_known_by_its_jobs(desk: Desk, lost: str) -> None:
     job = in_flight(desk)

@@ -57,7 +57,7 @@ def test_under_a_random_schedule_the_bill_is_the_ledger(there: Providers, chunk:
     assert struck.total() > IN_A_CHUNK, "hardly anything was killed"
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(9)
 @pytest.mark.slow
 @pytest.mark.parametrize("draw", [drawn, odd])
 @pytest.mark.parametrize("seeds", [SEEDS[0], *(pytest.param(seeds, marks=pytest.mark.soak) for seeds in SEEDS[1:])])
@@ -84,7 +84,7 @@ SHOWN_LATER = Blow({"do": "hidden", "seconds": 400.0, "match": {"verb": "create"
 BOTH_ANSWERS_LOST = Blow({"do": "cut_after", "match": {"verb": "create"}, "times": 2})
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(24)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "order",
@@ -123,7 +123,7 @@ def killed_once(there: Providers, order: tuple[str, ...], blows: list[Blow], poi
     assert kills >= points // 2
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("order", [("cloud", "azure"), ("claude", "cloud")], ids="-".join)
 @pytest.mark.parametrize("blows", [[LOST_ANSWER, SHOWN_LATER], [BOTH_ANSWERS_LOST]], ids=["shown late", "two alike"])
 def test_batches_of_which_no_answer_told_are_adopted(
@@ -153,6 +153,7 @@ def test_a_batch_that_all_its_rows_have_left_is_closed_after_a_kill(there: Provi
         assert report.broken == []
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("fault", "cancel_at"),
     [

@@ -150,6 +150,7 @@ def test_trap_c_two_orphans_of_one_size_are_each_given_to_their_own_shard(desk: 
 # --- errors and prices
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fault", ["status:429", "status:529"])
 def test_trap_c_an_overload_of_rows_waits_and_burns_no_attempt(desk: Desk, fault: str) -> None:
     job = desk.run([row(f"r{number}", f"{fault}:4") for number in range(3)])
@@ -157,6 +158,7 @@ def test_trap_c_an_overload_of_rows_waits_and_burns_no_attempt(desk: Desk, fault
     assert set(desk.attempts(job).values()) == {1}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("fault", ["status:401", "status:402", "status:403"])
 def test_trap_c_an_account_that_is_refused_row_by_row_fails_no_row(desk: Desk, fault: str) -> None:
     job = desk.submit([row(f"r{number}", f"{fault}:1") for number in range(3)])
@@ -188,6 +190,7 @@ def test_trap_c_a_batch_that_is_too_large_for_one_request_is_cut(desk: Desk) -> 
     assert [batch["rows"] for batch in desk.batches()] == [3, 3]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("faults", [[], ["cached"], ["cache_write"], ["cached", "cache_write", "reasoning"]], ids=str)
 def test_trap_c_what_the_cache_gave_and_took_is_paid_as_it_is_billed(desk: Desk, faults: list[str]) -> None:
     job = desk.run([row("r0", *faults), row("bad", "status:400")])

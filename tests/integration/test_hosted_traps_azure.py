@@ -48,6 +48,7 @@ def test_trap_b_a_batch_that_runs_over_its_24_hours_is_waited_for_and_said(desk:
     assert desk.billed() == dict.fromkeys(all_are("", 3), 1)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("code", ["model_mismatch", "invalid_request", "invalid_json_line", "duplicate_custom_id"])
 def test_trap_b_codes_of_lines_in_azures_spelling(desk: Desk, code: str) -> None:
     script(desk, "fails", code=code, message="no", lines=[2])
@@ -55,6 +56,7 @@ def test_trap_b_codes_of_lines_in_azures_spelling(desk: Desk, code: str) -> None
     assert desk.ends(job) == {**all_are("succeeded", 3), "r1": f"failed: {code}"}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "code", ["too_many_tasks", "input_modified", "input_no_permissions", "empty_file", "empty_batch"]
 )
@@ -64,6 +66,7 @@ def test_trap_b_codes_that_are_no_rows_fault(desk: Desk, code: str) -> None:
     assert desk.ends(job) == all_are("succeeded", 4)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("code", "batches"), [("empty_file", 3), ("empty_batch", 3)])
 def test_trap_b_codes_of_a_batch_as_such_end_it_with_their_word(desk: Desk, code: str, batches: int) -> None:
     script(desk, "fails", code=code, message="It was refused.", times=None)

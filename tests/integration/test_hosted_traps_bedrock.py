@@ -89,6 +89,7 @@ def test_trap_j_a_record_that_comes_twice_is_booked_once(desk: Desk) -> None:
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("verb", ["create", "retrieve", "upload", "content"])
 def test_trap_j_throttling_is_waited_out(desk: Desk, verb: str) -> None:
     script(desk, "status", verb=verb, status=429, times=3)
@@ -104,6 +105,7 @@ def test_trap_j_a_full_quota_of_jobs_is_waited_out(desk: Desk) -> None:
     assert len(desk.batches()) == 1
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("verb", "status", "code"),
     [

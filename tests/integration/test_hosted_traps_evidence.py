@@ -22,7 +22,7 @@ def paid_once(desk: Desk, count: int) -> None:
 # --- is it gone?
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(18)
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("listed", [True, False])
 @pytest.mark.parametrize(("after", "seconds"), [(0.0, 45.0), (0.0, 300.0), (200.0, 1200.0)])
@@ -75,6 +75,7 @@ def test_trap_g1_where_its_list_cannot_be_read_a_404_needs_longer_to_be_believed
     paid_once(desk, 3)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", EACH)
 def test_trap_g1_a_batch_that_comes_back_after_it_was_given_up_is_taken_or_booked(desk: Desk, name: str) -> None:
     desk.backend(name, poll_seconds=5)
@@ -94,6 +95,7 @@ def test_trap_g1_a_batch_that_comes_back_after_it_was_given_up_is_taken_or_booke
     assert len(desk.events(job, "late")) == 1
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", EACH)
 def test_trap_g1_a_batch_that_cannot_be_retrieved_is_followed_in_the_list(desk: Desk, name: str) -> None:
     desk.backend(name)
@@ -107,7 +109,7 @@ def test_trap_g1_a_batch_that_cannot_be_retrieved_is_followed_in_the_list(desk: 
 # --- late is not lost
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("name", ["openai", AZURE])
 @pytest.mark.parametrize(("fault", "facts"), [
     ("late_output_id", {"seconds": 5 * HOUR}),
@@ -131,6 +133,7 @@ def test_trap_g2_answers_that_exist_are_waited_for_and_paid_once(
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fault", ["late_content", "grows"])
 def test_trap_g2_results_of_anthropic_that_come_late_are_waited_for(desk: Desk, fault: str) -> None:
     desk.backend("claude")
@@ -155,7 +158,7 @@ def test_trap_g2_what_is_waited_for_is_said_with_its_end(desk: Desk) -> None:
     assert desk.states(job) == ["ended (completed)"]
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(24)
 @pytest.mark.parametrize(
     ("do", "facts"),
     [
@@ -191,6 +194,7 @@ def test_trap_g2_a_content_that_is_not_whole_for_an_hour_is_read_until_it_is(
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["openai", "azure"])
 def test_trap_g2_a_batch_that_did_nothing_gives_its_rows_back_within_the_hour(desk_on_each: Desk, name: str) -> None:
     desk = desk_on_each
@@ -275,7 +279,7 @@ def test_trap_g2_late_answers_are_taken_where_their_rows_still_wait(desk: Desk) 
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(18)
 @pytest.mark.parametrize(
     "fault", ["lagging_counts", "shrinking_counts", "backwards", "swapped", "no_size", "wrong_size"]
 )
@@ -359,6 +363,7 @@ def test_trap_g2_a_failed_look_does_not_end_the_wait_for_late_answers(desk: Desk
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", EACH)
 def test_trap_g2_a_file_that_grows_after_it_was_given_up_is_booked(desk: Desk, name: str) -> None:
     desk.backend(name)

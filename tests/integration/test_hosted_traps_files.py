@@ -19,7 +19,7 @@ LINE_CODES = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("code", LINE_CODES)
 def test_trap_a6_a_line_that_validation_refuses_fails_alone_and_the_others_go_on(desk: Desk, code: str) -> None:
     script(desk, "fails", code=code, message=LINE_CODES[code], lines=[2])
@@ -60,6 +60,7 @@ def test_trap_a6_an_input_file_that_the_provider_cannot_find_is_uploaded_again(d
     assert desk.attempts(job)["r0"] == 1, "it is not a row's fault"
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("code", ["invalid_url", "url_mismatch"])
 def test_trap_a6_a_batch_whose_endpoint_is_not_served_fails_with_that_word(desk: Desk, code: str) -> None:
     message = "The URL does not match the batch endpoint."
@@ -110,6 +111,7 @@ def _lines(count: int) -> list[bytes]:
 # --- upload and download
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("verb", ["upload", "create"])
 def test_trap_a1_a_file_that_is_too_large_is_cut_and_sent_in_smaller_batches(desk: Desk, verb: str) -> None:
     script(desk, "status", verb=verb, status=413)
@@ -134,6 +136,7 @@ def test_trap_a1_an_upload_that_is_refused_for_good_fails_its_rows_and_nothing_h
     assert desk.batches() == []
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("fault", ["cut_before", "cut_after", "status"])
 def test_trap_1_6_an_upload_that_breaks_off_is_done_again(desk: Desk, fault: str) -> None:
     script(desk, fault, verb="upload", **({"status": 500} if fault == "status" else {}))
@@ -142,6 +145,7 @@ def test_trap_1_6_an_upload_that_breaks_off_is_done_again(desk: Desk, fault: str
     assert len(desk.batches()) == 1
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("whole_lines", [True, False], ids=["at a line", "amid a line"])
 def test_trap_1_25_a_download_that_ends_too_soon_is_read_again_and_nothing_is_sent_twice(
     desk: Desk, whole_lines: bool
@@ -154,6 +158,7 @@ def test_trap_1_25_a_download_that_ends_too_soon_is_read_again_and_nothing_is_se
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fault", ["cut_body", "cut_before", "hang_before", "status"])
 def test_trap_1_36_a_download_that_breaks_is_done_again_and_nothing_is_sent_twice(desk: Desk, fault: str) -> None:
     desk.backend(request_timeout=3.0)
@@ -197,6 +202,7 @@ def test_what_a_killed_look_for_late_answers_has_downloaded_goes_with_its_shard(
     assert [path for path in late.parent.iterdir() if "late" in path.name] == []
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("end", ["expired", "failed", "cancelled"])
 def test_trap_a8_the_files_of_every_end_go(desk: Desk, end: str) -> None:
     if end == "expired":

@@ -21,6 +21,7 @@ def test_trap_p_rows_come_back_under_their_ids_and_datasets_go(desk: Desk) -> No
     assert not [file for file in desk.provider.state()["files"] if file["is_there"]]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("cut", ["cut_after", "hang_after"])
 def test_trap_p_a_create_that_was_not_answered_is_found_by_its_id(desk: Desk, cut: str) -> None:
     script(desk, cut, verb="create")
@@ -40,6 +41,7 @@ def test_trap_p_a_create_is_repeated_and_makes_no_second_job(desk: Desk) -> None
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("verb", ["create_dataset", "upload"])
 def test_trap_p_an_upload_that_was_not_answered_goes_on_where_it_stopped(desk: Desk, verb: str) -> None:
     script(desk, "cut_after", verb=verb)

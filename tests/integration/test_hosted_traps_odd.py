@@ -64,6 +64,7 @@ def test_trap_g4_what_is_told_of_a_batch_in_another_shape_for_a_while_costs_noth
     paid_once(desk, 4)
 
 
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("verb", ["create", "retrieve", "upload", "list", "models"])
 def test_trap_g4_200s_that_are_no_answer_cost_nothing(desk: Desk, name: str, verb: str) -> None:
@@ -88,6 +89,7 @@ def test_trap_g4_json_that_is_called_text_or_is_packed_is_json(desk: Desk, name:
     paid_once(desk, 3)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "fault", ["errors_as_list", "errors_as_texts", "errors_as_text", "errors_as_map", "errors_nested"]
 )
@@ -112,6 +114,7 @@ def test_trap_g4_a_row_that_fails_in_batches_told_as_expired_fails_after_three(d
     assert len(desk.batches()) == 3
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fault", ["huge_counts", "text_counts"])
 def test_trap_g4_a_line_of_nobody_beside_odd_counts_is_not_booked_as_another_jobs(desk: Desk, fault: str) -> None:
     desk.provider.script({"do": fault, "match": {"verb": "retrieve"}, "times": None})
@@ -153,6 +156,7 @@ def test_trap_g5_an_orphan_is_found_in_a_list_of_any_shape(desk: Desk, name: str
     assert set(desk.billed().values()) == {1}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fault", ["no_metadata", "odd_metadata"])
 @pytest.mark.parametrize("verbs", [["list"], ["list", "retrieve"]])
 def test_trap_g5_an_orphan_whose_metadata_is_not_told_is_found_by_its_upload(
@@ -182,6 +186,7 @@ def test_trap_g5_a_clock_that_is_off_hides_no_orphan(desk: Desk, name: str, ahea
     assert len(desk.events(job, "recovered")) == 1
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fault", ["number_id", "other_id"])
 def test_trap_g5_a_batch_that_is_listed_under_another_id_is_waited_for(desk: Desk, fault: str) -> None:
     script(desk, "cut_after", verb="create")
@@ -205,6 +210,7 @@ def test_trap_g5_another_id_in_a_list_is_not_believed_while_it_cannot_be_asked(
     paid_once(desk, 3)
 
 
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("place", [1, 2, 3])
 def test_trap_g5_batches_that_are_all_listed_under_one_id_are_told_apart(desk: Desk, name: str, place: int) -> None:
@@ -257,6 +263,7 @@ def test_trap_g5_a_list_that_lacks_every_batch_we_know_of_proves_nothing(desk: D
     assert list(desk.billed().values()) == [1, 1]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("fault", ["empty_body", "html_page", "half_json"])
 def test_trap_g5_an_orphan_at_anthropic_is_known_though_its_results_come_late(desk: Desk, fault: str) -> None:
     """Its results are all that says whose it is."""
@@ -336,7 +343,7 @@ def test_trap_g5_an_upload_of_which_little_is_told_is_used(desk: Desk, fault: st
     assert desk.ends(job) == all_are("succeeded", 3)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("told", ["create", "validation", "status"])
 @pytest.mark.parametrize("seconds", [30.0, pytest.param(400.0, marks=pytest.mark.soak), 1500.0])
 def test_trap_g5_an_upload_that_needs_a_while_is_waited_for(desk: Desk, told: str, seconds: float) -> None:
@@ -353,6 +360,7 @@ def test_trap_g5_an_upload_that_needs_a_while_is_waited_for(desk: Desk, told: st
 # --- ids
 
 
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("fault", ["id_upper", "id_lower", "id_blanks"])
 def test_trap_g6_ids_in_another_case_or_with_blanks_are_recognised(desk: Desk, name: str, fault: str) -> None:
@@ -379,6 +387,7 @@ def test_trap_g6_rows_whose_ids_cannot_be_told_apart_are_not_guessed_at_and_not_
     assert desk.cost(job) == cost_of(desk.provider.bill()), "what was paid is booked all the same"
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fault", ["id_list", "id_null"])
 def test_trap_g6_ids_that_are_lists_are_read_and_null_is_nobodys(desk: Desk, fault: str) -> None:
     job = desk.run([row("a", fault), row("b")])
@@ -458,6 +467,7 @@ def test_trap_g7_a_success_without_a_body_is_booked_and_not_paid_again(desk: Des
     assert desk.cost(job) > cost_of(desk.provider.bill()) / 2
 
 
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("fault", ["bom", "crlf", "blank_lines", "json_array", "raw_gzip"])
 def test_trap_g7_result_files_in_any_wrapping_are_read(desk: Desk, name: str, fault: str) -> None:
@@ -480,7 +490,7 @@ RETRY_AFTER = [
 ]  # fmt: skip
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("verb", ["upload", "create", "retrieve", "content"])
 def test_trap_g8_a_retry_after_beyond_every_calendar_holds_nothing_up_for_more_than_a_day(
     desk: Desk, verb: str
@@ -496,7 +506,7 @@ def test_trap_g8_a_retry_after_beyond_every_calendar_holds_nothing_up_for_more_t
     paid_once(desk, 2)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("verb", ["upload", "create", "retrieve", "content", "list"])
 def test_trap_g8_a_429_without_a_word_for_hours_is_waited_out(desk: Desk, verb: str) -> None:
     if verb == "list":
@@ -553,6 +563,7 @@ def test_trap_g9_an_orphan_is_looked_for_with_a_rotated_key_that_shows_another_b
 # --- the ends of waits
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("status", [405, 500, 403])
 def test_trap_g10_files_that_can_never_be_deleted_hold_up_nothing_and_are_told_once(desk: Desk, status: int) -> None:
     script(desk, "status", verb="delete_file", status=status, times=None)
@@ -572,7 +583,7 @@ def test_trap_g10_files_that_can_never_be_deleted_hold_up_nothing_and_are_told_o
     assert sum(desk.provider.calls("delete_file").values()) == tries, "it is given up"
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize(
     ("verb", "facts"),
     [
@@ -619,6 +630,7 @@ def test_trap_g10_whatever_fails_for_ever_a_job_comes_to_its_end(
     assert all(end == "succeeded" or end.startswith("failed: ") for end in desk.ends(job).values())
 
 
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("fault", ["stuck_validating", "stuck_finalizing", "cancel_ignored", "slow_cancel"])
 @pytest.mark.parametrize("name", ["openai", AZURE])
 def test_trap_g10_a_batch_that_never_ends_is_given_up_and_its_job_is_over(desk: Desk, name: str, fault: str) -> None:

@@ -205,6 +205,7 @@ def test_trap_1_14_a_batch_that_hangs_for_its_whole_window_expires_and_is_salvag
     assert desk.billed() == dict.fromkeys(all_are("", 4), 1)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_trap_a0_a_provider_that_is_away_is_told_and_asked_with_pauses(desk: Desk, status: int) -> None:
     job = desk.submit(plain(3))
@@ -237,6 +238,7 @@ def test_trap_1_36_a_batch_whose_results_cannot_be_read_keeps_no_other_waiting(d
 # --- paid once
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("do", ["cut_after", "hang_after"])
 def test_trap_a0_a_create_without_an_answer_is_not_made_twice(desk: Desk, do: str) -> None:
     desk.backend(request_timeout=3.0)
@@ -263,6 +265,7 @@ def test_trap_1_7_an_orphan_that_a_listing_does_not_show_yet_is_waited_for(desk:
     assert desk.billed() == dict.fromkeys(all_are("", 3), 1)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fault", ["cut_before", "status"])
 def test_trap_a0_a_create_that_a_gateway_lost_is_sent_again_once_no_orphan_can_show(desk: Desk, fault: str) -> None:
     script(desk, fault, verb="create", **({"status": 502} if fault == "status" else {}))

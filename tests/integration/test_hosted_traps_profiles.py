@@ -21,6 +21,7 @@ BATCH_CHAT = "https://batch.dashscope.aliyuncs.com/compatible-mode/v1"
 REALTIME = "https://dashscope.aliyuncs.com/compatible-mode/v1"
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["zhipu", "siliconflow"])
 def test_trap_d_a_lost_create_is_found_in_each_spelling(desk: Desk, name: str) -> None:
     desk.backend(name)

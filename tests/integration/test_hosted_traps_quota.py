@@ -175,6 +175,7 @@ def test_trap_a0_retry_after_is_kept_to_however_long_it_is(desk: Desk) -> None:
     assert len(desk.batches()) == 1
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("verb", ["upload", "retrieve", "content"])
 def test_trap_a0_a_rate_limit_of_any_call_is_waited_out(desk: Desk, verb: str) -> None:
     script(desk, "status", verb=verb, status=429, times=3)
@@ -218,7 +219,7 @@ def test_trap_a3_a_key_that_is_refused_is_told_at_once_and_as_an_error_once_it_d
     assert desk.ends(job) == all_are("succeeded", 3)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(14)
 @pytest.mark.parametrize("status", [401, pytest.param(403, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("verb", ["upload", "create", "retrieve", "content", "list", "models", "cancel"])
 def test_trap_a3_an_account_that_is_refused_for_a_minute_stops_nothing(desk: Desk, verb: str, status: int) -> None:
@@ -239,6 +240,7 @@ def test_trap_a3_an_account_that_is_refused_for_a_minute_stops_nothing(desk: Des
     assert refusals >= (2 if verb not in ("models", "cancel", "list") else 1)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("verb", ["upload", "create"])
 def test_trap_1_32_an_account_without_credit_stops_everything_until_there_is_some(desk: Desk, verb: str) -> None:
     desk.backend(limits={"max_rows": 1})

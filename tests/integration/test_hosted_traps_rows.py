@@ -33,7 +33,7 @@ OUTCOMES: dict[str, tuple[Sequence[str], str, int]] = {
 }
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("fault", OUTCOMES)
 def test_trap_a7_what_becomes_of_a_row_among_others(desk: Desk, fault: str) -> None:
     faults, end, attempts = OUTCOMES[fault]
@@ -56,7 +56,7 @@ def all_billed(count: int) -> dict[str, int]:
     return {f"r{number}": 1 for number in range(count)}
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("fault", ["status:429", "resource_unavailable", "status:503", "status:498"])
 def test_trap_1_22_rows_that_wait_for_capacity_burn_no_attempt(desk: Desk, fault: str) -> None:
     job = desk.run([row(f"r{number}", f"{fault}:4") for number in range(3)])
@@ -107,6 +107,7 @@ def test_trap_1_30_a_custom_id_may_hold_anything(desk: Desk) -> None:
     assert desk.ends(job) == dict.fromkeys(ids, "succeeded")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("fault", ["status:404", "status:405", "status:501"])
 def test_trap_a6_a_row_that_this_backend_will_never_do_goes_to_another(desk: Desk, fault: str) -> None:
     desk.backends({"openai": {}, "azure": {}})
@@ -149,6 +150,7 @@ def test_trap_a7_an_answer_cut_to_nothing_fails_and_says_what_to_raise(desk: Des
     assert desk.cost(job) == cost_of(desk.provider.bill()), "and it is paid, if in vain"
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("model", "bound"), [("m", 400), ("gpt-4o", 20_000)])
 def test_an_answer_that_ended_well_before_the_bound_that_was_sent_met_its_context_window(
     desk: Desk, tmp_path: Path, model: str, bound: int
@@ -165,6 +167,7 @@ def test_an_answer_that_ended_well_before_the_bound_that_was_sent_met_its_contex
 # --- prices
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("faults", [[], ["cached"], ["reasoning"], ["cached", "reasoning"]], ids="+".join)
 def test_trap_1_39_a_batch_row_costs_its_batch_price_once_discounted(desk: Desk, faults: list[str]) -> None:
     """The answers say `service_tier: default`: they were served in a batch all the same."""

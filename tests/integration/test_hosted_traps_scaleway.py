@@ -59,6 +59,7 @@ def test_trap_s_rows_that_a_terminated_batch_left_are_sent_again(desk: Desk) -> 
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("late", [60.0, 600.0])
 def test_trap_s_results_that_are_late_in_the_bucket_are_waited_for(desk: Desk, late: float) -> None:
     script(desk, "late_content", seconds=late)

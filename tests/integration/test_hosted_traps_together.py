@@ -34,6 +34,7 @@ def test_trap_o_an_upload_that_was_not_answered_is_there_once(desk: Desk) -> Non
     assert desk.provider.calls("upload") == {0: 1, 409: 1}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("is_read", [True, False])
 def test_trap_o_a_batch_whose_create_was_not_answered_is_found_by_its_file(desk: Desk, is_read: bool) -> None:
     if not is_read:
@@ -58,6 +59,7 @@ def test_trap_o_a_batch_that_fails_as_a_whole_says_why(desk: Desk) -> None:
     assert "body.model is required" in desk.rows(job)["r0"]["error"]["message"]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("late", [0.0, 600.0])
 def test_trap_o_a_batch_counts_no_rows_and_what_a_cancel_left_is_collected(desk: Desk, late: float) -> None:
     script(desk, "stuck_in_progress", share=0.5)

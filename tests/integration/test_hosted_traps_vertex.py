@@ -23,6 +23,7 @@ def same(custom_id: str, text: str = "of all", **body: Any) -> Json:
     return row(custom_id, user=custom_id, messages=[{"role": "user", "content": text}], **body)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("echo", ECHOES)
 def test_trap_k_rows_are_found_by_their_requests_however_these_are_echoed(desk: Desk, echo: str) -> None:
     desk.provider.settings(echoes=[echo])
@@ -95,6 +96,7 @@ def test_trap_k_a_job_whose_create_was_not_answered_is_found_by_the_place_of_its
     finds_a_lost_create(desk)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("share", [0.5, 0.0])
 def test_trap_k_a_job_that_ends_early_keeps_its_answers_and_the_others_are_sent_again(
     desk: Desk, share: float
@@ -125,6 +127,7 @@ def test_trap_k_a_job_that_succeeds_and_all_of_whose_rows_failed_is_no_success(d
     assert desk.cost(job) == 0
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fault", ["late_output_id", "late_content"])
 def test_trap_k_results_that_are_late_in_the_bucket_are_waited_for(desk: Desk, fault: str) -> None:
     script(desk, fault, verb="create", seconds=5000.0)
@@ -133,6 +136,7 @@ def test_trap_k_results_that_are_late_in_the_bucket_are_waited_for(desk: Desk, f
     assert len(desk.batches()) == 1
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("code", ["7", "9"])
 def test_trap_k_a_bucket_that_the_service_agent_may_not_use_costs_no_row(desk: Desk, code: str) -> None:
     script(desk, "fails", verb="create", code=code, message="Failed to get GCS bucket location for night.")
@@ -145,6 +149,7 @@ def test_trap_k_a_bucket_that_the_service_agent_may_not_use_costs_no_row(desk: D
     assert set(desk.attempts(job).values()) == {1}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("code", ["8", "13", "14"])
 def test_trap_k_a_job_that_failed_for_no_fault_of_its_rows_is_sent_again(desk: Desk, code: str) -> None:
     script(desk, "fails", verb="create", code=code, message="System error. Please try this operation again.")
@@ -153,6 +158,7 @@ def test_trap_k_a_job_that_failed_for_no_fault_of_its_rows_is_sent_again(desk: D
     assert len(desk.batches()) == 2
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("verb", ["create", "retrieve", "upload", "content", "files"])
 def test_trap_k_an_exhausted_quota_of_calls_is_waited_out(desk: Desk, verb: str) -> None:
     script(desk, "status", verb=verb, status=429, times=3)
@@ -161,6 +167,7 @@ def test_trap_k_an_exhausted_quota_of_calls_is_waited_out(desk: Desk, verb: str)
     assert len(desk.batches()) == 1
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("verb", "status"),
     [("upload", 403), ("upload", 404), ("content", 403), ("files", 404), ("retrieve", 401), ("create", 401),

@@ -60,6 +60,7 @@ NEEDED = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("command", NEEDED)
 def test_what_a_command_does_not_use_is_not_imported(tmp_path: Path, upstream: Upstream, command: str) -> None:

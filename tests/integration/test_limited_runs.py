@@ -187,7 +187,7 @@ def test_what_is_chosen_of_a_table_that_nobody_has_read(desk: Desk) -> None:
 PARTS = {"limit": Scope(limit=3), "only": Scope(only=("b.txt", "rows.csv#2")), "task": Scope(tasks=("who",))}
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("scope", PARTS.values(), ids=PARTS.keys())
 def test_the_next_night_takes_the_others_neither_for_gone_nor_for_new(stored: Desk, scope: Scope) -> None:
     first = stored.answered()
@@ -341,6 +341,7 @@ def test_a_template_may_use_what_the_documents_of_its_sources_have(desk: Desk) -
         check_file(desk.file, desk.config, now)
 
 
+@pytest.mark.thinned(2)
 def test_a_name_stands_for_its_newest_whole_run(stored: Desk) -> None:
     home = stored.home.identity()
     first, second = stored.answered(), stored.answered(new=True)

@@ -87,6 +87,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS.keys())
 @pytest.mark.parametrize("part", [0.2, 0.6, 0.85])
 def test_the_end_of_an_engine_is_foreseen_by_the_tokens_that_are_left(

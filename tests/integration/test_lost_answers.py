@@ -24,7 +24,7 @@ def backups(
         yield found
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("saved", ["built", "planned", "sent"])
 def test_rows_whose_answers_are_gone_are_not_paid_again_unless_somebody_says_so(backups: Backups, saved: str) -> None:
     desk = backups.desk
@@ -50,7 +50,7 @@ def test_rows_whose_answers_are_gone_are_not_paid_again_unless_somebody_says_so(
     assert desk.cost(job) == 2 * paid == cost_of(desk.provider.bill())
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("edit", ["one row", "every row"])
 def test_answers_of_a_superseded_job_that_are_gone_are_paid_again_only_if_somebody_says_so(
     backups: Backups, edit: str
@@ -107,7 +107,7 @@ LATER = {
 }
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(20)
 @pytest.mark.parametrize("later", LATER)
 @pytest.mark.parametrize("behind", [2 * HOUR, 0.0], ids=["long behind its batch", "right behind it"])
 def test_lost_answers_of_a_cancelled_job_are_paid_again_only_if_somebody_says_so(

@@ -64,7 +64,7 @@ TABLES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("command", [["validate"], ["plan"], ["run"], ["submit"]], ids=lambda given: given[0])
 def test_every_command_names_line_and_columns(
@@ -123,6 +123,7 @@ def test_no_table_of_a_folder_has_it(folder: Path, capsys: pytest.CaptureFixture
     assert THERE in told
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("column", ["Text", "Later"])
 def test_a_table_that_has_it_is_enough(folder: Path, column: str, capsys: pytest.CaptureFixture[str]) -> None:
     TABLES["csv"](folder)

@@ -32,7 +32,7 @@ def backups(
         yield found
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(24)
 @pytest.mark.parametrize("saved", ["built", "planned", "behind another job"])
 @pytest.mark.parametrize("files", [True, False], ids=["whole", "database alone"])
 @pytest.mark.parametrize("later", [0.0, HOUR])
@@ -43,14 +43,14 @@ def test_rows_of_batches_that_the_store_has_forgotten_are_adopted(
     assert len(backups.desk.events(job, "recovered")) == 3
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("edited", [True, False], ids=["edited", "cut anew"])
 def test_each_answer_is_that_of_its_row_however_batches_are_made_now(backups: Backups, *, edited: bool) -> None:
     """A forgotten job's file has other lines by now, or its rows go out in other batches."""
     each_answer_is_its_rows(backups, "claude", edited=edited)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(16)
 @pytest.mark.parametrize("ids", OTHER_IDS)
 @pytest.mark.parametrize("equal", [False, True], ids=["", "equal requests"])
 @pytest.mark.parametrize("edited", [False, True], ids=["", "edited"])
@@ -61,6 +61,7 @@ def test_requests_of_a_forgotten_job_are_adopted_whatever_their_ids(
     requests_are_adopted_under_other_ids(backups, ids, equal=equal, edited=edited)
 
 
+@pytest.mark.thinned(2)
 def test_a_store_that_has_forgotten_nothing_lists_nothing(backups: Backups) -> None:
     desk = backups.desk
     for number in range(3):
@@ -69,7 +70,7 @@ def test_a_store_that_has_forgotten_nothing_lists_nothing(backups: Backups) -> N
     assert lists(desk) == 0
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("deadline", [None, "3h"])
 def test_an_unknown_batch_that_runs_holds_rows_no_longer_than_the_plan_allows(
     backups: Backups, deadline: str | None

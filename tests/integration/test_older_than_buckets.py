@@ -35,7 +35,7 @@ def backups(
         yield found
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(24)
 @pytest.mark.parametrize("saved", ["built", "planned", "behind another job"])
 @pytest.mark.parametrize("files", [True, False], ids=["whole", "database alone"])
 @pytest.mark.parametrize("later", [0.0, HOUR])
@@ -45,6 +45,7 @@ def test_rows_of_batches_that_the_store_has_forgotten_are_adopted(
     batches_are_adopted(backups, saved, later, files=files)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("edited", [True, False], ids=["edited", "cut anew"])
 def test_each_answer_is_that_of_its_row_however_batches_are_made_now(
     backups: Backups, kind: str, *, edited: bool
@@ -53,7 +54,7 @@ def test_each_answer_is_that_of_its_row_however_batches_are_made_now(
     each_answer_is_its_rows(backups, kind, edited=edited, min_rows=1)
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(16)
 @pytest.mark.parametrize("ids", OTHER_IDS)
 @pytest.mark.parametrize("equal", [False, True], ids=["", "equal requests"])
 @pytest.mark.parametrize("edited", [False, True], ids=["", "edited"])

@@ -36,7 +36,7 @@ def all_paid_once(desk: Desk, job: Job, rows: int = 20) -> None:
     assert set(desk.billed().values()) == {1}
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("saved", ["built", "planned"])
 @pytest.mark.parametrize("later", [0.0, HOUR])
 def test_rows_of_batches_that_the_store_has_forgotten_are_adopted(backups: Backups, saved: str, later: float) -> None:
@@ -55,7 +55,7 @@ def test_rows_of_batches_that_the_store_has_forgotten_are_adopted(backups: Backu
     assert len(desk.events(job, "recovered")) == 3
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("fault", ["status:429", "status:500"])
 def test_a_list_that_fails_is_asked_again_once_for_all_shards(backups: Backups, fault: str) -> None:
     desk = backups.desk
@@ -135,7 +135,7 @@ def test_a_forgotten_jobs_batch_is_adopted_once_its_id_is_known(backups: Backups
     all_paid_once(desk, job)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("then", ["at once", "behind another job"])
 def test_rows_of_a_job_that_the_store_has_forgotten_are_adopted(backups: Backups, then: str) -> None:
     desk, path = backups.desk, forgotten(backups)
@@ -168,7 +168,7 @@ def test_of_a_forgotten_job_only_the_same_lines_are_adopted(backups: Backups) ->
     assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("ends", ["superseded", "cancelled"])
 def test_rows_of_a_job_that_sends_nothing_any_more_are_adopted_by_the_next_one(backups: Backups, ends: str) -> None:
     desk = backups.desk
@@ -220,7 +220,7 @@ def test_a_question_about_lost_answers_stays_until_it_is_answered(backups: Backu
     assert len(desk.batches()) == 5
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("between", [False, True], ids=["files too", "database alone, behind another job"])
 def test_answers_of_a_forgotten_job_that_are_gone_are_repaid_only_if_somebody_says_so(
     backups: Backups, *, between: bool
@@ -244,7 +244,7 @@ def test_answers_of_a_forgotten_job_that_are_gone_are_repaid_only_if_somebody_sa
     assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("saved", ["built", "planned", "sent", "ended"])
 def test_answers_in_the_home_are_not_lost_though_its_database_was_put_back(backups: Backups, saved: str) -> None:
     desk = backups.desk
@@ -294,7 +294,7 @@ def test_answers_of_a_later_state_are_not_taken_for_those_of_another_batch(backu
 # --- rows that have other ids by now
 
 
-@pytest.mark.thinned(8)
+@pytest.mark.thinned(24)
 @pytest.mark.parametrize("ids", OTHER_IDS)
 @pytest.mark.parametrize("equal", [False, True], ids=["", "equal requests"])
 @pytest.mark.parametrize("edited", [False, True], ids=["", "edited"])
@@ -306,7 +306,7 @@ def test_requests_of_a_forgotten_job_are_adopted_whatever_their_ids(
     requests_are_adopted_under_other_ids(backups, ids, equal=equal, edited=edited)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("rows", [8, 5], ids=["all of a batch", "a part of it"])
 def test_another_file_takes_a_forgotten_jobs_batch_only_if_it_has_all_of_its_requests(
     backups: Backups, rows: int
@@ -324,7 +324,7 @@ def test_another_file_takes_a_forgotten_jobs_batch_only_if_it_has_all_of_its_req
     assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("change", ["renamed", "edited"])
 def test_a_job_that_was_put_back_before_it_was_built_takes_what_asks_the_same(backups: Backups, change: str) -> None:
     """Its documents may have changed since: an id may be of another text then, and a text may have another id."""
@@ -356,7 +356,7 @@ def test_a_job_that_was_put_back_before_it_was_built_takes_what_asks_the_same(ba
     assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("why", ["gemini", "deleted"])
 @pytest.mark.parametrize("later", [0.0, HOUR])
 def test_a_forgotten_jobs_batch_whose_requests_cannot_be_read_is_asked_about(
@@ -388,6 +388,7 @@ def test_a_forgotten_jobs_batch_whose_requests_cannot_be_read_is_asked_about(
     assert len(desk.batches()) == 3
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("later", [0.0, HOUR])
 def test_geminis_batches_that_the_store_has_forgotten_are_adopted(backups: Backups, later: float) -> None:
     desk = backups.desk

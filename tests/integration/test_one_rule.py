@@ -78,6 +78,7 @@ def job_file(folder: Path, fields: dict[str, Any]) -> None:
     (folder / "job.yaml").write_text(json.dumps(job), encoding="utf-8")
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_all_three_say_the_same(folder: Path, case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     fields, before, options, code = case

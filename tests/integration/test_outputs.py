@@ -242,6 +242,7 @@ def test_the_report_of_a_night_begins_with_it(desk: Desk) -> None:
     assert [job for job, _ in report.needs] == [bad.id, good.id]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("way", ["retry", "the same command again"])
 def test_once_mended_it_is_delivered_and_nothing_is_paid_again(desk: Desk, way: str) -> None:
     job = finished(desk, {"path": "rows.jsonl"}, to_a_folder(desk))
@@ -380,6 +381,7 @@ def test_what_may_be_well_again_is_waited_for_and_then_given_up_by_name(desk: De
 # --- whose file it is
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("made", "night"),
     [("2026-11-21T22:00", "2026-11-21"), ("2026-11-22T01:30", "2026-11-21"), ("2026-11-22T14:00", "2026-11-22")],

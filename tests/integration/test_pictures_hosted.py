@@ -31,6 +31,7 @@ def scans(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", ["openai", "claude", "azure", "flex"])
 def test_scans_are_answered_by_every_provider(desk: Desk, scans: Path, name: str) -> None:
     desk.backend(name)

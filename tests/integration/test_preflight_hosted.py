@@ -72,6 +72,7 @@ def job_file(desk: Desk, count: int, tasks: list[dict[str, Any]], **spec: Any) -
 # --- the row that is answered
 
 
+@pytest.mark.thinned(2)
 def test_the_smallest_row_is_asked_first_and_the_answer_is_its_own(desk: Desk, name: str) -> None:
     desk.backend(name, preflight=True)
     job = desk.submit([row(f"r{number}" + "x" * (number != 7)) for number in range(MANY)])
@@ -110,6 +111,7 @@ def test_few_rows_are_their_own_preflight(desk: Desk, count: int) -> None:
     assert len(desk.detail(job)["shards"]) == 1
 
 
+@pytest.mark.thinned(2)
 def test_what_was_answered_once_is_not_asked_first_again(desk: Desk, name: str) -> None:
     desk.backend(name, preflight=True)
     desk.run(plain(3))
@@ -160,6 +162,7 @@ AT_OTHER_ENDPOINTS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("task", "endpoint"), AT_OTHER_ENDPOINTS.values(), ids=AT_OTHER_ENDPOINTS.keys())
 def test_a_row_is_asked_first_at_its_own_endpoint(desk: Desk, task: dict[str, Any], endpoint: str) -> None:
     desk.backend(preflight=True)
@@ -237,7 +240,7 @@ FIELD = "Unsupported parameter: 'temperature' is not supported with this model."
 RENAMED = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize(
     "refusal",
     [
@@ -343,7 +346,7 @@ def test_a_model_that_is_not_in_the_list_holds_every_row_back(desk: Desk, name: 
 # --- the row that says nothing
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize(
     "refusal",
     [
@@ -371,7 +374,7 @@ def test_what_is_not_about_the_requests_lets_the_batch_go(desk: Desk, name: str,
     assert uncertain(desk, job) == 0
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize(("fault", "billed"), [("reset_after", 1), ("cut_body", 1), ("reset_before", 0)])
 def test_an_answer_that_is_lost_is_uncertain_and_its_row_goes_on_in_the_batch(
     desk: Desk, name: str, fault: str, billed: int
@@ -397,6 +400,7 @@ def test_an_answer_that_fails_its_check_is_an_answer(desk: Desk) -> None:
     assert desk.cost(job) == paid(desk)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("odd", ["finish_abort", "choice_error", "worker_in_detail"])
 def test_a_200_that_is_no_answer_is_booked_and_lets_the_batch_go(desk: Desk, odd: str) -> None:
     desk.backend(preflight=True)
@@ -505,6 +509,7 @@ def either(
     return make
 
 
+@pytest.mark.thinned(2)
 def test_a_kill_at_any_point_pays_no_row_twice_but_the_one_that_was_being_asked(
     either: Callable[[int], AbstractContextManager[Desk]],
 ) -> None:

@@ -82,6 +82,7 @@ def test_rows_are_documents_and_only_new_ones_are_asked(desk: Desk, letters: Let
     assert desk.sent(desk.answered()) == ["mail#2", "mail#4"]
 
 
+@pytest.mark.thinned(2)
 def test_many_rows_come_in_parts(desk: Desk, letters: Letters) -> None:
     letters.add(1)
     many = " UNION ALL ".join(f"SELECT {number} AS n" for number in range(50))

@@ -89,6 +89,7 @@ def test_a_quote_that_is_not_there_is_asked_again_with_what_was_wrong(desk: Desk
     assert any("1 are re-asked: 1 quote_not_found" in text for text in desk.events(job, "collected"))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "prompt",
     [

@@ -73,6 +73,7 @@ def test_the_limits_hold_on_the_node(tmp_path: Path) -> None:
     assert isinstance(found["z.html"], Document)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("cluster", "told"),
     [

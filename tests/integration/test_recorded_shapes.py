@@ -48,6 +48,7 @@ def test_a_refusal_is_no_text(desk: Desk) -> None:
     assert sorted(desk.ends(job).values()) == ["failed: refusal", "succeeded"]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("shape", ["response_thinks", "response_phases", "response_in_two"])
 def test_only_what_a_response_says_is_its_answer(desk: Desk, shape: str) -> None:
     job = desk.run(desk.written(jsonl([response("plain"), response("odd", shape)])))

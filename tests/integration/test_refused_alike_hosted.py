@@ -90,6 +90,7 @@ def test_rows_that_all_errored_alike_wait_and_one_bad_row_does_not(desk: Desk) -
     assert desk.ends(other)["odd"].startswith("failed")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("fault", "code", "message"),
     [

@@ -73,6 +73,7 @@ def test_trap_i_an_answer_under_the_key_of_another_row_is_not_taken(desk: Desk, 
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.thinned(2)
 def test_trap_i_a_batch_with_a_swap_proves_nothing_about_answers_without_a_code(desk_on_each: Desk) -> None:
     desk = desk_on_each
     script(desk, "swapped_keys", lines=[1, 3])
@@ -100,6 +101,7 @@ def test_trap_i_a_batch_with_a_swap_proves_nothing_about_answers_without_a_code(
     assert desk.provider.calls("create") == {200: 1}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("checked", [True, False])
 def test_trap_i_late_answers_under_the_keys_of_other_rows_are_not_taken(desk: Desk, checked: bool) -> None:
     """They come once their rows were released, but before these were sent again."""
@@ -193,6 +195,7 @@ def test_trap_i_quotes_of_another_document_are_a_swap(desk: Desk) -> None:
     assert len(desk.events(job, "swapped")) == 1
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("quote", ["Party 9 pays 900 EUR to party 10, by rail and ship", "to party 1, by rail"])
 def test_other_quotes_that_are_not_there_are_no_swap(desk: Desk, quote: str) -> None:
     """They are in no document, or too short to say in which."""

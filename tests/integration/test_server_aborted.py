@@ -64,6 +64,7 @@ def test_a_row_that_gets_no_whole_answer_fails_after_its_tries(tmp_path: Path, n
     assert end.batch.usage.total_tokens == 0
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", NO_ANSWERS)
 def test_a_row_is_whole_once_the_server_is(tmp_path: Path, name: str) -> None:
     body, _ = NO_ANSWERS[name]
@@ -164,6 +165,7 @@ PASSING = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", PASSING)
 def test_words_about_a_state_that_passes_with_status_200_wait_for_its_end(tmp_path: Path, name: str) -> None:
     with canned(PASSING[name]) as upstream, served(tmp_path, upstream.base_url) as sdk:

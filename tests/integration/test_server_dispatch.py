@@ -289,6 +289,7 @@ def test_a_batch_that_runs_is_not_held_to_a_limit_that_came_later(
         ended(sdk, batch.id).check(ids(100))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("endpoint", ["chat", "embeddings"])
 def test_rows_that_cannot_be_read_wait_until_they_can(
     tmp_path: Path, make_upstream: MakeUpstream, endpoint: str

@@ -97,6 +97,7 @@ def of_another_model(path: Path) -> None:
 DAMAGES = [gone, a_folder, cut_short, cut_at_a_line, longer, zeros, empty, of_another_model]
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_input_is_the_matter_of_its_batch_alone(
     tmp_path: Path, upstream: Upstream, damage: Callable[[Path], None]
@@ -120,6 +121,7 @@ def test_a_damaged_input_is_the_matter_of_its_batch_alone(
         assert health(sdk)["problem"] is None
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_batch_whose_input_is_damaged_can_be_cancelled(
     tmp_path: Path, upstream: Upstream, damage: Callable[[Path], None]

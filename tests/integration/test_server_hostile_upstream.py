@@ -217,7 +217,7 @@ PAGES: dict[str, dict[str, Callable[[], Answer]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize("pages", PAGES.values(), ids=PAGES)
 def test_whatever_an_upstream_says_of_itself(tmp_path: Path, pages: dict[str, Callable[[], Answer]]) -> None:
     upstream = Hostile()

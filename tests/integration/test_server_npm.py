@@ -27,6 +27,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 # The newest release, and the last one of the major version before it: many programs stay there.
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("package", ["openai", "openai-6"])
 def test_the_npm_package_drives_the_server(url: str, package: str) -> None:
     node = shutil.which("node")

@@ -23,6 +23,7 @@ def fails_all(sdk: Sdk) -> bool:
     return "failed: server error" in (upstream_of(sdk)["problem"] or "")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("status", [500, 502, 504, 599])
 def test_an_engine_that_restarts_behind_its_gateway_costs_no_row(tmp_path: Path, status: int) -> None:
     ids = [f"r{number}" for number in range(200)]
@@ -45,7 +46,7 @@ def test_an_engine_that_restarts_behind_its_gateway_costs_no_row(tmp_path: Path,
     assert end.counts == (200, 200, 0)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("rows", [1, 2, 30])
 def test_an_engine_that_never_answers_burns_no_rows(tmp_path: Path, rows: int) -> None:
     ids = [f"r{number}" for number in range(rows)]

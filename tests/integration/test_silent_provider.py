@@ -106,6 +106,7 @@ def test_rows_of_an_unreachable_batch_are_rescued_in_time_and_what_it_did_is_boo
     assert current.finished_at < current.deadline_at
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", ["status", "reset_before"])
 def test_rows_stay_at_a_provider_that_is_away_for_hours_while_there_is_time(desk: Desk, how: str) -> None:
     """The other API needs minutes, so to wait loses nothing, and what the first has done is paid once."""

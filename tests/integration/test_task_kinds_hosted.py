@@ -109,6 +109,7 @@ def test_vectors_of_several_models_are_not_mixed(desk: Desk) -> None:
         desk.submit(job_file(desk, EMBED, models={"m": [MODEL, "other"]}))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("endpoint", ["chat", "responses"])
 def test_labels_have_a_probability_and_known_answers_make_it_a_confidence(desk: Desk, endpoint: str) -> None:
     desk.backend()

@@ -41,6 +41,9 @@ def test_a_stranger_installs_it_and_runs_the_demo(tmp_path: Path, upstream: Upst
     assert (tmp_path / "venv/share/man/man1/orch.1").is_file()
     assert orch("help").startswith("# Documentation")
     assert re.search(r"rows: \d+ of 120 succeeded", orch("demo", "--upstream", upstream.base_url))
+    asked = len(upstream.requests())
+    orch("demo", "--upstream", upstream.base_url)
+    assert len(upstream.requests()) == asked, "the second run asks nothing"
 
     subprocess.run([*pip, "pandas"], check=True, env=environment)
     # The page of the Python interface, as an editor and a strict type checker see it.

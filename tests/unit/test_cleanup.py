@@ -160,7 +160,7 @@ def test_a_document_that_only_fits_when_it_is_clean_has_saved_what_would_have_be
         ("a" + " " * 300_000 + "b\n") * 3,
         "\f".join([" ".join(map(str, range(100_000)))] * 4),
         "\f".join(["9 " * 990] * 400),
-        "\f" * 300_000,
+        pytest.param("\f" * 300_000, marks=pytest.mark.soak),
         "\n" * 300_000 + "x",
         ("\u3000" * 1000 + "x\u00a0\n") * 300,
         "```\n" * 100_000,

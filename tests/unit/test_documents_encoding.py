@@ -358,7 +358,7 @@ def test_what_has_one_reading_is_read(text: str, name: str, times: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_nothing_is_ever_garbled_in_silence(language: str) -> None:
     """Any words of the language in any order: the text comes back, or it is said that it cannot be told."""

@@ -79,6 +79,7 @@ def test_keys_of_parts(names: Callable[[int], list[str]]) -> None:
     assert grows_no_faster(make, 500)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tar", "mbox"])
 def test_files_of_many_parts(tmp_path, kind) -> None:

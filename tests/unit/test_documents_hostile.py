@@ -53,6 +53,7 @@ def strict() -> Iterator[Readers]:
         yield found
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "make", "codes"),

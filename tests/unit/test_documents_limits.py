@@ -57,7 +57,7 @@ def test_importing_the_package_loads_no_reader() -> None:
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to measure memory")
 
 
-MANY = 60_000
+MANY = 30_000
 """Lines of 3 KB each: more than the memory that reading them may take."""
 
 

@@ -83,6 +83,7 @@ def size_of(found: Found) -> int:
     return 0 if isinstance(found, UnreadableDocument) else max(found.size, len(found.text))
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_what_repeats_itself_ends_where_the_file_may_unpack_to_no_more(tmp_path: Path, name: str) -> None:
@@ -99,6 +100,7 @@ def test_what_repeats_itself_ends_where_the_file_may_unpack_to_no_more(tmp_path:
     assert "`max_unpacked`" in last.message
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["values.parquet", "header.csv", "words.zip"])
 def test_one_who_means_it_says_so(tmp_path: Path, name: str) -> None:
@@ -109,6 +111,7 @@ def test_one_who_means_it_says_so(tmp_path: Path, name: str) -> None:
     assert sum(map(size_of, found)) > 2 * MAX_RATIO * path.stat().st_size
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["values.parquet", "strings.xlsx", "wide.xlsx"])
 def test_a_row_has_no_more_than_a_file_may(tmp_path: Path, name: str) -> None:

@@ -167,6 +167,7 @@ def gathered(kind: Kind, values: Iterator[Any], *, flat: bool, top: bool = True)
     return undone(next(values), kind)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("flat", [False, True])
 @settings(max_examples=60)

@@ -211,6 +211,7 @@ def test_how_late_a_batch_is_expected_to_be() -> None:
     assert 5 * MINUTE < known.late(0.0) < 2 * HOUR
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("many", [30, 120])
 def test_by_its_p95_a_batch_is_done_on_about_nineteen_nights_of_twenty(many: int) -> None:

@@ -385,7 +385,7 @@ def test_what_borders_on_a_standstill_does_not_make_an_engine_slow() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("many", [4, 12, 30])
 @pytest.mark.parametrize("spread", [0.1, 0.3])
 def test_by_its_p95_it_is_done_on_nineteen_nights_of_twenty(many: int, spread: float) -> None:

@@ -92,6 +92,7 @@ def test_batches_wait_where_the_engine_may_be_cheaper(per_hour: str, sent: int) 
         assert {send.backend for send in at[1].sends} == {"engine"}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [JUDGED["judged-loading"], UNSEEN["cold"]], ids=lambda one: one.name)
 def test_first_nights_cost_little_more_than_those_of_who_knows_the_engine(world: Scenario) -> None:

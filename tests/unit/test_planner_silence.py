@@ -27,6 +27,7 @@ def lived(hours: float, silent: float, begins: float = 0.25, *, rate: float = FA
     return score
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("hours", "silent"), [(38, 1), (38, 4), (38, 14), (38, 25), (12, 6), (6, 3)])
 def test_rows_stay_while_waiting_loses_nothing(hours: float, silent: float) -> None:
     score = lived(hours, silent)
@@ -35,6 +36,7 @@ def test_rows_stay_while_waiting_loses_nothing(hours: float, silent: float) -> N
     assert score.cost == pytest.approx(ROWS * BATCH)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("hours", "rate"), [(3, FAST), (6, FAST), (38, FAST), (38, 0.03)], ids=["3 h", "6 h", "38 h", "a slow API"]
@@ -46,7 +48,7 @@ def test_rows_leave_while_the_other_route_is_in_time(hours: float, rate: float) 
 
 
 @pytest.mark.slow
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=max(2, settings().max_examples // 4))
 @given(st.floats(1.0, 30.0), st.floats(0.05, 0.9))
 def test_more_time_is_never_dearer_at_a_silent_provider(silent: float, begins: float) -> None:
     costs = [lived(hours, silent, begins).cost for hours in (3.0, 6.0, 12.0, 24.0, 38.0)]

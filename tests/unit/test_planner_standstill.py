@@ -57,6 +57,7 @@ def lived(until: float, realtime: float) -> tuple[Score, int]:
     return score, sum(one.rows for one in sent)
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("realtime", SPEEDS)
 @pytest.mark.parametrize("until", [NEVER, 150.0, 110.0, 80.0])
 def test_an_engine_that_stands_still_gets_no_more_rows_than_a_probe(until: float, realtime: float) -> None:
@@ -65,6 +66,7 @@ def test_an_engine_that_stands_still_gets_no_more_rows_than_a_probe(until: float
     assert sent <= A_FEW
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("realtime", SPEEDS)
 def test_an_engine_that_answers_again_gets_the_rows_that_are_left(realtime: float) -> None:
     score, _ = lived(80.0, realtime)

@@ -228,6 +228,7 @@ def test_all_places_are_listed() -> None:
     assert places(text.replace("due", "dve"), "the fee is due", by_ocr=True) == ["the fee is dve"] * 5
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("by_ocr", [False, True])
 @pytest.mark.parametrize("unit", ["a", "ab", "1 ", "1,", " -", "\u00ad", "ﬁ", "word ", "a-\n"])

@@ -21,6 +21,7 @@ print(*(name for name in sys.modules if name.startswith('orchestrator.ray')))
 """Import what may open the room, and make a driver."""
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("settings", "is_opened"), [(GPU, False), (CLUSTER, True)])
 def test_only_a_cluster_opens_the_room(settings: str, is_opened: bool) -> None:

@@ -246,7 +246,7 @@ def test_what_is_about_no_field_teaches_nothing(case: str) -> None:
     | st.lists(st.sampled_from([*CHAT, "not", "loc", "[", "('body',", "use", "'", ":"])).map(" ".join),
     st.dictionaries(st.sampled_from([*CHAT, *RESPONSES]), st.none() | st.integers() | st.just([{}]) | st.just({})),
 )
-@settings(max_examples=300)
+@settings(max_examples=20 * settings().max_examples)
 def test_no_words_break_it_and_what_it_finds_was_sent(
     status: int | None, code: str | None, param: str | None, message: str, sent: dict[str, Any]
 ) -> None:

@@ -41,6 +41,8 @@ FAN: dict[str, Any] = {
     | {"d30": {"type": "string"}},
     "$ref": "#/$defs/d0",
 }
+DEAREST = ("many patterns for many names", "one that no answer fits")
+"""Seconds of a core each, as none of those beside them."""
 HOSTILE: dict[str, tuple[dict[str, Any], str, str | None]] = {
     "a pattern that tries again and again": ({"pattern": "^(a+)+$"}, json.dumps("a" * 5000 + "b"), "does not match"),
     "one that fits": ({"pattern": "^(a+)+$"}, json.dumps("a" * 5000), None),
@@ -95,7 +97,10 @@ HOSTILE: dict[str, tuple[dict[str, Any], str, str | None]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("schema", "text", "says"), HOSTILE.values(), ids=HOSTILE.keys())
+@pytest.mark.parametrize(
+    ("schema", "text", "says"),
+    [pytest.param(*case, id=name, marks=[pytest.mark.soak] * (name in DEAREST)) for name, case in HOSTILE.items()],
+)
 def test_no_answer_takes_long_to_be_checked(schema: dict[str, Any], text: str, says: str | None) -> None:
     found = problem(schema, text)
     if says is None:

@@ -290,6 +290,7 @@ def test_an_id_is_found_as_it_is_written(custom_id: str, more: dict[str, Any], f
         assert json.loads(bytes(found)) == custom_id
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "raw",

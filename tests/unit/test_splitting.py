@@ -114,6 +114,7 @@ def test_each_part_repeats_about_as_much_as_was_asked_for(overlap: int) -> None:
         assert overlap / 2 <= size(text[part.start : part.own]) <= overlap
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("edited", [3, 50, 110], ids=["start", "middle", "end"])
 @pytest.mark.parametrize("new", [[], ["An added clause, and what it says."] * 3], ids=["deleted", "added"])

@@ -42,7 +42,7 @@ def lived(names: list[str], seed: int, nights: int) -> list[Result]:
 
 
 @pytest.mark.slow
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", sorted(WORLDS.keys() - SLOW))
 def test_a_few_nights_of_each_world_end_in_time_and_as_told(name: str) -> None:
     [result] = lived([name], 3, QUICK)

@@ -173,6 +173,7 @@ def test_lines_reads_back_exactly_and_loses_no_byte(parts: list[bytes]) -> None:
     assert [raw for _, _, raw in found] == [part for part in expected if part.strip()]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"], ids=["no BOM", "BOM"])
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"], ids=["no newline", "LF", "CRLF"])
