@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,8 @@ class Chromium:
         told = {"id": self._number, "method": method, "params": params}
         await self._socket.send_json(told if session is None else {**told, "sessionId": session})
         answer = await asyncio.wait_for(waiting, 30)
-        assert "error" not in answer, (method, answer)
+        if "error" in answer:
+            raise CallRefused(method, answer)
         found: Json = answer["result"]
         return found
 
@@ -108,6 +110,10 @@ class Chromium:
             await self.call(f"{domain}.enable", session)
         await page.sized(width, height)
         return page
+
+
+class CallRefused(AssertionError):
+    """What the browser says of a call that it cannot answer."""
 
 
 class Tab:
@@ -189,7 +195,13 @@ class Tab:
         began = time.monotonic()
         # The page may be loading: what an expression looks for is not there then.
         guarded = f"(() => {{ try {{ return ({expression}) }} catch {{ return false }} }})()"
-        while not self.js(guarded):
+
+        def holds() -> bool:
+            with suppress(CallRefused):  # the page has just given way to another
+                return bool(self.js(guarded))
+            return False
+
+        while not holds():
             assert time.monotonic() - began < seconds, f"not within {seconds} s: {expression}"
             meanwhile()
             self._browser.run(asyncio.sleep(0.02))
