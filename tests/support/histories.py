@@ -262,11 +262,11 @@ class History:
         config = self.place / CONFIG
         kept = config.read_text()
         write_toml(config, {"azure": settings_of(self.provider, "azure")})
-        # Whoever gives a batch up agrees that its rows may be asked again.
-        self.agreed += any(one["status"] in UNDER_WAY for one in self.provider.state()["batches"])
-        self.abandoned = True
-        self._of_a_job("cancel", "--abandon", is_open=True)
+        ended = self._of_a_job("cancel", "--abandon", is_open=True)
         config.write_text(kept)
+        if ended is not None and "given up" in ended.stderr:
+            self.abandoned = True
+            self.agreed += 1  # whoever gives rows up, and asks for them again, pays for them again
 
     def gc(self) -> None:
         self.run("gc")
@@ -300,11 +300,10 @@ class History:
         with suppress(HTTPError):  # it may be over by now
             urlopen(asked, timeout=60).close()
 
-    def _of_a_job(self, *command: str, is_open: bool) -> None:
+    def _of_a_job(self, *command: str, is_open: bool) -> subprocess.CompletedProcess[str] | None:
         with Store.open(self.env["ORCH_DATABASE_URL"]) as store:
             found = [job.id for job in store.jobs.newest() if (job.finished_at is None) is is_open]
-        if found:
-            self.run(*command, self.dice.choice(found), "-q")
+        return self.run(*command, self.dice.choice(found), "-q") if found else None
 
     def save(self) -> None:
         """Not of a home without a job: whoever puts that back begins anew, with another id."""
