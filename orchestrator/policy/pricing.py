@@ -102,44 +102,6 @@ NO_OVERRIDES: Overrides = MappingProxyType({})
 NO_USAGE = Usage()
 
 
-def token_price(
-    provider: str | None,
-    model: str,
-    usage: Usage,
-    *,
-    tier: Tier,
-    at: datetime,
-    discount: Decimal | None = None,
-    stacks: bool = True,
-    overrides: Overrides = NO_OVERRIDES,
-) -> Price:
-    """Return the cost of one row's tokens at a tier. Arguments and errors are those of `rates`."""
-    terms: dict[str, Any] = {"discount": discount, "stacks": stacks, "overrides": overrides}
-    return rates(provider, model, tier=tier, at=at, **terms).price(usage)
-
-
-def price_known(
-    provider: str | None,
-    model: str,
-    *,
-    tier: Tier,
-    at: datetime,
-    discount: Decimal | None = None,
-    stacks: bool = True,
-    overrides: Overrides = NO_OVERRIDES,
-    endpoint: str | None = None,
-) -> str:
-    """Return the price of a million tokens, in words; to be called before anything is sent.
-
-    Arguments and errors are those of `rates`; with an endpoint, missing prices for its answers are an error too.
-    """
-    terms: dict[str, Any] = {"discount": discount, "stacks": stacks, "overrides": overrides}
-    found = rates(provider, model, tier=tier, at=at, **terms)
-    if endpoint is not None:
-        found.check(endpoint)
-    return str(found)
-
-
 def row_price(
     provider: str | None,
     model: str,
@@ -210,28 +172,6 @@ def _without_unpriced(price: Price, unpriced: tuple[str, ...]) -> Price:
     if not unpriced:
         return price
     return Price(price.cost, f"{price.source}, without {', '.join(unpriced)}", estimated=True, unpriced=True)
-
-
-def uncertain_price(
-    provider: str | None,
-    model: str,
-    usage: Usage,
-    sends: int,
-    *,
-    tier: Tier,
-    at: datetime,
-    discount: Decimal | None = None,
-    stacks: bool = True,
-    overrides: Overrides = NO_OVERRIDES,
-) -> Price:
-    """Return the cost of a row's unanswered sends, if each of them was billed.
-
-    `usage` is the row's own if it was answered in the end, else its expected usage. The other arguments and errors
-    are those of `rates`.
-    """
-    terms: dict[str, Any] = {"discount": discount, "stacks": stacks, "overrides": overrides}
-    one = token_price(provider, model, usage, tier=tier, at=at, **terms)
-    return Price(one.cost * sends, f"uncertain: {sends} x {one.source}", estimated=True)
 
 
 def rates(

@@ -14,19 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.batch_api import ResultLine
-from orchestrator.core.errors import InputError
+from orchestrator.core.errors import InputError, UsageError
 from orchestrator.core.model import PICO, Outcome, Price, RequestState, Span, Usage
+from orchestrator.pipeline.plan.prices import ByToken
 from orchestrator.policy.pricing import (
     TIERS,
     PriceOverride,
     Tier,
     local_price,
     price_changes,
-    price_known,
     rates,
     row_price,
-    token_price,
-    uncertain_price,
 )
 from orchestrator.policy.results import FoundLine, outcome
 from orchestrator.policy.token_rates import TierPrice, TokenRates
@@ -35,6 +33,10 @@ NOW = datetime(2026, 11, 21, tzinfo=UTC)
 MILLION = Usage(1_000_000, 0, 1_000_000)
 HALF = Decimal("0.5")
 BATCH, FLEX, STANDARD, PRIORITY = Tier.BATCH, Tier.FLEX, Tier.STANDARD, Tier.PRIORITY
+
+
+def token_price(provider: str | None, model: str, usage: Usage, **terms: Any) -> Price:
+    return rates(provider, model, **terms).price(usage)
 
 
 @pytest.mark.parametrize(
@@ -405,25 +407,24 @@ KNOWN = {
 def test_a_price_that_is_known_is_told_in_words(
     provider: str, model: str, tier: Tier, words: str, source: str
 ) -> None:
-    known = price_known(provider, model, tier=tier, at=NOW, discount=HALF)
+    known = str(rates(provider, model, tier=tier, at=NOW, discount=HALF))
     assert known == f"{words} (genai-prices: {provider}:{model} {source})"
 
 
 def test_a_price_of_orch_toml_is_told_in_words() -> None:
     dear = {"dear": PriceOverride(TokenRates(Decimal(10), Decimal(100)))}
-    known = price_known(None, "dear", tier=STANDARD, at=NOW, overrides=dear)
+    known = str(rates(None, "dear", tier=STANDARD, at=NOW, overrides=dear))
     assert known == "$10 in, $100 out per million tokens (orch.toml: dear)"
 
 
 def test_before_anything_is_sent_a_model_must_have_a_price_for_what_it_will_answer() -> None:
-    def known(endpoint: str | None) -> str:
-        return price_known("openai", "text-embedding-3-small", tier=STANDARD, at=NOW, endpoint=endpoint)
-
-    assert known(None) == known("/v1/embeddings")
-    with pytest.raises(InputError, match="no price is known for output tokens"):
-        known("/v1/chat/completions")
-    with pytest.raises(InputError, match="no price is known for openai:gpt-none"):
-        price_known("openai", "gpt-none", tier=STANDARD, at=NOW)
+    prices = ByToken("openai", STANDARD, None, {}, lambda: NOW)
+    found = rates("openai", "text-embedding-3-small", tier=STANDARD, at=NOW)
+    assert prices.known("text-embedding-3-small", "/v1/embeddings") == str(found)
+    with pytest.raises(UsageError, match="no price is known for output tokens"):
+        prices.known("text-embedding-3-small", "/v1/chat/completions")
+    with pytest.raises(UsageError, match="no price is known for openai:gpt-none"):
+        prices.known("gpt-none", "/v1/embeddings")
 
 
 def answered(**facts: Any) -> Outcome:
@@ -530,7 +531,8 @@ def test_an_answer_that_tells_no_tokens_is_booked_as_expected_and_as_an_estimate
 
 
 def test_sends_without_an_answer_are_booked_as_if_each_was_billed() -> None:
-    price = uncertain_price("openai", "gpt-5.4-mini", Usage(1000, 0, 100), 3, tier=FLEX, at=NOW)
+    prices = ByToken("openai", FLEX, None, {}, lambda: NOW)
+    price = prices.of_uncertain("gpt-5.4-mini", 3, Usage(1000, 0, 100))
     assert price == Price(Decimal("0.0018"), "uncertain: 3 x genai-prices: openai:gpt-5.4-mini flex", estimated=True)
 
 

@@ -23,7 +23,7 @@ from orchestrator.policy.dialect import priced_as
 from orchestrator.policy.forecast import Lengths
 from orchestrator.policy.planner import Cost
 from orchestrator.policy.pricing import PriceOverride, Tier
-from orchestrator.policy.token_rates import TokenRates
+from orchestrator.policy.token_rates import TierPrice, TokenRates
 from orchestrator.settings import config
 from orchestrator.settings.backends import (
     Backend,
@@ -103,7 +103,8 @@ class ByToken(Struct, frozen=True):
     def of_uncertain(self, model: str, sends: int, usage: Usage) -> Price:
         """Price these sends as if all of them were billed."""
         with _told():
-            return pricing.uncertain_price(self.provider, model, usage, sends, tier=self.tier, **self._terms())
+            one = self._rates(model).price(usage)
+        return Price(one.cost * sends, f"uncertain: {sends} x {one.source}", estimated=True)
 
     def of_time(self, seconds: float) -> Price:
         """Return no cost: rows are paid by the token."""
@@ -112,12 +113,14 @@ class ByToken(Struct, frozen=True):
     def known(self, model: str, endpoint: str) -> str:
         """Describe the cost of a million tokens."""
         with _told():
-            return pricing.price_known(self.provider, model, tier=self.tier, endpoint=endpoint, **self._terms())
+            found = self._rates(model)
+            found.check(endpoint)
+        return str(found)
 
     def at_most(self, model: str, usage: Usage) -> Price:
         """Price these tokens, none of them cached."""
         with _told():
-            return pricing.token_price(self.provider, model, usage, tier=self.tier, **self._terms())
+            return self._rates(model).price(usage)
 
     def synchronous(self) -> ByToken:
         """Return the prices at the standard tier."""
@@ -130,6 +133,9 @@ class ByToken(Struct, frozen=True):
     def changes(self, model: str, until: datetime) -> list[datetime]:
         """When its price changes before that."""
         return pricing.price_changes(self.provider, model, self.now(), until, self.overrides)
+
+    def _rates(self, model: str) -> TierPrice:
+        return pricing.rates(self.provider, model, tier=self.tier, **self._terms())
 
     def _terms(self) -> dict[str, Any]:
         terms = {"discount": self.discount, "stacks": self.stacks, "overrides": self.overrides}
