@@ -1,4 +1,4 @@
-"""What a failed call of a Batch API left behind, as our own errors. Pure."""
+"""Translation of failed calls of a Batch API into our own errors, by what the call left behind. Pure."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ class _Told:
         self.say(self._moved())
 
     def _moved(self) -> Iterator[str]:
-        """Yield the new states of this home's jobs. Other homes, which may share the database, tell of theirs."""
+        """Yield the new states of this home's jobs. Other homes may share the database, and report their own jobs."""
         context, store = self._context, self._context.store
         going = [job for job in store.jobs.unfinished(context.home.identity()) if not job.options.get("dry_run")]
         going = going[:MOST_JOBS]

@@ -120,7 +120,7 @@ class Daemon:
         self._health_at = 0.0
         self._problems: dict[str, Obstacle] = {}
         self._silent: set[str] = set()
-        """Backends without an answer of which the caller has been told."""
+        """Backends that do not answer, as the caller has already been told."""
         self.problem: str | None = None
         self._provider_calls = provider_calls or Threads()
         self._replica = replica

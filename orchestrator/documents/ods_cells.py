@@ -1,6 +1,6 @@
 """Sheets of OpenDocument (.ods, .ots, .fods), read from front to back: empty areas of any size take no memory.
 
-Values are those that the program computed, errors are as it shows them. Comments and text boxes come after the cells.
+Values are as the program computed them, errors as it shows them. Comments and text boxes come after the cells.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ Line = list[Box]
 
 
 class _Words:
-    """The words of a page and their places; those that begin in a box are its text."""
+    """The words of a page and their places; the words that begin in a box are its text."""
 
     def __init__(self, layer: Any, plain: str, scripted: Sequence[ScriptedWord]) -> None:
         place = char_places(layer, plain)

@@ -250,7 +250,7 @@ class SentBefore(Protocol):
 
     @property
     def notes(self) -> str | None:
-        """What was not read; None if all of it was."""
+        """Parts of the document that were not read; None if all were."""
 
 
 class Builder:

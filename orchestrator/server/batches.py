@@ -102,7 +102,7 @@ class Batches:
         return sum(run.rows_left for run in self.runs.values() if tenant in (None, run.tenant))
 
     def resume(self, goes_on: Callable[[Batch], bool]) -> None:
-        """Continue the unfinished batches, except those that this start leaves alone."""
+        """Continue the unfinished batches that this start does not leave alone."""
         for record in self._records.open_batches():
             if goes_on(record.batch):
                 self._begin(record)

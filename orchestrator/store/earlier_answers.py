@@ -20,7 +20,7 @@ _ABOUT = (
     "custom_id", "fingerprint", "job_id", "carried_from", "released_at", "cut_from_tokens", "sent_as", "notes",
 )  # fmt: skip
 EARLIER = [requests.c[name] for name in (*CARRIED, *_ABOUT)]
-"""What `earlier` takes: half of the columns, as a night reads a row for each unchanged document."""
+"""Columns that `earlier` takes: half of them, as a night reads a row for each unchanged document."""
 
 
 class Known:

@@ -1,7 +1,8 @@
 """Chat completions as requests of Vertex AI's batches: Gemini's, in what its import takes. Pure.
 
-The import makes columns of all names: a name that is no column's, an object without fields, or too deep a nesting
-fails the whole job. Sources: googleapis/python-genai#2123 and published notes of OpenRouter on jobs that failed so.
+The import makes columns of all names: a name that a column cannot have, an object without fields, or too deep a
+nesting fails the whole job. Sources: googleapis/python-genai#2123 and published notes of OpenRouter on jobs that
+failed so.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class Sweep:
             is_row = document.key != found.key
             whole = whole and is_row
             problem = getattr(document, "code", None)
-            # A column that is not there is the job file's mistake: it is told as that, and not passed over.
+            # A column that is not there is the job file's mistake: it is reported as one, and not skipped.
             is_misread = problem is not None and getattr(document, "setting", None) is None
             if is_misread and self._selection.passes_over(document.key, getattr(document, "message", "")):
                 self._report.ignored.document(document.key, problem)

@@ -78,7 +78,8 @@ def waits_for_answers(shard: Shard) -> bool:
 class Start(Struct, frozen=True):
     """Rows sent to an idle engine, and the time of their first answer.
 
-    An engine is `doubted` if its last rows were taken back: it may stand still, so the wait is no start.
+    An engine is `doubted` if its last rows were taken back: it may stand still, so the wait does not count as a
+    start.
     """
 
     sent: datetime
