@@ -62,6 +62,7 @@ def test_a_silent_provider_costs_a_job_at_another_one_no_deadline(night: Make) -
     assert running.wait(WAIT) == 0
 
 
+@pytest.mark.soak  # `make test` has it within one process, in test_hosted_traps_evidence
 def test_a_cancelled_batch_that_never_began_is_not_waited_for(night: Make) -> None:
     here = night("openai")
     here.provider.script({"do": "stuck_validating", "times": None})

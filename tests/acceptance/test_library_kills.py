@@ -91,6 +91,7 @@ def check(kernel: KilledKernel, out: pandas.DataFrame) -> Job:
     return job
 
 
+@pytest.mark.soak  # `make test` has a Batch API
 def test_a_kernel_killed_before_an_engine_of_one_s_own(make_upstream: MakeUpstream, orch_home: Path) -> None:
     upstream = make_upstream(slots=killing.MAX_CONCURRENCY, latency_ms=killing.LATENCY_MS)
     write_config(orch_home, [upstream.base_url], max_concurrency=killing.MAX_CONCURRENCY)

@@ -59,6 +59,7 @@ def test_a_standby_ends_the_job_of_a_machine_that_is_gone(pair: HomePair, upstre
     assert sent_again(upstream) <= AGAIN
 
 
+@pytest.mark.soak  # `make test` has one that ends
 @pytest.mark.parametrize("kind", ["postgres", pytest.param("sqlite", marks=pytest.mark.soak)])
 def test_a_paused_daemon_that_wakes_up_changes_nothing(pair: HomePair, upstream: Upstream, tmp_path: Path) -> None:
     pair.start()

@@ -36,7 +36,7 @@ def measured(desk: Desk) -> Desk:
     desk.backends({"claude": {"preflight": True}}, PRICES)
     desk.provider.settings(turnaround_s=[60, 60], cache_after_s=20)
     for number in range(5):
-        desk.run(job_file(desk, f"Night {number}", system="Be brief."))
+        desk.run(job_file(desk, f"Night {number}", rows=3, system="Be brief."))
     desk.provider.settings(turnaround_s=[60, 60], cache_after_s=20)
     return desk
 

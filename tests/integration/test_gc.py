@@ -351,7 +351,8 @@ def state(store: Store, home: Home) -> tuple[dict[str, bool], set[str]]:
     return jobs, {name for name in names if not name.endswith(".lock") and not name.startswith("orch.db")}
 
 
-def test_a_kill_anywhere_loses_nothing_and_leaves_nothing(sqlite_years: Years, tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.soak)])
+def test_a_kill_anywhere_loses_nothing_and_leaves_nothing(sqlite_years: Years, tmp_path: Path, step: int) -> None:
     first = sqlite_years.run(400, "one", "two")
     for days, text in ((350, "three"), (100, "four")):
         sqlite_years.run(days, "one", text)
@@ -385,7 +386,7 @@ def test_a_kill_anywhere_loses_nothing_and_leaves_nothing(sqlite_years: Years, t
         assert state(copy.store, copy.home) == end, f"killed at {point}"
         copy.store.close()
         shutil.rmtree(copy.folder)
-        point += 1
+        point += step
     assert point > 20
 
 

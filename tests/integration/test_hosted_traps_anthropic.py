@@ -39,6 +39,7 @@ def test_trap_c_a_row_that_cannot_be_meant_there_goes_to_a_backend_that_knows_it
     assert backends == {"r0": "claude", "r1": "claude", "odd": "openai"}
 
 
+@pytest.mark.soak
 def test_trap_c_a_job_of_refused_rows_alone_makes_no_batch(desk: Desk) -> None:
     job = desk.run([row("r0", seed=1), row("r1", seed=1)], deadline="6h")
     assert desk.ends(job) == all_are("failed: unsupported_parameter", 2)

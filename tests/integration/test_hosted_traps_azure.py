@@ -76,6 +76,7 @@ def test_trap_b_codes_of_a_batch_as_such_end_it_with_their_word(desk: Desk, code
     assert len(desk.batches()) == batches
 
 
+@pytest.mark.soak
 def test_trap_b_a_deployment_that_is_not_there_is_named(desk: Desk) -> None:
     message = "The API deployment for this resource does not exist."
     script(desk, "fails", code="DeploymentNotFound", message=message, times=None)

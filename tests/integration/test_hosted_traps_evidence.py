@@ -320,6 +320,7 @@ def test_trap_g2_a_file_of_another_length_than_is_told_is_not_taken_for_whole(de
     paid_once(desk, 10)
 
 
+@pytest.mark.soak
 def test_trap_g2_a_file_that_has_grown_is_not_taken_for_whole_when_it_pauses(desk: Desk) -> None:
     """Its backend told what was written by then as its size: it will again, however long the next row takes."""
     script(desk, "grows", seconds=3 * HOUR, share=0.0, told="part")

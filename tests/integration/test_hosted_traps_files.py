@@ -37,6 +37,7 @@ def test_trap_a6_several_bad_lines_are_told_at_once(desk: Desk) -> None:
     assert len(desk.batches()) == 2
 
 
+@pytest.mark.soak
 def test_trap_a6_a_validation_that_names_only_the_first_bad_line_costs_the_good_rows_nothing(desk: Desk) -> None:
     script(desk, "fails", code="invalid_request", message="no", lines=[1], times=4)
     job = desk.run([*plain(4), row("last", "status:500:1")])
@@ -219,6 +220,7 @@ def test_trap_a8_the_files_of_every_end_go(desk: Desk, end: str) -> None:
     assert desk.files() == []
 
 
+@pytest.mark.soak
 def test_trap_b_a_storage_quota_of_few_files_never_fills(desk: Desk) -> None:
     desk.backend(limits={"max_rows": 1})
     desk.provider.settings(max_files=3)

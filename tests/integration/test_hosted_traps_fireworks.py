@@ -97,6 +97,7 @@ def test_trap_p_late_rows_of_a_running_job_are_paid_for_twice_and_that_is_told(d
     rescued_and_paid_twice(desk, "fireworks")
 
 
+@pytest.mark.soak
 def test_trap_p_a_job_that_never_begins_is_deleted_where_its_rows_are_needed_and_is_paid_once(desk: Desk) -> None:
     desk.backends({"fireworks": {"poll_seconds": 10}, "flex": {"service_tier": "default"}})
     script(desk, "stuck_validating")

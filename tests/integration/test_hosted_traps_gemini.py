@@ -60,6 +60,7 @@ def test_trap_i_a_field_without_counterpart_is_named_and_its_row_costs_nothing(d
     assert [batch["rows"] for batch in desk.batches()] == [2]
 
 
+@pytest.mark.soak
 def test_trap_i_a_job_of_refused_rows_alone_makes_no_batch(desk: Desk) -> None:
     job = desk.run([row("r0", logit_bias={"5": 1}), row("r1", logit_bias={"5": 1})], deadline="6h")
     assert desk.ends(job) == all_are("failed: unsupported_parameter", 2)

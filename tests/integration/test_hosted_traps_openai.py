@@ -23,6 +23,7 @@ def test_trap_a5_an_expired_batch_keeps_its_paid_rows_and_only_the_leftovers_are
     assert desk.events(job, "collected")[0] == "5 succeeded, 5 continue in another batch"
 
 
+@pytest.mark.soak
 def test_trap_1_14_a_batch_that_expires_again_and_again_is_sent_again_and_again(desk: Desk) -> None:
     script(desk, "expires", share=0.1, times=4)
     job = desk.run(plain(10))
@@ -182,6 +183,7 @@ def test_trap_1_16_a_batch_stuck_in_validating_is_told_beside_what_is_usual(desk
     assert desk.states(job) == ["submitted (validating)"]
 
 
+@pytest.mark.soak
 def test_trap_1_17_a_batch_that_hangs_is_told_from_one_that_gets_on(desk: Desk) -> None:
     desk.backend(poll_seconds=1)
     usual_batches(desk)

@@ -102,6 +102,7 @@ def test_trap_r_rows_that_an_expired_batch_left_are_sent_again(desk: Desk) -> No
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.soak
 def test_trap_r_a_batch_takes_5000_rows(desk: Desk) -> None:
     job = desk.submit(plain(5_001))
     desk.until(job, lambda: len(desk.batches()) == 2)

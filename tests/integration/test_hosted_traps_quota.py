@@ -110,6 +110,7 @@ def test_trap_1_19_token_limit_exceeded_is_waited_out_and_burns_no_attempt(desk:
     assert desk.files() == [], "a batch that failed leaves no file to fill the quota"
 
 
+@pytest.mark.soak
 def test_trap_1_20_a_limit_that_a_refusal_names_is_kept_to_afterwards(desk: Desk) -> None:
     desk.backend(limits={"max_rows": 1})
     desk.provider.settings(enqueued_tokens={"m": 2500})
@@ -139,6 +140,7 @@ def test_trap_1_20_a_row_larger_than_all_that_may_be_enqueued_fails_by_itself(de
 # --- batches an hour, rates
 
 
+@pytest.mark.soak
 def test_trap_a8_batches_an_hour_are_counted_before_the_provider_says_no(desk: Desk) -> None:
     desk.backend(limits={"max_rows": 1, "batches_per_hour": 2})
     desk.provider.settings(batches_per_hour=2)

@@ -70,6 +70,7 @@ def test_trap_k_of_equal_requests_one_without_an_answer_is_sent_again(desk: Desk
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.soak
 def test_trap_k_an_echo_that_may_be_of_several_requests_is_given_to_none(desk: Desk) -> None:
     desk.provider.settings(echoes=["snakes"])
     job = desk.run([*plain(2), same("a", stop=["X"]), same("b", stop=["x"])])
