@@ -166,11 +166,11 @@ test: install
 	-$(BIN)/python -m orchestrator.server.engines install --dir $(ENGINE) && $(BIN)/python -m tools.cpu_engine model tiny --dir $(ENGINE)
 	$(PYTEST) -m "not soak"
 
-# The inner loop, two minutes: what decides, the contracts of store and server on SQLite, and commands that end at once.
-# Four at a time: 108 s for 9,584 tests on two cores. Each worker needs 11 s of CPU before its first test.
+# The inner loop: what decides, the contracts of store and server on SQLite, and commands that end at once.
+# Three at a time: each worker needs 10 s of CPU before its first test.
 QUICK := $(addprefix tests/,unit contract $(addprefix acceptance/test_,bad_input.py keys_cli.py quarantine_cli.py telemetry_cli.py))
 test-fast: dev
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(QUICK) -m "not slow and not soak and not vllm and not postgres"
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(QUICK) -m "not slow and not soak and not vllm and not postgres"
 
 # Long runs, in parts of an hour at most on two cores; each makes what it needs, and a skip fails it. ORCH_SOAK_* set the lengths.
 SOAKS := examples variants crashes nights schedules odd-schedules other-schedules points hosted-kills other-kills histories kills storms standbys disks bodies far gateways libraries provider-sdks integrations site release library-kills vllm work

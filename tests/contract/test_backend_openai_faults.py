@@ -53,6 +53,7 @@ def intent(emulator: Emulator) -> Intent:
     return Intent(SHARD, 2, emulator.clock.now(), Path("input.jsonl"), lambda _: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["cut_after", "hang_after", "status"])
 def test_a_batch_that_was_made_without_an_answer_is_found_and_made_once(
     emulator: Emulator, backend: ApiBatches, order: BatchOrder, fault: str

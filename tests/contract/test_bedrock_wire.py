@@ -190,6 +190,7 @@ def test_a_role_of_another_account_is_refused_before_anything_is_sent(emulator: 
     backend.close()
 
 
+@pytest.mark.slow
 def test_a_create_whose_token_is_forgotten_ends_in_the_job_of_its_name(emulator: Emulator, tmp_path: Path) -> None:
     backend = PACKAGE.open(bedrock_settings(emulator.url_of("bedrock"), KEY), BackendAccess("it", ""))
     source = tmp_path / "lost.001.input.jsonl"

@@ -289,6 +289,7 @@ def test_what_is_removed_while_it_is_looked_at_stays_for_what_names_it(
     assert (named(cut), home.path in cut.files) == (set(), False)
 
 
+@pytest.mark.slow
 def test_what_was_never_sent_and_is_removed_meanwhile_is_not_named(home: Named) -> None:
     home.contents.durable = home.removed
     cut = cut_of(home.contents)
@@ -426,6 +427,7 @@ def test_nobody_waits_for_a_long_look(home: Named) -> None:
     cut_of(home.contents)
 
 
+@pytest.mark.slow
 def test_a_change_in_the_moment_of_a_look_is_seen(home: Named) -> None:
     contents = home.contents
     contents.sent(cut_of(contents))

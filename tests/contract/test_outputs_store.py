@@ -124,6 +124,7 @@ BEFORE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 def test_a_home_of_the_version_before_keeps_all_that_it_has(database_url: str) -> None:
     migrated(database_url, "0003")
     engine = create_engine(database_url)

@@ -266,6 +266,7 @@ def test_a_request_with_two_lengths_ends_its_connection(door: Door, length: int)
     assert b"connection: close" in answer.lower()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("digits", [20, 5000])
 def test_a_length_beyond_every_number_is_refused(door: Door, digits: int) -> None:
     """Python reads no integer of more than 4,300 digits."""
@@ -289,6 +290,7 @@ def steady(tmp_path_factory: pytest.TempPathFactory, upstream: Upstream) -> Iter
         yield found
 
 
+@pytest.mark.slow
 def test_a_body_that_is_slow_but_steady_is_taken(steady: Door) -> None:
     """It takes longer than any one wait may, at more than the least rate."""
     content = jsonl([row(f"r{number}", "x" * 500) for number in range(20)])
@@ -330,6 +332,7 @@ def narrow(door: Door, request: bytes) -> socket.socket:
     return connection
 
 
+@pytest.mark.slow
 def test_a_download_that_is_not_read_ends(door: Door, large: str) -> None:
     before = door.closed("answer")
     with closing(narrow(door, door.head(f"GET /v1/files/{large}/content"))) as connection:
@@ -363,6 +366,7 @@ def test_an_answer_that_is_not_read_is_not_waited_for_behind_its_end(door: Door,
         wait_until(lambda: door.closed("answer") == before + 1)
 
 
+@pytest.mark.slow
 def test_a_synchronous_answer_that_is_not_read_ends(tmp_path: Path) -> None:
     def answer(asked: Asked) -> Answer:
         return Answer(b"x" * 30_000_000) if asked.method == "POST" else Answer({"data": [{"id": "m"}]})

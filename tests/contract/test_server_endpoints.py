@@ -222,6 +222,7 @@ def test_no_header_makes_another_request_of_it(both: tuple[Sdk, Scripted]) -> No
     assert [name for name in OVERRIDES if name.lower() in asked.headers] == []
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(
     st.lists(st.sampled_from([*"/.;?#%\\~", "v1", "chat", "completions", "sleep", "..", "%2e", "%2f"]), max_size=12)

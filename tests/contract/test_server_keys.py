@@ -240,6 +240,7 @@ def owned(guarded: Guarded) -> Iterator[dict[str, str]]:
             assert sdk.raw.post(f"/v1/uploads/{ids['upload_id']}/cancel").json()["status"] == "cancelled"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "path"), WITH_IDS)
 def test_anothers_id_answers_as_one_that_never_was(anna: Sdk, owned: dict[str, str], method: str, path: str) -> None:
     found = re.search(r"\{(\w+_id)\b", path)

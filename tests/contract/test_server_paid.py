@@ -72,6 +72,7 @@ PACED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(("settings", "body"), PACED.values(), ids=PACED)
 @pytest.mark.parametrize("paid", [True, False], ids=["paid", "free"])
@@ -132,6 +133,7 @@ def test_one_too_many_stops_the_others_for_as_long_as_it_says(tmp_path: Path, up
         assert health(sdk)["upstreams"][0]["problem"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [429, 503])
 def test_an_overload_burns_no_try(tmp_path: Path, upstream: Upstream, status: int) -> None:
     """One time more than a row that is not paid for would be tried."""
@@ -204,6 +206,7 @@ UNCERTAIN = {
 }
 
 
+@pytest.mark.slow
 def test_how_often_a_row_may_be_billed_without_an_answer(tmp_path: Path, upstream: Upstream) -> None:
     lines = [row(name, f"{name} {script}") for name, (script, *_) in UNCERTAIN.items()]
     with served(tmp_path, upstream.base_url, request_timeout=3.0) as sdk:

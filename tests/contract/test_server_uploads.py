@@ -281,6 +281,7 @@ def test_completes_that_are_refused(sdk: Sdk, body: dict[str, Any], param: str) 
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
+@pytest.mark.slow
 def test_a_part_that_is_too_large(sdk: Sdk, served: Served) -> None:
     before = parts_on_disk(served.folder)
     new = begun(sdk, MAX_UPLOAD)
@@ -405,6 +406,7 @@ def test_below_the_room_that_stays_free_nothing_is_taken_in(tmp_path: Path) -> N
             ended(sdk, batch.id).check(["a"])
 
 
+@pytest.mark.slow
 def test_an_upload_without_room_is_refused_before_it_is_read(tmp_path: Path) -> None:
     """Its announced length decides: the client hears so while it still sends."""
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize

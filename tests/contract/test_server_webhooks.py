@@ -52,6 +52,7 @@ def end_of(sdk: Sdk, status: str, clock: HeldClock) -> Any:
             return ended(sdk, batch.id).batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secret", [SECRET, "any text at all"])
 def test_every_end_of_a_batch_is_told_once(
     tmp_path: Path, upstream: Upstream, held_clock: HeldClock, secret: str
@@ -77,6 +78,7 @@ def test_every_end_of_a_batch_is_told_once(
             delivery.event("whsec_YW5vdGhlciBzZWNyZXQ=")
 
 
+@pytest.mark.slow
 def test_an_event_is_sent_until_it_is_taken(tmp_path: Path, upstream: Upstream) -> None:
     with Receiver(500, 307) as receiver, serving(tmp_path / "s", upstream, receiver.url) as sdk:
         batch = run_batch(sdk, [row("a")]).batch
@@ -106,6 +108,7 @@ def test_a_receiver_that_does_not_answer(tmp_path: Path, upstream: Upstream) -> 
         assert [event.data.id for event in receiver.events()] == [batch.id]
 
 
+@pytest.mark.slow
 def test_events_outlive_the_server(tmp_path: Path, upstream: Upstream) -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))

@@ -136,6 +136,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [[], ["--json"], ["--all"]], ids=str)
 def test_the_listing_imports_nothing_heavy(tmp_path: Path, arguments: list[str]) -> None:
     with Store.open(f"sqlite:///{tmp_path / 'orch.db'}") as store:

@@ -97,6 +97,7 @@ def test_what_a_job_has_spent(paid: Store) -> None:
     assert all(isinstance(each, Decimal) for each in spent)
 
 
+@pytest.mark.slow
 def test_thousands_of_small_sums_lose_nothing(store: Store) -> None:
     found = added(store, 3000)
     settle(store, sharded(store, found), *[succeeded(seq, "0.000000000003") for seq in range(3000)])

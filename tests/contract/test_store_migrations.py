@@ -166,6 +166,7 @@ OLD_JOB = (
 )
 
 
+@pytest.mark.slow
 def test_a_home_of_the_version_before_keeps_what_it_has(database_url: str) -> None:
     at = int(NOW.timestamp() * 1_000_000)
     upgraded(database_url, "0003")
@@ -297,6 +298,7 @@ def other_url(database_url: str, request: pytest.FixtureRequest, tmp_path: Path)
         yield url
 
 
+@pytest.mark.slow
 def test_an_empty_database_gets_at_once_what_the_migrations_make(database_url: str, other_url: str) -> None:
     Store.open(database_url).close()
     upgraded(other_url, "head")
@@ -323,6 +325,7 @@ def test_what_is_compared_tells_a_difference(database_url: str, statement: str) 
     assert facts(database_url) != before
 
 
+@pytest.mark.slow
 def test_a_database_of_somebody_elses_tables_is_not_taken_for_an_empty_one(database_url: str) -> None:
     execute(database_url, "CREATE TABLE theirs (id INTEGER)")
     Store.open(database_url).close()

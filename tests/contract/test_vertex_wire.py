@@ -44,6 +44,7 @@ def order_of(backend: Backend, folder: Path) -> BatchOrder:
     return BatchOrder("wire.001", key, "/v1/chat/completions", 86_400, 2, "home-1", MODEL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["setting", "variable"])
 def test_the_key_of_a_service_account_runs_a_job(
     emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str

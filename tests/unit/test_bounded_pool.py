@@ -289,6 +289,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_worker_outlives_its_parent(tmp_path: Path, number: signal.Signals) -> None:
     process, workers = spinning(tmp_path)
@@ -297,6 +298,7 @@ def test_no_worker_outlives_its_parent(tmp_path: Path, number: signal.Signals) -
     wait_until_gone(workers)
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_the_parents_alone(tmp_path: Path) -> None:
     process, workers = spinning(tmp_path)
     group = {os.getpgid(worker) for worker in workers}

@@ -46,6 +46,7 @@ def refused(way: Webhook | Mail | Folder) -> str:
     return caught.value.message
 
 
+@pytest.mark.slow
 def test_what_a_webhook_says_where_nothing_arrives() -> None:
     with Receiver(500, 302) as receiver:
         way = Webhook("HOOK", {"HOOK": f"{receiver.url}/{SECRET}"})
@@ -64,6 +65,7 @@ smtp = {{host = "127.0.0.1", port = {port}, from = "orch@example.com", tls = "no
 """
 
 
+@pytest.mark.slow
 def test_mail_has_the_text_and_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with MailServer() as server:
         [way] = channels(config(tmp_path, MAIL.format(port=server.port), monkeypatch), {})
@@ -162,6 +164,7 @@ def test_bad_settings_are_told(text: str, message: str, tmp_path: Path, monkeypa
     assert "orch.toml:" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_apprise_sends_to_every_address_and_tells_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -120,6 +120,7 @@ def sources() -> list[Path]:
     return [*PAGES, *code, *tests, ROOT / "pyproject.toml", ROOT / "Makefile"]
 
 
+@pytest.mark.slow
 def test_pages_are_named_where_they_are() -> None:
     named = [(name(path), page) for path in sources() for page in NAMED.findall(path.read_text(encoding="utf-8"))]
     assert ("orchestrator/policy/row_errors.py", "docs/reference/row-errors.md") in named

@@ -94,6 +94,7 @@ def problem(one: object) -> tuple[str, str]:
     return one.code, one.message
 
 
+@pytest.mark.slow
 def test_nothing_is_converted_unless_it_is_asked_for(tmp_path: Path) -> None:
     put(tmp_path, "a.doc", OLD)
     put(tmp_path, "b.txt", b"yes")
@@ -107,6 +108,7 @@ def test_nothing_is_converted_unless_it_is_asked_for(tmp_path: Path) -> None:
     assert 'converter = "soffice"' in message
 
 
+@pytest.mark.slow
 @confined
 def test_what_is_converted_is_read_as_what_it_became(tmp_path: Path, own_folder: Path) -> None:
     made = bombs.word("<w:p><w:r><w:t>Heat pumps</w:t></w:r></w:p>")
@@ -122,6 +124,7 @@ def test_what_is_converted_is_read_as_what_it_became(tmp_path: Path, own_folder:
     assert not list(own_folder.iterdir())
 
 
+@pytest.mark.slow
 def test_parts_are_not_converted_unless_it_is_asked_for(tmp_path: Path) -> None:
     archive(tmp_path)
     ignored = Ignored()

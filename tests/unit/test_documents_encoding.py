@@ -337,6 +337,7 @@ def test_no_bytes_do_anything_but_decode_or_be_told(data: bytes) -> None:
     assert answer.encode("utf-8") is not None if isinstance(answer, str) else answer.code is DocumentProblem.ENCODING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 30, 3000])
 @pytest.mark.parametrize(
     ("text", "name"),

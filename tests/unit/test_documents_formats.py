@@ -440,6 +440,7 @@ def test_what_is_wrong_with_a_word_document(tmp_path: Path, make: object, code: 
     assert code_of(tmp_path / "a.docx", make()) is code
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_no_damage_to_a_word_document_makes_the_reader_fail(data: st.DataObject) -> None:
     whole = WORD

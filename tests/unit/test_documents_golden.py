@@ -117,6 +117,7 @@ def test_samples_are_of_the_size_of_real_documents(kind: str) -> None:
         assert path.stat().st_size < 100_000
 
 
+@pytest.mark.slow
 def test_the_generator_gives_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {path: path.read_bytes() for path in SAMPLES.glob("*/documents/*") if path.suffix in MADE}
     written: dict[Path, bytes] = {}

@@ -318,6 +318,7 @@ def damaged(data: bytes, dice: random.Random) -> bytes:
 SAMPLES = Path(__file__).parents[2] / "samples"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_damage_makes_a_document_or_a_problem_of_its_own(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)

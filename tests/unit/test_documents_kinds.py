@@ -318,6 +318,7 @@ def test_an_archive_that_unpacks_to_far_more_than_it_is_ends_there(tmp_path: Pat
     assert (last[0], last[2]) == ("p.zip", "too_large")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "make", "codes"),
     [

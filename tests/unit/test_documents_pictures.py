@@ -185,6 +185,7 @@ def test_too_much_text_beside_pictures_names_the_limit(how: str) -> None:
         rendering.extract(mixed_pdf(PROSE, PROSE), "pdf", Render(how, 150, 1568, 10, True, 1_000_000), 70)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "make"),
     [

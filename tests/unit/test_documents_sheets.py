@@ -498,6 +498,7 @@ def test_a_long_text_of_a_formula_of_old(is_wide: bool) -> None:
     assert text_of(old_workbook(cells, long_text(text, is_wide=is_wide))) == f"## S\n1\n{text}\n2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "text"),
     [
@@ -559,6 +560,7 @@ def test_a_lock_is_told_as_one(lock: bytes | None) -> None:
     assert raised.value.code is DocumentProblem.ENCRYPTED
 
 
+@pytest.mark.slow
 def test_a_workbook_that_needs_no_repair_is_left_alone() -> None:
     data = workbook({"A": [[f"cell {row}"] * 20 for row in range(2000)]})
     assert workbook_repair.repaired(data, Package(data)) is data
@@ -614,6 +616,7 @@ def far_column() -> bytes:
     return binary_workbook(b"".join(cells), bytes(8))
 
 
+@pytest.mark.slow
 def test_a_reader_that_aborts_takes_nothing_with_it(tmp_path: Path) -> None:
     """For damage the library in Rust asks for more memory than there is, and ends its process at once."""
     bad, good = (far_column(), in_a_circle()), (workbook({"S": [["fine"]]}), old_workbook({(0, 0): 1.0}))

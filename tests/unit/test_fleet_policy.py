@@ -179,11 +179,13 @@ def night(terms: FleetTerms, work: dict[str, tuple[int, float]], start: float = 
     return found
 
 
+@pytest.mark.slow
 def test_two_models_on_one_slot_are_two_starts() -> None:
     assert [name for name, _ in night(ONE_SLOT, {"a": (3000, 24.0), "b": (3000, 24.0)})] == ["a", "b"]
     assert [name for name, _ in night(ONE_SLOT, {"a": (3000, 24.0), "b": (3000, 1.2)})] == ["b", "a"]
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from("ab"), st.tuples(st.integers(1, 600), st.floats(0.0, 1.0)), min_size=1))
 def test_no_night_switches_to_and_fro(work: dict[str, tuple[int, float]]) -> None:
     assert len(night(ONE_SLOT, work)) <= 3

@@ -83,6 +83,7 @@ def records_of(frame: Any) -> list[dict[str, Any]]:
         frame, pyarrow.Table) else frame)  # fmt: skip
 
 
+@pytest.mark.slow
 @each_kind
 def test_the_same_kind_comes_back_with_typed_columns_and_each_row_at_its_place(kind: str) -> None:
     frame = KINDS[kind](ROWS)

@@ -159,6 +159,7 @@ BROKEN_YAML = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "line", "message"), BROKEN_YAML.values(), ids=BROKEN_YAML.keys())
 def test_broken_yaml_is_told_with_its_line(tmp_path: Path, text: str | bytes, line: int | None, message: str) -> None:
     path = written(tmp_path, text)
@@ -183,6 +184,7 @@ YAML_ISH = st.lists(
 ).map("".join)  # fmt: skip
 
 
+@pytest.mark.slow
 @on_one_file
 @given(YAML_ISH | st.binary(max_size=20))
 def test_no_text_makes_yaml_raise_anything_else(tmp_path: Path, text: str | bytes) -> None:

@@ -42,6 +42,7 @@ def test_the_bound_that_earlier_answers_give(seen: dict[int, int], cut_at: int |
     assert bound_from(seen, cut_at) == bound
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 3000), min_size=200, max_size=400), st.integers(1, 3000))
 def test_a_bound_holds_what_was_seen_and_grows_with_it(lengths: list[int], more: int) -> None:
     bound = bound_from(Counter(lengths), None)

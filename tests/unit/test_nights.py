@@ -104,6 +104,7 @@ def test_when_nights_are_due(cron: str, tz: str, after: str, expected: list[str]
     assert coming(cron, tz, after, len(expected)) == expected
 
 
+@pytest.mark.slow
 @given(
     tz=st.sampled_from(ZONES),
     hour=st.integers(0, 23),

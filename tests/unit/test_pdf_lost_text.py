@@ -88,6 +88,7 @@ def test_letters_that_became_signs_are_no_text() -> None:
     assert is_garbled("\ue041\ue042\ue043 " * 20 + "a few letters")
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.lists(

@@ -164,6 +164,7 @@ def test_two_tables_on_a_page_have_their_own_columns() -> None:
 CELLS = st.text("abcdefghij 0123456789.,%", min_size=1, max_size=14).map(str.strip)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.lists(CELLS, min_size=2, max_size=4), min_size=1, max_size=8), st.booleans())
 def test_no_character_is_lost_or_comes_twice(rows: list[list[str]], by_column: bool) -> None:

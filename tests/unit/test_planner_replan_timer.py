@@ -40,6 +40,7 @@ def test_a_batch_that_runs_is_left_alone_while_there_is_time() -> None:
     assert at(0.5) < decision.next_look <= at(1.0)
 
 
+@pytest.mark.slow
 def test_the_rescue_comes_before_it_is_too_late_and_not_much_before() -> None:
     """8,000 rows take realtime 17 minutes, a cancel up to 10: time comes half an hour before the deadline."""
     polls = [hours / 60 for hours in range(0, 240, 1)]
@@ -102,6 +103,7 @@ def test_only_as_many_batches_are_pulled_back_as_need_be() -> None:
     assert first.chance >= 0.99
 
 
+@pytest.mark.slow
 def test_in_the_last_minute_all_are_pulled_back() -> None:
     polls = (minutes / 60 for minutes in range(0, 240))
     decisions = (replan(Open(running=running(2000, 2000, 2000, 2000)), OPTIONS, TERMS, at(h)) for h in polls)
@@ -131,6 +133,7 @@ def test_a_option_that_keeps_up_is_left_alone() -> None:
     assert (decision.sends, decision.reason[:10]) == ((), "on its way")
 
 
+@pytest.mark.slow
 def test_a_option_that_does_not_keep_up_keeps_what_it_surely_does() -> None:
     polls = (halves / 120 for halves in range(0, 480))
     held = Open(synchronous=(("gpu", 14400),))
@@ -218,6 +221,7 @@ def test_a_budget_that_is_spent_lets_run_what_runs() -> None:
     assert replan(Open(waiting=10), OPTIONS, replace(TERMS, budget=Decimal("0.001")), at(1)).chance == 0.0
 
 
+@pytest.mark.slow
 def test_a_budget_keeps_the_rescue_where_it_pays_for_it() -> None:
     """Realtime would cost up to $9.60, the GPU $5.76: it has to begin earlier, and does."""
     gpu = synchronous("gpu", "0.0006", 1.5)

@@ -74,6 +74,7 @@ def test_an_engine_that_answers_again_gets_the_rows_that_are_left(realtime: floa
     assert score.by_route["engine"] > ROWS / 4
 
 
+@pytest.mark.slow
 def test_the_rows_of_a_probe_are_not_the_last_to_be_done() -> None:
     score, _ = lived(NEVER, 0.4)
     assert score.done_at < 2.5 * HOUR

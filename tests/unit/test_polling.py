@@ -42,6 +42,7 @@ def test_the_pause_to_the_next_look(asked: tuple[float, int, float | None], paus
     assert min(pause * 1.15, longest) <= most <= min(pause * 1.2, longest)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.floats(0.1, 5000), st.integers(0, 10**6), st.text(max_size=9), st.none() | st.floats(-1e6, 1e6))
 def test_no_look_is_too_soon_or_too_late(base: float, polls: int, seed: str, ends_in: float | None) -> None:
@@ -136,6 +137,7 @@ def test_nothing_is_said_of_a_batch_that_is_over(status: BatchStatus) -> None:
 TIMES = st.floats(0, 1e7)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     st.sampled_from(BatchStatus) | st.text(max_size=9), TIMES, TIMES, st.none() | TIMES, TIMES, st.booleans(),

@@ -88,6 +88,7 @@ def test_waiting_ends_when_a_stage_does(provider_calls: Threads) -> None:
     assert done(provider_calls, "a", "a/1", go.wait) is True
 
 
+@pytest.mark.slow
 def test_closing_leaves_behind_what_hangs(hang: Callable[[], str], caplog: pytest.LogCaptureFixture) -> None:
     provider_calls = Threads()
     begun = threading.Event()

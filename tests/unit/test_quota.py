@@ -131,6 +131,7 @@ def test_the_limit_is_never_passed_and_everything_goes_in_the_end(
             running.pop(0)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(SIZES, st.integers(1, 50), SIZES, st.integers(0, 3000), st.integers(0, 500), st.integers(0, 500), SIZES)
 def test_more_room_never_holds_what_less_room_lets_go(
@@ -192,6 +193,7 @@ def test_token_limit_exceeded_without_a_number_is_below_the_sum_and_not_below_wh
     assert refuse(None, in_flight=990_000, shard=10_000).enqueued_tokens == 990_000
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.integers(1, 10**9), st.integers(0, 10**9), st.integers(1, 10**9))
 def test_refusals_without_a_number_find_a_limit_that_is_there(real: int, flying: int, shard: int) -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from orchestrator.ray.process import CHILD
 
 NAMES = {
@@ -19,6 +21,7 @@ NAMES = {
 }
 
 
+@pytest.mark.slow
 def test_a_cluster_that_does_not_answer_is_told_in_time(tmp_path: Path) -> None:
     """Ray waits for a dead cluster for minutes."""
     for name, text in NAMES.items():

@@ -297,6 +297,7 @@ LINES = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(LINES)
 def test_the_total_is_the_sum_of_the_lines_in_every_figure(totals: list[BookedUsage]) -> None:

@@ -209,6 +209,7 @@ def unique_items(_: Any, unique: bool, value: Any, __: Any) -> Iterator[Validati
 JSONSCHEMA = extend(Draft202012Validator, {"uniqueItems": unique_items})  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.slow
 @given(SCHEMAS, VALUES)
 def test_the_verdict_is_that_of_jsonschema(schema: dict[str, Any], value: Any) -> None:
     """Of several errors jsonschema tells another first in each process: it goes through a set of names."""

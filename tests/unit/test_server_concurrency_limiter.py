@@ -247,6 +247,7 @@ def test_an_endpoint_that_falls_over_by_a_leap_gets_no_more_than_twice_what_it_t
     assert limiter.limit <= 2 * START, "it leaps no more"
 
 
+@pytest.mark.slow
 def test_without_gauges_it_follows_an_endpoint_that_grew() -> None:
     endpoint = Endpoint(64, 0.2, gauges=False, limiter=ConcurrencyLimiter(1024))
     endpoint.run(5000)
@@ -264,6 +265,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.integers(1, 2000), st.booleans(), STEPS)
 def test_the_limit_stays_between_floor_and_ceiling(

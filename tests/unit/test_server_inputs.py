@@ -39,6 +39,7 @@ def told(rows: Input, index: int) -> tuple[str, int]:
 SIZES = (0, 10, 3_000, BLOCK_BYTES // 4, BLOCK_BYTES, 2 * BLOCK_BYTES)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.sampled_from(SIZES), min_size=1, max_size=60),

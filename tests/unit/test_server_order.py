@@ -84,6 +84,7 @@ def test_groups_are_ranges_and_a_prefix_has_the_same_hash_in_every_batch(rows: l
     assert set(order.hashes) - set(range(0, len(rows), UNSHARED)) <= set(again.hashes)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(ROWS.filter(lambda rows: len(rows) > 3), st.integers(1, 7))
 def test_spilling_changes_nothing(tmp_path: Path, rows: list[Row], run_rows: int) -> None:

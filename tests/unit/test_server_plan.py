@@ -168,6 +168,7 @@ def first_letter(custom_id: str) -> int:
 IDS = [line(custom_id) for custom_id in ("ab", "ac", "ad", "bb", "bc")]
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.lists(st.sampled_from(SOME + IDS), max_size=14), st.sampled_from([id_key, first_letter]))
 @example([line("a"), *([b"{"] * 99), line("a"), b"{"], id_key)
@@ -191,6 +192,7 @@ def test_ids_whose_keys_collide_are_no_duplicates(tmp_path: Path) -> None:
     assert len(plan) == 3
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.lists(st.booleans(), min_size=1, max_size=600))
 def test_just_the_rows_that_are_done_are_marked(tmp_path: Path, marks: list[bool]) -> None:
@@ -200,6 +202,7 @@ def test_just_the_rows_that_are_done_are_marked(tmp_path: Path, marks: list[bool
     assert list(plan.done) == marks
 
 
+@pytest.mark.slow
 def test_a_row_costs_few_bytes(tmp_path: Path) -> None:
     """1,000 documents of 20 questions each, mixed: the most that an order and its groups need."""
     rows = [line(f"r{number}-{number % 1000}") for number in range(20_000)]

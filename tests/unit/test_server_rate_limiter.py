@@ -57,6 +57,7 @@ def fullest_minute(gone: list[tuple[float, int]]) -> tuple[int, int]:
 LATE = st.lists(st.floats(0, 3), max_size=300)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.integers(1, 600), LATE)
 def test_no_minute_has_more_requests_than_the_limit(limit: int, late: list[float]) -> None:

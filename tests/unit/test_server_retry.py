@@ -80,6 +80,7 @@ def test_the_verdict_on_an_attempt(attempt: dict, verdict: RetryVerdict) -> None
     assert judge(**{"end": End.ANSWERED, "tries": 1, "base": 0.5, **attempt}) == verdict
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     st.sampled_from(End), st.integers(100, 599), st.none() | st.floats(0, 120), st.integers(1, 2000),

@@ -116,6 +116,7 @@ def test_more_often_than_can_be_counted(tmp_path: Path) -> None:
 STEPS = st.lists(st.tuples(st.sampled_from(["leave", "take_back"]), st.lists(st.integers(0, ROWS - 1), max_size=4)))
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(STEPS)
 def test_what_is_read_is_what_was_known(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:

@@ -228,6 +228,7 @@ def test_an_error_message_without_end_is_cut() -> None:
         assert len(error_body(reply)) <= MAX_MESSAGE + 200
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(BYTES | st.just(b'{"custom_id":"a","response":{"status_code":200,"body":null}}'), max_size=6))
 def test_any_result_file_is_recovered_paged_and_retried(

@@ -156,6 +156,7 @@ def test_only_what_may_take_long_goes_to_a_worker_process() -> None:
     assert templates.WORKER.is_started
 
 
+@pytest.mark.slow
 def test_a_document_that_a_template_trips_over_fails_its_rows_alone() -> None:
     spec = JobSpec.model_validate(
         {

@@ -101,6 +101,7 @@ def test_anything_gives_lines_without_an_error(content: bytes, size: int) -> Non
     assert all(line.strip(b" \t\r\n") for line in found), "what JSON calls blank is no line; anything else is one"
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_a_line() -> None:
     row = json.dumps({"custom_id": "r", "text": "word " * 2000}).encode()
 

@@ -47,6 +47,7 @@ def test_a_cut_inside_a_character_leaves_none_of_it() -> None:
         assert had is not None
 
 
+@pytest.mark.slow
 def test_the_vocabulary_is_the_one_that_the_package_loads() -> None:
     assert tokens._encoding()._ranks == load_ranks("o200k_base") == tokens._load_ranks("o200k_base")
 
@@ -67,6 +68,7 @@ TEXTS = st.lists(
 ).map("".join)  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(TEXTS, st.integers(1, 30))
 def test_a_cut_text_is_a_beginning_and_within_the_limit(text: str, limit: int) -> None:

@@ -79,6 +79,7 @@ def rewritten(value: Any, dice: random.Random) -> Any:
     return value
 
 
+@pytest.mark.slow
 @given(st.lists(REQUESTS, min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_an_answer_is_never_given_to_a_row_with_another_request(requests: list[Json], dice: random.Random) -> None:
     rows = [(str(number), request) for number, request in enumerate(requests)]

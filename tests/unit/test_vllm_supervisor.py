@@ -90,6 +90,7 @@ def test_one_that_hangs_is_ended_and_comes_back(tmp_path: Path) -> None:
     assert "has answered no health check for 0 s; started again in" in told[1]
 
 
+@pytest.mark.slow
 def test_one_that_never_gets_ready_is_given_up_with_the_reason(tmp_path: Path) -> None:
     told: list[str] = []
     refuse(tmp_path, "ValueError: no such rope")
@@ -168,6 +169,7 @@ def test_stopping_while_one_starts(tmp_path: Path) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("engine on")]
 
 
+@pytest.mark.slow
 def test_progress_is_told(tmp_path: Path) -> None:
     told: list[str] = []
     with supervised(planned(tmp_path), told) as supervisor:

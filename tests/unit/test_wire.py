@@ -140,6 +140,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.binary(max_size=60) | st.builds(lambda changes: line(**changes), st.fixed_dictionaries(
     {}, optional={"custom_id": JSON, "method": JSON, "url": JSON, "body": JSON | st.fixed_dictionaries(
@@ -154,6 +155,7 @@ def test_no_line_makes_check_line_raise(raw: bytes) -> None:
         assert found.message.endswith(".")
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.lists(st.sampled_from([b"\n", b"\r\n", b"\r", b" ", b"\t", b"{}", b"\xef\xbb\xbf", b"\xff", b"ab\x00"])))
 @example([b"\xef\xbb\xbf", b"a", b"\n"])

@@ -128,6 +128,7 @@ def test_half_a_surrogate_pair_is_refused_wherever_it_stands(raw: bytes, half: b
     assert found.code == "invalid_json_line"
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.lists(st.binary(max_size=8) | st.sampled_from([b"\n", b"\r\n", b"\r", b" \t", BOM, b"\0", b"\x85"])))
 @example([BOM, BOM, b"\n"])
@@ -256,6 +257,7 @@ def test_usage_is_found_among_whatever_else_an_answer_says(
     assert answers.read_answer(data.draw(written(st.just(answer)))) == AnswerHead(counts, model, tier)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.booleans(), st.lists(COUNT | FEW, min_size=5, max_size=5), st.none() | COUNT | st.integers())
 def test_parts_are_never_more_than_their_whole(chat: bool, counts: list[int], total: int | None) -> None:
