@@ -123,6 +123,7 @@ def night(
         yield Night(run_orch, tmp_path, env, answers, url)
 
 
+@pytest.mark.soak  # `make test` has it in test_build_processes
 @pytest.mark.thinned(2)
 def test_a_document_that_takes_long_holds_up_no_other_job(night: Night) -> None:
     night.answers.clear()
@@ -134,7 +135,7 @@ def test_a_document_that_takes_long_holds_up_no_other_job(night: Night) -> None:
     assert night.jobs()["slow"] == ("completed", 1)
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("who", ["builder", "daemon", "both", "SIGTERM"])
 def test_a_kill_costs_no_row_and_no_second_job(night: Night, who: str) -> None:
     night.answers.clear()

@@ -85,6 +85,7 @@ def test_another_model_behind_an_alias_is_told_and_asked_where_it_is_wanted(
     assert asked(upstream) == {"first": 3, "second": 3}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("taken", ["from a name before", "from another job file"])
 def test_an_answer_that_was_taken_over_stays_too(
     run_orch: Orch, orch_home: Path, tmp_path: Path, upstream: Upstream, taken: str

@@ -48,6 +48,7 @@ def submitted(run_orch: Orch, path: Path, *options: str) -> str:
     return str(json.loads(ran.stdout)["job"])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("options", "first_ends"), [((), "cancelled"), (("--supersede",), "cancelled"), (("--beside",), "completed")]
 )

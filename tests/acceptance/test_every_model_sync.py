@@ -69,6 +69,7 @@ def written(orch: Orch, at: Emulator, name: str, *tasks: dict[str, Any]) -> Path
     return path
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_job_of_the_readme_and_what_is_said_otherwise_run(run_orch: Orch, provider: Emulator, name: str) -> None:
     task = {"prompt": "When?", "max_tokens": 60, **SAID[name]}
@@ -78,6 +79,7 @@ def test_the_job_of_the_readme_and_what_is_said_otherwise_run(run_orch: Orch, pr
     assert provider.refused() == []
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", LOST)
 def test_what_is_lost_there_is_refused_or_left_out(run_orch: Orch, provider: Emulator, name: str) -> None:
     asked, field = LOST[name]

@@ -122,6 +122,7 @@ def write(path: Path, providers: dict[str, Emulator]) -> None:
     path.write_text("".join(told), encoding="utf-8")
 
 
+@pytest.mark.soak  # `make test` has one that dies, in test_four_providers
 def test_a_provider_that_is_away_half_the_night_keeps_its_rows_and_is_paid_once(night: Night) -> None:
     night.providers["gemini"].settings(turnaround_s=[2 * HOUR, 2 * HOUR])
     job, running = night.started("--deadline", "40h")
@@ -132,6 +133,7 @@ def test_a_provider_that_is_away_half_the_night_keeps_its_rows_and_is_paid_once(
     assert night.billed() == dict.fromkeys(NAMES, EACH)
 
 
+@pytest.mark.soak  # `make test` has it within one process, in test_four_providers
 def test_a_provider_that_dies_half_way_loses_its_rows_to_another_and_the_night_ends(night: Night) -> None:
     night.providers["gemini"].settings(turnaround_s=[5 * HOUR, 5 * HOUR])
     job, running = night.started("--deadline", "10h")

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import MakeUpstream
 from tests.support.cli import Orch, kill_group, write_config
 from tests.support.killing import durable_ids, write_batch_file
@@ -32,6 +34,7 @@ def shell(folder: Path, script: str, home: Path) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.soak
 def test_the_pages_commands_while_a_daemon_works(
     run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream, tmp_path: Path
 ) -> None:

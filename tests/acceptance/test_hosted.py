@@ -107,6 +107,7 @@ def letters(folder: Path) -> str:
     return str(path)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("backend", HOSTED)
 def test_a_job_of_documents_takes_the_route_that_is_asked_for_and_costs_what_is_billed(
     user: User, backend: str
@@ -158,6 +159,7 @@ def test_an_expired_batch_ends_well_without_anybody_doing_anything(user: User) -
     assert user.provider.bill(rows=True)["rows"] == {f"r{number}": 1 for number in range(4)}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("backend", HOSTED)
 def test_a_cancelled_job_ends_its_batch_and_gives_what_was_done(user: User, backend: str) -> None:
     user.provider.clock.set(speed=0.0)
@@ -199,6 +201,7 @@ def test_status_says_what_a_batch_waits_for_in_words(user: User) -> None:
     daemon.kill()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("verb", ["upload", "create"])
 def test_no_credit_stops_with_one_message_and_the_same_command_goes_on(user: User, verb: str) -> None:
     user.backends(openai={"limits": {"max_rows": 1}})

@@ -108,6 +108,7 @@ def test_what_is_ignored_is_told_everywhere(run_orch: Orch, make_upstream: MakeU
     assert "/etc" not in run_orch("fetch", told["job"]).stdout
 
 
+@pytest.mark.soak  # `make test` has the readers, in unit/test_documents_hostile
 def test_documents_that_take_too_much_are_rows_that_failed(
     run_orch: Orch, make_upstream: MakeUpstream, tmp_path: Path
 ) -> None:
@@ -153,7 +154,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize(
     ("command", "number"),
     [("validate", signal.SIGTERM), ("run", signal.SIGINT), ("up", signal.SIGTERM), ("up", signal.SIGINT)],

@@ -48,7 +48,7 @@ def note_a_night(url: str) -> None:
         store.shards.move(store.shards.get(sent.id), ShardState.COLLECTED, collected_at=over)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("idle", [90, 150, 180, 400])
 def test_a_home_that_was_idle_for_months_is_no_dearer_than_a_new_one_and_runs(
     run_orch: Orch, tmp_path: Path, database_url: str, idle: int

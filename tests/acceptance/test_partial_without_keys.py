@@ -29,6 +29,7 @@ def submitted(user: User) -> str:
     return str(job)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("daemon", [False, True], ids=["alone", "beside a daemon"])
 def test_it_needs_no_key_where_nothing_has_to_be_asked(user: User, daemon: bool) -> None:
     job = submitted(user)
@@ -40,6 +41,7 @@ def test_it_needs_no_key_where_nothing_has_to_be_asked(user: User, daemon: bool)
     assert "4 of 4 are not here yet" in fetched.stderr
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("daemon", [False, True], ids=["alone", "beside a daemon"])
 def test_it_names_a_backend_that_is_gone_and_writes_the_rest(user: User, daemon: bool) -> None:
     job = submitted(user)

@@ -106,6 +106,7 @@ def test_a_signed_event_ends_a_job_that_the_clock_would_not(night: Night) -> Non
     assert re.search(rf"^orch: {first}: completed, 1/1 row", said, re.M)
 
 
+@pytest.mark.soak  # `make test` has it in unit/test_provider_webhooks
 def test_what_is_forged_old_unknown_or_untrue_ends_nothing(night: Night) -> None:
     job = night.submit()
     [batch] = night.batches

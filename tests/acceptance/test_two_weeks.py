@@ -46,7 +46,7 @@ def fortnight(run_orch: Orch, tmp_path: Path, database_url: str) -> Iterator[For
 @pytest.mark.parametrize(
     "fates",
     [
-        pytest.param(TWO, id="two", marks=pytest.mark.slow),
+        pytest.param(TWO, id="two", marks=pytest.mark.soak),
         pytest.param(FOURTEEN, id="fourteen", marks=[pytest.mark.soak, pytest.mark.timeout(1800)]),
     ],
 )
