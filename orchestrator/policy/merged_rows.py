@@ -63,15 +63,16 @@ def output_of(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) -
 
 
 def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
+    alias, rung = rung_of(row.model)
     return {
         "backend": row.backend,
         "upstream": row.upstream,
-        "model": row.answered_by or rung_of(row.model)[0],
+        "model": row.answered_by or alias,
         "batch_id": row.batch_id,
         "tier": row.tier,
         "attempt": row.attempt_number,
         # Which model of its alias's list answered; unknown if another job, with its own list, answered.
-        "rung": rung_of(row.model)[1] if row.carried_from is None else None,
+        "rung": rung if row.carried_from is None else None,
         "tokens": {
             "input": row.usage.input_tokens,
             "cached": row.usage.cached_tokens,

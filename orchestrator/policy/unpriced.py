@@ -25,13 +25,11 @@ _TOOLS = "executed_tools"
 """Field of Groq's compound systems for their own tools, and the models that they asked."""
 # Most answers have none of these names, and are not decoded for them. Searching the ends of the names after their
 # underscores takes half the time of searching the names after their quotes.
-_has_hint = re.compile(
+_hints = re.compile(
     rb"_(?:search_call|interpreter_call|generation_call|server_side|sources_used|audio_seconds|execution_req|executed"
-    rb"|(?<=citation_)tokens|(?<=video_)tokens|(?<=iteration_)tokens|(?<=executed_)tools)"
-).search
-
-
-_totals = re.compile(rb'"total_tokens"\s*:\s*(\d{1,9})').finditer
+    rb"|(?<=citation_)tokens|(?<=video_)tokens|(?<=iteration_)tokens|(?<=executed_)tools"
+    rb'|(?<="total_)tokens"\s*:\s*(\d{1,9}))'
+).finditer
 UNCOUNTED = "uncounted_tokens"
 """Our name for tokens that are in the total of a usage alone: Gemini's thoughts, where it speaks OpenAI's API."""
 
@@ -50,9 +48,11 @@ def may_have_unpriced(text: bytes | msgspec.Raw, counted: int = 0) -> bool:
 
     `counted` are the tokens of prompt and answer, 0 if they are not known.
     """
-    if _has_hint(text) is not None:
-        return True
-    return counted > 0 and any(int(found[1]) > counted for found in _totals(text))
+    for found in _hints(text):
+        total = found[1]
+        if total is None or int(total) > counted > 0:
+            return True
+    return False
 
 
 def unpriced(body: bytes | msgspec.Raw, counted: int = 0) -> tuple[str, ...]:

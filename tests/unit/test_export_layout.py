@@ -201,6 +201,7 @@ def test_each_row_is_in_the_table_once_with_what_it_says(data: st.DataObject, sc
 
 def test_a_row_group_is_bounded_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.pipeline.finish.outputs.formats.GROUP_ROWS", 3)
+    monkeypatch.setattr("orchestrator.pipeline.finish.outputs.formats.PART_ROWS", 2)
     lines = [merged.line(seq, "x", task="gist") for seq in range(7)]
     file = io.BytesIO()
     encode(file, lines, "parquet", "j", {})

@@ -158,6 +158,14 @@ def fit(value: Any, kind: Kind) -> Any:
     if value is None:
         return None
     match kind:
+        case Plain.TEXT:
+            return _of(value, str)
+        case Plain.INTEGER:
+            return _integer(value)
+        case Plain.NUMBER:
+            return _number(value)
+        case Plain.BOOLEAN:
+            return _of(value, bool)
         case ListOf(item):
             return [fit(part, item) for part in _of(value, list)]
         case VectorOf(size):
@@ -166,14 +174,6 @@ def fit(value: Any, kind: Kind) -> Any:
             if not _of(value, dict).keys() <= {name for name, _ in fields}:
                 raise Unfit
             return {name: fit(value.get(name), inner) for name, inner in fields}
-        case Plain.TEXT:
-            return _of(value, str)
-        case Plain.BOOLEAN:
-            return _of(value, bool)
-        case Plain.INTEGER:
-            return _integer(value)
-        case Plain.NUMBER:
-            return _number(value)
         case _:
             return msgspec.json.encode(value).decode()
 

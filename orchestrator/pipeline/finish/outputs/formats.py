@@ -31,6 +31,8 @@ Format = OutputFormat
 GROUP_ROWS = 20_000
 GROUP_BYTES = 32_000_000
 """JSONL bytes of a Parquet row group: long answers make it shorter than `GROUP_ROWS`."""
+PART_ROWS = 1000
+"""Rows with cells as Python objects: the garbage collector looks through all of them again and again."""
 _QUOTED = frozenset('",\r\n')
 
 
@@ -169,24 +171,34 @@ def _write_parquet(file: BinaryIO, lines: Iterable[bytes], layout: TableLayout) 
 
     schema = pa.schema([(column.name, _arrow(column.kind)) for column in layout.columns])
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        for group in _groups(layout.records(lines)):
-            columns = zip(*map(layout.cells, group), strict=True)
+        group: list[pa.RecordBatch] = []
+        for part, ends_group in _parts(layout.records(lines)):
+            columns = zip(*map(layout.cells, part), strict=True)
             arrays = [pa.array(cells, field.type) for cells, field in zip(columns, schema, strict=True)]
-            writer.write_batch(pa.record_batch(arrays, schema=schema), row_group_size=GROUP_ROWS)
+            group.append(pa.record_batch(arrays, schema=schema))
+            if ends_group:
+                writer.write_table(pa.Table.from_batches(group), row_group_size=GROUP_ROWS)
+                group.clear()
+        if group:
+            writer.write_table(pa.Table.from_batches(group), row_group_size=GROUP_ROWS)
 
 
-def _groups(records: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Group the table's rows into row groups."""
-    group: list[bytes] = []
-    size = 0
+def _parts(records: Iterable[bytes]) -> Iterator[tuple[list[bytes], bool]]:
+    """Yield the table's rows, a few at a time, and True with the last of a full row group."""
+    part: list[bytes] = []
+    rows = size = 0
     for record in records:
-        group.append(record)
+        part.append(record)
+        rows += 1
         size += len(record)
-        if len(group) == GROUP_ROWS or size >= GROUP_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+        is_full = rows == GROUP_ROWS or size >= GROUP_BYTES
+        if is_full or len(part) == PART_ROWS:
+            yield part, is_full
+            part = []
+        if is_full:
+            rows = size = 0
+    if part:
+        yield part, False
 
 
 def _arrow(kind: Kind) -> pa.DataType:

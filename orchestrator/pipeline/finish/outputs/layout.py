@@ -249,9 +249,11 @@ def _fitted(parts: list[tuple[Any, Kind]]) -> tuple[list[Any], bool]:
     values: list[Any] = [None] * len(parts)
     fits = 0
     for index, (value, kind) in enumerate(parts):
-        with suppress(Unfit):
+        try:  # `suppress` would cost as much as the fit
             values[index] = fit(value, kind)
             fits += 1
+        except Unfit:
+            pass
     return values, fits == len(parts)
 
 
