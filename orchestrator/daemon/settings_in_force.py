@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +53,8 @@ class InForce(Struct, frozen=True):
 
 def digest_of(content: bytes) -> str:
     """Return a digest of a settings file's content."""
+    from hashlib import sha256  # OpenSSL takes 4 % of `orch status`, where no daemon runs
+
     return sha256(content.removeprefix(b"\xef\xbb\xbf")).hexdigest()[:16]
 
 
