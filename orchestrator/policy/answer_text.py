@@ -7,10 +7,10 @@ other part.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from orchestrator.core import batch_api, finish_reasons
 from orchestrator.core.json_decoders import json_decoder
@@ -19,8 +19,7 @@ from orchestrator.policy import answer_parts
 _QUOTE = ord('"')
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """The content of a body.
 
     `has_other`: it has tool calls, embeddings or the like, beside its text or instead of it. `refusal` is the model's
@@ -34,9 +33,9 @@ class Answer:
     refusal: str | None = None
     data: msgspec.Raw | None = None
     messages: tuple[str, ...] = ()
-    is_missing: bool = field(default=False, compare=False)
+    is_missing: bool = False
     """True if the body has no part that could hold any kind of answer."""
-    choices: int = field(default=1, compare=False)
+    choices: int = 1
 
 
 class _Message(msgspec.Struct):

@@ -79,10 +79,10 @@ SHAPES: dict[str, tuple[dict[str, Any], Answer]] = {
     "several choices, the first one last": (
         {"choices": [{**choice, "index": index} for choice, index in zip(
             chat("no")["choices"] + chat("yes", "length")["choices"], (1, 0), strict=True)]},
-        Answer("yes", "length", False)),
+        Answer("yes", "length", False, choices=2)),
     "several odd choices, the first one last": (
         {"choices": [{**chat(["no"])["choices"][0], "index": 1}, {**chat(["yes"])["choices"][0], "index": 0}]},
-        Answer("yes", "stop", False)),
+        Answer("yes", "stop", False, choices=2)),
     "a whole piece of a stream": ({"choices": [{"delta": {"content": "yes"}, "finish_reason": "stop"}]},
                                   Answer("yes", "stop", False)),
     "a response's thoughts": ({"output": [THOUGHT, item("yes")]}, Answer("yes", None, False)),
@@ -109,7 +109,7 @@ SHAPES: dict[str, tuple[dict[str, Any], Answer]] = {
     "ollama's own, generated": ({"response": "yes", "done": True, "done_reason": "stop"},
                                 Answer("yes", "stop", False)),
     "a piece of ollama's stream": ({"message": {"role": "assistant", "content": "ye"}, "done": False},
-                                   Answer(None, None, False)),
+                                   Answer(None, None, False, is_missing=True)),
     "cohere's own": ({"message": {"content": [{"type": "text", "text": "yes"}]}, "finish_reason": "COMPLETE"},
                      Answer("yes", "COMPLETE", False)),
     "incomplete as a text": ({"output": [item("ye")], "incomplete_details": "max_output_tokens"},

@@ -7,7 +7,6 @@ with a schema gets a column per field, `TASK.FIELD`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from decimal import Decimal
 from difflib import get_close_matches
