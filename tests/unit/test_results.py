@@ -289,9 +289,9 @@ TEXTS = {
     ),
     "responses, a tool": ({"output": [{"type": "function_call"}]}, Answer(None, None, True)),
     "embedding": (EMBEDDING, Answer(None, None, True, data=msgspec.Raw(b'[{"embedding": [0.1]}]'))),
-    "no choices": ({"choices": []}, Answer(None, None, False)),
-    "nothing": ({}, Answer(None, None, False)),
-    "another shape": ({"choices": "x"}, Answer(None, None, False)),
+    "no choices": ({"choices": []}, Answer(None, None, False, is_missing=True)),
+    "nothing": ({}, Answer(None, None, False, is_missing=True)),
+    "another shape": ({"choices": "x"}, Answer(None, None, False, is_missing=True)),
     "deep": ({"data": None, "output": [[[]]]}, Answer(None, None, True)),
 }  # fmt: skip
 
