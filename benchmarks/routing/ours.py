@@ -15,7 +15,7 @@ from decimal import Decimal
 from benchmarks.routing.coverage import Coverage, Foreseen, added, coverage
 from benchmarks.routing.night import BatchNight, Night, SynchronousNight
 from benchmarks.routing.night import Job as JobNight
-from benchmarks.routing.world import OTHERS, Action, Cancel, Look, Seen, Send, Sent, View
+from benchmarks.routing.world import OTHERS, Action, Cancel, GiveUp, Look, Seen, Send, Sent, View
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.model import Job, JobId, JobKind, ProgressSample
 from orchestrator.core.shards import Shard, ShardId, ShardState
@@ -286,6 +286,9 @@ class _Books:
         mine = [shard for shards in self.shards.values() for shard in shards if shard.job_id == self.mine.id]
         for shard in to_reroute(decision, mine):
             yield Cancel(shard.number)
+        if decision.gives_up_at is not None and decision.gives_up_at <= self.now:
+            batches = (one for one in mine if one.backend not in self._paced)
+            yield from (GiveUp(one.number) for one in batches if one.rerouted_at and not one.ended_at)
         waiting, rerouted = self.view.waiting, self.view.rerouted
         for send in decision.sends:
             if send.source is not None:
@@ -339,6 +342,7 @@ class _Books:
             silent=observed.silence(sight.shards, self.now),
             slips=observed.slips(sight.shards, self.now, cancel),
             cancel_usual=observed.median_cancel(sight.shards, self.now),
+            paid_twice=observed.paid_twice(sight.shards),
         )
 
     def _sync(self, sync: SynchronousNight) -> SynchronousOption:
@@ -394,6 +398,7 @@ def shard_of(sent: Sent, night: Night, begin: datetime, now: datetime) -> Shard:
         status = (
             BatchStatus.COMPLETED if sent.whole else BatchStatus.CANCELLED if sent.rerouted else BatchStatus.EXPIRED
         )
+        status = BatchStatus.FAILED if sent.given_up else status
     if sent.collected is not None:
         state = ShardState.COLLECTED
     return Shard(

@@ -45,7 +45,8 @@ class Sent:
     """A shard in an orchestrator's books. Times are seconds of the night, None for what has not come yet.
 
     `done` rows are told by its backend, which answered last when it was `seen`; `first` is when the first row was.
-    `ended` is when it was seen to be over, by itself where `whole`. `strong` rows ask the dearer model.
+    `ended` is when it was seen to be over, by itself where `whole`, or when it was `given_up`. `strong` rows ask the
+    dearer model.
     """
 
     number: int
@@ -61,6 +62,7 @@ class Sent:
     rerouted: float | None = None
     ended: float | None = None
     whole: bool = False
+    given_up: bool = False
     collected: float | None = None
 
     @property
@@ -105,7 +107,14 @@ class Cancel:
     shard: int
 
 
-Action = Send | Cancel
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Wait no longer for a shard that was cancelled: its rows are free, and billed there as well."""
+
+    shard: int
+
+
+Action = Send | Cancel | GiveUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +253,8 @@ class World:
                 self._send_all(job, backend, strong, strong=True)
             case Cancel(number):
                 self._pull(self.shards[number])
+            case GiveUp(number):
+                self._give_up(self._batches[number])
 
     def _take(self, job: _Job, rows: int, backend: str) -> int:
         """Take rows from those that wait; return how many of them ask the dearer model, which go last."""
@@ -382,10 +393,7 @@ class World:
         answers = night.answers(at)
         if answers > at:
             if at >= one.let_go:
-                # Nobody hears of what it goes on to do, and all of that is billed.
-                job = self.jobs[shard.job]
-                job.cost += one.done(math.inf) * self._price(shard.backend) * self._factor(job, shard)
-                self._over(shard, 0)
+                self._give_up(one)
             else:
                 one.poll = min(answers, one.let_go)
             return
@@ -396,6 +404,14 @@ class World:
         if not night.hidden:
             self._told(shard, one.done(at))
         one.poll = at + (QUICK if one.cancelled is not None else night.poll)
+
+    def _give_up(self, one: _Batch) -> None:
+        """Nobody hears of what it goes on to do, and all of that is billed."""
+        shard, job = one.shard, self.jobs[one.shard.job]
+        if shard.ended is None:
+            job.cost += one.done(math.inf) * self._price(shard.backend) * self._factor(job, shard)
+            shard.given_up = True
+            self._over(shard, 0)
 
     def _told(self, shard: Sent, done: int) -> None:
         shard.done = done

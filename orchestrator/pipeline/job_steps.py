@@ -253,6 +253,8 @@ class Pipeline:
         acted = False
         for shard in orders.reroutes:
             acted |= self._reroute(job, shard, orders.reason)
+        if orders.gives_up_at is not None and orders.gives_up_at <= now:
+            self._batches.poll_cancelled(job)
         for order in orders.sends:
             acted |= self._route(job, order, planning)
         return acted

@@ -91,6 +91,13 @@ class ShardSteps:
         self._store.shards.move(shard, ShardState.CANCELLED, held=None)
         self.remote_cleanup.add(shard.id)
 
+    def poll_cancelled(self, job: Job) -> None:
+        """Poll a job's rerouted batches at once: their rows may be needed elsewhere now."""
+        now = self._work.now()
+        for shard in self._store.shards.of_job(job.id):
+            if shard.rerouted_at is not None and shard.state is ShardState.SUBMITTED:
+                self._work.polls.of(shard, now).due = now
+
     def unreachable(self, job: Job) -> str | None:
         """Return why a job is stuck if none of the backends with its batches answers, else None."""
         why = None

@@ -74,7 +74,8 @@ class BatchLife(Struct, frozen=True):
     `made`, `window` and `overruns` say how long it may run, `shown` when its backend last showed it. `failing_since`
     is when polls began to fail (None: the last one did not). `ends_from` is when its end was decided, `asked` when it
     was first requested. Times of polls are this process's own: a process that was down for days has asked nothing.
-    `is_needed` says that its rows are needed elsewhere in time, `cancels` that its backend can end it while it runs.
+    `is_needed` says that its rows are needed elsewhere in time, from `given_up_at` on although their cancel has not
+    ended. `cancels` says that its backend can end it while it runs.
     """
 
     made: datetime
@@ -86,6 +87,7 @@ class BatchLife(Struct, frozen=True):
     asked: datetime | None = None
     is_needed: bool = False
     cancels: bool = True
+    given_up_at: datetime | None = None
 
     @property
     def overdue(self) -> datetime:
@@ -109,6 +111,9 @@ class BatchLife(Struct, frozen=True):
         asked = self.asked or self.failing_since  # a backend that does not answer cannot be asked
         if self.is_needed and not self.cancels and asked is not None and now > asked:
             return "its backend cannot end it, and its rows are needed in time: they are paid there and elsewhere"
+        is_given_up = self.given_up_at is not None and now >= self.given_up_at
+        if self.is_needed and is_given_up and asked is not None and now >= asked + LAST_CALL:
+            return "its cancel takes too long, and its rows are needed in time: they are paid there and elsewhere"
         failing = None if self.failing_since is None else now - self.failing_since
         if failing is not None:
             if self._is_last_call(now) and failing >= NO_ANSWER:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.clock import now
 from orchestrator.core.shards import ShardState
 from orchestrator.daemon.loop import Daemon
 from tests.emulator.client import Emulator
@@ -126,6 +127,30 @@ def test_rows_stay_at_a_provider_that_is_away_for_hours_while_there_is_time(desk
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 6)
     assert desk.billed() == dict.fromkeys(all_are("", 6), 1)
+
+
+@pytest.mark.parametrize("fault", ["slow_cancel", "cancel_ignored"])
+def test_rows_of_a_cancel_that_takes_days_are_asked_elsewhere_in_time(desk: Desk, fault: str) -> None:
+    """The provider answers each poll, and its batch does not end. What it has done is booked there as well."""
+    desk.backends({"openai": {"poll_seconds": 10}, "flex": {"service_tier": "default"}})
+    desk.provider.settings(turnaround_s=[80 * HOUR, 80 * HOUR])
+    told = {"seconds": 90 * 24 * HOUR} if fault == "slow_cancel" else {}
+    desk.provider.script({"do": fault, "times": None, **told})
+    job = desk.submit(plain(6), deadline="3h")
+    deadline = desk.store.jobs.get(job.id).deadline_at
+    assert deadline is not None
+    desk.settle(job)
+    [first] = desk.store.shards.of_job(job.id)
+    assert first.backend == "openai"
+    while len(desk.store.shards.of_job(job.id)) == 1 and now() < deadline:
+        desk.later(2 * MINUTE, job)
+    desk.provider.clock.set(speed=5.0)
+    wait_until(lambda: not desk.settle(job) and desk.is_over(job))  # its rows run in real time
+    assert desk.ends(job) == all_are("succeeded", 6)
+    assert any("its cancel takes too long" in text for text in desk.events(job, "ended"))
+    finished = desk.store.jobs.get(job.id).finished_at
+    assert finished is not None
+    assert finished < deadline
 
 
 # --- a shell

@@ -145,6 +145,18 @@ LOST = {
         HOUR + 10 * MINUTE,
     ),
     "asked to end, and it does not": (replace(RUNS, ends_from=T + HOUR, asked=T + HOUR), 25 * HOUR),
+    "its cancel hangs, and its rows are needed from then on": (
+        replace(RUNS, ends_from=T + HOUR, asked=T + HOUR, is_needed=True, given_up_at=T + 2 * HOUR),
+        2 * HOUR,
+    ),
+    "needed, and its cancel was asked for a moment ago": (
+        replace(RUNS, ends_from=T + HOUR, asked=T + HOUR, is_needed=True, given_up_at=T + HOUR),
+        HOUR + MINUTE,
+    ),
+    "its cancel hangs, and nobody needs its rows": (
+        replace(RUNS, ends_from=T + HOUR, asked=T + HOUR, given_up_at=T + 2 * HOUR),
+        25 * HOUR,
+    ),
     "overdue, and never asked": (RUNS, None),
     "overdue, and asked": (replace(RUNS, asked=T + 2 * DAY), 3 * DAY),
     "one that may overrun": (replace(RUNS, overruns=True, asked=T + 7 * DAY), 8 * DAY),

@@ -124,8 +124,13 @@ def test_coming_rows_are_waited_for() -> None:
     decision = replan(Open(coming=5000, coming_at=at(3.4)), OPTIONS, TERMS, at(3.3))
     assert (decision.cancel, decision.sends) == ((), ())
     assert decision.chance >= 0.99
+    assert decision.gives_up_at is None
     late = replan(Open(coming=5000, coming_at=at(3.95)), OPTIONS, TERMS, at(3.3))
-    assert late.chance < 0.01
+    assert late.chance >= 0.99, "they are asked elsewhere before that"
+    assert late.gives_up_at is not None
+    assert at(3.3) < late.gives_up_at < at(4) - timedelta(seconds=5000 / 8)
+    over = replan(Open(coming=5000, coming_at=at(3.99)), OPTIONS, TERMS, at(3.9))
+    assert (over.gives_up_at, over.chance < 0.01) == (None, True), "to ask them anew would be too late as well"
 
 
 def test_a_option_that_keeps_up_is_left_alone() -> None:
@@ -281,8 +286,8 @@ def test_the_last_rows_of_a_slow_option_are_not_forgotten() -> None:
 
 
 def test_rows_that_come_too_late_are_told_of_though_there_is_a_rescue_for_the_rest() -> None:
-    job = Open(coming=5000, coming_at=at(3.95), running=running(1000))
-    decision = replan(job, OPTIONS, TERMS, at(2))
+    job = Open(coming=50_000, coming_at=at(3.95), running=running(1000))
+    decision = replan(job, OPTIONS, TERMS, at(2.5))
     assert decision.chance < 0.01
     assert not decision.reason.startswith("there is time")
 

@@ -189,11 +189,12 @@ class BatchPolling:
         return why is not None and self._lose(job, shard, why)
 
     def _life(self, job: Job, shard: Shard, handle: BackendHandle) -> BatchLife:
-        may_leave = shard.rerouted_at is not None and (
-            self._work.backends.planning(job).part_of(shard).has_other_than(shard.backend)
-        )
-        watched = self._work.polls.of(shard, self._work.now())
-        return polled_batch.life_of(job, shard, handle, watched, may_leave=may_leave)
+        watched, given_up_at, may_leave = self._work.polls.of(shard, self._work.now()), None, False
+        if shard.rerouted_at is not None:
+            planning = self._work.backends.planning(job).part_of(shard)
+            may_leave = planning.has_other_than(shard.backend)
+            given_up_at = planning.gives_up_at if may_leave else None
+        return polled_batch.life_of(job, shard, handle, watched, may_leave=may_leave, given_up_at=given_up_at)
 
     def _lose(self, job: Job, shard: Shard, why: str) -> bool:
         """Treat a batch as gone: its rows continue, and orch looks for its answers a while longer."""

@@ -118,6 +118,7 @@ def _together(found: Sequence[Orders]) -> Orders:
         tuple(send for one in found for send in one.sends),
         _words(one.reason for one in acting),
         min(one.next_look for one in found),
+        min((one.gives_up_at for one in found if one.gives_up_at is not None), default=None),
     )
 
 

@@ -27,12 +27,16 @@ class Sending(Struct, frozen=True):
 
 
 class Orders(Struct, frozen=True):
-    """Orders for a job's open rows: shards to reroute, then rows to send. Plan again at `next_look`."""
+    """Orders for a job's open rows: shards to reroute, then rows to send. Plan again at `next_look`.
+
+    From `gives_up_at` on, cancelled batches that have not ended are no longer waited for.
+    """
 
     reroutes: tuple[Shard, ...]
     sends: tuple[Sending, ...]
     reason: str
     next_look: datetime
+    gives_up_at: datetime | None = None
 
 
 class First(Struct, frozen=True):

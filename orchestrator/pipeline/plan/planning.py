@@ -267,6 +267,11 @@ class Planning:
         found = self._decision()
         return Outlook(found.chance, found.expected, found.reroute, found.reason)
 
+    @property
+    def gives_up_at(self) -> datetime | None:
+        """When rows of cancelled batches that have not ended are asked elsewhere, or None."""
+        return self._decision().gives_up_at if self._usable and self._job.deadline_at is not None else None
+
     def orders(self) -> Orders:
         """Return what to do now. Raises RefusedError or RequestRefused if nothing may take the rows that are left."""
         kept, stuck = list[Sending](), None
@@ -297,7 +302,8 @@ class Planning:
             return Orders((), (*kept, *back, *order), reason, self._now + LOOK)
         probe, found = self._probed(self.open_rows, self._binding) or (None, self._decision())
         sends = self._sends(found, probe)
-        return Orders(to_reroute(found, self.shards), (*kept, *sends), found.reason, found.next_look)
+        reroutes = to_reroute(found, self.shards)
+        return Orders(reroutes, (*kept, *sends), found.reason, found.next_look, found.gives_up_at)
 
     @property
     def _has_hours(self) -> bool:

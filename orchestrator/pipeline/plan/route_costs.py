@@ -211,6 +211,7 @@ class Prospects:
             objection=objection or unpriced,
             least=limits_of(backend, profile).min_rows,
             cancels=profile.cancels,
+            paid_twice=observed.paid_twice(sight.shards),
         )
 
     def _few_rows(self, name: str) -> str | None:

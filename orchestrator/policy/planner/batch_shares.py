@@ -9,6 +9,8 @@ from msgspec import Struct
 
 from orchestrator.policy.planner.types import BatchOption
 
+RARE = 0.05
+"""What happens on a smaller share of nights is not in what a job costs at most."""
 _MAX_WAVES = 24
 """Most times that one job may fill a batch quota."""
 
@@ -35,6 +37,11 @@ class BatchShare(Struct, frozen=True):
     def billed(self) -> int:
         """Rows that are paid for even after a cancel."""
         return self.owed if self.option.cancels else self.rows
+
+    @property
+    def billed_at_most(self) -> int:
+        """Rows that are paid for even after a cancel, on all but one night of twenty."""
+        return self.rows if self.option.paid_twice > RARE else self.billed
 
     @property
     def free_after(self) -> float:

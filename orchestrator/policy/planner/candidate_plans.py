@@ -343,7 +343,7 @@ def at_most(candidate: CandidatePlan, capacity: Capacity) -> Decimal:
 
     if candidate.reroute_after is None or not candidate.batch_shares:
         return sunk + in_batches + synchronous(moved, candidate.free_in)
-    owed = sum((share.option.cost.p95 * share.billed for share in candidate.batch_shares), Decimal(0))
+    owed = sum((share.option.cost.p95 * share.billed_at_most for share in candidate.batch_shares), Decimal(0))
     return sunk + max(
         in_batches + synchronous(moved, candidate.free_in),
         owed + synchronous(moved + candidate.in_batches, arrival(candidate)),

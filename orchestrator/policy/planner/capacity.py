@@ -23,6 +23,8 @@ DETECTION_SECONDS = 600.0
 """Seconds until a standstill is detected and the engine's rows are elsewhere."""
 REPLAN_SECONDS = 60.0
 """Seconds until a replanning or two show that an option will not finish its last rows."""
+GIVE_UP_SECONDS = 120.0
+"""Seconds until rows are free of a batch that is no longer waited for."""
 NEGLIGIBLE = 1e-5
 """Smaller probabilities count as 0."""
 MAX_OUTAGES = 16
@@ -78,7 +80,7 @@ class Capacity(Struct, frozen=True):
     """The synchronous options, cheapest first, until the `horizon`: the seconds until rows must be answered.
 
     `lows` are the low quantiles of their rates. `claims` are the possible needs of other jobs. `finishes` is P(the
-    job finishes in time | its rows are answered by the horizon).
+    job finishes in time | its rows are answered by the horizon). `budget` is in dollars.
     """
 
     sync_options: tuple[OptionCapacity, ...]
@@ -87,6 +89,7 @@ class Capacity(Struct, frozen=True):
     lows: tuple[float, ...]
     claims: tuple[Claim, ...] = ()
     finishes: float = 1.0
+    budget: float = math.inf
 
     def release_seconds(self, held: Sequence[int]) -> float:
         """Return the seconds until rows taken back from options are free."""
@@ -255,6 +258,25 @@ class Capacity(Struct, frozen=True):
                 top = middle
         return bottom
 
+    def pays_twice(self, rows: float, price: Decimal) -> bool:
+        """Return True if the budget covers rows at any option, and at this price of a batch as well."""
+        dearest = max((sync.option.cost.p95 for sync in self.sync_options), default=Decimal(0))
+        return rows * float(dearest + price) <= self.budget
+
+    def wait_for_cancels(self, burden: float, held: Sequence[int], fallback: int) -> float:
+        """Return the seconds for which cancelled batches may be waited for, so that others surely do all their rows.
+
+        These are `burden` rows, and free `GIVE_UP_SECONDS` later. It is below 0 if that is too late.
+        """
+        bottom, top = -1.0, self.horizon
+        while top - bottom > GIVE_UP_SECONDS / 4:
+            middle = (bottom + top) / 2
+            if self.fits(burden, held, middle + GIVE_UP_SECONDS, fallback):
+                bottom = middle
+            else:
+                top = middle
+        return bottom
+
     def room(
         self, held: Sequence[int], at: float, fallback: int, *, sure: bool, outage_free: bool = False
     ) -> list[float]:
@@ -381,6 +403,7 @@ def capacity(
     target: float,
     claims: tuple[Claim, ...] = (),
     finishes: float = 1.0,
+    budget: float = math.inf,
 ) -> Capacity:
     """Return the capacity of options: cheapest first, then fastest, then as given."""
     z = NORMAL.inv_cdf(min(max(1.0 - (1.0 - target) * KNOWN_RISK_SHARE, 1e-9), 1 - 1e-9))
@@ -401,7 +424,7 @@ def capacity(
             )
         )
     lows = tuple(sync.low for sync in sync_options)
-    return Capacity(tuple(sync_options), horizon, target, lows, claims, finishes)
+    return Capacity(tuple(sync_options), horizon, target, lows, claims, finishes, budget)
 
 
 def _outages_exceed(spare: float, outages: float, length: float) -> float:

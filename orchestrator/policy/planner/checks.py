@@ -70,6 +70,7 @@ def _batch_figures(option: BatchOption) -> Figures:
     yield f"the window of {name}", option.window, ANY
     yield f"kept of {name}", option.kept, 1.0
     yield f"slips of {name}", option.slips, 1.0
+    yield f"paid_twice of {name}", option.paid_twice, 1.0
     yield f"the room of {name}", float(option.room or 0), FINITE
     yield f"the rows behind at {name}", float(option.behind), FINITE
 

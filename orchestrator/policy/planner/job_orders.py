@@ -36,7 +36,7 @@ def locate_rows(
     """
     running: list[Running] = []
     held: dict[str, int] = {}
-    coming, coming_at = 0, None
+    coming, coming_at, coming_done, is_late = 0, None, 0, False
     for shard in shards:
         open_rows = rows.get(shard.id, 0)
         left = unfinished(shard, open_rows)
@@ -45,15 +45,20 @@ def locate_rows(
         if not left:
             continue
         if shard.rerouted_at is not None:
-            coming += left
-            back = _free_at(shard.rerouted_at, cancel.get(shard.backend, 0.0), now)
+            coming, coming_done = coming + left, coming_done + open_rows - left
+            planned = cancel.get(shard.backend, 0.0)
+            is_late = is_late or (now - shard.rerouted_at).total_seconds() > planned
+            back = _free_at(shard.rerouted_at, planned, now)
             coming_at = back if coming_at is None else max(coming_at, back)
         elif shard.backend in synchronous:
             held[shard.backend] = held.get(shard.backend, 0) + left
         else:
             is_over = waits_for_answers(shard)
             running.append(Running(shard.id, shard.backend, left, shard.submitted_at or now, is_over))
-    return Open(waiting, rerouted, coming, coming_at, tuple(running), tuple(held.items()), later, claims, later_cost)
+    return Open(
+        waiting, rerouted, coming, coming_at, tuple(running), tuple(held.items()), later, claims, later_cost, is_late,
+        coming_done,
+    )  # fmt: skip
 
 
 def _free_at(rerouted_at: datetime, longest: float, now: datetime) -> datetime:

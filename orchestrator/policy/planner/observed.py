@@ -80,8 +80,10 @@ def turnaround(sight: Sight, rows: int, now: datetime) -> Turnaround:
 
 def _observed_batches(shards: Sequence[Shard], now: datetime) -> Iterator[SeenBatch]:
     for shard in shards:
-        if shard.submitted_at is None or shard.provider_status == BatchStatus.FAILED:
+        if shard.submitted_at is None:
             continue
+        if shard.provider_status == BatchStatus.FAILED and shard.rerouted_at is None:
+            continue  # a batch that was given up had run until then
         completed = (
             shard.ended_at is not None
             and shard.rerouted_at is None
@@ -123,11 +125,19 @@ def slips(shards: Sequence[Shard], now: datetime, seconds: float) -> float:
     if silence(shards, now):
         return SLIPS  # orch does not wait for a cancel there, so the lengths of cancels do not matter
     seen = _cancel_waits(shards)
-    return (
-        SLIPS
-        + UNSEEN_SLIP / (1 + len(seen))
-        + forecast.exceedance(SLIP_FACTOR * seconds, seen, assumed=ASSUMED_CANCEL, at=now)
-    )
+
+    def longer(wait: float) -> float:
+        return SLIPS + UNSEEN_SLIP / (1 + len(seen)) + forecast.exceedance(wait, seen, assumed=ASSUMED_CANCEL, at=now)
+
+    # Cancels of an hour are correlated: one that still runs says that others take as long.
+    too_slow = SLIP_FACTOR * seconds
+    return min(1.0, longer(too_slow) / min(1.0, longer(_cancel_age(shards, now))))
+
+
+def _cancel_age(shards: Sequence[Shard], now: datetime) -> float:
+    """Return the seconds for which the oldest cancel under way has taken; 0 without one."""
+    waits = (one.rerouted_at for one in shards if one.rerouted_at is not None and one.state is ShardState.SUBMITTED)
+    return max(((now - at).total_seconds() for at in waits), default=0.0)
 
 
 def _cancel_waits(shards: Sequence[Shard]) -> list[Wait]:
@@ -147,6 +157,18 @@ def _cancel_waits(shards: Sequence[Shard]) -> list[Wait]:
         if hour not in by_hour or wait.seconds > by_hour[hour].seconds:
             by_hour[hour] = wait
     return list(by_hour.values())
+
+
+def paid_twice(shards: Sequence[Shard]) -> float:
+    """Return the share of nights on which a batch was rerouted and no longer waited for, so it is billed as well."""
+    nights, twice = set[date](), set[date]()
+    for one in shards:
+        if one.submitted_at is not None:
+            night = forecast.night_of(one.submitted_at)
+            nights.add(night)
+            if one.rerouted_at is not None and one.provider_status == BatchStatus.FAILED:
+                twice.add(night)
+    return len(twice) / len(nights) if nights else 0.0
 
 
 def late_nights(shards: Sequence[Shard]) -> frozenset[date]:

@@ -110,10 +110,10 @@ def _plan_from(
     if chosen is None:
         return Plan((), refused, None, Decimal(0), Decimal(0), 0.0, _verdict(work, terms, None))
     at_most = chosen.at_most + more.p95
-    if terms.budget is not None and terms.late_cost is None and not chosen.holds:
-        # Rows go elsewhere later, as far as the budget covers it.
-        dearest = rows * max(option.cost.p95 for option in usable) + more.p95
-        at_most = min(terms.budget, max(at_most, dearest))
+    if terms.late_cost is None and not chosen.holds:
+        # Rows go elsewhere later, as far as a budget covers it.
+        at_most = max(at_most, rows * max(option.cost.p95 for option in usable) + more.p95)
+        at_most = at_most if terms.budget is None else min(terms.budget, at_most)
     return Plan(
         tuple(routes_of(chosen.candidate, ours, now)),
         refused,

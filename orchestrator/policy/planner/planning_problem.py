@@ -45,7 +45,9 @@ def capacity_of(
     That is the deadline less the margin, and less the time of `later` rows that are made from the answers.
     """
     synchronous = [option for option in usable if isinstance(option, SynchronousOption)]
-    ours = capacity(synchronous, terms.seconds(now), terms.target, claims, terms.finishes(now))
+    budget = math.inf if terms.budget is None else float(terms.budget)
+    budget = budget if terms.late_cost is None else 0.0  # being late has a price, so nothing is paid twice
+    ours = capacity(synchronous, terms.seconds(now), terms.target, claims, terms.finishes(now), budget)
     if not later or ours.horizon <= 0:
         return ours
     reserve = _stage_seconds(later, ours, usable) + terms.margin

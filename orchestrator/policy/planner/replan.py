@@ -16,7 +16,7 @@ from orchestrator.core.counts import number_of, number_that
 from orchestrator.core.durations import duration
 from orchestrator.policy.planner.batch_shares import BatchShare, done_by
 from orchestrator.policy.planner.candidate_plans import WAITS, CandidatePlan, Sources, arrival, chance_of
-from orchestrator.policy.planner.capacity import DETECTION_SECONDS, Capacity, Rows
+from orchestrator.policy.planner.capacity import DETECTION_SECONDS, GIVE_UP_SECONDS, Capacity, Rows
 from orchestrator.policy.planner.cheaper_hours import price_over_time, starts
 from orchestrator.policy.planner.checks import check
 from orchestrator.policy.planner.explanations import clock
@@ -47,6 +47,8 @@ MIN_MOVE_SHARE = 0.03
 """A move must involve more than this share of the rows held, and save at least this share of the cost."""
 MIN_CHANCE_GAIN = 0.05
 """If no plan holds, a move must raise the chance by this much."""
+MIN_GIVE_UP_CHANCE = 0.5
+"""Rows of a cancel that takes too long are asked elsewhere only if they are likely to be in time there."""
 MIN_BATCH_CHANCE = 0.5
 """Rows move to a batch only if P(done before its reroute) is at least this."""
 MIN_TIME_GAIN = 0.2
@@ -131,15 +133,46 @@ def _replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -
     chosen = _with_probe(chosen, ours)
     candidate = chosen.candidate
     moves = _moves(chosen, ours)
+    wait = _wait_for_cancels(job, board, now)
     return Decision(
         candidate.cancel,
         (*_sends(job, candidate, ours), *moves),
         _reason(job, chosen, moves, ours),
-        now + timedelta(seconds=_next_replan(candidate, ours)),
+        now + timedelta(seconds=min(_next_replan(candidate, ours), max(MIN_REPLAN_SECONDS, wait))),
         chosen.chance,
         money(chosen.expected) + cost_of_later(job.later, options, terms, job.later_cost).p50,
         reroute_of(candidate, ours, now),
+        gives_up_at=None if math.isinf(wait) else now + timedelta(seconds=wait),
     )
+
+
+def _wait_for_cancels(job: Open, board: _Board, now: datetime) -> float:
+    """Return the seconds after which the rows of a cancel that takes too long are asked elsewhere.
+
+    It is infinite without such a cancel, and if others would be late with all rows of its batch.
+    """
+    if not job.coming or not board.held:
+        return math.inf
+    ours, held, fallback = board.ours, board.held, len(board.held)
+    burden = job.coming + job.rerouted + sum(one.rows for one in job.running)
+    if not job.is_coming_late and ours.fits(burden, held, _coming_in(job, now), fallback):
+        return math.inf
+    burden += job.coming_done
+    prices = (option.cost.p95 for option in board.by_name.values() if isinstance(option, BatchOption))
+    if not ours.pays_twice(burden, max(prices, default=Decimal(0))):
+        return math.inf
+    wait = ours.wait_for_cancels(burden, held, fallback)
+    if wait >= 2 * MIN_REPLAN_SECONDS:
+        return wait
+    # It is the last moment, or has just passed.
+    is_likely = ours.horizon > 0 and (
+        wait >= 0.0 or ours.chance(burden, held, GIVE_UP_SECONDS, fallback) >= MIN_GIVE_UP_CHANCE
+    )
+    return 0.0 if is_likely else math.inf
+
+
+def _coming_in(job: Open, now: datetime) -> float:
+    return max(0.0, (job.coming_at - now).total_seconds()) if job.coming_at else 0.0
 
 
 def _with_probe(chosen: Chosen, ours: Capacity) -> Chosen:
@@ -316,13 +349,18 @@ def _position(job: Open, board: _Board, running: Sequence[Running], count: int, 
         rows, age = (one.rows + same.rows, min(age, same.age)) if same else (one.rows, age)
         owed = (same.owed if same else 0) + _billed_rows(one, option)
         batch_shares[one.backend] = BatchShare(option, rows, age, owed=owed)
-    free_in = max(0.0, (job.coming_at - now).total_seconds()) if job.coming_at else 0.0
+    free_in, coming = _coming_in(job, now), job.coming + sum(one.rows for one in cancelled)
+    wait = _wait_for_cancels(job, board, now)
+    slips = SLIPS if math.isfinite(wait) or not job.is_coming_late else 1.0
+    if wait + GIVE_UP_SECONDS < free_in:
+        free_in, coming, slips = wait + GIVE_UP_SECONDS, coming + job.coming_done, 0.0
+    slips = max([slips, *(_option_of(board, one).slips for one in cancelled)])
     latency = [_option_of(board, one).cancel_seconds for one in cancelled]
     usual = [option.cancel_usual or option.cancel_seconds for option in (_option_of(board, one) for one in cancelled)]
     return Position(
         job.waiting + sum(rows for _, rows in board.excluded),
         job.rerouted,
-        job.coming + sum(one.rows for one in cancelled),
+        coming,
         max(free_in, *latency) if latency else free_in,
         tuple(batch_shares.values()),
         board.held,
@@ -330,7 +368,7 @@ def _position(job: Open, board: _Board, running: Sequence[Running], count: int, 
         board.excluded,
         max(free_in, *usual) if usual else free_in,
         _sunk_cost(cancelled, board),
-        max((_option_of(board, one).slips for one in cancelled), default=SLIPS),
+        slips,
     )
 
 

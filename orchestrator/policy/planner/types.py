@@ -46,8 +46,8 @@ class BatchOption(Struct, frozen=True):
     With probability `slips`, it takes far longer. `kept` is the share of unfinished rows that a cancelled batch has
     done; less before the median turnaround. `room` is the quota of enqueued rows (None: no limit); other jobs use
     `behind` of it. A batch has at least `least` rows, and expires after `window` seconds. The provider has not
-    answered for `silent` seconds. Rows given up at a provider that never `cancels` are still paid for.
-    `objection` is the reason not to send rows, or None.
+    answered for `silent` seconds. Rows given up at a provider that never `cancels` are still paid for. At others,
+    they were on the share `paid_twice` of nights. `objection` is the reason not to send rows, or None.
     """
 
     backend: str
@@ -65,6 +65,7 @@ class BatchOption(Struct, frozen=True):
     cancel_usual: float | None = None
     least: int = 1
     cancels: bool = True
+    paid_twice: float = 0.0
 
 
 class SynchronousOption(Struct, frozen=True):
@@ -148,9 +149,11 @@ class Open(Struct, frozen=True):
     """A job's rows without an outcome, by place.
 
     `waiting` rows may go anywhere. `rerouted` rows came back from a cancelled batch and go to no other batch.
-    `coming` rows are still in cancelled batches, and are free by `coming_at`. `synchronous` counts rows by backend. A
-    row in two places counts at the synchronous backend only. `later` rows will be made from these answers; they cost
-    `later_cost` in total, or as much as these rows if it is None. `claims` are the possible needs of other jobs.
+    `coming` rows are still in cancelled batches, and are free by `coming_at`; if `is_coming_late`, their cancel has
+    taken longer than planned. These batches have done `coming_done` further rows. `synchronous` counts rows by
+    backend. A row in two places counts at the synchronous backend only. `later` rows will be made from these answers;
+    they cost `later_cost` in total, or as much as these rows if it is None. `claims` are the possible needs of other
+    jobs.
     """
 
     waiting: int = 0
@@ -162,6 +165,8 @@ class Open(Struct, frozen=True):
     later: int = 0
     claims: tuple[Claim, ...] = ()
     later_cost: Cost | None = None
+    is_coming_late: bool = False
+    coming_done: int = 0
 
 
 class Route(Struct, frozen=True):
@@ -283,7 +288,8 @@ class Decision(Struct, frozen=True):
 
     Without orders, nothing changes until `next_look`. `chance` is P(all rows done by the deadline) and `expected` the
     cost of the open rows, both after these orders. `reroute` is the planned reroute of batches that keep running. If
-    `waits`, the rows that are not sent wait on purpose.
+    `waits`, the rows that are not sent wait on purpose. From `gives_up_at` on, cancelled batches that have not ended
+    are no longer waited for: their rows are needed elsewhere.
     """
 
     cancel: tuple[str, ...]
@@ -294,6 +300,7 @@ class Decision(Struct, frozen=True):
     expected: Decimal
     reroute: Reroute | None
     waits: bool = False
+    gives_up_at: datetime | None = None
 
 
 class Outlook(Struct, frozen=True):
