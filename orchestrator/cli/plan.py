@@ -16,7 +16,7 @@ from orchestrator.library.context import opened, say_unknown_backends
 from orchestrator.pipeline.build.intake import How, Intake, Options
 from orchestrator.pipeline.build.rehearsal import rehearse
 from orchestrator.pipeline.plan.problems_now import problems_now
-from orchestrator.reports.plans import plan_json, plan_lines
+from orchestrator.reports.plans import plan_json, plan_lines, problem_lines
 
 
 @click.command()
@@ -55,11 +55,12 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
                     show(f"requests: {', '.join(report.counts)}")
             else:
                 show(f"nothing to send: {report}")
+                out().print(problem_lines(problems, out().width))
             for line in notes(intake):
                 show(line)
             if words := told(ignored):
                 show(f"documents: {words}")
-            if report.of_other_models:
+            if report.to_send and report.of_other_models:
                 show(f"answers: {report.other_models}")
         return exit_code(intake)
 

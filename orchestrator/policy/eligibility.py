@@ -10,13 +10,17 @@ NOT_AT_ONCE = "it does not answer at once"
 
 
 class Candidate(Struct, frozen=True):
-    """A backend before the filter; `objection` is the reason against it for this job, if any."""
+    """A backend before the filter; `objection` is the reason against it for this job, if any.
+
+    `example` is a name that its models may have there.
+    """
 
     name: str
     kind: str
     location: str
     price: str
     objection: str | None = None
+    example: str = "NAME"
 
 
 class Eligibility(Struct, frozen=True):
@@ -77,5 +81,5 @@ def _objection(
     unknown = sorted(alias for alias, name in names.items() if name is None)
     if unknown:
         told = f"the model {', '.join(unknown)} has no name there"
-        return f"{told}; give it one:  models: {{{unknown[0]}: {{{candidate.name}: NAME}}}}"
+        return f"{told}; give it one:  models: {{{unknown[0]}: {{{candidate.name}: {candidate.example}}}}}"
     return candidate.objection

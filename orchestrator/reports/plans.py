@@ -64,13 +64,17 @@ def plan_lines(
             likely = f"{chance_words(plan.chance)} likely to be in time"
         told = told if deadline is None else f"{told}, {likely}"
         lines += sentence(told, width)
-    for backend, problem in problems.items():
-        lines += sentence(f"! {backend}: {problem}", width, "red")
+    lines += problem_lines(problems, width)
     if not plan.verdict.holds:
         lines += sentence(f"! {plan.verdict.reason}", width, "red")
         for option, value in plan.verdict.nearest():
             lines += sentence(f"  would hold: {option} {value}", width)
     return lines
+
+
+def problem_lines(problems: Mapping[str, str], width: int | None) -> list[Line]:
+    """Say what is wrong with backends now."""
+    return [line for name, told in problems.items() for line in sentence(f"! {name}: {told}", width, "red")]
 
 
 def _asked_first(backend: str, rows: Sequence[FirstRow]) -> str:

@@ -63,6 +63,7 @@ def test_another_model_behind_an_alias_is_told_and_asked_where_it_is_wanted(
     assert "2 answers are from first: `--reask` asks second" in told
     assert (planned()["requests"], planned()["to_send"]) == (2, 0)
     assert "nothing to send: 2 requests of 2 documents, 2 unchanged" in run_orch("plan", str(job)).stdout
+    assert run_orch("plan", str(job)).stdout.count("`--reask` asks second") == 1
     assert planned()["of_other_models"] == [{"answered_by": "first", "asks": "second", "requests": 2}]
     assert asked(upstream) == {"first": 2}
 

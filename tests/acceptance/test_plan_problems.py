@@ -78,6 +78,50 @@ def test_a_server_that_is_well_has_no_problem(run_orch: Orch, tmp_path: Path, ma
     assert found["first_rows"] == []
 
 
+def test_a_refused_key_is_said_also_if_nothing_is_to_be_sent(
+    run_orch: Orch, tmp_path: Path, make_upstream: MakeUpstream
+) -> None:
+    upstream = make_upstream(model=["m"], api_key="right")
+    toml = f'[backends.local]\nupstreams = ["{upstream.base_url}"]\nlocation = "local"\nidle = true\n'
+    (run_orch.home / "orch.toml").write_text(toml + 'api_key_env = "KEY"\n', encoding="utf-8")
+    file = job_file(tmp_path, rows=2)
+    assert run_orch("run", str(file), env={"KEY": "right"}).returncode == 0
+    said, found = plan(run_orch, file, toml + 'api_key_env = "KEY"\n')
+    assert (found["to_send"], list(found["problems"])) == (0, ["local"])
+    assert "nothing to send" in said
+    assert "! local:" in said
+    assert "refuses the key (401): export its right key in KEY" in said
+
+
+def test_a_model_without_a_name_at_a_backend_is_told_with_one_that_is_there(
+    run_orch: Orch, tmp_path: Path, dead_port: int
+) -> None:
+    fleet = '{small-gemma = {model = "google/gemma"}}'
+    toml = f"""
+        [backends.fleet]
+        kind = "engines"
+        location = "local"
+        cost_per_hour = 0
+        models = {fleet}
+        [backends.local]
+        upstreams = ["http://127.0.0.1:{dead_port}/v1"]
+        location = "local"
+        idle = true
+        [backends.cloud]
+        kind = "openai"
+        api_key_env = "KEY"
+        {PRICES}"""
+    file = job_file(tmp_path, rows=1)
+    given = json.loads(file.read_text(encoding="utf-8"))
+    for name, cure in {"fleet": "small-gemma", "local": "default", "cloud": "NAME"}.items():
+        other = "local" if name == "cloud" else "cloud"
+        given["models"] = {"small": {other: "m"}}
+        file.write_text(json.dumps(given), encoding="utf-8")
+        _, found = plan(run_orch, file, toml)
+        [refused] = [one for one in found["refused"] if one["backend"] == name]
+        assert f"models: {{small: {{{name}: {cure}}}}}" in refused["reason"]
+
+
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
 def test_a_provider_s_missing_model_and_the_row_that_is_asked_first(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from orchestrator.policy.eligibility import Candidate, eligibility
 
@@ -50,6 +51,14 @@ TABLE = {
         {"candidates": [CLOUD, GPU], "models": {"cloud": {"small": "m", "big": None}, "gpu": {"big": "b"}}},
         {"gpu": "the only one that fits; local, idle, so free"},
         {"cloud": "the model big has no name there; give it one:  models: {big: {cloud: NAME}}"},
+    ),
+    "a model without a name where a name is known": (
+        {
+            "candidates": [replace(GPU, example="tiny"), LAN],
+            "models": {"gpu": {"small": None}, "lan": {"small": "m"}},
+        },
+        {"lan": "the only one that fits; local, $2 per upstream hour"},
+        {"gpu": "the model small has no name there; give it one:  models: {small: {gpu: tiny}}"},
     ),
     "asked for, but hosted": (
         {"candidates": [CLOUD, GPU], "wanted": "cloud", "local_only": True},

@@ -22,6 +22,7 @@ from orchestrator.policy.endpoints import url_of
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.planner import Option
 from orchestrator.settings.backends import (
+    Backend,
     EnginesBackend,
     HostedBackend,
     LocalBackend,
@@ -301,7 +302,20 @@ def _candidate(
         objection = lost()
     except UsageError as error:
         objection = error.reason
-    return Candidate(name, backend.kind, backend.location, price, objection)
+    return Candidate(name, backend.kind, backend.location, price, objection, _example(backend))
+
+
+def _example(backend: Backend) -> str:
+    """Return a name for a model at a backend: one that it is known to have, or else a placeholder."""
+    match backend:
+        case LocalBackend():
+            return "default"  # whatever its upstream serves
+        case EnginesBackend() | RayBackend():
+            return next(iter(backend.models))
+        case SyncBackend() | HostedBackend():
+            return "NAME"
+        case _:
+            assert_never(backend)
 
 
 def why_not(
