@@ -377,12 +377,17 @@ class Daemon:
         self, name: str, settings: OwnBackend, first: Mapping[str, Any], mine: Job | None, refusing: frozenset[str]
     ) -> None:
         seconds, cure = float(first["problem_seconds"]), remedy(first, name, settings)
-        most = min(settings.patience, REFUSED_SECONDS) if first.get("refusal") else settings.patience
-        what = f"{first['problem']}, for {seconds:.0f} s" + (f" of at most {most:.0f}" if mine else "")
+        is_refused, most, after = bool(first.get("refusal")), settings.patience, ""
+        is_stuck = mine is not None and (is_refused or seconds > most) and self._is_stuck(mine, name, refusing)
+        if is_refused and is_stuck:
+            most = min(most, REFUSED_SECONDS)
+        elif is_refused:
+            after = " before its rows go to another backend"
+        what = f"{first['problem']}, for {seconds:.0f} s" + (f" of at most {most:.0f}{after}" if mine else "")
         self.problem = f"waiting for {first['url']} ({what}): {cure}"
         if mine is None:
             return
-        if seconds > most and self._is_stuck(mine, name, refusing):
+        if seconds > most and is_stuck:
             raise BackendError(
                 f"backend {name}: no upstream took a row for {seconds:.0f} s: {first['url']}: {first['problem']}",
                 hint=f"{cure}; then run the same command again: the job resumes where it stopped",
