@@ -43,6 +43,10 @@ FORMATS = (
 """Formats of JSON Schema 2020-12 (validation, section 7.3). Others may be an application's own."""
 FOREIGN = frozenset(("example", "xml", "externalDocs", "discriminator", "optional"))
 """Keywords of other vocabularies, which providers and editors know."""
+_BOUNDS = (
+    ("minLength", "maxLength"), ("minItems", "maxItems"), ("minProperties", "maxProperties"), ("minimum", "maximum"),
+    ("minContains", "maxContains"),
+)  # fmt: skip
 _MORE_PROPERTIES = frozenset(("patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if"))
 """Keywords that may bring properties from elsewhere."""
 
@@ -59,6 +63,10 @@ def misspelt(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "format", f"{named!r} is not a format of JSON Schema; did you mean {near[0]!r}?"
     if schema.get("enum") == []:
         yield "enum", "has no values, so no answer fits; list those that are allowed"
+    for low, high in _BOUNDS:
+        least, most = schema.get(low), schema.get(high)
+        if isinstance(least, int | float) and isinstance(most, int | float) and least > most:
+            yield low, f"is {least}, above `{high}` {most}, so no answer fits; exchange them"
 
 
 def impossible(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -44,6 +44,14 @@ JOBS: dict[str, Case] = {
         task("schema: {properties: {a: {enum: []}}}"), ":7: tasks[0].schema.properties.a.enum: has no values",
         "list those that are allowed",
     ),
+    "crossed-bounds": (
+        task("schema: {properties: {a: {minLength: 9, maxLength: 3}}}"),
+        ":7: tasks[0].schema.properties.a.minLength: is 9, above `maxLength` 3", "exchange them",
+    ),
+    "crossed-limits": (
+        task("schema: {properties: {a: {minimum: 1.5, maximum: 1}}}"),
+        ":7: tasks[0].schema.properties.a.minimum: is 1.5, above `maximum` 1", "exchange them",
+    ),
     "date-format": (
         task("schema: {properties: {a: {type: string, format: dat}}}"),
         ":7: tasks[0].schema.properties.a.format: 'dat' is no", "did you mean 'date'?",
