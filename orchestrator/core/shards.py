@@ -9,6 +9,7 @@ from typing import NewType
 
 from msgspec import Struct
 
+from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.model import JobId
 
 ShardId = NewType("ShardId", str)
@@ -123,3 +124,12 @@ class Shard(Struct, frozen=True):
     owed: int = 0
     cleaned_at: datetime | None = None
     preflight: str | None = None
+
+    @property
+    def done_rows(self) -> int:
+        """Rows that the backend has done, by its own count.
+
+        A batch that was cut short reports its other rows as failed; they do not count.
+        """
+        cut = (BatchStatus.CANCELLED, BatchStatus.CANCELLING, BatchStatus.EXPIRED)
+        return self.provider_completed + (0 if self.provider_status in cut else self.provider_failed)

@@ -161,7 +161,7 @@ class JobDetail(Struct, frozen=True):
 
     def done_in(self, shard: Shard) -> int:
         """Return the rows that a batch has finished."""
-        return self.settled.get(shard.id) or done_in(shard)
+        return self.settled.get(shard.id) or shard.done_rows
 
     def model_name(self, shard: Shard) -> str:
         """Return the backend's name of a shard's model, or its alias if that is unknown."""
@@ -301,17 +301,22 @@ def _line(
     now: datetime,
 ) -> JobLine:
     running = [shard for shard in shards if shard.state in (ShardState.SUBMITTED, ShardState.ENDED)]
-    ahead = sum(done_in(shard) for shard in running)
-    finished = min(counts.pending, ahead)
+    ahead = sum(shard.done_rows for shard in running)
+    # Rows that failed in a batch that is over are settled in a moment, and may be asked again.
+    finished = min(counts.pending, sum(_finished(shard) for shard in running))
     rate = 0.0
     started = [shard.submitted_at for shard in running if shard.submitted_at is not None]
     if started and ahead:
         rate = ahead / max(0.001, (now - min(started)).total_seconds())
-    left = counts.pending - finished
+    left = counts.pending - min(counts.pending, ahead)
     so_far = counts.failed + sum(failing_now(shard) for shard in running if shard.state is ShardState.SUBMITTED)
     eta = left / rate if rate and left else None
     failing = replace(failing, new=counts.failed - failing.known - failing.acknowledged)
     return JobLine(job, state, counts, failing, so_far, counts.done + finished, paid + unbooked, unbooked, rate, eta)
+
+
+def _finished(shard: Shard) -> int:
+    return shard.done_rows if shard.state is ShardState.SUBMITTED else shard.provider_completed
 
 
 def _running_reasons(running: Sequence[Shard]) -> list[FailureReason]:
@@ -326,11 +331,6 @@ def _running_reasons(running: Sequence[Shard]) -> list[FailureReason]:
             new.update(found if kind == "new" else {})
     told = "so far, in batches that still run"
     return [FailureReason(code, told, rows, new[code], None) for code, rows in codes.most_common()]
-
-
-def done_in(shard: Shard) -> int:
-    """Return the rows that a batch has finished, by its provider's count."""
-    return shard.provider_completed + shard.provider_failed
 
 
 def failing_now(shard: Shard) -> int:
@@ -383,7 +383,7 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
         quality=store.quality.of(job.id),
         holds=holds,
         settled=store.rows.settled(
-            [one.id for one in shards if one.state is ShardState.COLLECTED and not done_in(one)]
+            [one.id for one in shards if one.state is ShardState.COLLECTED and not one.done_rows]
         ),
         is_estimate=guesses.estimated,
         unpriced=guesses.unpriced,

@@ -94,6 +94,15 @@ def test_pending_rows_that_running_batches_have_finished_are_told_beside_them() 
     assert requests["done"] == requests["succeeded"] + requests["finished_in_batches"] == 17
 
 
+def test_rows_that_a_cut_batch_reports_as_failed_are_not_done_there() -> None:
+    for status, done in (("cancelled", 1), ("expired", 1), ("completed", 4)):
+        facts = {"provider_status": status, "provider_completed": 1, "provider_failed": 3}
+        found = detail(line_of(succeeded=4), shards=[shard(LONG, rows=4, state=ShardState.COLLECTED, **facts)])
+        assert found.to_json()["shards"][0]["done"] == done
+        [told] = [text.split() for text in shown(job_detail(found, 160)) if text.startswith("001")]
+        assert str(done) == told[told.index("4") + 1]
+
+
 @pytest.mark.parametrize(
     ("finished", "counts", "told"),
     [

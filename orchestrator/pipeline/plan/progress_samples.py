@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.core.model import Job, ProgressSample
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.refused_rows import rows_in_back_off
-from orchestrator.policy.planner.stints import done, unfinished
+from orchestrator.policy.planner.stints import unfinished
 from orchestrator.store import Store
 
 EVERY = timedelta(minutes=1)
@@ -48,7 +48,7 @@ def _progress(
         job.series,
         backend,
         now,
-        sum(done(shard) for shard in there),
+        sum(shard.done_rows for shard in there),
         sum(_left(shard, health) for shard in there if shard.state is ShardState.SUBMITTED),
         sum(shard.provider_input_tokens for shard in there),
         sum(shard.provider_output_tokens for shard in there),

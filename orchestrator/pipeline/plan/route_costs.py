@@ -32,7 +32,7 @@ from orchestrator.policy.forecast import Lengths
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.planner import BatchOption, Claim, Cost, CostSteps, Open, Option, SynchronousOption, observed
 from orchestrator.policy.planner.job_orders import seconds_beside
-from orchestrator.policy.planner.stints import Sight, done, unfinished
+from orchestrator.policy.planner.stints import Sight, unfinished
 from orchestrator.policy.planner.types import SLIPS
 from orchestrator.settings.backends import (
     Backend,
@@ -110,7 +110,8 @@ class Prospects:
         own = [name for name, backend in self._config.backends.items() if isinstance(backend, OwnServer)]
         seen = (shard for name in own for shard in self._sight(name).shards)
         mine = [shard for shard in seen if shard.job_id == self._job.id and is_of(shard.model, self._only)]
-        at_work = {str(one.id): unfinished(one, one.rows) for one in mine if one.state in AT_BACKEND and done(one)}
+        begun = (one for one in mine if one.state in AT_BACKEND and one.done_rows)
+        at_work = {str(one.id): unfinished(one, one.rows) for one in begun}
         found = [part for part in self._open if part.shard_id not in at_work]
         found += [part for shard_id, left in at_work.items() for part in self._store.sizes.last_work(shard_id, left)]
         return found or self._open

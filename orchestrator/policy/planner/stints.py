@@ -52,22 +52,12 @@ class Sight(Struct, frozen=True):
         )
 
 
-def done(shard: Shard) -> int:
-    """Return the number of a shard's rows that its backend has done, as reported.
-
-    A batch that was cut short reports its other rows as failed; they do not count.
-    """
-    cut = (BatchStatus.CANCELLED, BatchStatus.CANCELLING, BatchStatus.EXPIRED)
-    failed = 0 if shard.provider_status in cut else shard.provider_failed
-    return shard.provider_completed + failed
-
-
 def unfinished(shard: Shard, rows: int) -> int:
     """Return the number of a shard's `rows` open rows that its backend has not done, as reported.
 
     If the batch has ended but its files are missing, all rows are unfinished.
     """
-    return rows if waits_for_answers(shard) else max(0, rows - done(shard))
+    return rows if waits_for_answers(shard) else max(0, rows - shard.done_rows)
 
 
 def waits_for_answers(shard: Shard) -> bool:
@@ -192,7 +182,7 @@ def _current_sample(
     if not any(shard.state is ShardState.SUBMITTED for shard in shards) or not samples or samples[-1].at >= now:
         return None
     last = samples[-1]
-    rows = sum(done(shard) for shard in shards)
+    rows = sum(shard.done_rows for shard in shards)
     input_tokens = sum(shard.provider_input_tokens for shard in shards)
     output_tokens = sum(shard.provider_output_tokens for shard in shards)
     left = sum(unfinished(shard, shard.rows) for shard in shards if shard.state is ShardState.SUBMITTED)
@@ -252,14 +242,14 @@ def _stints_of_shards(
     """
     groups: list[list[Shard]] = []
     until = datetime.min.replace(tzinfo=UTC)
-    ended = [shard for shard in shards if shard.submitted_at and shard.ended_at and done(shard)]
+    ended = [shard for shard in shards if shard.submitted_at and shard.ended_at and shard.done_rows]
     for shard in sorted(ended, key=_sent_at):
         if groups and _sent_at(shard) < until:
             groups[-1].append(shard)
         else:
             groups.append([shard])
         until = max(until, _ended_at(shard))
-    rows = [sum(map(done, group)) for group in groups]
+    rows = [sum(shard.done_rows for shard in group) for group in groups]
     for group, rows_of_group in zip(groups, rows, strict=True):
         if 2 * rows_of_group < max(rows):
             continue
