@@ -146,7 +146,7 @@ def _forget(context: Context, what: str) -> None:
 
 
 @report.command("night")
-@click.argument("which", metavar="[DATE|JOB]", required=False)
+@click.argument("which", metavar="[DATE|RUN|JOB]", required=False)
 @click.option("--md", "as_markdown", is_flag=True, help="As Markdown.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write it as an HTML page.")
 @click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
@@ -154,7 +154,8 @@ def _forget(context: Context, what: str) -> None:
 def report_night(which: str | None, as_markdown: bool, html: Path | None, overwrite: bool, as_json: bool) -> int:
     """Show what a night brought: documents, answers, cost, time, and what needs attention.
 
-    A night lasts from noon to noon; DATE is the day it began. Default: the newest night with a job.
+    A night lasts from noon to noon; DATE is the day it began. RUN is a run of a schedule with several
+    a day, such as "2026-11-20 14:00". Default: the newest night with a job.
     """
     from orchestrator.reports.night_pages import markdown, page
 
@@ -179,7 +180,7 @@ def report_night(which: str | None, as_markdown: bool, html: Path | None, overwr
 def _night(context: Context, which: str | None) -> NightReport:
     """Return the report of the night or job that the user names. Raises UsageError if it does not exist."""
     from orchestrator.core.clock import night_of
-    from orchestrator.reports.night_reader import jobs_of, night_report
+    from orchestrator.reports.night_reader import jobs_of, jobs_of_run, night_before, night_report
 
     store = context.store
     if which is None:
@@ -191,13 +192,15 @@ def _night(context: Context, which: str | None) -> NightReport:
         try:
             night = date.fromisoformat(which)
         except ValueError:
-            named = [_job_of(context, which)]
+            named = jobs_of_run(store, which) or [_job_of(context, which)]
             return night_report(store, context.home, None, named, now(), context.running_cost)
     jobs = jobs_of(store, night)
     if not jobs:
-        raise UsageError(
-            f"no job was submitted in the night of {night} (noon to noon)", hint="`orch status --all` lists the jobs"
-        )
+        before = night_before(store, night)
+        hint = "`orch status --all` lists the jobs"
+        if before is not None:
+            hint = f"what began on that day before noon is in the night before: `orch report night {before}`"
+        raise UsageError(f"no job was submitted in the night of {night} (noon to noon)", hint=hint)
     return night_report(store, context.home, night, jobs, now(), context.running_cost)
 
 

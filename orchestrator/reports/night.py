@@ -342,12 +342,14 @@ def last_runs(runs: Sequence[R], job_of: Callable[[R], Job]) -> list[R]:
     """Return the runs that no later run replaced, in their order.
 
     A run of a whole job file replaces all earlier runs of the file, a limited run the earlier ones with its limits.
+    A run that has no rows yet, or got none, replaces nothing.
     """
     kept: dict[tuple[str, str | None], str] = {}
+    without_rows = {job.id for job in map(job_of, runs) if job.built_at is None}
     for job in sorted(map(job_of, runs), key=lambda job: (job.created_at, job.id), reverse=True):
-        if (job.series, None) not in kept:
+        if job.id not in without_rows and (job.series, None) not in kept:
             kept.setdefault((job.series, job.limited_to), job.id)
-    last = set(kept.values())
+    last = {*kept.values(), *without_rows}
     return [run for run in runs if job_of(run).id in last]
 
 

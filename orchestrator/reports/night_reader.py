@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 
 import msgspec
 
@@ -136,7 +136,8 @@ def job_of(store: Store, home: str, which: str) -> Job:
     try:
         night = date.fromisoformat(which)
     except ValueError:
-        return job_named(store, home, which)
+        runs = jobs_of_run(store, which)
+        return runs[0] if len(runs) == 1 else job_named(store, home, which)
     jobs = jobs_of(store, night)
     jobs = [job for job in jobs if not job.is_limited] or jobs
     if len(jobs) == 1:
@@ -151,3 +152,27 @@ def job_of(store: Store, home: str, which: str) -> Job:
 def jobs_of(store: Store, night: date) -> list[Job]:
     """Return the jobs created in a night."""
     return [job for job in store.jobs.newest() if night_of(job.created_at) == night]
+
+
+def jobs_of_run(store: Store, name: str) -> list[Job]:
+    """Return the jobs of the runs with this name, such as 2026-11-20 14:00, of schedules with several runs a day.
+
+    Empty if there is no such run. Raises UsageError if it has no job.
+    """
+    try:
+        day = date.fromisoformat(name[:10])
+    except ValueError:
+        return []
+    runs = [night for night in store.schedules.nights(since=day) if night.slot and night.name == name]
+    ids = {night.job_id for night in runs}
+    jobs = [job for job in store.jobs.newest() if job.id in ids]
+    if runs and not jobs:
+        hint = "`orch schedule nights` lists all runs"
+        raise UsageError(f"the run of {name} has no job; it is {runs[-1].state}: {runs[-1].reason}", hint=hint)
+    return jobs
+
+
+def night_before(store: Store, day: date) -> date | None:
+    """Return the night that has the jobs which began on this day before noon, or None if there are none."""
+    night = day - timedelta(days=1)
+    return night if any(job.created_at.astimezone().date() == day for job in jobs_of(store, night)) else None

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.cli import run
-from orchestrator.core.model import CancelCode, Job
+from orchestrator.core.model import CancelCode, Job, JobId
+from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
-from tests.support.nights import Bad, Nights
-from tests.support.stored import NOW, later
+from tests.support.nights import SPEC, Bad, Nights
+from tests.support.stored import NOW, job, later
 
 FIRST = {"a": {"party": "A"}, "b": {"party": "B", "end": 2027}, "c": {"party": "C"}, "gone": {"party": "G"}}
 SECOND = {
@@ -124,6 +126,60 @@ def test_answers_whose_file_is_gone_are_told(home: Path, capsys: pytest.CaptureF
     assert run(["diff", "contracts-1", "contracts-2"]) == 0
     assert "2 answers could not be compared" in capsys.readouterr().out
     assert "a result file is gone" in told(capsys, "report", "night")["needs"][-1]["need"]
+
+
+def slot(home: Path, at: datetime, state: NightState, job_id: str | None, name: str = "contracts") -> str:
+    """A run of a schedule with several a day, as a daemon would have recorded it; its name."""
+    with opened(home) as store:
+        if not [one for one in store.schedules.all() if one.name == name]:
+            store.schedules.add(
+                Schedule(
+                    id=f"{name}-1", name=name, home="home", config="/orch.toml", file="/job.yaml", cron="0 * * * *",
+                    tz="UTC", deadline=None, budget=None, misfire=Misfire.RUN, grace=timedelta(hours=6),
+                    overlap=Overlap.SKIP, created_at=NOW, since=NOW,
+                )
+            )  # fmt: skip
+        run_at = Night(
+            f"{name}-1", at.date(), at, state, "so it was", at, job_id=job_id and JobId(job_id), slot=f"{at:%H:%M}"
+        )
+        assert store.schedules.claim(run_at)
+        return run_at.name
+
+
+def test_a_run_of_a_schedule_with_several_a_day_is_found_by_its_name(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (slot(home, later(hour), NightState.DONE, f"contracts-{hour // 24 + 1}") for hour in (0, 24))
+    assert [one["job"] for one in told(capsys, "report", "night", first)["jobs"]] == ["contracts-1"]
+    assert [one["job"] for one in told(capsys, "report", "night", second)["jobs"]] == ["contracts-2"]
+    compared = told(capsys, "diff", first, second)
+    assert (compared["before"], compared["after"]) == ("contracts-1", "contracts-2")
+    lost = slot(home, later(48), NightState.MISSED, None)
+    assert run(["report", "night", lost]) == 2
+    assert f"the run of {lost} has no job; it is missed: so it was" in capsys.readouterr().err
+
+
+def test_a_day_on_which_something_ran_before_noon_leads_to_its_night(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    morning = datetime(2026, 11, 25, 3).astimezone()
+    with opened(home) as store:
+        Nights(store, Home(home)).run(FIRST, at=morning, id="contracts-9")
+    assert run(["report", "night", "2026-11-25"]) == 2
+    assert "is in the night before: `orch report night 2026-11-24`" in " ".join(capsys.readouterr().err.split())
+    assert [one["job"] for one in told(capsys, "report", "night", "2026-11-24")["jobs"]] == ["contracts-9"]
+
+
+def test_a_run_that_is_being_built_hides_no_rows_of_the_run_before(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with opened(home) as store:
+        store.jobs.add(job("contracts-3", created_at=later(24.5), spec=SPEC, home=Home(home).identity()), {})
+    report = told(capsys, "report", "night")
+    assert [one["job"] for one in report["jobs"]] == ["contracts-2", "contracts-3"]
+    assert (report["asked"], report["answered"]) == (4, 3)
+    assert run(["report", "night"]) == 0
+    assert "not counted" not in capsys.readouterr().out
 
 
 BAD = {

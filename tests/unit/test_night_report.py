@@ -96,7 +96,7 @@ def forecast(kind: str, p50: float, p95: float, actual: float | None = None, bac
     return Forecast(JobId("contracts-1"), kind, backend, "m", NOW, p50, p95, "prior", actual=actual)
 
 
-DONE = job(finished_at=later(5), deadline_at=later(6))
+DONE = job(built_at=NOW, finished_at=later(5), deadline_at=later(6))
 
 
 def facts(**given: Any) -> NightFacts:
@@ -223,10 +223,10 @@ def night(name: str = "a.pdf", **given: Any) -> NightReport:
 def test_a_run_that_was_repeated_counts_once_and_asks_for_nobody() -> None:
     failed = ("http_500", "no", 3)
     first, again, other, part = (
-        job("a-1", series="a", created_at=NOW, error="x"),
-        job("a-2", series="a", created_at=later(1)),
-        job("b-1", series="b", created_at=later(1)),
-        job("a-3", series="a", created_at=later(2), options={"limit": 1}),
+        job("a-1", series="a", built_at=NOW, created_at=NOW, error="x"),
+        job("a-2", series="a", built_at=NOW, created_at=later(1)),
+        job("b-1", series="b", built_at=NOW, created_at=later(1)),
+        job("a-3", series="a", built_at=NOW, created_at=later(2), options={"limit": 1}),
     )
     parts = [
         job_report(facts(job=of, counts=Counts(succeeded=10, failed=3), reasons=[failed]), later(8))
