@@ -329,3 +329,18 @@ def test_a_run_with_failed_rows(faulty: dict[str, Any]) -> None:
     again = json.loads(faulty["again"].stdout)
     assert again["job"] != job["job"]
     assert faulty["again"].returncode == 1
+
+
+def test_a_refused_key_is_waited_out_where_the_rows_may_go_elsewhere_and_the_wait_is_said(
+    batch: Path, run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream
+) -> None:
+    upstream = make_upstream(api_key="right-secret")
+    other = f'[backends.other]\nupstreams = ["{upstream.base_url}"]\nlocation = "local"\ncost_per_hour = 2\n'
+    write_config(orch_home, [upstream.base_url], retry_delay=0.01, extra=other, api_key_env="MY_KEY")
+    process = run_orch.start("run", str(batch), env={"MY_KEY": "wrong-secret"})
+
+    def said() -> str:
+        return " ".join(run_orch.output(process).split())
+
+    wait_until(lambda: "s of at most 600 before its rows go to another backend): export its right key in" in said())
+    assert "of at most 5)" not in said()
