@@ -302,8 +302,7 @@ def _line(
 ) -> JobLine:
     running = [shard for shard in shards if shard.state in (ShardState.SUBMITTED, ShardState.ENDED)]
     ahead = sum(shard.done_rows for shard in running)
-    # Rows that failed in a batch that is over are settled in a moment, and may be asked again.
-    finished = min(counts.pending, sum(_finished(shard) for shard in running))
+    finished = min(counts.pending, sum(0 if _is_unclear(shard) else shard.done_rows for shard in running))
     rate = 0.0
     started = [shard.submitted_at for shard in running if shard.submitted_at is not None]
     if started and ahead:
@@ -315,8 +314,9 @@ def _line(
     return JobLine(job, state, counts, failing, so_far, counts.done + finished, paid + unbooked, unbooked, rate, eta)
 
 
-def _finished(shard: Shard) -> int:
-    return shard.done_rows if shard.state is ShardState.SUBMITTED else shard.provider_completed
+def _is_unclear(shard: Shard) -> bool:
+    """True if a batch has nothing but failures, and nobody has read why: all of its rows may be asked again."""
+    return shard.failing is None and not shard.provider_completed
 
 
 def _running_reasons(running: Sequence[Shard]) -> list[FailureReason]:
@@ -336,7 +336,7 @@ def _running_reasons(running: Sequence[Shard]) -> list[FailureReason]:
 def failing_now(shard: Shard) -> int:
     """Return the rows of a running batch that are known to have failed."""
     if shard.failing is None:
-        return shard.provider_failed
+        return 0 if _is_unclear(shard) else shard.provider_failed
     return sum(sum(codes.values()) for codes in shard.failing.values())
 
 

@@ -210,3 +210,25 @@ def test_what_is_settled_is_not_counted_twice(running: Running) -> None:
     failed = Outcome(0, RequestState.FAILED, error_code="refusal")
     running.store.rows.settle(batch.id, job.id, "gpu", [Settled(failed, None)], NOW)
     assert running.detail(job).line.failed_so_far == 1
+
+
+def test_a_batch_with_nothing_but_failures_is_no_progress_until_they_are_read(running: Running) -> None:
+    job = running.submit(GOOD, GOOD)
+    [found] = ranges(running.store, job)
+    batch = shard(job, rows=found.rows)
+    running.store.shards.add(batch, found)
+
+    def seen(**facts: object) -> tuple[int, int]:
+        if facts:
+            running.store.shards.note(running.store.shards.get(batch.id), **facts)
+        told = running.detail(job).line.to_json()["requests"]
+        return told["done"], told["failed_so_far"]
+
+    for state in (ShardState.SUBMITTING, ShardState.SUBMITTED):
+        running.store.shards.move(running.store.shards.get(batch.id), state)
+    assert seen(provider_failed=2) == (0, 0), "both may be asked again, in another spelling"
+    assert seen(failing={"new": {"http_400": 2}, "known": {}}) == (2, 2)
+    assert seen(failing=None, provider_completed=1, provider_failed=1) == (2, 1)
+    assert seen(provider_completed=0, provider_failed=2) == (0, 0)
+    running.store.shards.move(running.store.shards.get(batch.id), ShardState.ENDED)
+    assert seen() == (0, 0)
