@@ -17,6 +17,8 @@ from typing import Any
 import httpcore2
 import httpx2
 
+from orchestrator.core.version import __version__
+
 CONNECT_SECONDS = 10.0
 QUIET_SECONDS = 30.0
 """Longest silence of a control call."""
@@ -115,7 +117,7 @@ def open_client(base_url: str, headers: Mapping[str, str], silent: float, *, sta
     """Return a `bounded` client whose short calls may be silent for `silent` seconds, QUIET_SECONDS at most."""
     client = httpx2.Client(
         base_url=base_url,
-        headers=headers,
+        headers={"User-Agent": f"orch/{__version__}", **headers},
         timeout=timeouts(min(silent, QUIET_SECONDS)),
         follow_redirects=True,
         verify=certificates(),

@@ -1,7 +1,6 @@
 """Anthropic's prompt cache: its lives, and the least prefix that each model caches.
 
 `policy.prompt_cache` decides by these rules which prefixes are marked.
-
 Source: platform.claude.com/docs/en/build-with-claude/prompt-caching, and what anthropic-sdk-python#1194 reports of
 Sonnet 4.6. Rows of a batch do not read what others of it write: bike4mind#2741.
 """

@@ -10,7 +10,7 @@ from msgspec import Struct
 from orchestrator.policy.planner.types import BatchOption
 
 RARE = 0.05
-"""What happens on a smaller share of nights is not in what a job costs at most."""
+"""A share of nights. "At most" leaves out costs that arise on fewer of them."""
 _MAX_WAVES = 24
 """Most times that one job may fill a batch quota."""
 

@@ -129,7 +129,7 @@ def slips(shards: Sequence[Shard], now: datetime, seconds: float) -> float:
     def longer(wait: float) -> float:
         return SLIPS + UNSEEN_SLIP / (1 + len(seen)) + forecast.exceedance(wait, seen, assumed=ASSUMED_CANCEL, at=now)
 
-    # Cancels of an hour are correlated: one that still runs says that others take as long.
+    # Cancels of an hour are correlated: if a cancel still runs, others likely take as long.
     too_slow = SLIP_FACTOR * seconds
     return min(1.0, longer(too_slow) / min(1.0, longer(_cancel_age(shards, now))))
 
