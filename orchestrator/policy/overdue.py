@@ -106,13 +106,17 @@ class BatchLife(Struct, frozen=True):
         wait = LAST_CALL if self.cancels else timedelta()
         return self.is_needed and self.ends_from is not None and now >= self.ends_from + wait
 
+    def may_be_given_up(self, now: datetime) -> bool:
+        """True if `given_up_at` counts: its backend was asked to end it, and had time to."""
+        asked = self.asked or self.failing_since
+        return self.is_needed and asked is not None and now >= asked + LAST_CALL
+
     def lost(self, now: datetime) -> str | None:
         """Return why orch no longer waits for it, or None."""
         asked = self.asked or self.failing_since  # a backend that does not answer cannot be asked
         if self.is_needed and not self.cancels and asked is not None and now > asked:
             return "its backend cannot end it, and its rows are needed in time: they are paid there and elsewhere"
-        is_given_up = self.given_up_at is not None and now >= self.given_up_at
-        if self.is_needed and is_given_up and asked is not None and now >= asked + LAST_CALL:
+        if self.given_up_at is not None and now >= self.given_up_at and self.may_be_given_up(now):
             return "its cancel takes too long, and its rows are needed in time: they are paid there and elsewhere"
         failing = None if self.failing_since is None else now - self.failing_since
         if failing is not None:

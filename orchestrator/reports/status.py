@@ -315,7 +315,7 @@ def _line(
 
 
 def _is_unclear(shard: Shard) -> bool:
-    """True if a batch has nothing but failures, and nobody has read why: all of its rows may be asked again."""
+    """True if a batch has only failures and their reasons are not read yet: all of its rows may be asked again."""
     return shard.failing is None and not shard.provider_completed
 
 

@@ -66,7 +66,7 @@ def batch_of(told: object) -> object:
     batch[f"{status}_at"] = found.get("finalized_at")
     if status == "failed":
         batch["errors"] = found.get("error")
-    # A list has no results; those of a failed batch are told.
+    # A list has no results, but the record of a failed batch has them.
     if status != "failed" or found.get("results"):
         batch["output_file_id"] = f"{RESULTS}{found.get('id')}"
     return batch

@@ -183,18 +183,19 @@ class BatchPolling:
         if shard.state is not ShardState.SUBMITTED or handle.is_own:
             return False
         now, life = self._work.now(), self._life(job, shard, handle)
+        if life.may_be_given_up(now):  # else nothing asks for the time, which takes a whole plan
+            life = replace(life, given_up_at=self._work.backends.planning(job).part_of(shard).gives_up_at)
         why, busy_since = life.lost(now), self._work.polls.of(shard, now).busy_since
         if why is None and busy_since is not None:
             why = life.unreported("its backend has been too busy to report on it", now - busy_since, now)
         return why is not None and self._lose(job, shard, why)
 
     def _life(self, job: Job, shard: Shard, handle: BackendHandle) -> BatchLife:
-        watched, given_up_at, may_leave = self._work.polls.of(shard, self._work.now()), None, False
-        if shard.rerouted_at is not None:
-            planning = self._work.backends.planning(job).part_of(shard)
-            may_leave = planning.has_other_than(shard.backend)
-            given_up_at = planning.gives_up_at if may_leave else None
-        return polled_batch.life_of(job, shard, handle, watched, may_leave=may_leave, given_up_at=given_up_at)
+        may_leave = shard.rerouted_at is not None and (
+            self._work.backends.planning(job).part_of(shard).has_other_than(shard.backend)
+        )
+        watched = self._work.polls.of(shard, self._work.now())
+        return polled_batch.life_of(job, shard, handle, watched, may_leave=may_leave)
 
     def _lose(self, job: Job, shard: Shard, why: str) -> bool:
         """Treat a batch as gone: its rows continue, and orch looks for its answers a while longer."""

@@ -47,15 +47,7 @@ def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, objec
     return found
 
 
-def life_of(
-    job: Job,
-    shard: Shard,
-    handle: BackendHandle,
-    watched: PolledShard,
-    *,
-    may_leave: bool,
-    given_up_at: datetime | None = None,
-) -> BatchLife:
+def life_of(job: Job, shard: Shard, handle: BackendHandle, watched: PolledShard, *, may_leave: bool) -> BatchLife:
     """Return a batch's life so far; `may_leave` says if another backend takes its rows."""
     made = shard.submitted_at or shard.created_at
     ends = [at for at in (job.cancel_requested_at, shard.rerouted_at) if at is not None]
@@ -69,7 +61,6 @@ def life_of(
         asked=watched.phase(RunPhase).asked_at,
         is_needed=shard.rerouted_at is not None and may_leave,
         cancels=handle.profile.cancels,
-        given_up_at=given_up_at,
     )
 
 

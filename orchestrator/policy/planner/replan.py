@@ -69,6 +69,7 @@ class _Board(Struct, frozen=True):
     """State of a job for one replanning.
 
     `batches` may get rows. `held` counts rows by usable option, `excluded` those in options that must give them back.
+    After `cancel_wait` seconds, the rows of a cancel that takes too long are asked elsewhere (infinite: never).
     """
 
     ours: Capacity
@@ -77,6 +78,7 @@ class _Board(Struct, frozen=True):
     held: Rows
     excluded: Sources
     terms: Terms
+    cancel_wait: float
 
     def best(self, position: Position) -> Chosen | None:
         """Return the best candidate plan from a position."""
@@ -133,7 +135,7 @@ def _replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -
     chosen = _with_probe(chosen, ours)
     candidate = chosen.candidate
     moves = _moves(chosen, ours)
-    wait = _wait_for_cancels(job, board, now)
+    wait = board.cancel_wait
     return Decision(
         candidate.cancel,
         (*_sends(job, candidate, ours), *moves),
@@ -146,19 +148,19 @@ def _replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -
     )
 
 
-def _wait_for_cancels(job: Open, board: _Board, now: datetime) -> float:
+def _wait_for_cancels(job: Open, ours: Capacity, held: Rows, options: Sequence[Option], now: datetime) -> float:
     """Return the seconds after which the rows of a cancel that takes too long are asked elsewhere.
 
     It is infinite without such a cancel, and if others would be late with all rows of its batch.
     """
-    if not job.coming or not board.held:
+    if not job.coming or not held:
         return math.inf
-    ours, held, fallback = board.ours, board.held, len(board.held)
+    fallback = len(held)
     burden = job.coming + job.rerouted + sum(one.rows for one in job.running)
     if not job.is_coming_late and ours.fits(burden, held, _coming_in(job, now), fallback):
         return math.inf
     burden += job.coming_done
-    prices = (option.cost.p95 for option in board.by_name.values() if isinstance(option, BatchOption))
+    prices = (option.cost.p95 for option in options if isinstance(option, BatchOption))
     if not ours.pays_twice(burden, max(prices, default=Decimal(0))):
         return math.inf
     wait = ours.wait_for_cancels(burden, held, fallback)
@@ -247,7 +249,8 @@ def _board(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
         raise KeyError(unknown[0])
     within = deduct(terms, cost_of_later(job.later, options, terms, job.later_cost))
     sendable = [one for one in batches_of(usable) if one.silent <= 0]
-    return _Board(ours, sendable, by_name, held, tuple(synchronous.items()), within)
+    wait = _wait_for_cancels(job, ours, held, options, now)
+    return _Board(ours, sendable, by_name, held, tuple(synchronous.items()), within, wait)
 
 
 def _choose(job: Open, board: _Board, now: datetime) -> Chosen | None:
@@ -350,7 +353,7 @@ def _position(job: Open, board: _Board, running: Sequence[Running], count: int, 
         owed = (same.owed if same else 0) + _billed_rows(one, option)
         batch_shares[one.backend] = BatchShare(option, rows, age, owed=owed)
     free_in, coming = _coming_in(job, now), job.coming + sum(one.rows for one in cancelled)
-    wait = _wait_for_cancels(job, board, now)
+    wait = board.cancel_wait
     slips = SLIPS if math.isfinite(wait) or not job.is_coming_late else 1.0
     if wait + GIVE_UP_SECONDS < free_in:
         free_in, coming, slips = wait + GIVE_UP_SECONDS, coming + job.coming_done, 0.0
