@@ -192,6 +192,15 @@ def test_more_budget_never_hurts_a_job_in_progress(
     no_worse_now(rich, tight, terms(hours, budget).target, cost=True)
 
 
+def test_where_nothing_is_sure_an_option_that_may_fail_is_left_out_without_a_budget_too() -> None:
+    steady, frail = (synchronous(name, "0.0001", rate) for name, rate in (("steady", 0.5), ("frail", 0.05)))
+    steady = replace(steady, pace=replace(steady.pace, hazard=0.0, spread=0.2))
+    options = [steady, replace(frail, pace=replace(frail.pace, hazard=1.0))]
+    job = Open(coming=977, coming_at=COMING)
+    tight, free = (replan(job, options, terms(1.0, budget), NOW).chance for budget in (Decimal("0.12"), None))
+    assert free >= tight > 0.97
+
+
 COMING = NOW + timedelta(minutes=5)
 CHEAP, DEAR = (synchronous(name, each, 4.0) for name, each in (("cheap", "0.0005"), ("dear", "0.002")))
 FAILS = replace(DEAR, pace=replace(DEAR.pace, hazard=1.0))

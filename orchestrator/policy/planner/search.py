@@ -80,14 +80,16 @@ def best(
     """Return the cheapest candidate that holds; if none does, the likeliest within the budget, or None.
 
     With `late_cost`, lateness is part of the price. The first of equals wins. If `all_fallbacks` is False, the
-    fallback is all options or none; smaller fallbacks matter to the budget only.
+    fallback is all options or none; smaller fallbacks matter only to the budget, and if no candidate holds.
     """
     full = len(capacity.sync_options)
-    fallbacks = range(full + 1) if all_fallbacks or terms.budget is not None else {full, 0}
-    candidates = list(_candidates(position, batches, capacity, fallbacks))
-    judged = _judge_all(candidates, capacity, terms)
+    every = range(full + 1)
+    fallbacks = every if all_fallbacks or terms.budget is not None else sorted({0, full})
+    judged = _judge_all(_candidates(position, batches, capacity, fallbacks), capacity, terms)
     found = _cheapest(judged, capacity, terms)
-    return _add_fallback(found, judged, capacity, terms) if found else _likeliest(candidates, capacity, terms)
+    if found is not None:
+        return _add_fallback(found, judged, capacity, terms)
+    return _likeliest(_candidates(position, batches, capacity, every), capacity, terms)
 
 
 def holding(position: Position, batches: Sequence[BatchOption], capacity: Capacity, terms: Terms) -> Chosen | None:
