@@ -13,7 +13,7 @@ RELEASE := .release
 SITE := .sitetools
 INTEGRATIONS := .integrations
 # Tests run six at a time on the two cores that they are meant for: they wait as much as they compute.
-PYTEST := $(BIN)/python -m pytest -n 6 --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n 6
 # They start some thousand processes, and each would compile the program anew where Python may not keep what it compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -167,10 +167,9 @@ test: install
 	$(PYTEST) -m "not soak"
 
 # The inner loop: what decides, the contracts of store and server on SQLite, and commands that end at once.
-# Three at a time: each worker needs 10 s of CPU before its first test.
 QUICK := $(addprefix tests/,unit contract $(addprefix acceptance/test_,bad_input.py keys_cli.py quarantine_cli.py telemetry_cli.py))
 test-fast: dev
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(QUICK) -m "not slow and not soak and not vllm and not postgres"
+	$(BIN)/python -m pytest -n 3 $(QUICK) -m "not slow and not soak and not vllm and not postgres"
 
 # Long runs, in parts of an hour at most on two cores; each makes what it needs, and a skip fails it. ORCH_SOAK_* set the lengths.
 SOAKS := examples variants crashes nights schedules odd-schedules other-schedules points hosted-kills other-kills histories kills storms standbys disks bodies far gateways libraries provider-sdks integrations site release library-kills vllm work

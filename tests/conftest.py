@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.support.cli import Orch
 from tests.support.clock import HeldClock
 from tests.support.databases import MigratedDatabases, new_sqlite, postgres_template, share_statements
-from tests.support.forking import shared_parent
 from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.process import Upstream, upstreams
 from tests.support.sparing import spare_the_disk
@@ -43,14 +40,9 @@ share_statements()
 # A shell that starts us in the background has us ignore Ctrl-C, and our programs would do as we do.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+pytest_plugins = ("tests.support.workers",)
+
 MakeUpstream = Callable[..., Upstream]
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("dist", "no") != "no" and "PYTEST_XDIST_WORKER" not in os.environ:
-        workers = ExitStack()
-        workers.enter_context(shared_parent())
-        config.add_cleanup(workers.close)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -58,41 +50,15 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     """Collect tests without a garbage collection, and leave them out of every later one."""
     gc.disable()
     try:
-        if "PYTEST_XDIST_WORKER" in os.environ:
-            _import_own_share_first(session.config.args)
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
 
 
-def _import_own_share_first(arguments: Sequence[str]) -> None:
-    """Import the test files, each worker another share of them first: that share is compiled by no other worker.
-
-    Otherwise each worker would compile all of them in a fresh checkout, which takes nine seconds of a core.
-    """
-    folders = [Path(argument) for argument in arguments if Path(argument).is_dir()]
-    files = sorted({file.resolve() for folder in folders for file in folder.rglob("test_*.py")})
-    worker, count = os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"), os.environ["PYTEST_XDIST_WORKER_COUNT"]
-    begin = len(files) * int(worker) // int(count)
-    for file in files[begin:] + files[:begin]:
-        if (file.parent / "__init__.py").exists():
-            continue
-        sys.path.insert(0, str(file.parent))
-        # pytest tries it again, and says what was wrong.
-        with suppress(Exception, pytest.skip.Exception):
-            importlib.import_module(file.stem)
-        sys.path.pop(0)
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs on Postgres, and the variants that `thinned(k)` keeps out of `make test`.
-
-    What needs vLLM comes first: it takes longest, and nothing else is left to do beside it at the end. So does what
-    stays `together`: a worker gives away the end of its queue, and each worker would make the same things again.
-    """
-    items.sort(key=lambda item: not any(map(item.get_closest_marker, ("vllm", "together"))))
+    """Mark what runs on Postgres, and the variants that `thinned(k)` keeps out of `make test`."""
     variants: dict[tuple[str, int], list[pytest.Function]] = {}
     for item in items:
         if _runs_on_postgres(item):
@@ -147,7 +113,7 @@ def upstream(make_upstream: MakeUpstream) -> Upstream:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """The server, one for each pytest process (xdist worker), started by the first test that asks."""
+    """The server, one for each pytest process, started by the first test that asks."""
     with postgres_server() as server:
         yield server
 

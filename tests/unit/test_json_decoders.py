@@ -16,6 +16,7 @@ ROOT = Path(orchestrator.__file__).parent
 HERE = "core/json_decoders.py"
 NO_RECORD = frozenset({"str", "Any", "msgspec.Raw", "list[msgspec.Raw]", "dict[str, msgspec.Raw]"})
 """Kinds without fields, of which nothing is kept between decoders."""
+NAMES = frozenset({"Decoder", "decode"})
 IN_THREADS = """
 import sys, threading
 import msgspec
@@ -48,7 +49,7 @@ def test_threads_that_read_a_record_for_the_first_time_at_once() -> None:
 def decoders_of_others(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Lines that let msgspec read the fields of a record, and how."""
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
+        if not isinstance(node, ast.Call) or getattr(node.func, "attr", getattr(node.func, "id", "")) not in NAMES:
             continue
         match called := ast.unparse(node.func):
             case "msgspec.json.Decoder" | "Decoder":
