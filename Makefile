@@ -190,7 +190,8 @@ soak-examples: install
 # What `thinned` and `soak` keep out of make test: further variants of its classes, but for files that are a part of their own.
 ELSEWHERE := acceptance/test_serve_on_ray.py integration/test_histories.py integration/test_hosted_crashes.py unit/test_told_deadlines.py
 soak-variants: install
-	ORCH_NO_SKIPS=1 $(PYTEST) -m "soak and not vllm" --timeout 1800 --ignore tests/soak $(addprefix --ignore tests/,$(ELSEWHERE))
+	ORCH_NO_SKIPS=1 $(PYTEST) -m "soak and not vllm" --timeout 1800 --ignore tests/soak $(addprefix --ignore tests/,$(ELSEWHERE) contract/test_store_work.py)
+	ORCH_NO_SKIPS=1 ORCH_CHUNK_ROWS=1000 $(PYTEST) tests/contract/test_store_work.py
 
 soak-crashes: install
 	ORCH_NO_SKIPS=1 $(PYTEST) -m soak --timeout 1800 tests/integration/test_hosted_crashes.py

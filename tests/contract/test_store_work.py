@@ -24,6 +24,7 @@ from orchestrator.store.records import SeenDocument, Settled
 from orchestrator.store.reduce_rows import UnaskedRow, Unmade
 from tests.support.filled import (
     BIG,
+    CHUNK,
     DATABASES,
     FIRST,
     LONG,
@@ -44,9 +45,9 @@ from tests.support.postgres import PostgresServer
 from tests.support.stored import CHAT, NOW, failed, settle, shard, succeeded
 from tests.support.work import taken
 
-CHUNK = 1000
 MOST = 15
 """How often a row may be looked at: by the nodes of a plan, by several statements."""
+ROW = f"row-{5 * CHUNK}"
 YESTERDAY = "the nights before"
 INSTRUCTIONS = 60
 """Of SQLite, for each time."""
@@ -69,7 +70,7 @@ def template(postgres: PostgresServer) -> Iterator[str]:
     params=["sqlite", "nothing", *(pytest.param(known, marks=pytest.mark.soak) for known in (YESTERDAY, "all"))]
 )
 def filled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """A store with 200,000 rows: on SQLite, and on a Postgres that knows this much of them."""
+    """A store with some thousand rows: on SQLite, and on a Postgres that knows this much of them."""
     if request.param == "sqlite":
         with Store.open(f"sqlite:///{tmp_path / 'orch.db'}") as store:
             fill_before(store)
@@ -104,7 +105,7 @@ def settled(store: Store, first: int, *, anywhere: bool = False) -> int:
 def booked(store: Store) -> None:
     price = Price(Decimal("0.001"), "x")
     store.ledger.book(
-        store.shards.get(batch(store)), "uncertain", dict.fromkeys(range(7000, 7000 + CHUNK), price), NOW
+        store.shards.get(batch(store)), "uncertain", dict.fromkeys(range(7 * CHUNK, 7 * CHUNK + CHUNK), price), NOW
     )
 
 
@@ -132,8 +133,8 @@ def sharded(store: Store) -> None:
 
 def reduced(store: Store) -> int:
     places = list(range(0, LONG, PARTS + 1))
-    faults = [UnaskedRow(seq, RequestState.FAILED, "part_failed", "x") for seq in places[:100]]
-    return store.stages.made(PARTED, {seq: Span(0, 9) for seq in places[100:200]}, faults, NOW)
+    faults = [UnaskedRow(seq, RequestState.FAILED, "part_failed", "x") for seq in places[: CHUNK // 10]]
+    return store.stages.made(PARTED, {seq: Span(0, 9) for seq in places[CHUNK // 10 : CHUNK // 5]}, faults, NOW)
 
 
 def released(store: Store) -> int:
@@ -173,20 +174,23 @@ class Case:
 # In this order: what a verb changes, those below it find.
 CASES = [
     Case("build: rows are added", CHUNK, added),
-    Case("build: an id that is there", CHUNK, lambda s: s.known.known_ids(TONIGHT, names(40_000))),
+    Case("build: an id that is there", CHUNK, lambda s: s.known.known_ids(TONIGHT, names(40 * CHUNK))),
     Case(
         "carry over: earlier outcomes", CHUNK,
-        lambda s: s.known.earlier([FIRST, SECOND], {f"row-{n}": f"f{n}" for n in range(5000, 6000)}),
+        lambda s: s.known.earlier([FIRST, SECOND], {f"row-{n}": f"f{n}" for n in range(5 * CHUNK, 6 * CHUNK)}),
     ),
-    Case("carry over: what rows were made of", CHUNK, lambda s: s.known.before(SECOND, names(5000))),
+    Case("carry over: what rows were made of", CHUNK, lambda s: s.known.before(SECOND, names(5 * CHUNK))),
     Case("carry over: documents that went", OLD + BIG, lambda s: s.known.gone(TONIGHT, SECOND)),
     Case("carry over: the same rows", OLD, lambda s: s.known.same(SECOND, FIRST)),
-    Case("cache: other jobs' answers", CHUNK, lambda s: s.known.answers("home", keys(FIRST, 5000), checked=True)),
-    Case("cache: rows that are alike", CHUNK, lambda s: s.known.originals(TONIGHT, keys(TONIGHT, 5000))),
-    Case("documents: seen", CHUNK, lambda s: s.jobs.saw_documents("tonight", seen(5000), NOW)),
-    Case("documents: their marks", CHUNK, lambda s: s.jobs.marks("tonight", names(5000))),
-    Case("documents: still there", CHUNK, lambda s: s.jobs.still_there("tonight", names(5000), NOW)),
-    Case("documents: of a table", CHUNK, lambda s: s.jobs.of_table("tonight", "t.csv", "s", 40_000, CHUNK)),
+    Case(
+        "cache: other jobs' answers", CHUNK,
+        lambda s: s.known.answers("home", keys(FIRST, 5 * CHUNK), checked=True),
+    ),
+    Case("cache: rows that are alike", CHUNK, lambda s: s.known.originals(TONIGHT, keys(TONIGHT, 5 * CHUNK))),
+    Case("documents: seen", CHUNK, lambda s: s.jobs.saw_documents("tonight", seen(5 * CHUNK), NOW)),
+    Case("documents: their marks", CHUNK, lambda s: s.jobs.marks("tonight", names(5 * CHUNK))),
+    Case("documents: still there", CHUNK, lambda s: s.jobs.still_there("tonight", names(5 * CHUNK), NOW)),
+    Case("documents: of a table", CHUNK, lambda s: s.jobs.of_table("tonight", "t.csv", "s", 40 * CHUNK, CHUNK)),
     Case("canary: chosen", BIG - SHARD, lambda s: s.canary.mark(TONIGHT, 100)),
     Case("canary: how it stands", 100, lambda s: s.canary.state(TONIGHT)),
     Case("canary: its waiting rows", 100, lambda s: s.rows.waiting(TONIGHT, canary=True)),
@@ -205,24 +209,24 @@ CASES = [
     Case("forecast: the mean answer", OLD, lambda s: s.sizes.mean_outputs(FIRST)),
     Case("shard: its rows", SHARD, lambda s: s.rows.of_shard(batch(s))),
     Case("shard: who they are", SHARD, lambda s: s.rows.custom_ids(batch(s))),
-    Case("show: a document's rows", BIG, lambda s: s.rows_by_document.rows(TONIGHT, "row-5000")),
-    Case("show: a document's rows by name", 65, lambda s: s.rows_by_document.near(TONIGHT, "row-5000", ["row-5000"])),
-    Case("show: a row", 1, lambda s: s.rows_by_document.row(TONIGHT, "row-5000")),
-    Case("show: whether a document is there", BIG, lambda s: s.rows_by_document.has_document(TONIGHT, "row-5000")),
+    Case("show: a document's rows", BIG, lambda s: s.rows_by_document.rows(TONIGHT, ROW)),
+    Case("show: a document's rows by name", 65, lambda s: s.rows_by_document.near(TONIGHT, ROW, [ROW])),
+    Case("show: a row", 1, lambda s: s.rows_by_document.row(TONIGHT, ROW)),
+    Case("show: whether a document is there", BIG, lambda s: s.rows_by_document.has_document(TONIGHT, ROW)),
     Case("show: documents meant", BIG, lambda s: s.rows_by_document.documents(TONIGHT, lambda key: False, 9)),
     Case("settle, with twins", CHUNK * 2, lambda s: settled(s, 0)),
-    Case("settle, without twins", CHUNK, lambda s: settled(s, 45_000)),
-    Case("settle what is settled", CHUNK, lambda s: settled(s, 45_000)),
-    Case("settle: wherever they are", CHUNK, lambda s: settled(s, 46_000, anywhere=True)),
+    Case("settle, without twins", CHUNK, lambda s: settled(s, 45 * CHUNK)),
+    Case("settle what is settled", CHUNK, lambda s: settled(s, 45 * CHUNK)),
+    Case("settle: wherever they are", CHUNK, lambda s: settled(s, 46 * CHUNK, anywhere=True)),
     Case("settle: paid without an outcome", CHUNK, booked),
-    Case("settle: freed", CHUNK, lambda s: s.rows.free(shard_of(s), range(2000, 3000), count_attempt=True)),
-    Case("settle: to a stronger model", CHUNK, lambda s: escalated(s, 3000)),
-    Case("settle: asked again", CHUNK, lambda s: reasked(s, 4000)),
+    Case("settle: freed", CHUNK, lambda s: s.rows.free(shard_of(s), range(2 * CHUNK, 3 * CHUNK), count_attempt=True)),
+    Case("settle: to a stronger model", CHUNK, lambda s: escalated(s, 3 * CHUNK)),
+    Case("settle: asked again", CHUNK, lambda s: reasked(s, 4 * CHUNK)),
     Case("settle: the rest released", SHARD, lambda s: s.rows.release(batch(s), count_attempt=True)),
     Case("long: rows whose parts are done", LONG, lambda s: s.stages.complete(PARTED, 100)),
     Case("long: how many are not made yet", LONG, lambda s: s.observations.unmade(PARTED)),
     Case("long: the parts of a row", PARTS, lambda s: s.stages.parts(PARTED, Unmade(34, "row-34", "t", PARTS, 9))),
-    Case("long: requests made", 200, reduced),
+    Case("long: requests made", CHUNK // 5, reduced),
     Case("counts", BIG, lambda s: s.jobs.counts([TONIGHT])),
     Case("counts: which were submitted", 2, lambda s: s.jobs.submitted([TONIGHT, FIRST])),
     Case("money: spent", OLD, lambda s: s.ledger.spent(FIRST)),
@@ -243,17 +247,20 @@ CASES = [
     Case("telemetry: rows that get a span", SHARD, lambda s: s.traces.notable_rows(batch(s), 100, 1000)),
     Case("telemetry: rows that were not sent", OLD // 100, lambda s: s.traces.never_sent(SECOND, 1000)),
     Case("merge", BIG, lambda s: s.rows.finished(TONIGHT)),
-    Case("merge: known answers", 500, lambda s: s.rows.finished(TONIGHT, names(5000)[:500])),
+    Case("merge: known answers", CHUNK // 2, lambda s: s.rows.finished(TONIGHT, names(5 * CHUNK)[: CHUNK // 2])),
     Case("failures: since when they are", OLD // 100 * 3, lambda s: s.failures.trace(s.jobs.get(SECOND))),
-    Case("failures: of a running batch", CHUNK, lambda s: s.failures.known(s.jobs.get(SECOND), refused(5000))),
+    Case("failures: of a running batch", CHUNK, lambda s: s.failures.known(s.jobs.get(SECOND), refused(5 * CHUNK))),
     Case("failures: how many are known", OLD // 100 * 3, lambda s: s.failures.of_jobs([SECOND])),
     Case("failures: why", OLD // 100 * 3, lambda s: s.failures.reasons(SECOND)),
     # Few of them fill no more pages than an index has: then they are read whole for each failure.
     Case("failures: acknowledged and taken back", OLD, acknowledged),
-    Case("shard: some of its rows", CHUNK, lambda s: s.rows.named(shard_of(s), names(5000))),
+    Case("shard: some of its rows", CHUNK, lambda s: s.rows.named(shard_of(s), names(5 * CHUNK))),
     Case("shard: lost rows like its own", 10, lambda s: s.lost.like(s.jobs.get(TONIGHT), shard_of(s), "big")),
-    Case("edited file: what goes on", CHUNK, lambda s: s.escalations.inherit(TONIGHT, range(5000, 6000), [SECOND])),
-    Case("quarantine: held and released", OLD // 100 * 4, released),
+    Case(
+        "edited file: what goes on", CHUNK,
+        lambda s: s.escalations.inherit(TONIGHT, range(5 * CHUNK, 6 * CHUNK), [SECOND]),
+    ),
+    Case("quarantine: held and released", OLD if CHUNK < 500 else OLD // 100 * 4, released),
     Case("house: whose answers are carried", OLD * 2 + BIG, lambda s: s.removals.carriers("home")),
     Case("house: lines that rows point to", OLD * 2 + BIG, lambda s: s.removals.result_lines("home")),
     Case("house: request files", OLD * 2 + BIG, lambda s: s.removals.request_files("home")),

@@ -1,9 +1,11 @@
-"""A database with 200,000 rows, as nights leave it: two that are over, and three jobs that were just built.
+"""A database with 200 rows for each of a chunk, as nights leave it: two that are over, and three jobs just built.
 
 The rows are copies of a few that the store wrote, made by the database itself, which takes seconds.
 """
 
 from __future__ import annotations
+
+import os
 
 from sqlalchemy import Connection, Table, text
 
@@ -15,10 +17,13 @@ from orchestrator.store.tables import documents, ledger, requests
 from tests.support.stored import NOW, failed, job, later, row, settle, shard, succeeded
 from tests.support.stored import ranges as ranges_of
 
-OLD, BIG, TWINS, LONG, PARTS = 30_000, 100_000, 30_000, 10_200, 33
-SHARD = 50_000
+CHUNK = int(os.environ.get("ORCH_CHUNK_ROWS", "200"))
+"""Rows that a verb is about; `make soak` says 1000."""
+PARTS = 33
+OLD, BIG, TWINS, LONG = 30 * CHUNK, 100 * CHUNK, 30 * CHUNK, CHUNK * 51 // 5
+SHARD = 50 * CHUNK
 """Rows of the big job that are in a shard; ORIGINALS are asked for themselves, and the rest are their twins."""
-ORIGINALS = 60_000
+ORIGINALS = 60 * CHUNK
 FIRST, SECOND, TONIGHT, SAME, PARTED = map(JobId, ("first-1", "second-1", "tonight-1", "same-1", "parted-1"))
 DATABASES = ("requests", "ledger", "documents", "shards", "jobs", "events")
 
