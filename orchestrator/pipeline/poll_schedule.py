@@ -36,9 +36,21 @@ class SendPhase(Struct):
 
 
 class SearchPhase(Struct):
-    """A shard whose create was not answered: `lists` without its batch."""
+    """A shard whose create was not answered: `lists` without its batch, and how long it was `waited` for.
+
+    Clocks are set, and a wrong one may have stamped the intent. So only pauses between this process's looks count,
+    each as long as planned at most.
+    """
 
     lists: int = 0
+    waited: timedelta = timedelta()
+    looked_at: datetime | None = None
+
+    def look(self, now: datetime, due: datetime, least: timedelta) -> None:
+        """Count the pause before a look that was `due`, or `least` of it if that is longer."""
+        if self.looked_at is not None:
+            self.waited += max(timedelta(), min(now, max(due, self.looked_at + least)) - self.looked_at)
+        self.looked_at = now
 
 
 class RunPhase(Struct):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 
+from tests.emulator.clock import ClockFile
 from tests.support.hostedjob import DAY, HOUR, KEY, MINUTE, Desk, all_are, cost_of, plain, row, script
 
 # --- ends of a batch
@@ -259,9 +261,35 @@ def test_trap_1_7_an_orphan_that_a_listing_does_not_show_yet_is_waited_for(desk:
     script(desk, "cut_after", verb="create")
     job = desk.submit(plain(3))
     desk.settle(job)
+    desk.settle(job)  # the first look
     desk.later(MINUTE, job)
     [held] = desk.held(job)
     assert held == "it was created without a confirmation; by 00:10 UTC it shows whether the batch exists"
+    desk.finish(job)
+    assert len(desk.batches()) == 1
+    assert desk.billed() == dict.fromkeys(all_are("", 3), 1)
+
+
+@pytest.mark.parametrize(
+    ("off", "is_killed"), [(-2 * HOUR, True), (-2 * HOUR, False), (-3 * DAY, True), (3 * DAY, True)]
+)
+def test_trap_1_7_a_listing_is_waited_for_though_this_machines_clock_was_wrong(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, off: float, is_killed: bool
+) -> None:
+    desk.backend(poll_seconds=10)
+    wrong = ClockFile(desk.folder / "wrong-clock.json", desk.provider.clock.now() + timedelta(seconds=off))
+    script(desk, "hidden", seconds=440.0)
+    script(desk, "no_metadata", verb="list", times=None)
+    script(desk, "cut_after", verb="create")
+    with monkeypatch.context() as here:
+        here.setenv("ORCH_CLOCK", str(wrong.path))
+        job = desk.submit(plain(3))
+        desk.settle(job)
+    assert desk.states(job) == ["submitting (None)"]
+    if is_killed:
+        desk.start_anew()
+    for _ in range(20):
+        desk.later(30.0, job)
     desk.finish(job)
     assert len(desk.batches()) == 1
     assert desk.billed() == dict.fromkeys(all_are("", 3), 1)

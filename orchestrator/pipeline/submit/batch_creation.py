@@ -354,7 +354,7 @@ def write_input(store: Store, home: Home, shard: Shard, path: Path, writer: Line
 
 
 MOST_SENDS = 8
-LONGEST_APPEAR = 6 * 3600.0
+LONGEST_APPEAR = timedelta(hours=6)
 UNDECIDED_FOR = timedelta(days=2)
 
 
@@ -365,20 +365,24 @@ class SendOutcome(Struct, frozen=True):
     doubles: tuple[RemoteBatch, ...] = ()
 
 
+def _patience(shard: Shard, handle: BackendHandle) -> timedelta:
+    """Return how long a batch may stay out of lists; each failed search doubles it: each create may cost all rows."""
+    return min(LONGEST_APPEAR, timedelta(seconds=handle.api.appear_seconds * 2 ** max(0, shard.sends - 1)))
+
+
 def _may_appear(
     store: Store, shard: Shard, handle: BackendHandle, watched: PolledShard, seen: Sighting, now: datetime
 ) -> str | None:
     """Return why a batch that the list does not show may still exist, or None."""
-    since = shard.intended_at or shard.created_at
-    # Each failed search doubles the time until giving up: every create may cost the whole batch.
-    patience = min(LONGEST_APPEAR, handle.api.appear_seconds * 2 ** max(0, shard.sends - 1))
+    searching = watched.phase(SearchPhase)
+    patience = _patience(shard, handle)
     told = "it was created without a confirmation"
     if seen.is_blank and shard.account is not None and store.shards.of_account(handle.name, shard.account):
         patience, told = LONGEST_APPEAR, f"{handle.name} lists no batch at all, though this account has some there"
-    appears_until = since + timedelta(seconds=patience)
-    if now < appears_until:
+    if searching.waited < patience:
+        appears_until = now + patience - searching.waited
         return f"{told}; by {appears_until:%H:%M} UTC it shows whether the batch exists"
-    if watched.phase(SearchPhase).lists < DENIALS and not handle.is_own:
+    if searching.lists < DENIALS and not handle.is_own:
         return f"{told}; orch reads its list once more"
     return None
 
@@ -392,7 +396,7 @@ def recover(
     the provider's batches show their owner only after their end. `watched` counts the lists without the batch. Raises
     BackendError.
     """
-    since = shard.intended_at or shard.created_at
+    since = min(shard.intended_at or shard.created_at, now)
     intent = Intent(
         shard.id,
         shard.rows,
@@ -404,7 +408,10 @@ def recover(
     # A batch that shows its shard only once it has ended may run on behind its window.
     shows_late = handle.profile.overruns and not handle.profile.tells_shards
     window = timedelta(seconds=shard.window_seconds)
-    is_over = now >= since + (window + OVERRUN if shows_late else UNDECIDED_FOR)
+    searching = watched.phase(SearchPhase)
+    patience = _patience(shard, handle)
+    searching.look(now, watched.due, patience / DENIALS)
+    is_over = now >= since + (window + OVERRUN if shows_late else UNDECIDED_FOR) and searching.waited >= patience
     try:
         seen = handle.api.find(intent)
     except BackendError as error:
@@ -414,7 +421,7 @@ def recover(
     if seen.batch is not None and (seen.undecided is None or is_over):
         store.shards.move(shard, ShardState.SUBMITTED, **facts_of(seen.batch, now))
         return SendOutcome(f"batch {seen.batch.id} belongs to this shard: adopted", seen.doubles)
-    watched.phase(SearchPhase).lists += seen.undecided is None
+    searching.lists += seen.undecided is None
     if not is_over and (held := seen.undecided or _may_appear(store, shard, handle, watched, seen, now)) is not None:
         if held != shard.held:
             store.shards.note(shard, held=held, held_code=HoldCode.UNCONFIRMED)
