@@ -84,7 +84,7 @@ def bare(folder: Path) -> None:
 def ours(folder: Path, *, finish: bool) -> None:
     """What `orch submit` does, and the sharding that the engine does next."""
     from orchestrator.core.clock import now
-    from orchestrator.pipeline.admission import BatchRoom
+    from orchestrator.pipeline.backend_admission import BatchRoom
     from orchestrator.pipeline.backend_set import open_handle
     from orchestrator.pipeline.build import intake
     from orchestrator.pipeline.plan.orders import Sending

@@ -33,7 +33,7 @@ from orchestrator.policy.planner import (
     SynchronousOption,
     Terms,
     choose_probe,
-    observed,
+    observations,
     plan,
     replan,
 )
@@ -151,20 +151,20 @@ class Ours:
         key = (books.view.night.number, sync, books.view.job.name)
         if key not in self._speeds:
             past = Sight(sync, self._shards[sync], self._progress[sync])
-            self._speeds[key] = observed.speeds(past, books.view.job.name, books.now)
+            self._speeds[key] = observations.speeds(past, books.view.job.name, books.now)
         return self._speeds[key]
 
     def margin(self, rows: int, now: datetime) -> float:
         """Between the last answer and the finished job."""
-        return observed.finish_seconds(self._finished, rows, now)
+        return observations.finish_seconds(self._finished, rows, now)
 
     def reask_share(self, job: str) -> float:
         """Which part of a job's answers is asked for once more."""
-        return observed.reask_share(self._again[job])
+        return observations.reask_share(self._again[job])
 
     def reached_share(self, job: str, rows: int) -> tuple[float, float]:
         """Which part of a job's rows the dearer model is asked for, usually and at most."""
-        return observed.reached_share(self._reached[job], rows)
+        return observations.reached_share(self._reached[job], rows)
 
 
 class _Books:
@@ -183,9 +183,9 @@ class _Books:
             self.progress[seen.sync].append(progress_of(night, begin, seen))
         self.mine = job_of(night, view.job, begin)
         known = [job_of(night, job, begin) for job in night.jobs if job.at <= view.now]
-        self.first = observed.goes_first(known, self.mine, self.now) | {JobId(f"{OTHERS}-{night.number}")}
+        self.first = observations.goes_first(known, self.mine, self.now) | {JobId(f"{OTHERS}-{night.number}")}
         self._late_nights = {
-            one.name: observed.late_nights(memory.sight(one.name, self).shards) for one in night.batches
+            one.name: observations.late_nights(memory.sight(one.name, self).shards) for one in night.batches
         }
         self.options: list[Option] = [
             *(self._batch(batch) for batch in night.batches),
@@ -249,7 +249,7 @@ class _Books:
                 if shard.job_id in others:
                     others[shard.job_id].append(shard)
         batches = [one for one in self.options if isinstance(one, BatchOption)]
-        return observed.claims(others, self._deadlines, batches, self._paced, self.now)
+        return observations.claims(others, self._deadlines, batches, self._paced, self.now)
 
     @property
     def _paced(self) -> frozenset[str]:
@@ -270,7 +270,7 @@ class _Books:
     def probed(self, rule: ProbeRule | None) -> tuple[Probe | None, Decision] | None:
         """A probe and what to do beside it, where one is due."""
         sights = {one.backend: self._memory.sight(one.backend, self) for one in self.options}
-        used = {name: at for name, sight in sights.items() if (at := observed.last_used(sight, self.now))}
+        used = {name: at for name, sight in sights.items() if (at := observations.last_used(sight, self.now))}
         return choose_probe(self.open, self.options, self.terms, self.now, rule, used)
 
     def at_most(self, probe: Probe | None) -> float:
@@ -329,40 +329,40 @@ class _Books:
 
     def _batch(self, batch: BatchNight) -> BatchOption:
         sight = self._memory.sight(batch.name, self)
-        cancel = observed.seconds_until_free(sight.shards, self.now)
+        cancel = observations.seconds_until_free(sight.shards, self.now)
         there = [shard for shard in self.shards[batch.name] if shard.state is ShardState.SUBMITTED]
         return BatchOption(
             batch.name,
             batch.location,
             self._cost(batch.price),
-            observed.turnaround(sight, self.view.job.shard_rows, self.now),
+            observations.turnaround(sight, self.view.job.shard_rows, self.now),
             cancel_seconds=cancel,
             room=batch.room,
             behind=sum(shard.rows for shard in there if shard.job_id != self.mine.id),
-            silent=observed.silence(sight.shards, self.now),
-            slips=observed.slips(sight.shards, self.now, cancel),
-            cancel_usual=observed.median_cancel(sight.shards, self.now),
-            paid_twice=observed.paid_twice(sight.shards),
+            silent=observations.silence(sight.shards, self.now),
+            slips=observations.slips(sight.shards, self.now, cancel),
+            cancel_usual=observations.median_cancel(sight.shards, self.now),
+            paid_twice=observations.paid_twice(sight.shards),
         )
 
     def _sync(self, sync: SynchronousNight) -> SynchronousOption:
-        asker = observed.Asker(self.view.job.name, self.first)
+        asker = observations.Asker(self.view.job.name, self.first)
         is_local = sync.location == "local"
         assumed = Assumed(UNKNOWN_RATE if is_local else UNKNOWN_API_RATE, UNKNOWN_SPREAD)
         if sync.nominal is not None:
             assumed = Assumed(sync.nominal, STATED_SPREAD, "stated")
         known = self._memory.speeds(sync.name, self)
         sight = self._memory.sight(sync.name, self)
-        starts = observed.ASSUMED_START if is_local else observed.QUICK_START
-        pace = observed.pace(sight, asker, assumed, 0.0, self.now, known, starts=starts)
-        leaves = observed.cancel_seconds(sight.shards, self.now, observed.OWN_CANCEL)
+        starts = observations.ASSUMED_START if is_local else observations.QUICK_START
+        pace = observations.pace(sight, asker, assumed, 0.0, self.now, known, starts=starts)
+        leaves = observations.cancel_seconds(sight.shards, self.now, observations.OWN_CANCEL)
         cost = self._cost(sync.price_at(self.view.now))
         if sync.hourly is not None:
             usual = pace if pace.rate > 0 else forecast.pace(known, assumed, now=self.now)
             each = Decimal(repr(round(sync.hourly / HOUR / usual.rate, 12)))
             cost = Cost(each, each * Decimal(repr(round(math.exp(P95 * usual.spread), 6))))
         now = self.view.now
-        together = observed.slow_with(self._late_nights, known, pace.rate)
+        together = observations.slow_with(self._late_nights, known, pace.rate)
         prices = () if sync.surprise else sync.prices
         steps = tuple((begin - now, self._cost(price)) for begin, price in prices if begin > now)
         return SynchronousOption(

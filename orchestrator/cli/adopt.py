@@ -11,7 +11,7 @@ from orchestrator.daemon.lock import daemon_lock
 from orchestrator.settings.discovery import locate
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
-from orchestrator.store.home_evidence import adopt as go_on
+from orchestrator.store.home_identity import adopt as go_on
 
 
 @click.command()

@@ -13,7 +13,7 @@ from orchestrator.library.context import Context
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
-from orchestrator.store.home_evidence import recognise
+from orchestrator.store.home_identity import recognise
 
 if TYPE_CHECKING:
     from orchestrator.core.replica.takeover import Replica

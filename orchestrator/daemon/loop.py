@@ -51,7 +51,7 @@ from orchestrator.pipeline.plan.mixed_planning import planning_of
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.provider_calls import ProviderCalls, Threads
 from orchestrator.policy.alerts import AlertKind, Notice
-from orchestrator.policy.backoff import TRIES, Faults
+from orchestrator.policy.job_faults import TRIES, Faults
 from orchestrator.settings.backends import OwnBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home

@@ -37,7 +37,7 @@ from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.build.builds import BuildDied, Builds, BuildSite, TakeIn, carried_out
 from orchestrator.pipeline.build.intake import How, Options, kind_of
 from orchestrator.policy import due_nights, night_verdicts
-from orchestrator.policy.backoff import TRIES, Faults
+from orchestrator.policy.job_faults import TRIES, Faults
 from orchestrator.settings import job_file
 from orchestrator.settings.config import Config
 from orchestrator.settings.discovery import is_same_file

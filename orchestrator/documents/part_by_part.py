@@ -11,9 +11,9 @@ from itertools import islice
 from typing import Any
 
 from orchestrator.core.bounded.process import Tripped
-from orchestrator.documents.confined import from_plain, unreadable
 from orchestrator.documents.ignored import Ignored, IgnoredReason
 from orchestrator.documents.types import Document, ExtractionError, UnreadableDocument
+from orchestrator.documents.worker_functions import from_plain, unreadable
 
 MOST_TRIPS = 10
 """After this many parts that crash the reader, the rest of the file is not read."""

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from orchestrator.core import interrupts
 from orchestrator.core.bounded.pool import WorkerCall, WorkerPool, WorkerTask
 from orchestrator.core.bounded.process import Trip, Tripped, WorkerLimits
-from orchestrator.documents.confined import from_plain, unreadable
 from orchestrator.documents.files import DocumentFile, read_plain
 from orchestrator.documents.ignored import Ignored
 from orchestrator.documents.kinds import CONTAINERS, CONVERTED
@@ -34,6 +33,7 @@ from orchestrator.documents.types import (
     UnreadableDocument,
 )
 from orchestrator.documents.unpacking import LEAST_UNPACKED
+from orchestrator.documents.worker_functions import from_plain, unreadable
 
 if TYPE_CHECKING:
     from orchestrator.documents.converter import Converted, Converter
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from orchestrator.ray.reading_pool import ClusterPool, ClusterTask
     from orchestrator.settings.config import ReadingSettings
 
-_HERE = "orchestrator.documents.confined:"
+_HERE = "orchestrator.documents.worker_functions:"
 _PLAIN_AHEAD = 64
 """Most plain texts to skip while looking for work for worker processes."""
 _FILES_AHEAD = 4

@@ -20,7 +20,6 @@ from orchestrator.core.errors import InputError
 from orchestrator.core.extras import require_parquet
 from orchestrator.core.near_names import meant_file
 from orchestrator.documents import files, remote, tables, unchanged_files
-from orchestrator.documents.confined import unreadable
 from orchestrator.documents.encoding import check_name
 from orchestrator.documents.files import DocumentFile
 from orchestrator.documents.globs import Globs
@@ -33,6 +32,7 @@ from orchestrator.documents.remote import AddressList, RemoteRoot, RemoteWalk
 from orchestrator.documents.safe_open import is_system
 from orchestrator.documents.types import Document, Render, UnreadableDocument
 from orchestrator.documents.walk import FoundFile, Skipped, Unlisted, Walk
+from orchestrator.documents.worker_functions import unreadable
 
 if TYPE_CHECKING:
     from orchestrator.settings.job_spec import DocumentSource

@@ -275,7 +275,7 @@ def opened(place: Place | None = None, fence: DaemonFence | None = None) -> Iter
     UsageError if another machine works on the home.
     """
     from orchestrator.store import Store
-    from orchestrator.store.home_evidence import recognise
+    from orchestrator.store.home_identity import recognise
 
     place = place or locate()
     home = Home(place.home)

@@ -3,10 +3,10 @@
     build     documents, or a ready batch file → request lines and rows
     plan      which backend gets the rows, and when to plan again
     submit    rows → shards (`rows_to_shards`) → batches (`batch_creation`), as far as
-              `admission` lets them go; one row goes before a batch of unproven requests (`preflight`)
-    collect   batches polled until they are over (`polls`, `poll`), result files until they are whole (`fetch`),
-              outcomes of rows (`settling`, `unanswered`, `reask`), the request about a long document's parts
-              (`reduce`), clean-up at backends (`remote_cleanup`, `late_answers`)
+              `backend_admission` lets them go; one row goes before a batch of unproven requests (`preflight`)
+    collect   batches polled until they are over (`poll`), result files until they are whole (`fetch`), outcomes of
+              rows (`settling`, `unanswered`, `reask`), the request about a long document's parts (`reduce`),
+              clean-up at backends (`remote_cleanup`, `late_answers`)
     finish    outcomes → one file in input order, delivered as the job file says
     gc        what is removed from the home, and when
 

@@ -44,11 +44,11 @@ from orchestrator.pipeline.shard_steps import ShardSteps
 from orchestrator.pipeline.submit import prerequisites, rows_to_shards
 from orchestrator.policy import row_errors
 from orchestrator.policy.model_names import resolve_model
-from orchestrator.policy.planner.observed import silence
+from orchestrator.policy.planner.observations import silence
 from orchestrator.settings.home import Home
 from orchestrator.settings.stored_spec import expires
 from orchestrator.store import Store
-from orchestrator.store.home_evidence import require_own_place
+from orchestrator.store.home_identity import require_own_place
 
 
 class Pipeline:

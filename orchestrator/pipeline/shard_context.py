@@ -13,7 +13,7 @@ from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import HoldCode, Shard, ShardId, ShardState
 from orchestrator.pipeline import budget, poll_schedule
-from orchestrator.pipeline.admission import AdmissionControl, CallKind
+from orchestrator.pipeline.backend_admission import AdmissionControl, CallKind
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.backend_set import BackendSet
 from orchestrator.pipeline.provider_calls import Done, Inline, ProviderCalls

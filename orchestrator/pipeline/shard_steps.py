@@ -12,7 +12,7 @@ from orchestrator.core.errors import BackendRemoved
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import AT_BACKEND, HoldCode, Shard, ShardState
-from orchestrator.pipeline.admission import AdmissionControl, CallKind
+from orchestrator.pipeline.backend_admission import AdmissionControl, CallKind
 from orchestrator.pipeline.collect import settling
 from orchestrator.pipeline.collect.gather import Gather
 from orchestrator.pipeline.collect.poll import BatchPolling

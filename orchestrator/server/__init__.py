@@ -10,7 +10,7 @@
     uploads      files uploaded in parts; multipart: bodies streamed to disk
     batches      the life of a batch, from validating to its end; batch_problems: why batches wait
     leftovers    a new batch of the rows of a finished batch that did not succeed
-    merged       results in input order
+    ordered_results  results in input order
     webhooks     notifications of a batch's end
     upkeep       deletion of expired files and uploads
     health, metrics, logs  state of the server, for operators

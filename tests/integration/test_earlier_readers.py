@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from orchestrator.core.model import Why
 from orchestrator.documents import Document, UnreadableDocument, part_by_part, readers, versions
-from orchestrator.documents.confined import from_plain
+from orchestrator.documents.worker_functions import from_plain
 from tests.integration.test_changes_build import Nights
 from tests.support import office
 from tests.support.pdfs import latin

@@ -16,7 +16,7 @@ from orchestrator.pipeline.provider_calls import Inline
 from orchestrator.settings.config import load
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home
-from orchestrator.store.home_evidence import adopt, recognise
+from orchestrator.store.home_identity import adopt, recognise
 from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl
 from tests.support.cli import Orch

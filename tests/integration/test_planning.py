@@ -13,7 +13,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardState
-from orchestrator.pipeline.admission import BatchRoom
+from orchestrator.pipeline.backend_admission import BatchRoom
 from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.replan_timer import ReplanTimer

@@ -8,7 +8,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.events import PROBE, EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import ShardState
-from orchestrator.pipeline.admission import BatchRoom
+from orchestrator.pipeline.backend_admission import BatchRoom
 from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.submit import rows_to_shards

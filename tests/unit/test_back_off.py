@@ -12,7 +12,7 @@ from orchestrator.core.model import JobId, ProgressSample
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.pipeline.refused_rows import describe_refused, rows_in_back_off
 from orchestrator.policy.forecast import Assumed
-from orchestrator.policy.planner import observed
+from orchestrator.policy.planner import observations
 from orchestrator.policy.planner.stints import Sight
 
 NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)
@@ -77,7 +77,7 @@ def rate(samples: list[ProgressSample], left: int) -> float:
         submitted_at=began, first_at=NOW - 29 * MINUTE, provider_completed=2_000 - left,
     )  # fmt: skip
     sight = Sight("gpu", [shard], samples)
-    return observed.pace(sight, observed.Asker("series"), Assumed(1.0, 0.35), 110.0, NOW).rate
+    return observations.pace(sight, observations.Asker("series"), Assumed(1.0, 0.35), 110.0, NOW).rate
 
 
 WORKED = [sample(20 - minute, minute * 100, 2_000 - minute * 100) for minute in range(10)]

@@ -12,7 +12,7 @@ from typing import Any
 import msoffcrypto.format.ooxml
 import pytest
 
-from orchestrator.documents import Document, DocumentProblem, Ignored, UnreadableDocument, confined
+from orchestrator.documents import Document, DocumentProblem, Ignored, UnreadableDocument, worker_functions
 from orchestrator.documents.tables import TableFile
 from orchestrator.settings.job_spec import DocumentSource
 from tests.support import bombs, office
@@ -312,7 +312,9 @@ def test_an_archive_that_unpacks_to_far_more_than_it_is_ends_there(tmp_path: Pat
     file = TableFile(
         str(tmp_path / "p.zip"), "zip", "p.zip", "p.zip", None, None, None, 50_000_000, max_unpacked=3_000_000
     )
-    (*whole, last) = [found for batch in confined.parts(file, None, 0, None) for found in batch if len(found) > 3]
+    (*whole, last) = [
+        found for batch in worker_functions.parts(file, None, 0, None) for found in batch if len(found) > 3
+    ]
     assert [found[0] for found in whole] == [f"p.zip#{n}.zip#a.txt" for n in range(len(whole))]
     assert len(whole) in (3, 4)
     assert (last[0], last[2]) == ("p.zip", "too_large")

@@ -228,7 +228,7 @@ AS_NOBODY = """
 import json, os, sys
 from pathlib import Path
 # All before the rights are gone: nobody may not see the interpreter's files.
-from orchestrator.documents import confined, csv_rows, listed, Readers
+from orchestrator.documents import worker_functions, csv_rows, listed, Readers
 from orchestrator.documents.readers import TableRows
 from orchestrator.core.errors import InputError
 from orchestrator.settings.job_spec import (DocumentSource)
@@ -241,8 +241,8 @@ try:
     documents = []
     for found in listed(DocumentSource(path=sys.argv[2], text_column="text"), Path(sys.argv[1]), 0, readers):
         if isinstance(found.order, TableRows):
-            for rows in confined.rows(found.order.table, None, 0):
-                documents += map(confined.from_plain, rows)
+            for rows in worker_functions.rows(found.order.table, None, 0):
+                documents += map(worker_functions.from_plain, rows)
         else:
             documents += next(readers.read([found.order]))
     print(json.dumps({d.key: getattr(d, "code", "read") for d in documents}))

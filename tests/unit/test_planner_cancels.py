@@ -12,9 +12,9 @@ from benchmarks.routing.night import BatchNight, Job, Night, Score, SynchronousN
 from benchmarks.routing.ours import Ours
 from benchmarks.routing.world import World
 from orchestrator.policy.forecast import SeenBatch, Turnaround, turnaround
-from orchestrator.policy.planner import BatchOption, observed, plan
+from orchestrator.policy.planner import BatchOption, observations, plan
 from tests.unit.test_planner import HOUR, MINUTE, NOW, batch, routes, synchronous, terms
-from tests.unit.test_planner_observed import cancelled, shard
+from tests.unit.test_planner_observations import cancelled, shard
 
 ROWS = 2_000
 REALTIME = synchronous("realtime", "0.001", 1.85, spread=0.1)
@@ -23,8 +23,8 @@ REALTIME = synchronous("realtime", "0.001", 1.85, spread=0.1)
 
 def unseen(took: Turnaround) -> BatchOption:
     """A provider of which batches were seen, and no cancel."""
-    cancel = observed.seconds_until_free([], NOW)
-    return batch(turnaround=took, cancel_seconds=cancel, slips=observed.slips([], NOW, cancel))
+    cancel = observations.seconds_until_free([], NOW)
+    return batch(turnaround=took, cancel_seconds=cancel, slips=observations.slips([], NOW, cancel))
 
 
 def ended(*seconds: float) -> Turnaround:
@@ -102,10 +102,10 @@ def test_nobody_pays_twice_beyond_the_budget() -> None:
 @pytest.mark.parametrize("count", [0, 3, 20])
 def test_a_cancel_that_takes_long_says_that_others_tonight_do(count: int) -> None:
     before = [cancelled(timedelta(days=day), timedelta(minutes=2)) for day in range(1, count + 1)]
-    planned = observed.seconds_until_free(before, NOW)
-    found = [observed.slips(before, NOW, planned)]
+    planned = observations.seconds_until_free(before, NOW)
+    found = [observations.slips(before, NOW, planned)]
     for minutes in (1, 5, 20, 90):
         running = shard(rerouted_at=NOW - timedelta(minutes=minutes), seen_at=NOW)
-        found.append(observed.slips([*before, running], NOW, planned))
+        found.append(observations.slips([*before, running], NOW, planned))
     assert all(a <= b + 1e-9 for a, b in pairwise(found))
     assert found[-1] == 1.0

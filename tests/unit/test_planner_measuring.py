@@ -25,11 +25,11 @@ from orchestrator.policy.planner import (
     SynchronousOption,
     Terms,
     choose_probe,
-    observed,
+    observations,
 )
 from orchestrator.policy.planner.stints import Sight
 from tests.unit.test_planner import BATCH, NOW, synchronous, terms
-from tests.unit.test_planner_observed import night_of
+from tests.unit.test_planner_observations import night_of
 
 JOB = Open(waiting=2_000)
 API = synchronous("realtime", "0.001", 4.0, spread=0.3)
@@ -127,8 +127,8 @@ def test_a_few_rows_that_were_done_at_once_tell_how_fast_it_is(loads: int, seen:
 
     looks = [look(sent + timedelta(minutes=minute), 0) for minute in range(loads // 60)]
     looks += [look(first_at + timedelta(seconds=5), seen)] if seen else []
-    found = observed.pace(
-        Sight("gpu", [one], looks), observed.Asker("s"), Assumed(0.6, 1.0), 0.0, NOW
+    found = observations.pace(
+        Sight("gpu", [one], looks), observations.Asker("s"), Assumed(0.6, 1.0), 0.0, NOW
     )  # fmt: skip
     assert found.rate == pytest.approx(6.0, rel=0.25)
     assert found.spread < 0.5

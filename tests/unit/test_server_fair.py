@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.core.model import Job, JobId, JobKind
 from orchestrator.policy.forecast import Pace
-from orchestrator.policy.planner.observed import goes_first
+from orchestrator.policy.planner.observations import goes_first
 from orchestrator.server.dispatch.fair_queue import Fair, KeepsTurnError
 
 NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)

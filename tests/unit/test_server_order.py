@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.dispatch.order import LENGTHS, UNSHARED, RowOrder, Sorter
+from orchestrator.server.dispatch.row_order import LENGTHS, UNSHARED, RowOrder, Sorter
 
 Row = tuple[bytes, int | None]
 

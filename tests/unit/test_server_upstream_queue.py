@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.server.dispatch.order import RowOrder
 from orchestrator.server.dispatch.plan import InputRows
+from orchestrator.server.dispatch.row_order import RowOrder
 from orchestrator.server.dispatch.upstream_queue import UpstreamQueues
 
 NAMES = ["http://a/v1", "http://b/v1", "http://c/v1", "http://d/v1"]

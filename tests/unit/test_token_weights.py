@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.core.model import JobId, ProgressSample
 from orchestrator.policy.forecast import Assumed
-from orchestrator.policy.planner import observed
+from orchestrator.policy.planner import observations
 from orchestrator.policy.planner.stints import OUTPUT_WEIGHT, Sight, work_of
 from orchestrator.policy.planner.token_weights import exclusive_work, output_weight
 
@@ -85,10 +85,12 @@ def test_classification_does_not_teach_extraction_a_wrong_speed(weight: float) -
         night("s", ago(5), (300, 300), weight),
     )
     learned = output_weight(sight)
-    speeds = observed.speeds(sight, "extract", NOW, learned)
-    asker = observed.Asker("extract")
-    foreseen = observed.pace(sight, asker, Assumed(1.0, 1.0), work_of(*EXTRACT, learned), NOW, speeds, weight=learned)
+    speeds = observations.speeds(sight, "extract", NOW, learned)
+    asker = observations.Asker("extract")
+    foreseen = observations.pace(
+        sight, asker, Assumed(1.0, 1.0), work_of(*EXTRACT, learned), NOW, speeds, weight=learned
+    )
     true = PREFILL / work_of(*EXTRACT, weight)
     assert foreseen.rate == pytest.approx(true, rel=0.15)
-    naive = observed.pace(sight, asker, Assumed(1.0, 1.0), work_of(*EXTRACT), NOW)
+    naive = observations.pace(sight, asker, Assumed(1.0, 1.0), work_of(*EXTRACT), NOW)
     assert abs(naive.rate / true - 1) > 0.3, "with the assumed weight it is far off: the test tells them apart"

@@ -151,3 +151,18 @@ def test_each_room_has_few_sentences_that_need_a_second_reading() -> None:
 )
 def test_what_counts_as_a_fault(text: str, is_function: bool, kinds: list[str]) -> None:
     assert [one.kind for one in faults(text, is_function=is_function)] == kinds
+
+
+_LISTED = re.compile(r"\s*([a-z]\w*/?(?:, [a-z]\w*/?)*) {2,}(?=\S)")
+
+
+@pytest.mark.parametrize("init", sorted(PACKAGE.rglob("__init__.py")), ids=lambda path: path.parent.name)
+def test_a_package_lists_modules_that_exist(init: Path) -> None:
+    """A line such as `batches, keys   a batch's life; uploads: files in parts` names modules of its package."""
+    modules = {path.stem for path in init.parent.iterdir()}
+    for line in (ast.get_docstring(ast.parse(init.read_text("utf-8"))) or "").splitlines():
+        listed = _LISTED.match(line)
+        names = [*listed[1].split(", "), *re.findall(r"; (\w+): ", line)] if listed else []
+        assert {name.rstrip("/") for name in names} <= modules, line
+        rest = line[listed.end() if listed else 0 :]
+        assert not re.search(r"\w {3,}\w", rest), f"the list became a paragraph: {line}"

@@ -17,7 +17,7 @@ from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.model import Job, Usage
 from orchestrator.core.shards import HoldCode, Shard, ShardId
 from orchestrator.pipeline import lost_answers
-from orchestrator.pipeline.admission import CallKind
+from orchestrator.pipeline.backend_admission import CallKind
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import fetch, late_answers, reask, settling
 from orchestrator.pipeline.collect.unanswered import EndedShard

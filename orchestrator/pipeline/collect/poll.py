@@ -16,11 +16,11 @@ from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import HoldCode, Shard, ShardState
 from orchestrator.pipeline import batch_accounts
-from orchestrator.pipeline.admission import CallKind
+from orchestrator.pipeline.backend_admission import CallKind
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import common_refusals, polled_batch
 from orchestrator.pipeline.collect.failures_so_far import FailuresSoFar
-from orchestrator.pipeline.plan import forecasts
+from orchestrator.pipeline.plan import forecast_records
 from orchestrator.pipeline.poll_schedule import UNKNOWN, RunPhase
 from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.policy import evidence, overdue
@@ -240,7 +240,7 @@ class BatchPolling:
         files = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}
         now = self._work.now()
         self._work.store.shards.move(shard, ShardState.ENDED, ended_at=now, **facts, **files, held=None)
-        forecasts.batch_over(self._work.store, shard, batch.status, now)
+        forecast_records.batch_over(self._work.store, shard, batch.status, now)
         self._work.polls.forget(shard)
         self._progress.forget(shard)
         self._work.note(job, EventKind.ENDED, f"the batch is {batch.status}", shard)

@@ -31,7 +31,7 @@ from orchestrator.core.model import Job, JobId, JobKind, RequestState
 from orchestrator.pipeline.finish import merge
 from orchestrator.pipeline.finish.confidences import checks_of, merging_checks
 from orchestrator.pipeline.finish.delivery import FIRST_PAUSE, LONGEST_PAUSE, begun, deliver, output_of
-from orchestrator.pipeline.plan import forecasts
+from orchestrator.pipeline.plan import forecast_records
 from orchestrator.policy.requests import custom_id
 from orchestrator.settings import known_answers
 from orchestrator.settings.home import Home
@@ -179,7 +179,7 @@ class Finisher:
 
     def _end(self, job: Job, ended: JobEnd) -> JobEnd:
         store, now, error = self._store, self._now(), ended.error
-        forecasts.job_over(store, job, now)
+        forecast_records.job_over(store, job, now)
         if error is None or job.cancel_requested_at is not None:
             store.jobs.finish(job.id, ended.place, now)  # the user who ended the job need not hear of it
         else:

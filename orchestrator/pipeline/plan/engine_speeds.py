@@ -14,7 +14,7 @@ from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.policy import forecast
 from orchestrator.policy.forecast import Assumed
 from orchestrator.policy.model_names import resolve_model
-from orchestrator.policy.planner import observed
+from orchestrator.policy.planner import observations
 from orchestrator.policy.planner.stints import Sight, work_of
 from orchestrator.policy.planner.token_weights import output_weight
 from orchestrator.settings.backends import (
@@ -218,7 +218,7 @@ class ObservationMemory:
         at, about, weight, speeds = self._known.get(key, (None, None, 0.0, None))
         if at is None or speeds is None or about != asked or now - at >= FRESH or now < at:
             weight = output_weight(sight, measured)
-            speeds = observed.speeds(sight, series, now, weight)
+            speeds = observations.speeds(sight, series, now, weight)
             self._known[key] = now, asked, weight, speeds
         return weight, speeds
 

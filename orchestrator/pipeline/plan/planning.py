@@ -20,7 +20,7 @@ from orchestrator.core.tokens import estimate
 from orchestrator.pipeline.dialects import recipient_of
 from orchestrator.pipeline.plan.cache_first import CachedBackend, cache_first
 from orchestrator.pipeline.plan.engine_speeds import ObservationMemory
-from orchestrator.pipeline.plan.forecasts import foreseen_by
+from orchestrator.pipeline.plan.forecast_records import foreseen_by
 from orchestrator.pipeline.plan.orders import First, Orders, Sending
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.route_costs import Prospects, is_assumed, seconds_of

@@ -30,7 +30,16 @@ from orchestrator.pipeline.plan.token_density import density
 from orchestrator.policy import budgets, forecast, quota
 from orchestrator.policy.forecast import Lengths
 from orchestrator.policy.model_names import resolve_model
-from orchestrator.policy.planner import BatchOption, Claim, Cost, CostSteps, Open, Option, SynchronousOption, observed
+from orchestrator.policy.planner import (
+    BatchOption,
+    Claim,
+    Cost,
+    CostSteps,
+    Open,
+    Option,
+    SynchronousOption,
+    observations,
+)
 from orchestrator.policy.planner.job_orders import seconds_beside
 from orchestrator.policy.planner.stints import Sight, unfinished
 from orchestrator.policy.planner.types import SLIPS
@@ -191,28 +200,28 @@ class Prospects:
         sight, profile = self._sight(name), profile_for(backend)
         cost, unpriced = self._token_cost(name, backend, self._now)
         room, behind = self._room(name, backend, profile)
-        cancel: float = observed.GIVEN_UP
+        cancel: float = observations.GIVEN_UP
         usual, slips = cancel, SLIPS
         if profile.cancels:
-            cancel = observed.seconds_until_free(sight.shards, self._now)
-            usual = observed.median_cancel(sight.shards, self._now)
-            slips = observed.slips(sight.shards, self._now, cancel)
+            cancel = observations.seconds_until_free(sight.shards, self._now)
+            usual = observations.median_cancel(sight.shards, self._now)
+            slips = observations.slips(sight.shards, self._now, cancel)
         return BatchOption(
             backend=name,
             location=backend.location,
             cost=cost,
-            turnaround=observed.turnaround(sight, max(1, self.rows), self._now),
+            turnaround=observations.turnaround(sight, max(1, self.rows), self._now),
             cancel_seconds=cancel,
             room=room,
             behind=behind,
             window=float(window_for(profile, DAY).seconds),
-            silent=observed.silence(sight.shards, self._now),
+            silent=observations.silence(sight.shards, self._now),
             slips=slips,
             cancel_usual=usual,
             objection=objection or unpriced,
             least=limits_of(backend, profile).min_rows,
             cancels=profile.cancels,
-            paid_twice=observed.paid_twice(sight.shards),
+            paid_twice=observations.paid_twice(sight.shards),
         )
 
     def _few_rows(self, name: str) -> str | None:
@@ -240,7 +249,7 @@ class Prospects:
     @cached_property
     def last_used(self) -> Mapping[str, datetime]:
         """Times at which backends last had rows, without backends that never had any."""
-        seen = {name: observed.last_used(self._sight(name), self._now) for name in self._config.backends}
+        seen = {name: observations.last_used(self._sight(name), self._now) for name in self._config.backends}
         return {name: at for name, at in seen.items() if at is not None}
 
     @cached_property
@@ -254,7 +263,7 @@ class Prospects:
     def _others(self) -> list[Job]:
         """Unfinished jobs of the home whose rows an engine does before this job's."""
         jobs = [job for job in self._store.jobs.unfinished(self._job.home) if job.built_at is not None]
-        first = observed.goes_first(jobs, self._job, self._now)
+        first = observations.goes_first(jobs, self._job, self._now)
         return [job for job in jobs if job.id in first]
 
     @cached_property
@@ -264,13 +273,13 @@ class Prospects:
         deadlines = {job.id: job.deadline_at for job in self._others if job.deadline_at is not None}
         batches = [option for option in self.options if isinstance(option, BatchOption)]
         synchronous = frozenset(option.backend for option in self.options if isinstance(option, SynchronousOption))
-        return observed.claims(others, deadlines, batches, synchronous, self._now)
+        return observations.claims(others, deadlines, batches, synchronous, self._now)
 
     @cached_property
     def later(self) -> int:
         """Expected number of rows made later: for long documents, and for re-asked answers."""
         made = self._store.observations.unmade(self._job.id) if self._has_long_tasks else 0
-        again = observed.reask_share(self._store.observations.reasked(self._runs))
+        again = observations.reask_share(self._store.observations.reasked(self._runs))
         return made + int(again * (self.rows + made) + 0.5)
 
     @property
@@ -289,7 +298,7 @@ class Prospects:
         steps = [(shape, rung) for shape in self.shapes for rung in above(shape.model, models)]
         reached, found, rest = self._store.observations.models_reached(self._runs), FREE, float(self.later)
         for shape, rung in steps:
-            usual, most = observed.reached_share(going_on(reached, rung), shape.rows)
+            usual, most = observations.reached_share(going_on(reached, rung), shape.rows)
             if (each := self._cheapest(replace(shape, model=rung))) is not None:
                 found, rest = _plus(found, each, usual * shape.rows, most * shape.rows), rest - usual * shape.rows
         base = min((one.cost for one in self.options if one.objection is None), key=_p50, default=FREE)
@@ -310,7 +319,7 @@ class Prospects:
     def margin(self) -> float:
         """Seconds from the last answer to the finished job, at the longest."""
         finishes = self._store.observations.finishes(self._job.home)
-        return observed.finish_seconds(finishes, self.rows, self._now)
+        return observations.finish_seconds(finishes, self.rows, self._now)
 
     # --- money
 
@@ -362,20 +371,20 @@ class Prospects:
 
     def _synchronous(self, name: str, backend: OwnBackend, objection: str | None) -> SynchronousOption:
         first = frozenset(job.id for job in self._others)
-        asker = observed.Asker(self._job.series, first)
+        asker = observations.Asker(self._job.series, first)
         is_local = isinstance(backend, TimedBackend)
         speed = self._engine_speeds.of(name, backend, self._sight(name))
         # Counting loads a vocabulary, which takes as long as a small job: only if speeds are in tokens.
         work = self._engine_speeds.work(speed.weight) if speed.learned.counted else 0.0
-        pace = observed.pace(
+        pace = observations.pace(
             self._sight(name), asker, speed.assumed, work, self._now, speed.learned,
-            starts=observed.ASSUMED_START if is_local else observed.QUICK_START,
+            starts=observations.ASSUMED_START if is_local else observations.QUICK_START,
             weight=speed.weight, history=speed.history,
         )  # fmt: skip
         if (seconds := self._down.get(name)) is not None:
             pace = pace.now(0.0, seconds)
-        leaves = observed.cancel_seconds(self._sight(name).shards, self._now, observed.OWN_CANCEL)
-        together = observed.slow_with(self._late_nights, speed.learned, pace.rate * (work or 1.0))
+        leaves = observations.cancel_seconds(self._sight(name).shards, self._now, observations.OWN_CANCEL)
+        together = observations.slow_with(self._late_nights, speed.learned, pace.rate * (work or 1.0))
         if isinstance(backend, SyncBackend):
             cost, unpriced = self._token_cost(name, backend, self._now)
             steps = self._cost_steps(name, backend) if unpriced is None else ()
@@ -398,14 +407,14 @@ class Prospects:
     def _late_nights(self) -> Mapping[str, Collection[date]]:
         """Nights on which batches were late, by their backend."""
         hosted = [name for name, backend in self._config.backends.items() if not isinstance(backend, OwnServer)]
-        return {name: observed.late_nights(self._sight(name).shards) for name in hosted}
+        return {name: observations.late_nights(self._sight(name).shards) for name in hosted}
 
     def _start_of(self, name: str) -> float:
         """Return the seconds until an engine of a fleet takes rows, for its slowest model to start."""
         starts = start_seconds(self._store.engine_holds.since(self._now - REMEMBERED), name)
         benched = {model: one.start_seconds for model, one in self._engine_speeds.measured(name).items()}
         known = {**{model: seconds for model, seconds in benched.items() if seconds is not None}, **starts}
-        return max(known.values(), default=observed.ASSUMED_START)
+        return max(known.values(), default=observations.ASSUMED_START)
 
     @cached_property
     def _engine_speeds(self) -> EngineSpeeds:

@@ -16,7 +16,7 @@ from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.shards import HoldCode, Shard, ShardState
 from orchestrator.pipeline import batch_accounts, budget, lost_answers
-from orchestrator.pipeline.admission import CallKind
+from orchestrator.pipeline.backend_admission import CallKind
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import common_refusals
 from orchestrator.pipeline.poll_schedule import SendPhase

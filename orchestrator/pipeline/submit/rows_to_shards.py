@@ -10,7 +10,7 @@ from types import MappingProxyType
 from orchestrator.core.counts import number_of
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardId, ShardState
-from orchestrator.pipeline.admission import BatchRoom
+from orchestrator.pipeline.backend_admission import BatchRoom
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
 from orchestrator.pipeline.dialects import growth
 from orchestrator.pipeline.plan.orders import Sending

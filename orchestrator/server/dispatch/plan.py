@@ -19,8 +19,8 @@ from msgspec import Struct, field
 from orchestrator.core.batch_api import MAX_LINE_BYTES, MAX_LINE_ERRORS, LineError
 from orchestrator.core.counts import number_of
 from orchestrator.core.request_lines import TOO_DEEP, duplicate_error, find_custom_id, id_key, lines, shown
-from orchestrator.server.dispatch.order import RowOrder, Sorter
 from orchestrator.server.dispatch.request_header import Head, RequestBody, can_share, reader
+from orchestrator.server.dispatch.row_order import RowOrder, Sorter
 
 BUCKETS = 256
 _READ_BYTES = 1 << 18

@@ -23,7 +23,7 @@ from zlib import crc32
 
 from msgspec import Struct, field
 
-from orchestrator.server.dispatch.prefixes import Tree
+from orchestrator.server.dispatch.prefix_tree import Tree
 
 LENGTHS = (256, 512, *(int(1024 * 2 ** (step / 2)) for step in range(15)))
 """Prefix lengths in bytes: 256, 512, 1024, 1448, 2048 ... 128 KiB. Long lengths have two steps per doubling, so that

@@ -13,7 +13,7 @@ from orchestrator.core.engines import EngineHold
 from orchestrator.core.model import Job, JobId, JobKind, ProgressSample
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.policy.forecast import Assumed
-from orchestrator.policy.planner import observed
+from orchestrator.policy.planner import observations
 from orchestrator.policy.planner.stints import Sight, stints_of
 from orchestrator.policy.planner.token_weights import exclusive_work
 from tests.unit.test_planner import batch
@@ -45,16 +45,16 @@ def cancelled(ago: timedelta, took: timedelta, **facts: object) -> Shard:
 
 def test_a_provider_of_which_no_cancel_was_seen_may_take_far_longer() -> None:
     often = [cancelled(timedelta(days=day), 2 * MINUTE) for day in range(1, 20)]
-    unknown, known = (observed.slips(seen, NOW, 600.0) for seen in ([], often))
+    unknown, known = (observations.slips(seen, NOW, 600.0) for seen in ([], often))
     assert unknown > 0.05 > 0.01 > known
 
 
 def test_one_long_cancel_is_not_learned_for_good() -> None:
     usual = [cancelled(timedelta(days=day), 2 * MINUTE) for day in range(1, 20)]
-    before = observed.cancel_seconds(usual, NOW)
+    before = observations.cancel_seconds(usual, NOW)
     odd = [*usual, cancelled(timedelta(hours=1), timedelta(hours=5))]
-    at_once = observed.cancel_seconds(odd, NOW)
-    later = observed.cancel_seconds(odd, NOW + timedelta(days=60))
+    at_once = observations.cancel_seconds(odd, NOW)
+    later = observations.cancel_seconds(odd, NOW + timedelta(days=60))
     assert before < 600
     assert at_once < 1800, "one that stands out is not believed as it is"
     assert later <= at_once
@@ -62,7 +62,7 @@ def test_one_long_cancel_is_not_learned_for_good() -> None:
 
 def test_cancels_that_are_always_slow_are_learned() -> None:
     slow = [cancelled(timedelta(days=day), 40 * MINUTE) for day in range(1, 20)]
-    assert observed.cancel_seconds(slow, NOW) >= 40 * 60
+    assert observations.cancel_seconds(slow, NOW) >= 40 * 60
 
 
 def test_a_batch_that_was_done_before_it_was_cancelled_says_nothing_of_cancels() -> None:
@@ -71,30 +71,34 @@ def test_a_batch_that_was_done_before_it_was_cancelled_says_nothing_of_cancels()
         state=ShardState.COLLECTED, rerouted_at=done.rerouted_at, ended_at=done.ended_at,
         provider_status=BatchStatus.COMPLETED,
     )  # fmt: skip
-    assert observed.cancel_seconds([done] * 20, NOW) == observed.cancel_seconds([], NOW)
+    assert observations.cancel_seconds([done] * 20, NOW) == observations.cancel_seconds([], NOW)
 
 
 def test_half_of_all_cancels_take_no_longer_than_usual() -> None:
     seen = [cancelled(timedelta(days=day), (5 if day % 3 else 40) * MINUTE) for day in range(1, 20)]
-    assert observed.median_cancel(seen, NOW) < 15 * 60 < observed.cancel_seconds(seen, NOW)
-    assert observed.median_cancel([], NOW) < observed.cancel_seconds([], NOW)
+    assert observations.median_cancel(seen, NOW) < 15 * 60 < observations.cancel_seconds(seen, NOW)
+    assert observations.median_cancel([], NOW) < observations.cancel_seconds([], NOW)
     silent = shard(seen_at=NOW - timedelta(hours=2))
-    assert observed.median_cancel([*seen, silent], NOW) == observed.GIVEN_UP
+    assert observations.median_cancel([*seen, silent], NOW) == observations.GIVEN_UP
 
 
 def test_nobody_waits_for_a_cancel_at_a_silent_provider() -> None:
     silent = [shard(seen_at=NOW - timedelta(hours=2))]
-    wait = observed.seconds_until_free(silent, NOW)
-    assert observed.slips(silent, NOW, wait) < 0.01 < observed.slips([], NOW, observed.seconds_until_free([], NOW))
+    wait = observations.seconds_until_free(silent, NOW)
+    assert (
+        observations.slips(silent, NOW, wait)
+        < 0.01
+        < observations.slips([], NOW, observations.seconds_until_free([], NOW))
+    )
 
 
 def test_a_batch_given_up_in_silence_says_nothing_of_cancels_and_may_have_ended() -> None:
     began = NOW - timedelta(days=1)
     given_up = cancelled(timedelta(hours=18), 2 * MINUTE, seen_at=NOW - timedelta(hours=23), submitted_at=began)
-    assert observed.cancel_seconds([given_up] * 20, NOW) == observed.cancel_seconds([], NOW)
+    assert observations.cancel_seconds([given_up] * 20, NOW) == observations.cancel_seconds([], NOW)
     running = shard(seen_at=NOW - timedelta(hours=23), submitted_at=began)
     for one in (given_up, running):
-        known, unknown = (observed.turnaround(Sight("openai", seen), 100, NOW) for seen in ([one], []))
+        known, unknown = (observations.turnaround(Sight("openai", seen), 100, NOW) for seen in ([one], []))
         assert known.by(6 * 3600.0) > unknown.by(6 * 3600.0) - 0.1, "it was seen to run for an hour, not for longer"
 
 
@@ -109,14 +113,14 @@ def test_a_batch_given_up_in_silence_says_nothing_of_cancels_and_may_have_ended(
 )
 def test_when_a_backend_had_rows_last(facts: dict[str, object], last: timedelta) -> None:
     older = shard(state=ShardState.COLLECTED, ended_at=NOW - timedelta(days=30))
-    assert observed.last_used(Sight("openai", [older, shard(**facts)]), NOW) == NOW - last
-    assert observed.last_used(Sight("openai", []), NOW) is None
+    assert observations.last_used(Sight("openai", [older, shard(**facts)]), NOW) == NOW - last
+    assert observations.last_used(Sight("openai", []), NOW) is None
 
 
 def test_batches_that_are_cancelled_together_count_once() -> None:
     one = [cancelled(timedelta(hours=3), 50 * MINUTE)]
     many = [cancelled(timedelta(hours=3), 50 * MINUTE) for _ in range(50)]
-    assert observed.cancel_seconds(many, NOW) == observed.cancel_seconds(one, NOW)
+    assert observations.cancel_seconds(many, NOW) == observations.cancel_seconds(one, NOW)
 
 
 # --- silence
@@ -124,7 +128,7 @@ def test_batches_that_are_cancelled_together_count_once() -> None:
 
 def test_a_provider_that_has_not_answered_for_long_is_silent() -> None:
     seen = NOW - timedelta(hours=2)
-    assert observed.silence([shard(seen_at=seen)], NOW) == 7200.0
+    assert observations.silence([shard(seen_at=seen)], NOW) == 7200.0
 
 
 @pytest.mark.parametrize(
@@ -138,7 +142,7 @@ def test_a_provider_that_has_not_answered_for_long_is_silent() -> None:
     ids=["nothing is there", "it answers", "it answers for another batch", "nothing is asked of it"],
 )
 def test_one_that_is_not_asked_or_answers_is_not(shards: list[Shard]) -> None:
-    assert observed.silence(shards, NOW) == 0.0
+    assert observations.silence(shards, NOW) == 0.0
 
 
 # --- finishes
@@ -149,10 +153,10 @@ def test_the_margin_is_learned_from_how_long_jobs_take_to_finish() -> None:
         (1000, NOW - timedelta(days=day), NOW - timedelta(days=day) + timedelta(seconds=3)) for day in range(1, 15)
     ]
     slow = [(1000, last, last + 10 * MINUTE) for _, last, _ in quick]
-    unknown = observed.finish_seconds([], 1000, NOW)
-    assert observed.finish_seconds(quick, 1000, NOW) <= unknown < observed.finish_seconds(slow, 1000, NOW)
-    assert observed.finish_seconds(slow, 1000, NOW) >= 600
-    assert observed.finish_seconds([], 1_000_000, NOW) > 5 * unknown, "more rows take longer"
+    unknown = observations.finish_seconds([], 1000, NOW)
+    assert observations.finish_seconds(quick, 1000, NOW) <= unknown < observations.finish_seconds(slow, 1000, NOW)
+    assert observations.finish_seconds(slow, 1000, NOW) >= 600
+    assert observations.finish_seconds([], 1_000_000, NOW) > 5 * unknown, "more rows take longer"
 
 
 # --- other jobs
@@ -166,37 +170,39 @@ def job(name: str, hours: float | None, made: int = 0) -> Job:
 def test_jobs_that_are_due_no_later_go_first() -> None:
     mine = job("mine", 5)
     others = [job("sooner", 4), job("together", 5), job("later", 6), job("whenever", None)]
-    assert observed.goes_first([mine, *others], mine) == {"sooner", "together"}
+    assert observations.goes_first([mine, *others], mine) == {"sooner", "together"}
     idle = job("idle", None, made=5)
     others = [job("older", None), job("newer", None, made=9), job("due", 20), job("due in days", 90), idle]
-    assert observed.goes_first(others, idle) == {"older", "due"}
+    assert observations.goes_first(others, idle) == {"older", "due"}
     jobs = [job("late", 5, made=1), job("soon", 31), job("due in days", 90)]
-    first = observed.goes_first(jobs, job("whenever", None), NOW + timedelta(hours=30))
+    first = observations.goes_first(jobs, job("whenever", None), NOW + timedelta(hours=30))
     assert first == {"soon"}, "what is late is done in a day, like what has no deadline"
 
 
 def test_what_others_may_come_to_need_is_claimed_with_its_chance() -> None:
     deadlines = {JobId("other"): NOW + timedelta(hours=1)}
-    [claim] = observed.claims(
+    [claim] = observations.claims(
         {JobId("other"): [shard("other")]}, deadlines, [batch(seconds=7200.0)], frozenset(), NOW
     )
     assert (claim.source, claim.rows) == ("openai", 100)
     assert claim.chance > 0.5
     deadlines = {JobId("other"): NOW + timedelta(hours=20)}
-    [claim] = observed.claims({JobId("other"): [shard("other")]}, deadlines, [batch(seconds=600.0)], frozenset(), NOW)
+    [claim] = observations.claims(
+        {JobId("other"): [shard("other")]}, deadlines, [batch(seconds=600.0)], frozenset(), NOW
+    )
     assert claim.chance < 0.1
 
 
 def test_what_is_over_is_claimed_by_nobody() -> None:
     over = shard("other", state=ShardState.COLLECTED)
-    assert observed.claims({JobId("other"): [over]}, {}, [batch()], frozenset(), NOW) == ()
+    assert observations.claims({JobId("other"): [over]}, {}, [batch()], frozenset(), NOW) == ()
 
 
 def test_the_share_that_is_asked_once_more_follows_the_newest_runs() -> None:
-    unknown = observed.reask_share([])
-    often, never = observed.reask_share([(5000, 500)] * 5), observed.reask_share([(5000, 0)] * 5)
+    unknown = observations.reask_share([])
+    often, never = observations.reask_share([(5000, 500)] * 5), observations.reask_share([(5000, 0)] * 5)
     assert never < unknown < often
-    assert observed.reask_share([(5000, 0), (5000, 500)]) < observed.reask_share([(5000, 500), (5000, 0)])
+    assert observations.reask_share([(5000, 0), (5000, 500)]) < observations.reask_share([(5000, 500), (5000, 0)])
 
 
 # --- paces
@@ -236,9 +242,9 @@ def test_an_engine_that_was_slow_whenever_batches_were_late(
     late: tuple[int, ...], rate: float, chance: float | None
 ) -> None:
     nights = [night_of(ago, 2_000, 10_000.0 if ago <= 4 else 500.0) for ago in (*range(1, 5), *range(10, 21))]
-    known = observed.speeds(Sight("gpu", nights), "series", NOW)
-    nights_late = observed.late_nights([*(late_on(ago) for ago in late), shard()])
-    found = observed.slow_with({"openai": nights_late}, known, rate)
+    known = observations.speeds(Sight("gpu", nights), "series", NOW)
+    nights_late = observations.late_nights([*(late_on(ago) for ago in late), shard()])
+    found = observations.slow_with({"openai": nights_late}, known, rate)
     assert found == ({} if chance is None else {"openai": pytest.approx(chance)})
 
 
@@ -246,14 +252,14 @@ def test_a_few_rows_that_waited_for_an_engine_to_start_say_nothing_of_its_speed(
     """Nights on which it is the reroute that is hardly needed: a second stage, what is asked again."""
     shards = [night_of(40 - day, 4_000, 4_000.0) for day in range(5)]
     shards += [night_of(30 - day, 2 + day % 3, 2.0) for day in range(30)]
-    found = observed.pace(Sight("gpu", shards), observed.Asker("series"), Assumed(1.0, 0.35), 0.0, NOW)
+    found = observations.pace(Sight("gpu", shards), observations.Asker("series"), Assumed(1.0, 0.35), 0.0, NOW)
     assert found.rate == pytest.approx(1.0, rel=0.1)
     assert found.hazard < 0.01
 
 
 def test_a_job_that_was_over_between_two_looks_tells_a_speed_without_the_start() -> None:
     shards = [night_of(20 - day, 600, 600.0) for day in range(20)]
-    found = observed.pace(Sight("gpu", shards), observed.Asker("series"), Assumed(9.0, 0.35), 0.0, NOW)
+    found = observations.pace(Sight("gpu", shards), observations.Asker("series"), Assumed(9.0, 0.35), 0.0, NOW)
     assert found.rate == pytest.approx(1.0, rel=0.1)
 
 
@@ -266,7 +272,7 @@ def test_shards_that_were_done_in_turn_are_one_stretch_and_no_standstill() -> No
             one = night_of(ago, 2_000, 250.0 * (place + 1))
             shards.append(replace(one, id=ShardId(f"{ago}.{place}"), submitted_at=sent))
     sight = Sight("gpu", shards)
-    found = observed.pace(sight, observed.Asker("series"), Assumed(1.0, 0.35), 0.0, NOW)
+    found = observations.pace(sight, observations.Asker("series"), Assumed(1.0, 0.35), 0.0, NOW)
     assert found.rate == pytest.approx(8.0, rel=0.1)
     assert found.hazard < 0.02
 
@@ -299,10 +305,10 @@ def two_waves(day: int, pause: timedelta, rate: float = 2.0) -> tuple[list[Shard
 def test_the_pause_between_two_waves_is_neither_an_outage_nor_a_slow_hour(pause: timedelta) -> None:
     nights = [two_waves(day, pause) for day in range(12, 0, -1)]
     sight = Sight("gpu", [one for found, _ in nights for one in found], [one for _, found in nights for one in found])
-    speeds = observed.speeds(sight, "s", NOW)
+    speeds = observations.speeds(sight, "s", NOW)
     assert speeds.outages == 0
     assert set(speeds.hours) == {1.0}
-    found = observed.pace(sight, observed.Asker("s"), Assumed(1.0, 0.35), 0.0, NOW, speeds)
+    found = observations.pace(sight, observations.Asker("s"), Assumed(1.0, 0.35), 0.0, NOW, speeds)
     assert found.rate == pytest.approx(2.0, rel=0.05)
     [fed] = {round(one.seconds) for one in exclusive_work(sight)}
     assert fed <= 58 * 60, "and its seconds are no work of it"
@@ -313,7 +319,7 @@ def test_a_standstill_while_rows_are_there_is_an_outage() -> None:
     nights = [two_waves(day, timedelta(minutes=14)) for day in range(12, 0, -1)]
     shards = [replace(first, ended_at=second.ended_at) for (first, second), _ in nights]
     sight = Sight("gpu", shards, [one for _, found in nights for one in found])
-    assert observed.speeds(sight, "s", NOW).outages > 0
+    assert observations.speeds(sight, "s", NOW).outages > 0
 
 
 # --- fleets whose engines come and go
@@ -346,12 +352,12 @@ def test_a_night_on_few_engines_says_how_fast_each_is() -> None:
 
 
 def test_what_goes_on_to_a_stronger_model_is_learned_within_a_night() -> None:
-    unknown, one, many = (observed.reached_share(runs, 2000) for runs in ([], [(2000, 300)], [(2000, 300)] * 9))
+    unknown, one, many = (observations.reached_share(runs, 2000) for runs in ([], [(2000, 300)], [(2000, 300)] * 9))
     assert unknown[0] == 0.01, "assumed"
     assert 0.14 < one[0] < one[1] < 0.18
     assert abs(many[0] - 0.15) < 0.001
-    assert observed.reached_share([(2000, 100), (2000, 600)], 2000)[1] >= 0.3, "a bad night is among what may be"
-    assert observed.reached_share([(0, 0)], 1) == (0.01, min(1.0, observed.reached_share([], 1)[1]))
+    assert observations.reached_share([(2000, 100), (2000, 600)], 2000)[1] >= 0.3, "a bad night is among what may be"
+    assert observations.reached_share([(0, 0)], 1) == (0.01, min(1.0, observations.reached_share([], 1)[1]))
 
 
 def test_what_rows_wait_at_an_engine_that_stands_still_is_no_start() -> None:
@@ -364,7 +370,7 @@ def test_what_rows_wait_at_an_engine_that_stands_still_is_no_start() -> None:
             rerouted_at=taken_back and begin + taken_back,
         )  # fmt: skip
         again = shard(backend="gpu", submitted_at=begin + 61 * MINUTE, first_at=begin + 121 * MINUTE)
-        return observed.start_seconds(Sight("gpu", [before, again]), NOW)
+        return observations.start_seconds(Sight("gpu", [before, again]), NOW)
 
     assert start(60 * MINUTE) == 60.0
     assert start(None) > 60.0
