@@ -93,10 +93,17 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
 
 
 def figure(told: CommandJson, path: str, form: str = "count") -> Markup:
-    """Mark up a value of a `--json` for people; its attributes hold the raw value and its source."""
+    """Mark up a value of a `--json` for people; its attributes hold the raw value and its source.
+
+    An amount that the `--json` calls estimated is marked `≈`.
+    """
     value = told.get(path)
     at = f"{told.at}.{path}" if told.at else path
-    shown = NOTHING if value is None else FORMS[form](value)
+    place, _, name = path.rpartition(".")
+    beside = told.get(place) if place else told.data
+    is_estimate = isinstance(beside, dict) and beside.get(name.replace("_usd", "_estimated")) is True
+    mark = "≈" if is_estimate else ""
+    shown = NOTHING if value is None else mark + FORMS[form](value)
     raw = "" if value is None else str(value)
     made = '<data value="{}" data-command="{}" data-at="{}">{}</data>'
     return Markup(made).format(raw, escape_controls(told.command), at, escape_controls(shown))
