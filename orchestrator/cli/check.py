@@ -161,6 +161,7 @@ def _examine() -> Iterator[Found]:
     say_keys(config)  # before the checks below send keys
     if config.telemetry is not None:
         yield from _examine_telemetry(config.telemetry, config.home)
+    yield from _examine_reports(config)
     removed = _removed(config)
     for name, told in zip(removed, removed_words(removed), strict=True):
         yield f"backend {name}", False, told, 2
@@ -216,6 +217,19 @@ def _examine_telemetry(telemetry: Telemetry, home: Path) -> Iterator[Found]:
         return
     content = "with prompts and answers" if telemetry.content else "without prompts and answers"
     yield what, True, f"takes spans, location {telemetry.location}, {content}", 0
+
+
+def _examine_reports(config: settings.Config) -> Iterator[Found]:
+    """Check the channels of reports and alerts, and send nothing to people."""
+    from orchestrator.daemon.channels import channels
+
+    for channel in channels(config):
+        try:
+            channel.check()
+        except OrchError as error:
+            yield f"reports by {channel.name}", False, str(error), error.exit_code
+        else:
+            yield f"reports by {channel.name}", True, "ready; nothing was sent", 0
 
 
 def _models(config: settings.Config, backend: str, jobs: Sequence[Job]) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import smtplib
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from email.message import EmailMessage
 from email.utils import format_datetime
@@ -54,6 +55,9 @@ class Channel(Protocol):
     def send(self, message: Message) -> None:
         """Send a message. Raises OrchError if it was not accepted; it is then sent again."""
 
+    def check(self) -> None:
+        """Check what can be checked without a message. Raises OrchError."""
+
 
 class Webhook(Struct, frozen=True):
     """JSON in the form of Slack's incoming webhooks and compatible services."""
@@ -80,6 +84,10 @@ class Webhook(Struct, frozen=True):
         if not answer.is_success:
             raise BackendError(f"the webhook answered {answer.status_code}")
 
+    def check(self) -> None:
+        """Check that the variable is set. Raises UsageError."""
+        _variable(self.variable, self.environ, "the address of the webhook")
+
 
 class Mail(Struct, frozen=True):
     """Mail over SMTP, with the text and the page."""
@@ -91,8 +99,19 @@ class Mail(Struct, frozen=True):
 
     def send(self, message: Message) -> None:
         """Send a message. Raises UsageError if a variable is not set, BackendError if it is not accepted."""
+        with self._connected() as smtp:
+            smtp.send_message(self._written(message))
+
+    def check(self) -> None:
+        """Sign in at the server, without a message. Raises UsageError if a variable is not set, else BackendError."""
+        with self._connected():
+            pass
+
+    @contextmanager
+    def _connected(self) -> Iterator[smtplib.SMTP]:
         try:
-            self._hand_over(self._written(message))
+            with self._opened() as smtp:
+                yield smtp
         except smtplib.SMTPResponseException as error:
             # The server's text may repeat the credentials.
             raise BackendError(f"the mail server {self.server.host} answered {error.smtp_code}") from None
@@ -112,7 +131,8 @@ class Mail(Struct, frozen=True):
             mail.add_alternative(escape_controls(message.page), subtype="html")
         return mail
 
-    def _hand_over(self, mail: EmailMessage) -> None:
+    @contextmanager
+    def _opened(self) -> Iterator[smtplib.SMTP]:
         server = self.server
         login = None
         if server.user_env is not None and server.password_env is not None:
@@ -129,7 +149,7 @@ class Mail(Struct, frozen=True):
                 smtp.starttls(context=context)
             if login is not None:
                 smtp.login(*login)
-            smtp.send_message(mail)
+            yield smtp
 
 
 class Folder(Struct, frozen=True):
@@ -148,6 +168,12 @@ class Folder(Struct, frozen=True):
         except OSError as error:
             raise StorageError(f"a report cannot be written to {self.path}: {error.strerror}") from error
 
+    def check(self) -> None:
+        """Check that the folder is one, or can be made. Raises StorageError."""
+        place = next(one for one in (self.path, *self.path.absolute().parents) if one.exists())
+        if not place.is_dir() or not os.access(place, os.W_OK):
+            raise StorageError(f"a report cannot be written to {self.path}: {place} is not a folder to write into")
+
 
 class Plugged(Struct, frozen=True):
     """A channel of another package: an entry point of the group `orch.channels`, called with options and environment.
@@ -161,16 +187,26 @@ class Plugged(Struct, frozen=True):
 
     def send(self, message: Message) -> None:
         """Send a message. Raises UsageError if the plug-in is missing, BackendError if it fails."""
-        known = {one.name: one for one in (_APPRISE, *metadata.entry_points(group=GROUP))}
-        if self.name not in known:
-            names = ", ".join(sorted(known))
-            raise UsageError(f"there is no channel {self.name!r} (installed: {names})", hint="install its package")
+        found = self._found()
         try:
-            known[self.name].load()(self.options, self.environ).send(message)
+            found.load()(self.options, self.environ).send(message)
         except OrchError:
             raise
         except Exception as error:  # noqa: BLE001 (a plug-in may raise anything; the text may contain an address)
             raise BackendError(f"the channel {self.name} failed: {type(error).__name__}") from None
+
+    def check(self) -> None:
+        """Check that the plug-in is installed. Raises UsageError."""
+        self._found()
+
+    def _found(self) -> metadata.EntryPoint:
+        known: dict[str, metadata.EntryPoint] = {
+            one.name: one for one in (_APPRISE, *metadata.entry_points(group=GROUP))
+        }
+        if self.name not in known:
+            names = ", ".join(sorted(known))
+            raise UsageError(f"there is no channel {self.name!r} (installed: {names})", hint="install its package")
+        return known[self.name]
 
 
 def channels(config: Config, environ: Mapping[str, str] = os.environ) -> list[Channel]:

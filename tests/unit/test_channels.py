@@ -126,6 +126,27 @@ def test_a_mail_server_that_wants_a_password(tmp_path: Path, monkeypatch: pytest
         assert server.mails == []
 
 
+def test_a_check_sends_nothing_and_finds_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    text = 'webhook_env = "HOOK"\nfolder = "file/reports"\n[reports.channels.pigeon]\n'
+    with MailServer() as server:
+        [webhook, mail, folder, pigeon] = channels(
+            config(tmp_path, MAIL.format(port=server.port) + text, monkeypatch), {}
+        )
+        mail.check()
+        assert server.mails == []
+    for channel, problem in (
+        (webhook, "the environment variable HOOK is not set"),
+        (mail, "the mail server 127.0.0.1 failed: ConnectionRefusedError"),
+        (folder, "is not a folder to write into"),
+        (pigeon, "there is no channel 'pigeon'"),
+    ):
+        with pytest.raises(OrchError, match=problem):
+            channel.check()
+    Folder(tmp_path / "later" / "reports").check()
+    assert not (tmp_path / "later").exists()
+
+
 def test_a_folder_gets_files_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [way] = channels(config(tmp_path, '[reports]\nfolder = "told/here"\n', monkeypatch), {})
     way.send(NIGHT)
