@@ -8,6 +8,7 @@ from decimal import Decimal
 import pytest
 from msgspec.structs import replace
 
+from orchestrator.core.durations import duration
 from orchestrator.policy.forecast import Pace, SeenBatch, Turnaround, turnaround
 from orchestrator.policy.planner import BatchOption, Cost, Option, Plan, SynchronousOption, Terms, plan
 
@@ -123,6 +124,8 @@ def test_a_table_that_people_read() -> None:
     assert planned.reroute is not None
     assert planned.reroute.to == ("realtime",)
     assert planned.reroute.at < asked.deadline - timedelta(seconds=8000 / 8 + 600)
+    wait = duration((planned.reroute.at - NOW).total_seconds())
+    assert route.reason.startswith(f"rerouted after {wait} if still running")
     assert 0 < planned.reroute.needed < 0.05
     assert planned.chance > route.chance
     assert Decimal(4) <= planned.expected < Decimal("4.3")

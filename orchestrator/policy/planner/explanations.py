@@ -14,19 +14,19 @@ from orchestrator.policy.planner.candidate_plans import CandidatePlan
 from orchestrator.policy.planner.capacity import Capacity, capacity
 from orchestrator.policy.planner.planning_problem import after, objection, reroute_of
 from orchestrator.policy.planner.search import Chosen
-from orchestrator.policy.planner.types import BatchOption, Cost, Option, Refusal, Route, Terms
+from orchestrator.policy.planner.types import BatchOption, Cost, Option, Refusal, Reroute, Route, Terms
 
 
-def routes_of(candidate: CandidatePlan, ours: Capacity, now: datetime) -> list[Route]:
-    """Return the backends that take rows."""
+def routes_of(candidate: CandidatePlan, ours: Capacity, now: datetime, reroute: Reroute | None) -> list[Route]:
+    """Return the backends that take rows. `reroute` is the candidate's."""
     routes = []
     for batch_share in candidate.batch_shares:
         why = (
             "the cheapest"
-            if candidate.reroute_after is None
-            else f"rerouted after {duration(candidate.reroute_after)} if still running"
+            if reroute is None
+            else f"rerouted after {duration((reroute.at - now).total_seconds())} if still running"
         )
-        if candidate.reroute_after is not None and not batch_share.option.cancels:
+        if reroute is not None and not batch_share.option.cancels:
             why += ", and then paid twice: it cannot end a batch"
         routes.append(_route(batch_share.option, batch_share.rows, ours.horizon, now, why))
     for place, (sync, rows) in enumerate(zip(ours.sync_options, candidate.new, strict=True)):

@@ -114,10 +114,11 @@ def _plan_from(
         # Rows go elsewhere later, as far as a budget covers it.
         at_most = max(at_most, rows * max(option.cost.p95 for option in usable) + more.p95)
         at_most = at_most if terms.budget is None else min(terms.budget, at_most)
+    reroute = reroute_of(chosen.candidate, ours, now)
     return Plan(
-        tuple(routes_of(chosen.candidate, ours, now)),
+        tuple(routes_of(chosen.candidate, ours, now, reroute)),
         refused,
-        reroute_of(chosen.candidate, ours, now),
+        reroute,
         money(chosen.expected) + more.p50,
         at_most,
         chosen.chance,
