@@ -78,7 +78,7 @@ def test_trap_1_26_an_output_file_that_is_cut_in_its_last_line_loses_that_row_al
     job = desk.run(plain(5))
     assert desk.ends(job) == all_are("succeeded", 5)
     assert [batch["rows"] for batch in desk.batches()] == [5, 1]
-    assert "1 lines that are not results" in desk.events(job, "collected")[0]
+    assert "1 line that is not a result" in desk.events(job, "collected")[0]
 
 
 def test_trap_1_25_rows_that_never_arrive_are_counted_and_named(desk: Desk) -> None:
@@ -193,7 +193,7 @@ def test_trap_1_38_every_row_is_booked_once_though_lines_are_doubled_and_broken(
     assert total.rows == 6
     [event] = desk.events(job, "collected")
     assert event == (
-        "6 succeeded, 1 second lines for a row, 1 lines of unknown custom_ids, "
+        "6 succeeded, 1 second line for a row, 1 line of an unknown custom_id, "
         "an unknown id is 'nobody-asked-for-this-beside'"
     )
 

@@ -86,7 +86,7 @@ def test_a_quote_that_is_not_there_is_asked_again_with_what_was_wrong(desk: Desk
     told = [json.loads(line)["body"]["messages"] for line in requests(desk, job).splitlines()]
     assert [len(messages) for messages in told] == [1, 3]
     assert f"{QUOTE!r} is not in the document" in told[1][-1]["content"]
-    assert any("1 are re-asked: 1 quote_not_found" in text for text in desk.events(job, "collected"))
+    assert any("1 is re-asked: 1 quote_not_found" in text for text in desk.events(job, "collected"))
 
 
 @pytest.mark.thinned(2)

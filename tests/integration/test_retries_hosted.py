@@ -60,9 +60,9 @@ def test_then_the_next_model_is_asked_as_the_first_was_and_then_it_fails(desk: D
         script(desk, "rows", verb="create", nth=nth, row="length", lines=[1])
     job = desk.run(job_file(desk, ["One."], ["m", "big"]))
     assert desk.events(job, "collected") == [
-        "1 are re-asked: 1 truncated",
-        "1 go on with big: 1 truncated",
-        "1 are re-asked: 1 truncated",
+        "1 is re-asked: 1 truncated",
+        "1 goes on with big: 1 truncated",
+        "1 is re-asked: 1 truncated",
         "1 failed",
     ]
     [shard] = [one for one in desk.store.shards.of_job(job.id) if one.number == 3]

@@ -139,7 +139,7 @@ def test_a_code_that_no_row_has_is_a_failed_check_and_is_asked_again(desk: Desk)
     script(desk, "rows", row="miscopied_code", lines=[1])
     job = desk.run(job_file(desk, {"check": "nonce", "schema": SCHEMA, "retries": 1}))
     assert codes(desk, job) == {"succeeded": 6}
-    assert any("1 are re-asked: 1 wrong_row_code" in text for text in desk.events(job, "collected"))
+    assert any("1 is re-asked: 1 wrong_row_code" in text for text in desk.events(job, "collected"))
     assert not desk.events(job, "swapped")
     script(desk, "rows", row="miscopied_code", lines=[1])
     other = desk.run(job_file(desk, {"check": "nonce", "schema": SCHEMA, "prompt": "Who is paid?"}))

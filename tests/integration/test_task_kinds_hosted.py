@@ -149,7 +149,7 @@ def test_responses_are_checked_and_asked_again(desk: Desk) -> None:
     job = desk.run(path)
     assert sorted(desk.ends(job).values()) == ["failed: truncated", "succeeded", "succeeded"]
     assert desk.events(job, "collected") == [
-        "2 succeeded, 1 are re-asked: 1 truncated", "1 failed",
+        "2 succeeded, 1 is re-asked: 1 truncated", "1 failed",
     ]  # fmt: skip
     assert [row["output"] for row in desk.rows(job).values() if row["error"] is None] == [{"kind": "letter"}] * 2
     assert desk.cost(job) == cost_of(desk.provider.bill())

@@ -72,15 +72,19 @@ class ShardTally(Struct):
 
     def __str__(self) -> str:
         parts = [f"{number:,} {state}" for state, number in sorted(self.settled.items())]
-        for name in ("released", "duplicates", "unknown", "broken"):
+        for name, (one, more) in _NAMES.items():
             if number := getattr(self, name):
-                parts.append(f"{number:,} {_NAMES[name]}")
-        if self.again:
-            parts[-1:] = [*parts[-1:], *(f"{number:,} for {code}" for code, number in sorted(self.again.items()))]
-        for counted, what in ((self.reasked, "are re-asked"), (self.escalated, f"go on with {self.escalated_to}")):
+                parts.append(f"{number:,} {one if number == 1 else more}")
+            if name == "released":
+                parts += [f"{number:,} for {code}" for code, number in sorted(self.again.items()) if number]
+        goes_on = f"with {self.escalated_to}"
+        for counted, one, more in (
+            (self.reasked, "is re-asked", "are re-asked"),
+            (self.escalated, f"goes on {goes_on}", f"go on {goes_on}"),
+        ):
             if counted:
                 codes = ", ".join(f"{number:,} {code}" for code, number in sorted(counted.items()))
-                parts.append(f"{counted.total():,} {what}: {codes}")
+                parts.append(f"{counted.total():,} {one if counted.total() == 1 else more}: {codes}")
         if self.odd is not None:
             parts.append(f"an unknown id is {self.odd!r}")
         parts += [f"its {kind} file is no longer at the backend" for kind in self.lost]
@@ -90,11 +94,12 @@ class ShardTally(Struct):
 
 
 _NAMES = {
-    "released": "continue in another batch",
-    "duplicates": "second lines for a row",
-    "unknown": "lines of unknown custom_ids",
-    "broken": "lines that are not results",
+    "released": ("continues in another batch", "continue in another batch"),
+    "duplicates": ("second line for a row", "second lines for a row"),
+    "unknown": ("line of an unknown custom_id", "lines of unknown custom_ids"),
+    "broken": ("line that is not a result", "lines that are not results"),
 }
+"""Words for one and for several, by the counter that they are for."""
 
 
 class EndedShard(Struct, frozen=True):
