@@ -55,6 +55,8 @@ def misused(error: click.ClickException, words: Sequence[str], *, as_json: bool)
         say(message)
         return 2
     if context is not None:
+        if hint and isinstance(context.command, click.Group):
+            message = error.message  # without click's own guess, which the hint repeats
         hint = hint or f"see `{context.command_path} --help`"
         say(context.get_usage())
     say(f"orch: {message}" + (f"\n  hint: {hint}" if hint else ""))

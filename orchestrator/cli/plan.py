@@ -58,7 +58,7 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
                 out().print(problem_lines(problems, out().width))
             for line in notes(intake):
                 show(line)
-            if words := told(ignored):
+            if report.to_send and (words := told(ignored)):
                 show(f"documents: {words}")
             if report.to_send and report.of_other_models:
                 show(f"answers: {report.other_models}")

@@ -18,6 +18,7 @@ from msgspec import Struct, field
 
 from orchestrator.cli.proposed_model import plain_yaml
 from orchestrator.core.counts import number_of
+from orchestrator.documents.ignored import never_document
 from orchestrator.documents.kinds import FILES, IMAGES, LEGACY, Holds, kind_of, split_name
 
 MAX_FILES = 200_000
@@ -56,7 +57,7 @@ class FoundFiles(Struct):
 
 
 def scan(folder: Path, *, deep: bool = True) -> FoundFiles:
-    """Count the files of a folder, with its subfolders if `deep`. Hidden files are left out."""
+    """Count the files of a folder, with its subfolders if `deep`: no hidden files, lock files or keys."""
     files = FoundFiles()
     for path in islice(_files(folder, deep=deep), MAX_FILES):
         ending = split_name(path.name)[1].lower()
@@ -78,7 +79,9 @@ def scan(folder: Path, *, deep: bool = True) -> FoundFiles:
 def _files(folder: Path, *, deep: bool) -> Iterator[Path]:
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".")) if deep else []
-        yield from (Path(place, name) for name in sorted(names) if not name.startswith("."))
+        yield from (
+            Path(place, name) for name in sorted(names) if not name.startswith(".") and never_document(name) is None
+        )
 
 
 def _list_counts(kinds: Counter[str]) -> str:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 
 import click
 
+from orchestrator.core.near_names import meant
+
 _LONG_WITH_ONE_HYPHEN = re.compile(r"-[a-z][a-z-]+")
+_QUOTED = re.compile(r"'([^']*)'")
 _ODD_HYPHENS = "–—‐‑−"
 _ACTIONS: Mapping[str, str] = {
     "delete": "remove", "rm": "remove", "del": "remove", "create": "add", "new": "add", "ls": "list", "show": "list",
@@ -34,6 +38,8 @@ def cure_of(error: click.ClickException, words: Sequence[str]) -> str | None:
         return f"write {error.option_name} and its value behind it"
     context = error.ctx if isinstance(error, click.UsageError) else None
     kind = getattr(error.param, "type", None) if isinstance(error, click.BadParameter) else None
+    if isinstance(kind, click.Choice) and (said := _QUOTED.search(error.message)):
+        return meant(said[1], [str(choice) for choice in kind.choices])
     if isinstance(kind, click.types.IntParamType):
         return "write a whole number, such as 5"
     if context is None or not isinstance(error, click.UsageError):
@@ -41,7 +47,10 @@ def cure_of(error: click.ClickException, words: Sequence[str]) -> str | None:
     command = context.command
     if isinstance(command, click.Group):
         other = next((_ACTIONS[word] for word in words if word in _ACTIONS), None)
-        return f"did you mean `{context.command_path} {other}`?" if other in command.list_commands(context) else None
+        known = command.list_commands(context)
+        if other not in known and (said := _QUOTED.search(error.message)):
+            other = next(iter(get_close_matches(said[1], known, 1)), None)
+        return f"did you mean `{context.command_path} {other}`?" if other in known else None
     # click has a class for every other mistake in a command line.
     return _extra(command, words) if type(error) is click.UsageError else None
 

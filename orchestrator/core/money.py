@@ -35,8 +35,11 @@ def up_to(most: Decimal) -> str:
 
 
 def amount(dollars: Decimal | None) -> str:
-    """Format a user's amount without the zeros that TOML adds; `no amount` for None."""
-    return "no amount" if dollars is None else f"${dollars.normalize():f}"
+    """Format a user's amount without the zeros that TOML adds, but with whole cents; `no amount` for None."""
+    if dollars is None:
+        return "no amount"
+    found = dollars.normalize()
+    return f"${found.quantize(Decimal('0.01')) if found.as_tuple().exponent == -1 else found:f}"
 
 
 def per_hour(dollars: Decimal | None) -> str:

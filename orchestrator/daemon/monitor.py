@@ -134,7 +134,7 @@ class Monitor:
         """Yield notices of nights that failed before they had a job to report about."""
         for name, night in self._store.schedules.failed_without_job(home, now - KEPT):
             reason = night.reason.partition("\n")[0]
-            again = f"fix it, then run it with `orch schedule run {name}`"
+            again = f"it waits for you: fix it, then run it with `orch schedule run {name}`"
             what = f"{night.schedule_id}:{night.name}:{night.created_at:%Y%m%d%H%M%S}"
             yield Notice(AlertKind.NIGHT, what, f"{name}, night of {night.name}: {reason}", again)
 

@@ -234,7 +234,7 @@ def _quality(watched: MonitoredJob, settings: AlertSettings) -> Iterator[Alert]:
     message = f"{failed:,} of {number_of(done, 'row')} {have} failed ({failed / done:.0%}){more}"
     action = f"the job goes on; `orch status {job.id}` says why they failed, `orch cancel` ends it"
     if job.finished_at is not None:
-        action = f"`orch status {job.id}` says why they failed, `orch retry` retries them"
+        action = f"the job has ended; `orch status {job.id}` says why they failed, `orch retry` retries them"
     yield Alert(AlertKind.QUALITY, job, "failed", message, action)
 
 

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import PICO, Outcome, Price, RequestState, Usage
+from orchestrator.core.money import amount
 from orchestrator.policy.token_rates import TierPrice, TokenRates
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def local_price(upstream_seconds: float, cost_per_hour: Decimal | None, *, idle:
     if cost_per_hour is None:
         raise InputError("the backend has no price", hint="set cost_per_hour or idle = true in orch.toml")
     cost = Decimal(repr(upstream_seconds)) * cost_per_hour / _HOUR
-    return Price(cost.quantize(PICO, ROUND_HALF_EVEN), f"local: ${cost_per_hour}/h of upstream time")
+    return Price(cost.quantize(PICO, ROUND_HALF_EVEN), f"local: {amount(cost_per_hour)}/h of upstream time")
 
 
 class PriceOverride(Struct, frozen=True):

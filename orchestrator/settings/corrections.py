@@ -66,6 +66,7 @@ MISSING: Mapping[str, str] = {
     "name": "what the job is called:  name: letters",
     "base_url": 'the address of the API:  base_url = "https://HOST/v1"',
     "models": 'the models that it starts:  [backends.NAME.models.ALIAS]  model = "FOLDER_OR_NAME"',
+    "api_key_env": 'the variable that holds the key:  api_key_env = "MY_KEY"',
     "amount": "dollars for each period:  amount = 50",
     "from": 'the address that sends:  from = "orch@example.org"',
     "input": "dollars for a million tokens:  input = 2.50",
@@ -148,6 +149,7 @@ ELSEWHERE: Mapping[str, str] = {
     "role": "write `system: …` beside `prompt: …`; a task has no other messages",
 }
 """Cures for fields that a job file does not have anywhere."""
+_SERVER = 'write the address of the server:  upstreams = ["http://HOST:8000/v1"]'
 NOT_HERE: Mapping[str, str] = {
     "model": "models are named in the job file:  models: {ALIAS: {BACKEND: MODEL}}",
     "models": "models are named in the job file:  models: {ALIAS: {BACKEND: MODEL}}",
@@ -158,7 +160,7 @@ NOT_HERE: Mapping[str, str] = {
     "include": "orch.toml is one file: write its tables here",
     **dict.fromkeys(
         ("base_url", "url", "api_base", "host", "port", "address", "endpoint"),
-        'write the address of the server:  upstreams = ["http://HOST:8000/v1"]',
+        _SERVER,
     ),
     **dict.fromkeys(
         ("rpm", "tpm", "requests_per_minute", "tokens_per_minute", "rate_limit"),
@@ -263,7 +265,8 @@ def of_value(problem: Mapping[str, Any], *, is_toml: bool) -> str | None:
             return 'use straight quotes: "…"' if cure and _SMART.search(text) else cure
         case "literal_error":
             words = _QUOTED_WORD.findall(str(problem["ctx"]["expected"]))
-            near = get_close_matches(text.lower(), words, 1)
+            # A near miss alone: `any` for `germany` would let documents leave.
+            near = get_close_matches(text.lower(), words, 1, 0.62)
             return f"did you mean {near[0]!r}?" if near else None
         case "less_than_equal" | "less_than" if _is_percent(value, problem["ctx"]):
             return f"a share of 1: write {float(value) / 100:g}"
@@ -345,6 +348,8 @@ def of_unknown(name: str, value: Any, known: list[str], elsewhere: Mapping[str, 
         return f"write  [{name}], without quotes"
     meant, lower = OTHER_WORDS.get(name.lower(), ""), name.lower()
     cure = (ELSEWHERE if is_job_file else NOT_HERE).get(lower)
+    if cure == _SERVER and not {"upstreams", "backends"} & {*known}:
+        cure = None  # this table names no server
     least = 0.6 if value is not None else 0.8
     # A field that is known elsewhere is only misspelt if it is very near.
     near = [meant] if meant in known else get_close_matches(lower, known, 1, least if cure is None else 0.85)

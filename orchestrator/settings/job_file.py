@@ -53,13 +53,21 @@ def load(path: Path) -> JobSpec:
 
 
 def _check_sources(spec: JobSpec, path: Path, lines: Lines) -> None:
-    """Raise InputError for a source without a task, and for a task with an unknown source."""
+    """Raise InputError for a source without a task, and for a task with an unknown source or another one's id."""
     known = {source.called for source in spec.documents}
     for index, task in enumerate(spec.tasks):
+        if task.id in (other.id for other in spec.tasks[:index]):
+            place: tuple[str | int, ...] = ("tasks", index, "id")
+            raise InputError(
+                f"two tasks have the id {task.id!r}: rename one of them",
+                file=path,
+                line=line_of(place, lines),
+                field=spell(place),
+            )
         for number, name in enumerate(task.sources or ()):
             if name not in known:
                 near = get_close_matches(name, known, 1)
-                place: tuple[str | int, ...] = ("tasks", index, "sources", number)
+                place = ("tasks", index, "sources", number)
                 raise InputError(
                     f"there is no source {name!r} in documents",
                     file=path,

@@ -308,16 +308,6 @@ class JobSpec(JobFilePart):
         """Return the sources whose documents a task is asked about."""
         return tuple(source for source in self.documents if task.sources is None or source.called in task.sources)
 
-    @field_validator("tasks")
-    @classmethod
-    def _task_ids_differ(cls, value: tuple[Task, ...]) -> tuple[Task, ...]:
-        seen: set[str] = set()
-        for task in value:
-            if task.id in seen:
-                raise ValueError(f"two tasks have the id {task.id!r}: rename one of them")
-            seen.add(task.id)
-        return value
-
 
 @cache
 def json_schema() -> dict[str, Any]:

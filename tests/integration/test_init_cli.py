@@ -99,6 +99,8 @@ def test_a_folder_of_documents_gets_a_job_beside_it(
     (place / "mails.csv").write_text("id;text\n1;A much longer text than the id\n2;Another one\n")
     (place / "notes.jsonl").write_text('{"id": "1", "body": "A longer text"}\n')
     (place / "x.zzz").write_text("?")
+    (place / "~$lease.docx").write_text("an office program has it open")
+    (place / "key.pem").write_text("a secret")
     assert run(["init", "Verträge 2026", "--upstream", upstream.base_url]) == 0
     told = capsys.readouterr()
     assert told.out.split() == ["orch.toml", "job.yaml"]
@@ -109,7 +111,15 @@ def test_a_folder_of_documents_gets_a_job_beside_it(
     assert "text_column: text}" in job
     assert "text_column: body}" in job
     assert f'upstreams = ["{upstream.base_url}"]' in (folder / "orch.toml").read_text()
-    assert sorted(path.name for path in place.iterdir()) == ["a.txt", "mails.csv", "notes.jsonl", "old", "x.zzz"]
+    assert sorted(path.name for path in place.iterdir()) == [
+        "a.txt",
+        "key.pem",
+        "mails.csv",
+        "notes.jsonl",
+        "old",
+        "x.zzz",
+        "~$lease.docx",
+    ]
 
     assert run(["validate", "job.yaml", "--json"]) == 0, capsys.readouterr().err
     found = json.loads(capsys.readouterr().out)

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 
 from orchestrator.core.counts import number_of, number_that
-from orchestrator.core.money import plain
+from orchestrator.core.money import amount, plain
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,11 @@ def test_nouns_and_verbs_agree_with_their_number(number: int, noun: str, verb: s
 )
 def test_an_amount_is_plain(dollars: str, text: str) -> None:
     assert str(plain(Decimal(dollars))) == text
+
+
+@pytest.mark.parametrize(
+    ("dollars", "text"),
+    [("2.50", "$2.50"), ("2.5", "$2.50"), ("0.1", "$0.10"), ("12.0", "$12"), ("100", "$100"), ("0.025", "$0.025")],
+)
+def test_an_amount_has_whole_cents(dollars: str, text: str) -> None:
+    assert amount(Decimal(dollars)) == text

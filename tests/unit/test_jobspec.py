@@ -173,7 +173,7 @@ BAD = {
     "no tasks": ("name: x\ndocuments: d\ntasks: []\n", ":3: tasks: must not be empty"),
     "two tasks of one id": (
         GOOD.replace(TASK, TASK + "  - {id: parties, prompt: x, model: small}\n"),
-        ":3: tasks: two tasks have the id 'parties': rename one of them",
+        ":7: tasks[1].id: two tasks have the id 'parties': rename one of them",
     ),
     "an empty prompt": (
         GOOD.replace("Who signs?", '""'),
@@ -221,6 +221,10 @@ BAD = {
         GOOD.replace(TASK, TASK + "    extra: {guided_json: {}}\n"),
         ":7: tasks[0].extra: `guided_json` was removed from vLLM, which silently ignores it; "
         "use `schema`, or `structured_outputs` here",
+    ),
+    "a country as the location": (
+        GOOD + "allow: {location: germany}\n",
+        ":9: allow.location: Input should be 'any' or 'local'",  # no hint: `any` lets documents leave
     ),
     "a deadline in words": (
         GOOD + "deadline: soon\n",

@@ -27,7 +27,7 @@ JOBS: dict[str, Case] = {
     "no-model": (JOB.replace("    model: small\n", ""), ":4: tasks[0].model: is required", "an alias declared"),
     "id-of-words": (JOB.replace("id: sender", "id: the sender"), ":4: tasks[0].id: ", "letters, digits, - and _"),
     "id-twice": (
-        JOB.replace("models:", "  - {id: sender, model: small, prompt: x}\nmodels:"), ":3: tasks: two", "rename",
+        JOB.replace("models:", "  - {id: sender, model: small, prompt: x}\nmodels:"), ":7: tasks[1].id: tw", "rename",
     ),
     "model-of-a-provider": (
         JOB.replace("model: small", "model: openai:gpt-5-mini"), ":5: tasks[0].model: the model alias",

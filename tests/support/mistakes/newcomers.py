@@ -40,6 +40,11 @@ SETTINGS: dict[str, Case] = {
     "lmstudio": (TOML + HOSTED.replace('"openai"', '"lmstudio"'), ":6: backends.g.kind", 'did you mean "local"?'),
     "limit": (f'{TOML}[[budgets]]\nname = "a"\nlimit = 5\nperiod = "month"\n', ":7: budgets[0].limit", "'amount'?"),
     "slack": (f'{TOML}[reports]\nslack = "x"\n', ":6: reports.slack: unknown", "did you mean 'webhook_env'?"),
+    "address-of-reports": (f'{TOML}[reports]\nurl = "http://x"\n', ":6: reports.url: unknown", "known fields: chan"),
+    "address-of-a-mail-server": (
+        f'{TOML}[reports]\nsmtp = {{address = "x", from = "a@b.de"}}\n', ":6: reports.smtp.host: is", "fields: from,"
+    ),
+    "no-variable": (f'{TOML}[backends.c]\nkind = "anthropic"\n', ":5: backends.c.api_key_env", 'env = "MY_KEY"'),
     "in": (f"{TOML}[prices.x]\nin = 2\noutput = 8\n", ":6: prices.x.in: unknown", "did you mean 'input'?"),
     "logging": (f'{TOML}[logging]\nlevel = "debug"\n', ":5: logging: unknown", "`orch up` logs to stderr"),
     "colon-in-braces": (f"{TOML}limits = {{rows: 1}}\n", ":5: is not valid TOML", "TOML writes  rows = …"),
