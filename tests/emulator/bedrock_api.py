@@ -20,6 +20,7 @@ from tests.emulator.batch import Batch
 from tests.emulator.bedrock_lines import answer, asked_of, blocks, problem_with, result_lines, service
 from tests.emulator.call import Call, Reply
 from tests.emulator.errors import Json, Problem, Refusal, problem_of, refuse
+from tests.emulator.refusals import refusal_of
 from tests.emulator.rowfaults import MARK, marked
 from tests.emulator.world import StoredFile, World
 
@@ -292,6 +293,10 @@ def chat(world: World, call: Call) -> Reply:
     request = call.json()
     if (problem := problem_with(request)) is not None:
         raise refuse(400, problem, code="ValidationException")
+    refused = refusal_of("bedrock", "converse", {**request, "model": call.name}) if world.settings.truthful else None
+    if refused is not None:
+        world.note("bedrock", call.name, "converse", refused.message)
+        raise refused.as_refusal()
     asked = asked_of(request, call.name)
     own = marked(call.body) if MARK in call.body else ()
     effect = world.effect(own, asked.digest if own else None)

@@ -20,7 +20,7 @@ from botocore.validate import ParamValidator
 from tests.emulator.answers import CHAT, Asked, Body, content_of, read
 from tests.emulator.batch import Batch
 from tests.emulator.errors import Json, Problem, Refusal, problem_of, refuse
-from tests.emulator.refusals import Refused
+from tests.emulator.refusals import Refused, refusal_of
 from tests.emulator.results import blocks, cut_tail, outcome, with_swapped_keys
 from tests.emulator.rowfaults import MARK, Effect, marked
 from tests.emulator.settings import Settings
@@ -85,6 +85,8 @@ def check(path: Path, model: str, least: int, *, is_truthful: bool) -> Checked:
         problem = problem_with(row.request) if is_truthful else None
         if problem is not None:
             found.refused[index] = Refused(400, Problem(problem))
+        elif is_truthful and (refused := refusal_of("bedrock", "converse", {**row.request, "model": model})):
+            found.refused[index] = refused
         if MARK in raw:
             found.marks[index], found.digests[index] = marked(raw), asked.digest
         found.draft.add(start, len(raw), asked.prompt, asked.completion, asked.most)

@@ -8,7 +8,15 @@ from datetime import UTC, datetime
 from tests.emulator.batch import Batch
 from tests.emulator.call import Call, Reply
 from tests.emulator.errors import Json, Problem, Refusal, problem_of, refuse
-from tests.emulator.gemini_lines import answer, asked_of, blocks, check_file, check_request, result_lines
+from tests.emulator.gemini_lines import (
+    answer,
+    asked_of,
+    blocks,
+    check_file,
+    check_request,
+    refused_by,
+    result_lines,
+)
 from tests.emulator.openai_batches import file_id_of
 from tests.emulator.rowfaults import MARK, marked
 from tests.emulator.world import StoredFile, World
@@ -215,6 +223,10 @@ def answered(world: World, call: Call, name: str) -> Reply:
     """The answer of a model to a request of `generateContent`."""
     request = call.json()
     check_request(request)
+    refused = refused_by(call.flavour, name, request) if world.settings.truthful else None
+    if refused is not None:
+        world.note(call.flavour, name, "generateContent", refused.message)
+        raise refused.as_refusal()
     asked = asked_of(request, name)
     own = marked(call.body) if MARK in call.body else ()
     effect = world.effect(own, asked.digest if own else None)

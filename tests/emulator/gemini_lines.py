@@ -14,6 +14,7 @@ import msgspec
 from tests.emulator.answers import CHAT, Asked, Body, content_of, read, tool_of
 from tests.emulator.batch import Batch
 from tests.emulator.errors import Json, problem_of, refuse, rpc_number
+from tests.emulator.refusals import Refused, refusal_of
 from tests.emulator.results import blocks, cut_tail, outcome, with_swapped_keys
 from tests.emulator.rowfaults import MARK, Effect, marked
 from tests.emulator.settings import Settings
@@ -45,6 +46,11 @@ decode_row = msgspec.json.Decoder(Row).decode
 encode = msgspec.json.Encoder().encode
 
 
+def refused_by(flavour: str, model: str, request: Json) -> Refused | None:
+    """What the model does not take of a request that the API knows."""
+    return refusal_of(flavour, "generateContent", {**request, "model": model})
+
+
 def check_request(request: Json) -> None:
     """Raises Refusal for what the API does not know."""
     for where, known, told in (
@@ -72,13 +78,16 @@ def check_file(path: Path) -> None:
         raise refuse(400, "The input file is empty.", code="INVALID_ARGUMENT")
 
 
-def check(path: Path, model: str) -> Checked:
+def check(path: Path, model: str, *, is_truthful: bool) -> Checked:
     found = Checked()
     found.model = model
     for _, start, raw in lines_of(path):
-        asked = asked_of(decode_row(raw).request, model)
+        request, index = decode_row(raw).request, len(found.draft.starts)
+        asked = asked_of(request, model)
+        refused = refused_by("gemini", model, request) if is_truthful else None
+        if refused is not None:
+            found.refused[index] = refused
         if MARK in raw:
-            index = len(found.draft.starts)
             found.marks[index], found.digests[index] = marked(raw), asked.digest
         found.draft.add(start, len(raw), asked.prompt, asked.completion, asked.most)
     return found
@@ -170,4 +179,14 @@ def _result(batch: Batch, row: Row, effect: Effect, settings: Settings) -> Json:
     }
 
 
-__all__ = ["answer", "asked_of", "blocks", "check", "check_file", "check_request", "decode_row", "result_lines"]
+__all__ = [
+    "answer",
+    "asked_of",
+    "blocks",
+    "check",
+    "check_file",
+    "check_request",
+    "decode_row",
+    "refused_by",
+    "result_lines",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 CHAT, RESPONSES, EMBEDDINGS, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/v1/messages"
+GENERATE, CONVERSE = "generateContent", "converse"
 
 Json = dict[str, Any]
 
@@ -30,6 +31,19 @@ def as_output(schema: Json) -> Json:
     return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
 
 
+def config(**settings: Any) -> Json:
+    return {"generationConfig": settings}
+
+
+def thinking(level: str) -> Json:
+    return config(thinkingConfig={"thinkingLevel": level})
+
+
+def inference(**settings: Any) -> Json:
+    return {"inferenceConfig": settings}
+
+
+HAIKU_4_5, OPUS_5 = "us.anthropic.claude-haiku-4-5-20251001-v1:0", "us.anthropic.claude-opus-5"
 THINKING = {"thinking": {"type": "enabled", "budget_tokens": 2000}, "max_tokens": 3000}
 JSON_OBJECT = {"response_format": {"type": "json_object"}}
 
@@ -254,6 +268,13 @@ REFUSED: list[tuple[str, str, str, Json, str]] = [
     ("groq", CHAT, "llama-3.3-70b-versatile", {"logprobs": True}, "`logprobs` is not supported"),
     ("mistral", CHAT, "mistral-small-latest", {"seed": 1}, "Extra inputs are not permitted"),
     (
+        "mistral",
+        CHAT,
+        "mistral-small-latest",
+        {"reasoning_effort": "medium"},
+        "is not supported for this model. Must",
+    ),
+    (
         "deepseek",
         CHAT,
         "deepseek-chat deepseek-v4-flash",
@@ -262,6 +283,58 @@ REFUSED: list[tuple[str, str, str, Json, str]] = [
     ),
     ("xai", CHAT, "grok-4.6 grok-3-mini", {"stop": ["x"]}, "does not support parameter stop."),
     ("xai", CHAT, "grok-4", {"presence_penalty": 1}, "does not support parameter presencePenalty."),
+    ("xai", CHAT, "grok-4.5 grok-4.6", {"reasoning_effort": "none"}, "'reasoning_effort' value 'none'"),
+    ("xai", CHAT, "grok-4.3 grok-4.5", {"reasoning_effort": "xhigh"}, "'reasoning_effort' value 'xhigh'"),
+    ("moonshot", CHAT, "kimi-k2.6 kimi-k3", {"reasoning_effort": "none"}, "invalid reasoning_effort"),
+    (
+        "gemini",
+        GENERATE,
+        "gemini-2.5-flash gemini-3.8-flash",
+        config(presencePenalty=1),
+        "Penalty is not enabled for",
+    ),
+    (
+        "gemini",
+        GENERATE,
+        "gemini-2.5-pro",
+        config(responseLogprobs=True),
+        "Logprobs is not enabled for models/gemini",
+    ),
+    (
+        "vertex",
+        GENERATE,
+        "gemini-3.5-flash",
+        config(responseLogprobs=True),
+        "Logprobs is not supported for this model",
+    ),
+    (
+        "gemini",
+        GENERATE,
+        "gemini-3.8-flash gemini-3.1-pro-preview",
+        thinking("minimal"),
+        "level MINIMAL is not supported",
+    ),
+    ("vertex", GENERATE, "gemini-2.5-flash", thinking("low"), "Thinking level is not supported for this model"),
+    ("gemini", GENERATE, "gemini-2.5-pro", config(thinkingConfig={"thinkingBudget": 0}), "Budget 0 is invalid"),
+    (
+        "gemini",
+        GENERATE,
+        "gemma-3-27b-it",
+        {"systemInstruction": {"parts": [{"text": "x"}]}},
+        "Developer instruction",
+    ),
+    ("gemini", GENERATE, "gemma-3-27b-it", config(responseMimeType="application/json"), "JSON mode is not enabled"),
+    ("bedrock", CONVERSE, f"{OPUS_5} global.xai.grok-4.6", inference(temperature=0.5), "temperature"),
+    ("bedrock", CONVERSE, HAIKU_4_5, inference(temperature=0.5, topP=0.5), "cannot both be specified"),
+    ("bedrock", CONVERSE, HAIKU_4_5, inference(maxTokens=100_000), "exceeds the model limit of 64000"),
+    ("bedrock", CONVERSE, HAIKU_4_5, inference(stopSequences=["\n"]), "must contain non-whitespace"),
+    (
+        "bedrock",
+        CONVERSE,
+        "openai.gpt-oss-20b-1:0 qwen.qwen3-32b-v1:0",
+        inference(stopSequences=["x"]),
+        "stopSequences",
+    ),
     (
         "moonshot",
         CHAT,
@@ -291,6 +364,14 @@ TAKEN: list[tuple[str, str, str, Json]] = [
     ("groq", CHAT, "openai/gpt-oss-120b", as_chat(CLOSED)),
     ("mistral", CHAT, "mistral-small-latest", {"random_seed": 1, "max_tokens": 9, **as_chat(OPEN)}),
     ("xai", CHAT, "grok-4.3", {"temperature": 0, **as_chat(OPEN)}),
+    ("xai", CHAT, "grok-4.6 grok-4.20-multi-agent", {"reasoning_effort": "xhigh"}),
+    ("xai", CHAT, "grok-4.3", {"reasoning_effort": "none"}),
     ("moonshot", CHAT, "kimi-k2.5", {"temperature": 1}),
+    ("moonshot", CHAT, "kimi-k3", {"reasoning_effort": "max"}),
+    ("mistral", CHAT, "mistral-small-latest", {"reasoning_effort": "high"}),
+    ("vertex", GENERATE, "gemini-2.5-flash", config(responseLogprobs=True, logprobs=2, frequencyPenalty=1.0)),
+    ("gemini", GENERATE, "gemini-3.6-flash gemini-3-flash-preview", thinking("minimal")),
+    ("gemini", GENERATE, "gemini-2.5-flash", config(thinkingConfig={"thinkingBudget": 0})),
+    ("bedrock", CONVERSE, "us.amazon.nova-lite-v1:0 openai.gpt-oss-20b-1:0", inference(temperature=0.5, topP=0.5)),
     ("openrouter", CHAT, "openai/gpt-5 anthropic/claude-opus-5", {"max_tokens": 9, "temperature": 0}),
 ]

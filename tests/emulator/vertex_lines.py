@@ -17,7 +17,7 @@ import msgspec
 from tests.emulator.answers import Asked
 from tests.emulator.batch import Batch
 from tests.emulator.errors import Json, Refusal, problem_of
-from tests.emulator.gemini_lines import answer, asked_of, blocks, check_request
+from tests.emulator.gemini_lines import answer, asked_of, blocks, check_request, refused_by
 from tests.emulator.refusals import Refused
 from tests.emulator.results import outcome, with_swapped_keys
 from tests.emulator.rowfaults import MARK, Effect, marked
@@ -39,7 +39,7 @@ decode_row = msgspec.json.Decoder(Row).decode
 encode = msgspec.json.Encoder().encode
 
 
-def check(path: Path, model: str) -> Checked:
+def check(path: Path, model: str, *, is_truthful: bool) -> Checked:
     """The rows as they will run. What the import refuses fails the whole job; the model refuses single rows."""
     found = Checked()
     found.model = model
@@ -57,6 +57,9 @@ def check(path: Path, model: str) -> Checked:
             check_request(row.request)
         except Refusal as refusal:
             found.refused[index] = Refused(400, refusal.problem)
+        else:
+            refused = refused_by("vertex", model, row.request) if is_truthful else None
+            found.refused |= {} if refused is None else {index: refused}
         asked = asked_of({"contents": [], **row.request}, model)
         if MARK in raw:
             found.marks[index], found.digests[index] = marked(raw), asked.digest

@@ -265,12 +265,12 @@ class World:
         elif batch.flavour == "fireworks":
             checked = mistral_lines.check(file.path, batch.endpoint, batch.model or "", is_truthful=False)
         elif batch.flavour == "gemini":
-            checked = gemini_lines.check(file.path, batch.model or "")
+            checked = gemini_lines.check(file.path, batch.model or "", is_truthful=settings.truthful)
         elif batch.flavour == "bedrock":
             model, least = batch.model or "", settings.min_rows
             checked = bedrock_lines.check(file.path, model, least, is_truthful=settings.truthful)
         elif batch.flavour == "vertex":
-            checked = vertex_lines.check(file.path, batch.model or "")
+            checked = vertex_lines.check(file.path, batch.model or "", is_truthful=settings.truthful)
         elif batch.flavour == "together":
             checked = together_lines.check(file.path, batch.endpoint, settings.models)
         else:

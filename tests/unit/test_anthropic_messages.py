@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.chat import completion_create_params
 
-from orchestrator.backends.anthropic.messages import takes_sampling, translate
+from orchestrator.backends.anthropic.messages import translate
 from orchestrator.backends.anthropic.results import completion
 from orchestrator.core.errors import InputError
+from orchestrator.policy.dialect.claude_rules import takes_sampling
 
 Json = dict[str, Any]
 OLD, NEW = "claude-sonnet-4-5", "claude-sonnet-5-5"

@@ -32,6 +32,7 @@ from orchestrator.settings.task_spec import Task
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
 EMBEDDINGS = "/v1/embeddings"
+INFERENCE_PROFILE = "arn:aws:bedrock:us-east-1:123456789012:inference-profile"
 ASKED = [{"role": "user", "content": "When does it end?"}]
 # That of the README: an object that is not closed.
 SCHEMA = {
@@ -98,7 +99,32 @@ LOST = [
     ("groq", "qwen/qwen3-32b", CHAT, {"reasoning_effort": "high"}, "reasoning_effort"),
     ("groq", "openai/gpt-oss-120b", CHAT, {"reasoning_effort": "none"}, "reasoning_effort"),
     ("xai", "grok-4", CHAT, {"reasoning_effort": "low"}, "reasoning_effort"),
+    ("xai", "grok-4.3", CHAT, {"reasoning_effort": "xhigh"}, "reasoning_effort"),
+    ("xai", "grok-4.5", CHAT, {"reasoning_effort": "none"}, "reasoning_effort"),
+    ("xai", "grok-4.6", CHAT, {"reasoning_effort": "max"}, "reasoning_effort"),
+    ("xai", "grok-3-mini", CHAT, {"reasoning_effort": "medium"}, "reasoning_effort"),
     ("moonshot", "kimi-k2.6", CHAT, {"n": 2}, "n"),
+    ("moonshot", "kimi-k2.6", CHAT, {"reasoning_effort": "none"}, "reasoning_effort"),
+    ("moonshot", "kimi-k3", CHAT, {"reasoning_effort": "medium"}, "reasoning_effort"),
+    ("mistral", "mistral-small-latest", CHAT, {"reasoning_effort": "medium"}, "reasoning_effort"),
+    ("gemini", "gemini-2.5-flash", CHAT, {"presence_penalty": 1}, "presence_penalty"),
+    ("gemini", "gemini-2.5-pro", CHAT, {"logprobs": True}, "logprobs"),
+    ("vertex", "gemini-3.5-flash", CHAT, {"logprobs": True}, "logprobs"),
+    ("vertex", "gemini-3.8-flash", CHAT, {"frequency_penalty": 1}, "frequency_penalty"),
+    ("gemini", "gemini-3.8-flash", CHAT, {"reasoning_effort": "minimal"}, "reasoning_effort"),
+    ("vertex", "gemini-3.1-pro-preview", CHAT, {"reasoning_effort": "minimal"}, "reasoning_effort"),
+    ("gemini", "gemini-2.5-pro", CHAT, {"reasoning_effort": "none"}, "reasoning_effort"),
+    ("gemini", "gemini-2.0-flash", CHAT, {"reasoning_effort": "low"}, "reasoning_effort"),
+    ("gemini", "gemini-3.6-flash", CHAT, {"temperature": 0}, "temperature"),
+    ("vertex", "gemini-3.5-flash-lite", CHAT, {"top_p": 0.5}, "top_p"),
+    ("bedrock", "us.anthropic.claude-opus-5", CHAT, {"temperature": 0.5}, "temperature"),
+    ("bedrock", "us.anthropic.claude-haiku-4-5-20251001-v1:0", CHAT, {"temperature": 0.5, "top_p": 0.5}, "top_p"),
+    ("bedrock", "us.anthropic.claude-haiku-4-5-20251001-v1:0", CHAT, {"stop": ["\n"]}, "stop"),
+    ("bedrock", "global.xai.grok-4.6", CHAT, {"top_p": 0.5}, "top_p"),
+    ("bedrock", "us.openai.gpt-6-sol", CHAT, {"temperature": 0}, "temperature"),
+    ("bedrock", "openai.gpt-oss-20b-1:0", CHAT, {"stop": ["x"]}, "stop"),
+    ("bedrock", "qwen.qwen3-32b-v1:0", CHAT, {"stop": ["x"]}, "stop"),
+    ("bedrock", f"{INFERENCE_PROFILE}/us.anthropic.claude-opus-5", CHAT, {"temperature": 0}, "temperature"),
     ("mistral", "mistral-large-latest", CHAT, {"logprobs": True}, "logprobs"),
     ("xai", "grok-4.3", CHAT, {"stop": ["."]}, "stop"),
     ("xai", "grok-3-mini", CHAT, {"stop": ["."]}, "stop"),
@@ -211,6 +237,15 @@ TAKEN = [
     ("anthropic", "claude-opus-4-6", CHAT, {"thinking": {"type": "adaptive"}, "tool_choice": "required"}),
     ("anthropic", "claude-haiku-4-5", CHAT, {"stop": ["END", "\n\nHuman:"], "temperature": 0}),
     ("xai", "grok-3", CHAT, {"stop": ["."]}),
+    ("xai", "grok-4.20-multi-agent", CHAT, {"reasoning_effort": "xhigh"}),
+    ("xai", "grok-4.3", CHAT, {"reasoning_effort": "none"}),
+    ("moonshot", "kimi-k3", CHAT, {"reasoning_effort": "max"}),
+    ("mistral", "mistral-small-latest", CHAT, {"reasoning_effort": "high"}),
+    ("vertex", "gemini-2.5-flash", CHAT, {"logprobs": True, "top_logprobs": 2, "presence_penalty": -1.5}),
+    ("gemini", "gemini-3.5-flash", CHAT, {"temperature": 0, "seed": 7, "reasoning_effort": "minimal"}),
+    ("gemini", "gemini-2.5-flash-lite", CHAT, {"reasoning_effort": "none"}),
+    ("bedrock", "us.amazon.nova-lite-v1:0", CHAT, {"temperature": 0, "top_p": 0.5, "stop": ["x"]}),
+    ("bedrock", "anthropic.claude-3-sonnet-20240229-v1:0", CHAT, {"temperature": 0, "top_p": 0.5, "stop": ["x"]}),
     ("moonshot", "kimi-k2-0905-preview", CHAT, {"temperature": 0}),
     ("groq", "llama-3.3-70b-versatile", CHAT, {"temperature": 0, "seed": 7}),
 ]

@@ -10,6 +10,8 @@ import pytest
 from openai.types.shared import AllModels
 
 from orchestrator.backends.anthropic.messages import translate
+from orchestrator.backends.bedrock.requests import translate as converse
+from orchestrator.backends.gemini.requests import translate as generate
 from orchestrator.backends.package import rules_for
 from orchestrator.policy.dialect import Recipient, dialect_of
 from tests.emulator.refusals import refusal_of
@@ -42,13 +44,35 @@ CLAUDE = [
         "sonnet-5", "haiku-5", "fable-5", "mythos-5", "mythos-preview", "opus-5-5", "sonnet-5-5",
     )
 ]  # fmt: skip
+GEMINI = (
+    "gemini-2.0-flash",
+    "gemini-2.5-pro",
+    "gemini-2.5-flash",
+    "gemini-3.1-pro-preview",
+    "gemini-3.5-flash",
+    "gemini-3.5-flash-lite",
+    "gemini-3.8-flash",
+)
 OTHERS = {
     "groq": ("llama-3.3-70b-versatile", "openai/gpt-oss-120b", "qwen/qwen3-32b", "whisper-large-v3"),
     "mistral": ("mistral-small-latest", "magistral-medium-latest", "mistral-embed"),
     "deepseek": ("deepseek-chat", "deepseek-reasoner"),
-    "xai": ("grok-3", "grok-3-mini", "grok-4", "grok-4-fast-reasoning", "grok-4.3"),
-    "moonshot": ("kimi-k2.6", "kimi-k2-0905-preview", "moonshot-v1-8k"),
+    "xai": ("grok-3", "grok-3-mini", "grok-4", "grok-4-fast-reasoning", "grok-4.3", "grok-4.5", "grok-4.6"),
+    "moonshot": ("kimi-k2.6", "kimi-k2-0905-preview", "kimi-k3", "moonshot-v1-8k"),
+    "gemini": ("gemma-3-27b-it", *GEMINI),
+    "vertex": GEMINI,
+    "bedrock": (
+        "us.anthropic.claude-3-haiku-20240307-v1:0",
+        "us.anthropic.claude-haiku-4-5-20251001-v1:0",
+        "global.anthropic.claude-opus-5",
+        "us.amazon.nova-lite-v1:0",
+        "global.xai.grok-4.6",
+        "us.openai.gpt-6-sol",
+        "openai.gpt-oss-20b-1:0",
+        "qwen.qwen3-32b-v1:0",
+    ),
 }
+TRANSLATED = {"gemini": "generateContent", "vertex": "generateContent", "bedrock": "converse"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 THINKING = [{"thinking": {"type": kind}} for kind in ("adaptive", "disabled")]
@@ -104,4 +128,7 @@ def _refusal(provider: str, endpoint: str, sent: Body) -> object:
     if provider == "anthropic":
         params, _ = translate(sent, 512)
         return refusal_of(provider, "/v1/messages", params)
+    if provider in TRANSLATED:
+        request = (converse if provider == "bedrock" else generate)(sent)
+        return refusal_of(provider, TRANSLATED[provider], {**request, "model": sent["model"]})
     return refusal_of(provider, endpoint, sent)

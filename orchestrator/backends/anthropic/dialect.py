@@ -6,18 +6,25 @@ from functools import partial
 
 from orchestrator.backends.anthropic.schemas import fit_schema, is_taken
 from orchestrator.core.errors import InputError
+from orchestrator.policy.dialect.claude_rules import (
+    BOUNDS,
+    NO_SAMPLING_SINCE,
+    bound_answer,
+    check_stops,
+    leave_out_default_top_p,
+    takes_no_sampling,
+    takes_one_of_temperature_and_top_p,
+)
 from orchestrator.policy.dialect.draft import Draft, is_number, named
-from orchestrator.policy.dialect.families import Claude, claude_efforts, claude_most_tokens, claude_of
+from orchestrator.policy.dialect.families import Claude, claude_efforts, claude_of
 from orchestrator.policy.dialect.recipient import ANTHROPIC_CHAT
-from orchestrator.policy.dialect.rules import NEUTRAL, Bounded, By, NotAbove, NotTaken, NotTogether, TableRule
+from orchestrator.policy.dialect.rules import NEUTRAL, By, NotAbove, NotTaken, NotTogether, TableRule
 from orchestrator.policy.dialect.structured import FIELD, ask_in_prompt, schema_of
 
-_NO_SAMPLING_SINCE = (4, 7)
 _THINKS_SINCE = (3, 7)
 _MIN_TOP_P = 0.95
 MIN_BUDGET = 1_024
 """Smallest thinking budget, in tokens."""
-_BOUNDS = ("max_completion_tokens", "max_tokens")
 
 
 TRANSLATED = frozenset(
@@ -62,30 +69,6 @@ def check_fields(draft: Draft) -> None:
         draft.lose("response_format", "takes no json_object, only a json_schema")
 
 
-def takes_sampling(model: str) -> bool:
-    """Return True for models with temperature, top_p and top_k. A name without a version may accept them."""
-    claude = claude_of(model)
-    return claude is None or claude.version < _NO_SAMPLING_SINCE
-
-
-def takes_no_sampling(draft: Draft) -> bool:
-    """Return True for models without temperature, top_p and top_k."""
-    return not takes_sampling(draft.model)
-
-
-def leave_out_default_top_p(draft: Draft) -> None:
-    """Drop a `top_p` or temperature of 1, which is the default."""
-    for name in ("temperature", "top_p"):
-        if draft.fields.get(name) == 1:
-            del draft.fields[name]
-
-
-def takes_one_of_temperature_and_top_p(draft: Draft) -> bool:
-    """Return True for models that refuse a temperature beside `top_p`."""
-    model = _model(draft)
-    return model is not None and model.since(opus=(4, 1), other=(4, 5))
-
-
 def takes_no_schema(draft: Draft) -> bool:
     """Return True for models without structured outputs."""
     model = _model(draft)
@@ -109,14 +92,6 @@ def check_effort(draft: Draft) -> None:
     if level not in known:
         words = f", only {', '.join(sorted(known))}" if known else ""
         draft.lose("reasoning_effort", f"takes no reasoning_effort {effort}{words}")
-
-
-def bound_answer(draft: Draft) -> None:
-    """Lower a bound to the model's maximum: it never answers in more tokens."""
-    model = _model(draft)
-    most = None if model is None else claude_most_tokens(model)
-    for name in _BOUNDS:
-        Bounded(name, most=most).apply(draft)
 
 
 def check_thinking(draft: Draft) -> None:
@@ -143,13 +118,13 @@ def check_thinking(draft: Draft) -> None:
 
 
 def _check_budget(draft: Draft, thinking: dict[str, object], model: Claude) -> None:
-    if model.version >= _NO_SAMPLING_SINCE:
+    if model.version >= NO_SAMPLING_SINCE:
         draft.lose("thinking", "takes no budget of thinking, only adaptive thinking and a reasoning_effort")
         if draft.drop:
             draft.fields["thinking"] = {"type": "adaptive"}
         return
     budget = thinking.get("budget_tokens")
-    bound = next((draft.fields[name] for name in _BOUNDS if is_number(draft.fields.get(name))), None)
+    bound = next((draft.fields[name] for name in BOUNDS if is_number(draft.fields.get(name))), None)
     if not isinstance(budget, int) or budget < MIN_BUDGET:
         draft.lose("thinking", f"takes a budget of thinking of at least {MIN_BUDGET:,} tokens")
     elif bound is not None and budget >= bound:
@@ -166,18 +141,6 @@ def check_tool_choice(draft: Draft) -> None:
     has_budget = named(draft.fields.get("thinking"), "type") == "enabled"
     if has_budget or _always_thinks(model):
         draft.lose("tool_choice", "takes no tool_choice that forces a tool")
-
-
-def check_stops(draft: Draft) -> None:
-    """Note the loss of stops of white space only. With `drop`, the other stops stay."""
-    stop = draft.fields.get("stop")
-    stops = [stop] if isinstance(stop, str) else stop if isinstance(stop, list | tuple) else []
-    remaining = [one for one in stops if not isinstance(one, str) or one.strip()]
-    if len(remaining) == len(stops):
-        return
-    draft.lose("stop", "takes no stop of white space alone")
-    if draft.drop and remaining:
-        draft.fields["stop"] = remaining
 
 
 def ask_anthropic(draft: Draft) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.backends.anthropic.dialect import LEFT_OUT, TRANSLATED, takes_sampling
+from orchestrator.backends.anthropic.dialect import LEFT_OUT, TRANSLATED
 from orchestrator.backends.anthropic.schemas import fit_schema
 from orchestrator.core import batch_api
 from orchestrator.core.errors import InputError
+from orchestrator.policy.dialect.claude_rules import takes_sampling
 from orchestrator.policy.dialect.rules import NEUTRAL
 
 Block = dict[str, Any]

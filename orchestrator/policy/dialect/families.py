@@ -9,11 +9,11 @@ from typing import Any
 from msgspec import Struct
 
 LATEST = (99, 0)
-_VENDOR = re.compile(r"^(?:ft:)?(?:[a-z0-9_.-]+/)*", re.IGNORECASE)
+_VENDOR = re.compile(r"^(?:ft:|arn:[^/]*/)?(?:[a-z0-9_.-]+/)*", re.IGNORECASE)
 
 
 def plain_name(model: str) -> str:
-    """Return a model's name in lower case, without vendor, tuning prefix or variant after a colon."""
+    """Return a model's name in lower case, without vendor, AWS address, tuning prefix or variant after a colon."""
     return _VENDOR.sub("", model.strip(), count=1).split(":")[0].lower()
 
 

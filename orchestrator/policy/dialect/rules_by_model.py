@@ -44,6 +44,7 @@ _SAMPLING = (
     "logprobs",
     "top_logprobs",
 )
+_XAI_EFFORTS = "xAI's guide to reasoning; pydantic-ai's profiles; can1357/oh-my-pi#4888 and #8369"
 _CHAT = (CHAT,)
 _VECTORS = (EMBEDDINGS,)
 _PROMPTED = (CHAT, RESPONSES)
@@ -338,10 +339,29 @@ _OTHER_RULES = (
     ),
     TableRule(
         ("xai",),
-        r"grok-[23]($|-fast|-latest|-1212)|grok-4($|-0709|-latest|-fast|-1|\.20)|grok-code",
+        r"grok-[23]($|-fast|-latest|-1212)|grok-4($|-0709|-latest|-fast|-1|\.20(?!-multi))|grok-code",
         NotTaken(("reasoning_effort",)),
         "xAI's guide to reasoning: Model grok-4 does not support parameter reasoningEffort",
         endpoints=_PROMPTED,
+    ),
+    *(
+        TableRule(
+            (provider,), models, OnlyValues("reasoning_effort", efforts), source, "2026-11-30", endpoints=_PROMPTED
+        )
+        for provider, models, source, efforts in (
+            ("xai", r"grok-3-mini", _XAI_EFFORTS, ("low", "high")),
+            ("xai", r"grok-4\.3", _XAI_EFFORTS, ("low", "none", "medium", "high")),
+            ("xai", r"grok-4\.5", _XAI_EFFORTS, ("high", "low", "medium")),
+            ("xai", r"grok-4\.([6-9]|20-multi)", _XAI_EFFORTS, ("high", "low", "medium", "xhigh")),
+            ("moonshot", r"kimi-k[3-9]", "BerriAI/litellm#38611, theopenco/llmgateway#3378", ("max", "low", "high")),
+            (
+                "moonshot",
+                r"kimi-k2(\.[5-9]|-thinking)",
+                "pydantic-ai's profiles",
+                ("medium", "minimal", "low", "high"),
+            ),
+            ("mistral", _ANY, "architects-toolkit/SmartHopper#647: Must be one of", ("none", "high")),
+        )
     ),
     TableRule(
         ("moonshot",),

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tests.emulator.errors import Json
-from tests.emulator.refusals import anthropic, openai, synchronous
+from tests.emulator.refusals import amazon, anthropic, google, openai, synchronous
 from tests.emulator.refusals.refused import Check, Refused
 
 __all__ = ["SYNCHRONOUS", "Refused", "refusal_of"]
@@ -37,9 +37,15 @@ _TABLES: dict[str, dict[str, Check]] = {
     "openai": _OPENAI,
     "azure": _OPENAI,
     "anthropic": {"/v1/messages": anthropic.messages},
+    "gemini": {"generateContent": google.gemini},
+    "vertex": {"generateContent": google.vertex},
+    "bedrock": {"converse": amazon.converse},
     **{flavour: {CHAT: check} for flavour, check in SYNCHRONOUS.items()},
 }
-_TEXTS = ("messages", "input", "system", "instructions", "content", "text")
+_TEXTS = (
+    *("messages", "input", "system", "instructions", "content", "text"),
+    *("contents", "systemInstruction", "parts"),
+)
 _KEPT = ("role", "type")
 
 

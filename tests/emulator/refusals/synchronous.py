@@ -31,9 +31,23 @@ MISTRAL_FIELDS = frozenset(
     ).split()
 )
 
+MISTRAL_EFFORTS = ("none", "high")
+
 XAI_REASONS = r"grok-4|grok-3-mini"
-XAI_NO_EFFORT = r"grok-4(-0709|-latest)?$|grok-4-(fast|1-fast)|grok-4\.20|grok-code|grok-3(-fast|-latest)?$|grok-2"
+XAI_NO_EFFORT = (
+    r"grok-4(-0709|-latest)?$|grok-4-(fast|1-fast)|grok-4\.20(?!-multi)|grok-code|grok-3(-fast|-latest)?$|grok-2"
+)
+XAI_EFFORTS = {
+    r"grok-3-mini": ("low", "high"),
+    r"grok-4\.3": ("none", "low", "medium", "high"),
+    r"grok-4\.5": ("low", "medium", "high"),
+    r"grok-4\.6|grok-4\.20-multi": ("low", "medium", "high", "xhigh"),
+}
 MOONSHOT_FIXED = r"kimi-k2\.[5-9]|kimi-k[3-9]|kimi-latest"
+MOONSHOT_EFFORTS = {
+    r"kimi-k3": ("low", "high", "max"),
+    r"kimi-k2\.[5-9]|kimi-k2-thinking": ("minimal", "low", "medium", "high"),
+}
 
 
 def _format_of(body: Json) -> str | None:
@@ -94,6 +108,12 @@ def mistral(model: str, body: Json) -> Refused | None:
         for name, value in body.items()
         if name not in MISTRAL_FIELDS
     ]
+    effort = body.get("reasoning_effort")
+    if not found and effort is not None and effort not in MISTRAL_EFFORTS:
+        named = ", ".join(f"<ReasoningEffort.{one}: '{one}'>" for one in MISTRAL_EFFORTS)
+        words = f"reasoning_effort='{effort}' is not supported for this model. Must be one of ({named})"
+        error = {"object": "error", "message": words, "type": "invalid_request_invalid_args", "code": "3051"}
+        return Refused(400, Problem(words), json.dumps(error | {"param": None, "raw_status_code": 400}))
     temperature = body.get("temperature")
     if isinstance(temperature, int | float) and temperature > 1.5:
         words = "Input should be less than or equal to 1.5"
@@ -123,11 +143,18 @@ def xai(model: str, body: Json) -> Refused | None:
     bad = next((name for name, usual in names.items() if wanted(body, name, usual)), None)
     if bad is None and body.get("reasoning_effort") is not None and re.match(XAI_NO_EFFORT, model):
         bad = "reasoning_effort"
-    if bad is None:
+    words = "" if bad is None else f"Model {model} does not support parameter {_camel(bad)}."
+    if bad is None and not _has_effort(XAI_EFFORTS, model, body):
+        words = f"This model does not support 'reasoning_effort' value '{body['reasoning_effort']}'"
+    if not words:
         return None
-    words = f"Model {model} does not support parameter {_camel(bad)}."
     text = json.dumps({"code": "Client specified an invalid argument", "error": words})
     return Refused(400, Problem(words), text)
+
+
+def _has_effort(efforts: dict[str, tuple[str, ...]], model: str, body: Json) -> bool:
+    known = next((known for pattern, known in efforts.items() if re.match(pattern, model)), None)
+    return known is None or body.get("reasoning_effort", known[0]) in known
 
 
 def _camel(name: str) -> str:
@@ -141,6 +168,8 @@ def moonshot(model: str, body: Json) -> Refused | None:
         for name, value in fixed.items():
             if wanted(body, name, value):
                 return refused(f"invalid {name}: only {value} is allowed for this model")
+    if not _has_effort(MOONSHOT_EFFORTS, model, body):
+        return refused(f"invalid reasoning_effort: {body['reasoning_effort']} is not supported for this model")
     return first([out_of_range("temperature", body.get("temperature"), 0.0, 1.0)])
 
 
