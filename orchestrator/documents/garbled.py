@@ -53,10 +53,11 @@ def _is_shifted(text: str) -> bool:
     """True for ASCII whose words are shifted by a fixed number of places, or that consists mostly of signs."""
     counts = Counter("".join(text.split()))
     total = counts.total()
-    if total < MIN_LETTERS or 10 * sum(counts[character] for character in _SOLID) < 9 * total:
+    known = [(character, number) for character, number in counts.items() if character in _SOLID]
+    if total < MIN_LETTERS or 10 * sum(number for _, number in known) < 9 * total:
         return False
-    letters = sum(counts[character] for character in _SOLID if character.isalpha())
-    signs = sum(counts[character] for character in _SOLID if not character.isalnum())
+    letters = sum(number for character, number in known if character.isalpha())
+    signs = sum(number for character, number in known if not character.isalnum())
     if letters < _FEW_LETTERS * total and signs > _MANY_SIGNS * total:
         return True
     if small_words(text) >= _FEW_WORDS:

@@ -152,8 +152,9 @@ def small_words(text: str) -> float:
     """Return the share of a text's words that are small words of one language; three of them must differ."""
     words = Counter(word.lower() for word in _WORD.findall(text))
     shares = [0.0]
-    for language in ALPHABETIC:
-        counts = [count for word, count in words.items() if len(word) > 1 and word in language.words]
+    small = SMALL_WORDS.intersection(words)
+    for language in ALPHABETIC if len(small) > 2 else ():
+        counts = [words[word] for word in small.intersection(language.words)]
         if len(counts) > 2 and sum(counts) > MIN_WORDS:
             shares.append(sum(counts) / words.total())
     return max(shares)

@@ -7,8 +7,7 @@ come at the end of the page, as in other documents. Hidden fields and annotation
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pypdfium2
@@ -24,6 +23,7 @@ _MARKS = frozenset(
         raw.FPDF_ANNOT_INK, raw.FPDF_ANNOT_FILEATTACHMENT,
     )
 )  # fmt: skip
+_KNOWN = _MARKS | {_TEXT_OVER, raw.FPDF_ANNOT_WIDGET}
 _TICKED = frozenset((raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON))
 _WRITTEN = frozenset((raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX))
 _BAND = 5.0
@@ -47,31 +47,29 @@ def with_annotations(document: pypdfium2.PdfDocument, page: Any, layer: Any, tex
     typed: list[str] = []
     comments: list[str] = []
     form = document.formenv.raw if document.formenv is not None else None
+    get, kind_of, close = raw.FPDFPage_GetAnnot, raw.FPDFAnnot_GetSubtype, raw.FPDFPage_CloseAnnot
+    handle = page.raw  # a call with the page looks it up each time
     for number in range(count):
-        with _annotation(page, number) as found:
-            if found is None or raw.FPDFAnnot_GetFlags(found) & _UNSEEN:
+        found = get(handle, number)
+        if not found:
+            continue
+        try:
+            kind = kind_of(found)
+            if kind not in _KNOWN or raw.FPDFAnnot_GetFlags(found) & _UNSEEN:
                 continue
-            kind = raw.FPDFAnnot_GetSubtype(found)
-            if kind == raw.FPDF_ANNOT_WIDGET and form is not None:
-                fields += _field(form, found, page, layer)
-            elif kind == _TEXT_OVER and (words := _value(found, b"Contents")):
+            if kind == raw.FPDF_ANNOT_WIDGET:
+                fields += _field(form, found, page, layer) if form is not None else []
+            elif not (words := _value(found, b"Contents")):
+                continue
+            elif kind == _TEXT_OVER:
                 typed.append(words)
-            elif kind in _MARKS and (words := _value(found, b"Contents")):
+            else:
                 author = _value(found, b"T")
                 comments.append(f"[comment {len(comments) + 1}]: {author + ': ' if author else ''}{words}")
-    for field in fields:
-        text = _filled(text, field)
+        finally:
+            close(found)
+    text = _filled(text, fields)
     return "\n".join(filter(None, (text, *typed, *comments)))
-
-
-@contextmanager
-def _annotation(page: Any, number: int) -> Iterator[Any]:
-    found = raw.FPDFPage_GetAnnot(page, number)
-    try:
-        yield found or None
-    finally:
-        if found:
-            raw.FPDFPage_CloseAnnot(found)
 
 
 def _field(form: Any, found: Any, page: Any, layer: Any) -> list[_Field]:
@@ -103,17 +101,29 @@ def _beside(found: Any, page: Any, layer: Any, *, is_ticked: bool) -> str:
     return lines[0] if len(lines) == 1 else ""
 
 
-def _filled(text: str, field: _Field) -> str:
-    """Return the text with a value after its label; a tick goes before it."""
-    told = " ".join(field.value.split()) if "\n" not in field.value else field.value
-    said = f"{told} {field.label}" if field.is_ticked else f"{field.label.rstrip(':')}: {told}"
+def _filled(text: str, fields: list[_Field]) -> str:
+    """Return the text with each value after its label; a tick goes before it."""
+    if not fields:
+        return text
     lines = text.split("\n")
-    places = [at for at, line in enumerate(lines) if " ".join(line.split()) == field.label]
-    if len(places) != 1 or not field.label:
-        return f"{text}\n{said if field.label else told}"
-    at = places[0]
-    lines[at] = said if field.is_ticked else f"{lines[at].rstrip()} {told}"
+    plain = list(map(_plain, lines))
+    for field in fields:
+        told = _plain(field.value) if "\n" not in field.value else field.value
+        said = f"{told} {field.label}" if field.is_ticked else f"{field.label.rstrip(':')}: {told}"
+        if field.label and plain.count(field.label) == 1:
+            start = plain.index(field.label)
+            end = start + 1
+            added = said if field.is_ticked else f"{lines[start].rstrip()} {told}"
+        else:
+            start = end = len(lines)
+            added = said if field.label else told
+        lines[start:end] = added.split("\n")
+        plain[start:end] = map(_plain, added.split("\n"))
     return "\n".join(lines)
+
+
+def _plain(line: str) -> str:
+    return " ".join(line.split())
 
 
 def _value(found: Any, key: bytes) -> str:

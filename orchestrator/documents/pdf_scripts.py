@@ -6,7 +6,7 @@ import ctypes
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -75,13 +75,14 @@ class _Glyph(NamedTuple):
 
 def scripted_words(layer: Any, text: str) -> Iterator[ScriptedWord]:
     """Yield the words with raised or lowered digits of a page, in order; `text` is as PDFium gives it."""
-    place = char_places(layer, text)
+    place, origin = char_places(layer, text), quick("FPDFText_GetCharOrigin")
     x, y, matrix = ctypes.c_double(), ctypes.c_double(), raw.FS_MATRIX()
+    to_x, to_y = ctypes.byref(x), ctypes.byref(y)
 
     @cache
     def glyph(index: int) -> _Glyph:
         at = place(index)
-        raw.FPDFText_GetCharOrigin(layer, at, x, y)
+        origin(layer, at, to_x, to_y)
         raw.FPDFText_GetMatrix(layer, at, matrix)
         scale = math.hypot(matrix.c, matrix.d) or 1.0
         size = abs(raw.FPDFText_GetFontSize(layer, at)) * scale or _NO_SIZE
@@ -131,7 +132,17 @@ def char_places(layer: Any, text: str) -> Callable[[int], int]:
     """Return what tells the number of a character in PDFium's list from its index in the text."""
     if raw.FPDFText_CountChars(layer) == len(text):
         return int
-    return lambda index: int(raw.FPDFText_GetCharIndexFromTextIndex(layer, index))
+    return partial(quick("FPDFText_GetCharIndexFromTextIndex"), layer)
+
+
+@cache
+def quick(name: str) -> Callable[..., int]:
+    """Return a function of PDFium without the checks of its arguments, which take longer than most calls.
+
+    Pointers must be made by `byref`.
+    """
+    address: Any = ctypes.cast(getattr(raw, name), ctypes.c_void_p).value
+    return ctypes.PYFUNCTYPE(ctypes.c_int)(address)
 
 
 def _scripts(layer: Any, text: str, place: Callable[[int], int], glyph: Callable[[int], _Glyph]) -> Iterator[_Script]:
@@ -162,11 +173,12 @@ def _on_two_baselines(layer: Any, text: str, place: Callable[[int], int]) -> Ite
 
     PDFium breaks some lines before a script, so that a character at the end of a line counts if it is close.
     """
-    origin, x, y = raw.FPDFText_GetCharOrigin, ctypes.c_double(), ctypes.c_double()
+    origin, x, y = quick("FPDFText_GetCharOrigin"), ctypes.c_double(), ctypes.c_double()
+    to_x, to_y = ctypes.byref(x), ctypes.byref(y)
     line = script = math.inf
     for number in _NUMBER.finditer(text):
         end = number.end()
-        origin(layer, place(end - 1), x, y)
+        origin(layer, place(end - 1), to_x, to_y)
         high = y.value
         if -_STEP < high - line < _STEP:  # as most: on the line of the number before
             continue
@@ -175,9 +187,9 @@ def _on_two_baselines(layer: Any, text: str, place: Callable[[int], int]) -> Ite
             first -= 2 if text[first - 1] in _SIGNS and first > 1 and not text[first - 2].isspace() else 1
         elif _BEHIND_BREAK.fullmatch(text, max(0, first - 3), first):
             right = x.value
-            origin(layer, place(first - 3), x, y)
+            origin(layer, place(first - 3), to_x, to_y)
             first -= 3 * (0 < right - x.value < _CLOSE and abs(high - y.value) < _CLOSE)
-        origin(layer, place(first), x, y)
+        origin(layer, place(first), to_x, to_y)
         if abs(high - y.value) > _STEP:
             if end - first < _MOST and _drawing(layer, place(first)) != _drawing(layer, place(end - 1)):
                 line, script = y.value, high

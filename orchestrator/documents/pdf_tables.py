@@ -14,11 +14,12 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 from pypdfium2 import raw
 
-from orchestrator.documents.pdf_scripts import ScriptedWord, char_places
+from orchestrator.documents.pdf_scripts import ScriptedWord, char_places, quick
 
 SEPARATOR = " | "
 MIN_LINES = 3
@@ -61,12 +62,9 @@ class Box(NamedTuple):
         return max(self.top - self.bottom, 1.0)
 
 
-class _Column(NamedTuple):
-    left: float
-    right: float
-
-
 Line = list[Box]
+_Column = tuple[float, float]
+"""Its left and right edge."""
 
 
 class _Words:
@@ -74,11 +72,12 @@ class _Words:
 
     def __init__(self, layer: Any, plain: str, scripted: Sequence[ScriptedWord]) -> None:
         place = char_places(layer, plain)
-        left, right, bottom, top = (ctypes.c_double() for _ in range(4))
+        (box, to_box), read = _four(), quick("FPDFText_GetCharBox")
         found: list[tuple[float, float, int, str]] = []
+        to_left, to_right, to_bottom, to_top = to_box
         for start, word in _words(plain, scripted):
-            if raw.FPDFText_GetCharBox(layer, place(start), left, right, bottom, top):
-                found.append(((bottom.value + top.value) / 2, left.value, start, word))
+            if read(layer, place(start), to_left, to_right, to_bottom, to_top):
+                found.append(((box[2] + box[3]) / 2, box[0], start, word))
         self._words = sorted(found)
 
     def within(self, box: Box) -> str:
@@ -116,12 +115,53 @@ class _Texts(dict[Box, str]):
         return text
 
 
+class _Lines(list[str]):
+    """The lines of a page's text."""
+
+    @cached_property
+    def _solid(self) -> list[str]:
+        return list(map(_solid, self))
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(map(len, self._solid), initial=0))
+
+    def of_run(self, cells: Sequence[Sequence[str]]) -> Sequence[int]:
+        """Return the consecutive lines that have the characters of these cells."""
+        joined = _solid("".join(chain.from_iterable(cells)))
+        begins = tuple({_solid(line[0])[:4] for line in cells})
+        for start, line in enumerate(self._solid):
+            if not line.startswith(begins):
+                continue
+            total = self._ends[start] + len(joined)
+            end = bisect_left(self._ends, total)
+            is_as_long = end <= len(self) and self._ends[end] == total
+            if is_as_long and Counter("".join(self._solid[start:end])) == Counter(joined):
+                return range(start, end)
+        return ()
+
+    def of_cells(self, cells: Sequence[Sequence[str]]) -> Sequence[int]:
+        """Return the lines that each are one of these cells, in any order: a page drawn column by column."""
+        left, taken = Counter(filter(None, map(_solid, chain.from_iterable(cells)))), list[int]()
+        for index, line in enumerate(self._solid):
+            if left.get(line, 0) > 0:
+                left[line] -= 1
+                taken.append(index)
+        return () if left.total() else taken
+
+    def replaced(self, taken: Sequence[int], rows: list[str]) -> _Lines:
+        """Return the lines with rows in place of those taken."""
+        gone = set(taken)
+        kept = [line for index, line in enumerate(self) if index not in gone]
+        return _Lines([*kept[: taken[0]], *rows, *kept[taken[0] :]])
+
+
 def with_tables(page: Any, layer: Any, plain: str, text: str, scripted: Sequence[ScriptedWord] = ()) -> str:
     """Return the text of a page with its tables as rows.
 
     `plain` is as PDFium gives it; in `text`, scripted words are as they are written.
     """
-    lines = text.split("\n")
+    lines = _Lines(text.split("\n"))
     objects = raw.FPDFPage_CountObjects(page)
     is_plain = objects < MANY_OBJECTS * len(lines)
     is_short = len(lines) < MIN_LINES and objects < 2 * MIN_LINES  # PDFium joins the lines of some pages
@@ -137,10 +177,10 @@ def with_tables(page: Any, layer: Any, plain: str, text: str, scripted: Sequence
     return "\n".join(lines)
 
 
-def _with_table(texts: _Texts, block: list[Line], lines: list[str]) -> list[str]:
+def _with_table(texts: _Texts, block: list[Line], lines: _Lines) -> _Lines:
     """Return a page's lines with rows in place of a block; unchanged if the block is not a table."""
     columns = _columns(_spans(block))
-    if len(columns) < 2 or _are_long(block) or not _are_aligned(block, columns):
+    if len(columns) < 2 or not _is_filled(block, columns) or _are_long(block) or not _are_aligned(block, columns):
         return lines
     cells = [[texts[box] for box in line] for line in block]
     if not all(map(all, cells)):  # a word goes on from one box to the next: those without a word are no cells
@@ -150,14 +190,13 @@ def _with_table(texts: _Texts, block: list[Line], lines: list[str]) -> list[str]
         if len(columns) < 2 or len(block) < MIN_LINES:
             return lines
         cells = [[texts[box] for box in line] for line in block]
-    if not _is_table(cells, len(columns)):
+    taken = lines.of_run(cells)
+    if not taken and len(columns) >= FEWEST_COLUMNS and len(block) > MIN_LINES:
+        is_full = sum(map(len, cells)) >= NEARLY_ALL * len(columns) * len(block)
+        taken = lines.of_cells(cells) if is_full else ()
+    if not taken or not _is_table(cells, len(columns)):
         return lines
-    rows = [_row(line, of, columns) for line, of in zip(block, cells, strict=True)]
-    better = _replaced(lines, cells, rows)
-    if better is not lines or len(columns) < FEWEST_COLUMNS or len(rows) <= MIN_LINES:
-        return better
-    is_full = sum(map(len, cells)) >= NEARLY_ALL * len(columns) * len(rows)
-    return _replaced_apart(lines, cells, rows) if is_full else lines
+    return lines.replaced(taken, [_row(line, of, columns) for line, of in zip(block, cells, strict=True)])
 
 
 def _boxes(layer: Any, scripted: Sequence[ScriptedWord]) -> list[Box]:
@@ -166,21 +205,27 @@ def _boxes(layer: Any, scripted: Sequence[ScriptedWord]) -> list[Box]:
     if not 0 < count <= MOST_BOXES:
         return []
     places = sorted(place for word in scripted for place in word.places)
-    left, top, right, bottom = (ctypes.c_double() for _ in range(4))
+    (box, to_box), read = _four(), quick("FPDFText_GetRect")
     boxes: list[Box] = []
-    read, begin, low, end, high = raw.FPDFText_GetRect, math.inf, 0.0, 0.0, 0.0
+    begin, low, end, high = math.inf, 0.0, 0.0, 0.0
     for index in range(count):
-        read(layer, index, left, top, right, bottom)
-        x, y, far, up = left.value, bottom.value, right.value, top.value
-        height = max(up - y, 1.0)
-        follows = begin <= x < end + _GAP * max(min(high - low, up - y), 1.0) and low < (y + up) / 2 < high
-        if follows or (-height < x - end < height and _has_place(places, x, y, far, up)):
+        read(layer, index, *to_box)
+        x, up, far, y = box
+        tall = up - y
+        follows = begin <= x and low < (y + up) / 2 < high and x < end + _GAP * max(min(high - low, tall), 1.0)
+        if follows or (places and abs(x - end) < max(tall, 1.0) and _has_place(places, x, y, far, up)):
             low, end, high = min(low, y), max(end, far), max(high, up)
             continue
         if index:
             boxes.append(Box(begin, low, end, high))
         begin, low, end, high = x, y, far, up
     return [*boxes, Box(begin, low, end, high)]
+
+
+def _four() -> tuple[Any, list[Any]]:
+    """Return four numbers that PDFium sets, and references to them."""
+    numbers = (ctypes.c_double * 4)()
+    return numbers, [ctypes.byref(numbers, index * ctypes.sizeof(ctypes.c_double)) for index in range(4)]
 
 
 def _has_place(places: list[tuple[float, float]], left: float, bottom: float, right: float, top: float) -> bool:
@@ -192,16 +237,19 @@ def _has_place(places: list[tuple[float, float]], left: float, bottom: float, ri
 def _lines(boxes: list[Box]) -> list[Line]:
     """Return lines of boxes, from the top; boxes without a gap between them are one cell."""
     lines: list[Line] = []
+    low, high = math.inf, 0.0
     for box in sorted(boxes, key=lambda box: -(box.top + box.bottom)):
-        first = lines[-1][0] if lines else None
-        if first is not None and first.bottom < (box.top + box.bottom) / 2 < first.top:
+        if low < (box.top + box.bottom) / 2 < high:
             lines[-1].append(box)
         else:
             lines.append([box])
+            _, low, _, high = box
     return [_cells(sorted(line)) for line in lines]
 
 
 def _cells(line: Line) -> Line:
+    if len(line) == 1:
+        return line
     cells: Line = []
     begin, low, end, high = line[0]
     for left, bottom, right, top in line[1:]:
@@ -247,18 +295,18 @@ def _columns(spans: Sequence[tuple[float, float]]) -> list[_Column]:
     (begin, end), *others = sorted(spans)
     for left, right in others:
         if left > end:
-            columns.append(_Column(begin, end))
+            columns.append((begin, end))
             begin, end = left, right
         elif right > end:
             end = right
-    return [*columns, _Column(begin, end)]
+    return [*columns, (begin, end)]
 
 
 def _are_long(block: list[Line]) -> bool:
     """True if boxes are too wide for short texts and numbers: most letters are less wide than high."""
-    lengths = [(box.right - box.left) / box.height for line in block for box in line]
-    narrow = sum(length < _SHORT for length in lengths)
-    return sum(lengths) > _SHORT * len(lengths) and narrow < _NUMBERS * len(lengths)
+    lengths = [(right - left) / max(top - bottom, 1.0) for line in block for left, bottom, right, top in line]
+    is_wide = sum(lengths) > _SHORT * len(lengths)
+    return is_wide and sum(length < _SHORT for length in lengths) < _NUMBERS * len(lengths)
 
 
 def _is_table(cells: Sequence[Sequence[str]], columns: int) -> bool:
@@ -275,22 +323,25 @@ def _is_table(cells: Sequence[Sequence[str]], columns: int) -> bool:
     return is_short or numbers >= _NUMBERS * len(every)
 
 
+def _is_filled(block: list[Line], columns: list[_Column]) -> bool:
+    """True if enough lines have more than one cell, and enough places have one."""
+    lengths = list(map(len, block))
+    is_full = sum(lengths) >= _FILLED * len(block) * len(columns)
+    return is_full and len(block) - lengths.count(1) >= _ALIGNED * len(block)
+
+
 def _are_aligned(block: list[Line], columns: list[_Column]) -> bool:
     """True if most cells of each column begin, end or are centred where most others do.
 
     At least two columns must have as many cells as a table has lines.
     """
     spans: list[list[tuple[float, float]]] = [[] for _ in columns]
-    begins = [column.left for column in columns]
+    begins = [left for left, _ in columns]
     for left, right in _spans(block):
         spans[bisect_right(begins, left) - 1].append((left, right))
-    if not all(len(of_one) < MIN_LINES or _is_aligned(of_one) for of_one in spans):
+    if sorted(map(len, spans))[-2] < MIN_LINES:
         return False
-    lengths = list(map(len, spans))
-    is_full = sum(lengths) >= _FILLED * len(block) * len(columns)
-    return (
-        is_full and sorted(lengths)[-2] >= MIN_LINES and sum(len(one) > 1 for one in block) >= _ALIGNED * len(block)
-    )
+    return all(len(of_one) < MIN_LINES or _is_aligned(of_one) for of_one in spans)
 
 
 def _is_aligned(spans: Sequence[tuple[float, float]]) -> bool:
@@ -305,44 +356,11 @@ def _is_aligned(spans: Sequence[tuple[float, float]]) -> bool:
 def _row(line: Line, texts: list[str], columns: list[_Column]) -> str:
     """Return the cells of a line in their columns; a column without a cell stays empty."""
     cells = [""] * len(columns)
-    begins = [column.left for column in columns]
+    begins = [left for left, _ in columns]
     for box, text in zip(line, texts, strict=True):
         at = bisect_right(begins, box.left) - 1
         cells[at] = f"{cells[at]} {text}".strip()
     return SEPARATOR.join(cells).rstrip()
-
-
-def _replaced(lines: list[str], cells: Sequence[Sequence[str]], rows: list[str]) -> list[str]:
-    """Replace lines by the rows that have the same characters; the other lines stay."""
-    wanted = Counter(_solid("".join(cell for line in cells for cell in line)))
-    size, begins = wanted.total(), tuple({_solid(line[0])[:4] for line in cells})
-    solid = list(map(_solid, lines))
-    lengths = list(map(len, solid))
-    for start, line in enumerate(solid):
-        if not line.startswith(begins):
-            continue
-        end, total = start, 0
-        while end < len(lines) and total < size:
-            total += lengths[end]
-            end += 1
-        if total == size and Counter("".join(solid[start:end])) == wanted:
-            return [*lines[:start], *rows, *lines[end:]]
-    return lines
-
-
-def _replaced_apart(lines: list[str], cells: Sequence[Sequence[str]], rows: list[str]) -> list[str]:
-    """Replace a table whose cells are lines of their own, in any order: a page drawn column by column."""
-    wanted = Counter(filter(None, (_solid(cell) for line in cells for cell in line)))
-    left, taken = wanted.copy(), list[int]()
-    for index, line in enumerate(lines):
-        if left[solid := _solid(line)] > 0:
-            left[solid] -= 1
-            taken.append(index)
-    if left.total():
-        return lines
-    gone = set(taken)
-    kept = [line for index, line in enumerate(lines) if index not in gone]
-    return [*kept[: taken[0]], *rows, *kept[taken[0] :]]
 
 
 def _solid(text: str) -> str:

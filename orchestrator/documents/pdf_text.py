@@ -145,18 +145,19 @@ class OpenPdf:
                 text = clean(with_words(plain, words)).strip()
                 if "\ufffe" in text:
                     text = _BROKEN_WORD.sub("", text).replace("\ufffe", "-").strip()
-                is_whole, told = True, text
-                if loses_text(page, layer, len(text)):
+                is_usable = True
+                if loses_text(page.raw, handle, len(text)):
                     found = clean(self._lost.page(index)).strip()
-                    is_whole = bool(found)
-                    told = text = found if letters(found) > letters(text) else text
+                    text = found if letters(found) > letters(text) else text
+                    is_usable = bool(found) and not is_garbled(text)
                 elif is_garbled(text):
-                    told = text = self._by_other_engine(index, text) or text
+                    found = self._by_other_engine(index, text)
+                    text, is_usable = found or text, bool(found)
                 else:
-                    told = with_tables(page, handle, plain, text, words)
-                told = clean(with_annotations(self.pages, page, layer, told)).strip()
-                is_drawn = bool(told) or pypdfium2.raw.FPDFPage_CountObjects(page) > 0
-                return PageText(told, is_whole and not is_garbled(text), is_drawn)
+                    text = with_tables(page, handle, plain, text, words)
+                text = clean(with_annotations(self.pages, page, layer, text)).strip()
+                is_drawn = bool(text) or pypdfium2.raw.FPDFPage_CountObjects(page) > 0
+                return PageText(text, is_usable, is_drawn)
             finally:
                 layer.close()
         finally:

@@ -14,7 +14,7 @@ import re
 import struct
 import zipfile
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from xml.sax.saxutils import quoteattr
 
@@ -70,6 +70,7 @@ _ERROR = re.compile(rb"""(<(?:\w+:)?c\b[^>]*?\st=)(["'])e\2""")
 _DIMENSION = re.compile(rb"""<(?:\w+:)?dimension\s[^>]*?ref=["'](?:[A-Z]+\d+:)?([A-Z]+)(\d+)["']""")
 _ROW = re.compile(rb"""(<(?:\w+:)?row\b[^>]*?\sr=["'])(\d+)""")
 _CELL = re.compile(rb"""(<(?:\w+:)?c\b[^>]*?\sr=["'])([A-Z]{1,3})(\d{1,7})""")
+_WIDE = re.compile(rb"""r=["']([A-Z]{2,3})\d""")
 _EMPTY_ROW = re.compile(rb"<(?:\w+:)?row\b[^>]*/>")
 _MERGED_WHOLE = re.compile(rb"""<(?:\w+:)?mergeCell\b[^>]*?ref=(["'])(?:[A-Z]+:[A-Z]+|\d+:\d+)\1[^>]*/>""")
 """Columns or rows merged as a whole, at which the library stops."""
@@ -344,8 +345,13 @@ def _is_sparse(sheet: bytes) -> bool:
     if told is not None and int(told[2]) == rows:
         columns = _number(told[1])
     else:
-        columns = max((_number(found[2]) for found in _CELL.finditer(sheet)), default=1)
+        columns = max(26, _widest(_WIDE.findall(sheet)))  # at most, as other elements may have such names
+        columns = columns if rows * columns <= MOST_CELLS else _widest(found[2] for found in _CELL.finditer(sheet))
     return rows * columns > MOST_CELLS
+
+
+def _widest(names: Iterable[bytes]) -> int:
+    return max(map(_number, set(names)), default=1)
 
 
 def _without_empty(sheet: bytes) -> bytes:
