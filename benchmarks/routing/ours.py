@@ -28,11 +28,13 @@ from orchestrator.policy.planner import (
     Decision,
     Open,
     Option,
+    Plan,
     Probe,
     ProbeRule,
     SynchronousOption,
     Terms,
     choose_probe,
+    covering,
     observations,
     plan,
     replan,
@@ -43,6 +45,8 @@ from orchestrator.policy.planner.stints import Sight
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 REMEMBERED = 200
 """Shards of each backend that are looked back upon."""
+RUNS = 20
+"""Runs of a job whose costs are remembered."""
 NIGHTS = 30
 """Nights of which progress is remembered."""
 MOST_LOOKS = 40
@@ -65,6 +69,8 @@ class Ours:
         self._speeds: dict[tuple[int, str, str], Speeds] = {}
         self._again: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self._reached: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        self._costs: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+        self._told: dict[str, tuple[float, float]] = {}
         self._foreseen: list[Foreseen] = []
         self.coverage: list[Coverage] = added(())
 
@@ -91,13 +97,13 @@ class Ours:
             actions = [Send(route.backend, route.rows) for route in planned.routes]
             if planned.starts_at is not None:
                 wait = replan(books.open, books.options, books.terms, books.now)
-                return Look([], (wait.next_look - books.now).total_seconds(), wait.chance, float(planned.at_most))
+                return Look([], (wait.next_look - books.now).total_seconds(), wait.chance, books.told(planned))
             if not actions:
                 actions = [Send(min(books.options, key=lambda one: one.cost.p50).backend, view.waiting)]
             self._foreseen += books.foreseen(actions)
             if not planned.routes:  # they wait for a budget: nothing is told of their cost
                 return Look(actions, 1800.0, planned.chance)
-            return Look(actions, 60.0, planned.chance, float(planned.at_most))
+            return Look(actions, 60.0, planned.chance, books.told(planned))
         decision = replan(books.open, books.options, books.terms, books.now)
         actions = [*books.actions(decision)]
         self._foreseen += books.foreseen(actions)
@@ -128,6 +134,8 @@ class Ours:
             self._finished.append((terms.rows, begin + timedelta(seconds=last), begin + timedelta(seconds=done)))
             answered = sum(one.done for one in mine)
             self._again[terms.name].insert(0, (answered, max(0, answered - terms.rows - terms.reduces)))
+            if (told := self._told.pop(terms.name, None)) is not None:
+                self._costs[terms.name].append((*told, sum(one.paid for one in mine)))
             strong = sum(one.done for one in mine if one.strong)
             self._reached[terms.name].insert(0, (answered - strong, strong))
         del self._finished[:-REMEMBERED]
@@ -157,6 +165,14 @@ class Ours:
     def margin(self, rows: int, now: datetime) -> float:
         """Between the last answer and the finished job."""
         return observations.finish_seconds(self._finished, rows, now)
+
+    def tell(self, job: str, expected: float, most: float) -> None:
+        """Remember what a job was told to cost, usually and at most."""
+        self._told[job] = expected, most
+
+    def dearest(self, job: str) -> float:
+        """What the dearest earlier run cost that was told less, as a multiple of what was expected."""
+        return observations.dearest(self._costs[job][-RUNS:])
 
     def reask_share(self, job: str) -> float:
         """Which part of a job's answers is asked for once more."""
@@ -279,7 +295,15 @@ class _Books:
             self.view.waiting, self.options, self.terms, self.now, later=self.later, claims=self.claims,
             later_cost=self.later_cost,
         )  # fmt: skip
-        return float(found.at_most) + (0.0 if probe is None else float(probe.at_most))
+        return self.told(found, 0.0 if probe is None else float(probe.at_most))
+
+    def told(self, planned: Plan, more: float = 0.0) -> float:
+        """What the job is told to cost at most by a plan, and by `more` beside it."""
+        job = self.view.job.name
+        dearest = self._memory.dearest(job)
+        planned = covering(planned, dearest, self.view.waiting, self.options, self.terms)
+        self._memory.tell(job, float(planned.expected), most := float(planned.at_most) + more)
+        return most
 
     def actions(self, decision: Decision) -> Iterator[Action]:
         """A decision as orders. What synchronous options lose waits first, and is sent at the next look."""

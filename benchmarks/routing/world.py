@@ -46,7 +46,7 @@ class Sent:
 
     `done` rows are told by its backend, which answered last when it was `seen`; `first` is when the first row was.
     `ended` is when it was seen to be over, by itself where `whole`, or when it was `given_up`. `strong` rows ask the
-    dearer model.
+    dearer model. `paid` dollars were billed.
     """
 
     number: int
@@ -64,6 +64,7 @@ class Sent:
     whole: bool = False
     given_up: bool = False
     collected: float | None = None
+    paid: float = 0.0
 
     @property
     def is_open(self) -> bool:
@@ -407,9 +408,9 @@ class World:
 
     def _give_up(self, one: _Batch) -> None:
         """Nobody hears of what it goes on to do, and all of that is billed."""
-        shard, job = one.shard, self.jobs[one.shard.job]
+        shard = one.shard
         if shard.ended is None:
-            job.cost += one.done(math.inf) * self._price(shard.backend) * self._factor(job, shard)
+            self._bill(shard, one.done(math.inf) * self._price(shard.backend))
             shard.given_up = True
             self._over(shard, 0)
 
@@ -428,7 +429,7 @@ class World:
         job, engine = self.jobs[shard.job], self._engines.get(shard.backend)
         shard.collected = self.now
         paid = engine.paid(shard) if engine is not None else shard.done * self._price(shard.backend)
-        job.cost += paid * self._factor(job, shard)
+        self._bill(shard, paid)
         job.by_route[shard.backend] = job.by_route.get(shard.backend, 0) + shard.done
         self._answered(job, shard)
         left = shard.rows - shard.done
@@ -462,9 +463,10 @@ class World:
         if not (job.waiting or job.rerouted or job.reduces) and all(one.collected is not None for one in mine):
             job.done_at = self.now + self.night.merges(job.terms)
 
-    @staticmethod
-    def _factor(job: _Job, shard: Sent) -> float:
-        return job.terms.dearer if shard.strong else 1.0
+    def _bill(self, shard: Sent, dollars: float) -> None:
+        job = self.jobs[shard.job]
+        paid = dollars * (job.terms.dearer if shard.strong else 1.0)
+        shard.paid, job.cost = shard.paid + paid, job.cost + paid
 
     def _price(self, backend: str) -> float:
         return next(batch.price for batch in self.night.batches if batch.name == backend)

@@ -67,6 +67,19 @@ class Forecasts:
         """Return the forecasts for a job, in the order of their creation."""
         return self._found(forecasts.c.job_id == job_id)
 
+    def costs(self, series: str, newest: int = 20) -> list[tuple[float, float, float]]:
+        """Return p50, p95 and actual cost of a job file's newest finished runs."""
+        c = forecasts.c
+        query = (
+            select(c.p50, c.p95, c.actual)
+            .join(jobs, jobs.c.id == c.job_id)
+            .where(jobs.c.series == series, c.kind == "cost", c.actual.is_not(None))
+            .order_by(c.made_at.desc())
+            .limit(newest)
+        )
+        with self._db.read() as tx:
+            return [(p50, p95, cost) for p50, p95, cost in tx.execute(query)]
+
     def _found(self, which: ColumnElement[bool]) -> list[Forecast]:
         query = select(*(forecasts.c[name] for name in _FIELDS)).where(which)
         with self._db.read() as tx:

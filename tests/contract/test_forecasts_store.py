@@ -71,3 +71,14 @@ def test_what_was_cut_short_is_kept_as_that(store: Store) -> None:
     store.forecasts.made([TURN])
     store.forecasts.settled(JOB, "turnaround", 300.0, later(1), shard_id="contracts-1.001", censored=True)
     assert store.forecasts.since() == [replace(TURN, actual=300.0, known_at=later(1), censored=True)]
+
+
+def test_what_the_newest_finished_runs_cost(store: Store) -> None:
+    for number in range(4):
+        job = added(store, job_id=f"contracts-{number}", identity=f"contracts-{number}")
+        store.forecasts.made([replace(COST, job_id=job.id, made_at=later(number)), replace(OUTPUT, job_id=job.id)])
+        if number:
+            store.forecasts.settled(job.id, "cost", number / 10, later(number + 1))
+    assert store.forecasts.costs("series") == [(0.1, 3.25, 0.3), (0.1, 3.25, 0.2), (0.1, 3.25, 0.1)]
+    assert store.forecasts.costs("series", newest=1) == [(0.1, 3.25, 0.3)]
+    assert store.forecasts.costs("another") == []

@@ -504,3 +504,27 @@ def test_nights_that_end_in_the_warm_up_do_not_unlearn_it() -> None:
         one for days in range(12, 0, -1) for one in night(lambda hour: warms(0, hour), days, 6 if days > 9 else 0.2)
     ]
     assert usual(stints).start > 10 * MINUTE
+
+
+def test_a_warm_up_that_lasts_longer_than_on_most_nights_is_none_the_less_one() -> None:
+    """Half of the nights it takes 20 minutes, the others 40."""
+
+    def of(days: int, hour: float) -> float:
+        return 1.0 if hour < (40 if days % 2 else 20) / 60 else 4.0
+
+    learned = learn(nights(of, 12), NIGHT)
+    begun = night(lambda _: 1.0, 0, 38 / 60)
+    assert pace(learned, UNKNOWN, today=begun, now=begun[-1].end).rate == pytest.approx(4.0, rel=0.15)
+    slow = night(lambda _: 1.0, 0, 1.2)
+    assert pace(learned, UNKNOWN, today=slow, now=slow[-1].end).rate == pytest.approx(1.0, rel=0.15)
+    quick = night(lambda _: 4.0, 0, 0.3)
+    assert pace(learned, UNKNOWN, today=quick, now=quick[-1].end).rate == pytest.approx(4.0, rel=0.15)
+
+
+def test_an_engine_warms_up_again_after_a_pause() -> None:
+    learned = learn(nights(warms, 12), NIGHT)
+    first, again = night(lambda hour: warms(0, hour), 0, 1.0), night(lambda hour: warms(0, hour - 3), 0, 3.25)
+    today = [*first, *(one for one in again if one.begin >= NIGHT + timedelta(hours=3))]
+    tonight = pace(learned, UNKNOWN, today=today, now=today[-1].end)
+    assert tonight.rate == pytest.approx(4.0, rel=0.15)
+    assert tonight.start == pytest.approx(0.75 * 15 * MINUTE, rel=0.4)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from orchestrator.core.durations import duration
 from orchestrator.policy.forecast import Pace, SeenBatch, Turnaround, turnaround
-from orchestrator.policy.planner import BatchOption, Cost, Option, Plan, SynchronousOption, Terms, plan
+from orchestrator.policy.planner import BatchOption, Cost, Option, Plan, SynchronousOption, Terms, covering, plan
 
 NOW = datetime(2026, 11, 21, 20, tzinfo=UTC)
 MINUTE, HOUR = 60.0, 3600.0
@@ -110,6 +110,18 @@ def test_what_is_told_at_most_has_the_outage_in_it_that_one_night_in_twenty_may_
     told = Decimal(repr(lasts)) * GPU.cost.p95 + Decimal(repr(8000.0 - lasts)) * REALTIME.cost.p95
     assert float(planned.at_most) == pytest.approx(float(told), rel=0.05)
     assert float(planned.at_most) >= spare
+
+
+def test_what_is_told_at_most_covers_earlier_runs_that_cost_more_than_they_were_told() -> None:
+    options = [FLEX, REALTIME]
+    planned = plan(1000, options, terms(8), NOW)
+    assert (
+        planned.at_most < covering(planned, 1.5, 1000, options, terms(8)).at_most == planned.expected * Decimal("1.5")
+    )
+    dearest = 1000 * REALTIME.cost.p95
+    assert covering(planned, 9.0, 1000, options, terms(8)).at_most == dearest, "all rows may go there"
+    assert covering(planned, 9.0, 1000, options, terms(8, "0.9")).at_most == Decimal("0.9"), "and no more is there"
+    assert covering(planned, 0.0, 1000, options, terms(8)) == planned
 
 
 def test_a_table_that_people_read() -> None:

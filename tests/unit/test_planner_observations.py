@@ -198,6 +198,14 @@ def test_what_is_over_is_claimed_by_nobody() -> None:
     assert observations.claims({JobId("other"): [over]}, {}, [batch()], frozenset(), NOW) == ()
 
 
+def test_runs_that_cost_more_than_they_were_told_tell_what_the_next_may_cost() -> None:
+    fine, dear, dearer = (2.0, 2.2, 2.1), (2.0, 2.2, 2.4), (2.0, 2.2, 3.0)
+    assert observations.dearest([]) == observations.dearest([fine] * 9) == 0.0
+    assert observations.dearest([fine, dear]) == pytest.approx(1.4), "the one seen is hardly the dearest"
+    assert observations.dearest([dear, fine, dearer, fine]) == pytest.approx(1.75)
+    assert observations.dearest([(2.0, 3.5, 3.0)]) == 0.0, "it was told"
+
+
 def test_the_share_that_is_asked_once_more_follows_the_newest_runs() -> None:
     unknown = observations.reask_share([])
     often, never = observations.reask_share([(5000, 500)] * 5), observations.reask_share([(5000, 0)] * 5)

@@ -99,3 +99,15 @@ def test_how_sure_an_engine_is_well_again_shows_in_what_is_told(stands: float) -
     assert told == pytest.approx(1.0 - stands, abs=0.02)
     rescue = replan(job, [engine, synchronous("realtime", "0.001", 3.0)], terms(2), NOW).chance
     assert rescue > 0.99, "another route does them in time"
+
+
+@pytest.mark.parametrize("rates", [(0.1, 0.2), (0.2, 0.2), (0.05, 0.4)])
+def test_rows_that_must_move_anyway_move_at_once_though_no_plan_is_sure(rates: tuple[float, float]) -> None:
+    """Two little-known options: what one will not do in time is no safer there than at the other, which is idle."""
+    slow = synchronous("engine", "0.0002", rates[0], spread=0.3, location="local")
+    idle = synchronous("realtime", "0.001", rates[1], spread=0.6)
+    rows = int(0.9 * sum(rates) * 3 * HOUR)
+    found = replan(Open(synchronous=(("engine", rows),)), [slow, idle], terms(3), NOW)
+    assert found.chance < terms(3).target
+    moved = sum(one.rows for one in found.sends if one.source == "engine" and one.backend == "realtime")
+    assert moved >= 0.5 * (rows - rates[0] * 3 * HOUR)

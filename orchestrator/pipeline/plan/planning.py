@@ -222,7 +222,8 @@ class Planning:
         waiting = Open(found.rows, later=found.later, claims=found.claims, later_cost=found.later_cost)
         probe = self._probed(waiting, terms)
         first = first_rows(self._store, self._config, self._job, planned.routes, self._now, self._only)
-        return with_first_rows(replace(planned, probe=probe[0] if probe else None), tuple(first))
+        planned = with_first_rows(replace(planned, probe=probe[0] if probe else None), tuple(first))
+        return planned if self._only else planner.covering(planned, found.dearest, found.rows, self.options, terms)
 
     def _planned(self, rows: int, options: Sequence[Option], terms: Terms) -> Plan:
         found = self._prospects

@@ -315,6 +315,11 @@ class Prospects:
                     found.append(shape.cost(prices_of(backend, self._config, lambda: self._now), model))
         return min(found, key=_p50, default=None)
 
+    @property
+    def dearest(self) -> float:
+        """Largest cost of a run, as a multiple of its p50, by earlier runs that cost more than they were told."""
+        return observations.dearest(self._store.forecasts.costs(self._job.series))
+
     @cached_property
     def margin(self) -> float:
         """Seconds from the last answer to the finished job, at the longest."""

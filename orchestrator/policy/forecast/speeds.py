@@ -143,7 +143,7 @@ def learn(stints: Sequence[Stint], now: datetime) -> Speeds:
     dates = sorted(nights, reverse=True)
     past = [in_windows(nights[night]) for night in dates]
     warms = warm_up(past)
-    past = [warms.at_usual_rate(windows) for windows in past]
+    past = [warms.at_usual_rate(windows, _level(windows)) for windows in past]
     hours = _hourly_profile(past)
     nights_seen = [NightSeen.of(stints_of, hours) for stints_of in past]
     idle_weights = [_idle_weight((night_of(now) - date).days - 1 - newer) for newer, date in enumerate(dates)]
@@ -197,7 +197,9 @@ def pace(
     a_row = tokens if speeds.counted and tokens > 0 else 1.0
     tonight = in_common_unit([one for one in today if one.seconds > 0], a_row, counted=speeds.counted)
     start += speeds.warm_up.lost_seconds(age(tonight, now))
-    tonight = speeds.warm_up.at_usual_rate(tonight)
+    if tonight and speeds.warm_up.slowest:
+        usual = _prior_pace(speeds, assumed, now, a_row, ahead, start)
+        tonight = speeds.warm_up.at_usual_rate(tonight, usual.rate * a_row)
     if tonight:
         speeds = _add_outages(speeds, NightSeen.of(in_windows(tonight), speeds.hours), 1.0)
     usual = _prior_pace(speeds, assumed, now, a_row, ahead, start)
@@ -406,11 +408,15 @@ def _winsorized_rates(
     return rates, [log < middle - max(reach, -math.log(OUTAGE_LEVEL)) for log in logs]
 
 
+def _level(stints: Sequence[Stint]) -> float:
+    return quantile([(one.rate, one.seconds) for one in stints], LEVEL_QUANTILE)
+
+
 def _hourly_profile(nights: Sequence[Sequence[Stint]]) -> tuple[float, ...]:
     """Return 24 factors (UTC): each hour's rate relative to the level of its night."""
     seen: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for newer, stints in enumerate(nights):
-        level = quantile([(one.rate, one.seconds) for one in stints], LEVEL_QUANTILE)
+        level = _level(stints)
         by_hour: dict[int, list[Stint]] = defaultdict(list)
         for one in stints:
             if one.rows > 0:  # a standstill is an outage, and no effect of its hour

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from datetime import datetime
-from itertools import compress
+from datetime import datetime, timedelta
+from itertools import compress, zip_longest
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.core.durations import MINUTE
-from orchestrator.policy.forecast.observed_nights import LEVEL_QUANTILE, Stint, median, quantile
+from orchestrator.policy.forecast.observed_nights import LEVEL_QUANTILE, Stint, quantile
 
 _STEP = 10 * MINUTE
 """Length of a step of the profile, in seconds."""
@@ -21,53 +21,71 @@ _MIN_EFFECT = 0.3
 """A step whose rate differs from the level by less than this (logarithm) ends the warm-up."""
 _PRIOR_NIGHTS = 0.5
 """Weight of the prior that an engine is as fast at first as later, in nights."""
+_SLOWEST = 0.1
+"""Share of the nights with a slower start than the slowest that counts."""
+_COOLS = timedelta(minutes=10)
+"""An engine without rows for this long may have to warm up again."""
 _DECAY = 0.88
 """Each newer night multiplies the weight of all older nights by this."""
 
 
 class WarmUp(Struct, frozen=True):
-    """Share of its usual rate that an engine does in each step after it began to work; 1 after the last step."""
+    """Share of its usual rate that an engine does in each step after it began to work; 1 after the last step.
+
+    `slowest` are the shares of its slowest starts.
+    """
 
     shares: tuple[float, ...] = ()
-
-    def share(self, age: float) -> float:
-        """Return the share of the usual rate, `age` seconds after the engine began to work."""
-        step = int(age / _STEP)
-        return self.shares[step] if step < len(self.shares) else 1.0
+    slowest: tuple[float, ...] = ()
 
     def lost_seconds(self, age: float) -> float:
         """Return the seconds at the usual rate that the rest of the warm-up costs."""
         spans = ((max(age, step * _STEP), (step + 1) * _STEP, share) for step, share in enumerate(self.shares))
         return sum((end - begin) * (1.0 - share) for begin, end, share in spans if end > begin)
 
-    def at_usual_rate(self, stints: Sequence[Stint]) -> list[Stint]:
-        """Return the stints with the work that they would have done without the warm-up."""
-        if not self.shares:
+    def at_usual_rate(self, stints: Sequence[Stint], usual: float) -> list[Stint]:
+        """Return the stints with the work that they would have done without the warm-up.
+
+        A lower rate counts as the `usual` one if the slowest starts were as slow: a start that takes longer than most
+        is no slow night.
+        """
+        if not self.slowest:
             return list(stints)
-        shares = [self.share(age) for age in _ages(stints)]
         return [
-            one if share == 1.0 else replace(one, rows=one.rows / share, tokens=one.tokens / share)
-            for one, share in zip(stints, shares, strict=True)
+            _times(one, min(1.0 / self._least(age), max(1.0, usual / one.rate))) if one.work > 0 else one
+            for age, one in zip(_ages(stints, _begins(stints)), stints, strict=True)
         ]
+
+    def _least(self, age: float) -> float:
+        step = int(age / _STEP)
+        return self.slowest[step] if step < len(self.slowest) else 1.0
 
 
 def warm_up(nights: Sequence[Sequence[Stint]]) -> WarmUp:
     """Return what the windows of earlier nights, newest first, tell about an engine's first minutes."""
     by_step: list[list[tuple[float, float]]] = [[] for _ in range(_STEPS)]
+    seen: list[list[tuple[float, float]]] = [[] for _ in range(_STEPS)]
     for newer, stints in enumerate(nights):
-        for effects, effect in zip(by_step, _effects(stints), strict=False):
-            effects.append((effect, _DECAY**newer))
-    return WarmUp(tuple(_leading_shares(by_step)))
+        for step, (effect, is_seen) in enumerate(_effects(stints)):
+            by_step[step].append((effect, _DECAY**newer))
+            if is_seen:
+                seen[step].append((effect, _DECAY**newer))
+    shares = tuple(_leading_shares(by_step, 0.5))
+    if not shares:
+        return WarmUp()
+    slow = tuple(_leading_shares(seen, _SLOWEST))
+    return WarmUp(shares, tuple(min(pair) for pair in zip_longest(shares, slow, fillvalue=1.0)))
 
 
-def _effects(stints: Sequence[Stint]) -> Iterator[float]:
-    """Yield the logarithm of each step's rate relative to the later ones of its night.
+def _effects(stints: Sequence[Stint]) -> Iterator[tuple[float, bool]]:
+    """Yield the logarithm of each step's rate relative to the later ones of its night, and True if it was seen.
 
     Standstills and the windows beside them do not count. A step without other windows is as slow as the one before.
     """
     rates = [one.rate for one in stints]
     works = [min(rates[max(0, place - 1) : place + 2]) > 0 for place in range(len(rates))]
-    ages = compress(zip(_ages(stints), stints, strict=True), works)
+    begin = [one.begin for one in stints[:1]]  # after a pause it may be warm still
+    ages = compress(zip(_ages(stints, begin * len(stints)), stints, strict=True), works)
     steps = [(int(age / _STEP), one) for age, one in ages]
     effect = 0.0
     for step in range(_STEPS):
@@ -79,23 +97,39 @@ def _effects(stints: Sequence[Stint]) -> Iterator[float]:
         if found and level > 0:
             rate = sum(one.work for one in found) / sum(one.seconds for one in found)
             effect = math.log(max(rate / level, 0.05))
-        yield effect
+        yield effect, bool(found)
 
 
-def _leading_shares(by_step: Sequence[Sequence[tuple[float, float]]]) -> Iterator[float]:
+def _leading_shares(by_step: Sequence[Sequence[tuple[float, float]]], part: float) -> Iterator[float]:
+    """Yield the quantile at `part` of the share in each step, until it is about 1."""
     for effects in by_step:
         count = sum(weight for _, weight in effects)
-        effect = median(list(effects)) * count / (count + _PRIOR_NIGHTS)
+        effect = quantile(effects, part) * count / (count + _PRIOR_NIGHTS)
         if effect > -_MIN_EFFECT:
             return
         yield math.exp(effect)
 
 
+def _times(one: Stint, factor: float) -> Stint:
+    return replace(one, rows=one.rows * factor, tokens=one.tokens * factor) if factor > 1.0 else one
+
+
 def age(stints: Sequence[Stint], now: datetime) -> float:
-    """Return the seconds since the engine began to work tonight; 0 if it has not."""
-    return (now - stints[0].begin).total_seconds() if stints else 0.0
+    """Return the seconds since the engine last began to work tonight; 0 if it has not, or not for long."""
+    if not stints or now - stints[-1].end > _COOLS:
+        return 0.0
+    return (now - _begins(stints)[-1]).total_seconds()
 
 
-def _ages(stints: Sequence[Stint]) -> list[float]:
+def _ages(stints: Sequence[Stint], begins: Sequence[datetime]) -> list[float]:
     """Return how long the engine had worked at the middle of each stint."""
-    return [(one.begin - stints[0].begin).total_seconds() + one.seconds / 2 for one in stints]
+    each = zip(begins, stints, strict=True)
+    return [(one.begin - begin).total_seconds() + one.seconds / 2 for begin, one in each]
+
+
+def _begins(stints: Sequence[Stint]) -> list[datetime]:
+    """Return for each stint when the engine began to work: it may have stopped in a long pause."""
+    begins: list[datetime] = []
+    for one, before in zip(stints, [None, *stints], strict=False):
+        begins.append(one.begin if before is None or one.begin - before.end > _COOLS else begins[-1])
+    return begins

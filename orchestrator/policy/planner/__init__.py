@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from orchestrator.policy.planner.plan import plan
+from orchestrator.policy.planner.plan import covering, plan
 from orchestrator.policy.planner.probes import ProbeRule, choose_probe
 from orchestrator.policy.planner.replan import replan
 from orchestrator.policy.planner.types import (
@@ -52,6 +52,7 @@ __all__ = [
     "SynchronousOption",
     "Terms",
     "choose_probe",
+    "covering",
     "plan",
     "replan",
 ]

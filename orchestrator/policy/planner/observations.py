@@ -334,5 +334,15 @@ def reached_share(runs: Sequence[tuple[int, int]], rows: int) -> tuple[float, fl
     return share, min(1.0, max(share + chance, seen))
 
 
+def dearest(runs: Iterable[tuple[float, float, float]]) -> float:
+    """Return what a run may cost, as a multiple of its p50, by earlier runs that cost more than their p95.
+
+    `runs` are (p50, p95, cost). It is 0 without such a run. Some causes no forecast knows, such as a price that rises
+    without a word. The few seen are hardly the worst ones, so the largest excess of k runs counts (1 + 1/k) times.
+    """
+    excess = [cost / p50 - 1.0 for p50, p95, cost in runs if cost > p95 and p50 > 0]
+    return 1.0 + max(excess) * (1.0 + 1.0 / len(excess)) if excess else 0.0
+
+
 _ASSUMED_REASK_SHARE, _DECAY = 0.01, 0.8
 _REACHED_PRIOR_ROWS = 20.0

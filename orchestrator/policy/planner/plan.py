@@ -92,6 +92,17 @@ def plan(
     return best
 
 
+def covering(plan: Plan, dearest: float, rows: int, options: Sequence[Option], terms: Terms) -> Plan:
+    """Return the plan with an "at most" of at least `dearest` times the expected cost.
+
+    It is no more than all rows cost at the dearest option, and than the budget.
+    """
+    costs = (option.cost.p95 for option in options if objection(option, terms) is None)
+    most = min(money(float(plan.expected) * dearest), rows * max(costs, default=Decimal(0)))
+    most = most if terms.budget is None else min(terms.budget, most)
+    return replace(plan, at_most=max(plan.at_most, most))
+
+
 def _plan_from(
     rows: int,
     options: Sequence[Option],

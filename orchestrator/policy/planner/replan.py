@@ -457,7 +457,8 @@ def _helps(candidate: CandidatePlan, after: Sequence[int], later: float, burden:
     if any(a > b and not low for a, b, low in zip(held, after, ours.lows, strict=True)):
         return True  # each wait for an option that stands still would cost a little chance, and in the end all of it
     before = 0.0 if ours.horizon <= 0 else ours.chance(burden, held, later, fallback)
-    if before < MIN_CHANCE:
+    if before < MIN_CHANCE or ours.slowest(held) > ours.horizon:
+        # The chance counts moves to come, so waiting for them looks harmless until it is too late.
         return ours.slowest(after) <= (1.0 - MIN_TIME_GAIN) * ours.slowest(held)
     return ours.chance(burden, after, later, fallback) >= before + min(MIN_MOVE_GAIN, (1.0 - before) / 5)
 
