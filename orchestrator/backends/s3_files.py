@@ -69,8 +69,9 @@ class S3FilesAPI(HttpAPI):
         return answer_of(listed, answer.headers, next_page)
 
     def file(self, file_id: str) -> ApiAnswer:
-        """Return no size: lines are translated when they are read."""
-        return answer_of({"id": file_id})
+        """Return no size: lines are translated when they are read. An object that is gone is refused."""
+        with self.content(file_id):
+            return answer_of({"id": file_id})
 
     def put(self, name: str, content: BinaryIO, sent: Iterable[bytes]) -> ApiAnswer | None:
         """Store an input file with these lines, made from `content`; None if there are no lines."""

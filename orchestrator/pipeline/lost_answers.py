@@ -27,6 +27,8 @@ from orchestrator.store.lost_rows import LOST, REPAID
 KINDS = ("output", "error")
 GONE = (HTTPStatus.NOT_FOUND, HTTPStatus.GONE)
 CLOCK_SLACK = timedelta(minutes=5)
+LATEST_FILES = timedelta(hours=1)
+"""How long after a batch's end its files may still be missing because they are late."""
 GONE_WORDS = "their answers are gone"
 UNREAD = "their requests cannot be read there, so it is not known if they are this job's"
 

@@ -12,7 +12,7 @@ from orchestrator.core.model import REPAY, RequestState
 from orchestrator.daemon import manual_actions
 from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl
-from tests.support.hostedjob import HOUR, MINUTE, cost_of, plain, row
+from tests.support.hostedjob import HOUR, MINUTE, cost_of, plain, row, script
 from tests.support.restoring import Backups, backed_up
 
 
@@ -48,6 +48,54 @@ def test_rows_whose_answers_are_gone_are_not_paid_again_unless_somebody_says_so(
     assert len(desk.batches()) == 6
     assert set(desk.billed().values()) == {2}
     assert desk.cost(job) == 2 * paid == cost_of(desk.provider.bill())
+
+
+@pytest.mark.thinned(10)
+@pytest.mark.parametrize("behind", [2 * HOUR, 0.0], ids=["long behind its batch", "right behind it"])
+@pytest.mark.parametrize("saved", ["built", "sent"])
+@pytest.mark.parametrize("kind", ["mistral", "gemini", "fireworks", "bedrock", "vertex", "scaleway"])
+def test_answers_that_are_gone_are_told_wherever_files_are_named_by_other_rules(
+    backups: Backups, kind: str, saved: str, behind: float
+) -> None:
+    desk = backups.desk
+    desk.provider.settings(min_rows=1)
+    desk.backend(kind, limits={"max_rows": 8, "min_rows": 1})
+    job = desk.submit(plain(20))
+    if saved == "sent":
+        desk.until(job, lambda: len(desk.batches()) == 3)
+    backups.save("monday")
+    desk.finish(job)
+    desk.provider.clock.advance(behind)
+    backups.put_back("monday")
+    for _ in range(16):
+        desk.later(5 * MINUTE, job)
+    assert "their answers are gone" in desk.said[-1]
+    assert len(desk.batches()) == 3
+    desk.store.jobs.allow(job.id, **{REPAY: now().isoformat()})
+    desk.finish(job)
+    assert set(desk.ends(job).values()) == {"succeeded"}
+    assert len(desk.batches()) == 6
+    # Such a provider may count no tokens of a batch: then what is lost is booked as an estimate.
+    assert desk.cost(job) >= cost_of(desk.provider.bill())
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("kind", ["bedrock", "vertex", "scaleway", "fireworks"])
+def test_answers_that_are_late_are_not_taken_for_gone(backups: Backups, kind: str) -> None:
+    desk = backups.desk
+    desk.provider.settings(min_rows=1)
+    desk.backend(kind, limits={"min_rows": 1})
+    script(desk, "late_output_id", verb="create", seconds=40 * MINUTE)
+    job = desk.submit(plain(6))
+    backups.save("monday")
+    desk.until(job, lambda: len(desk.batches()) == 1)
+    desk.provider.clock.advance(20 * MINUTE)
+    backups.put_back("monday")
+    desk.finish(job)
+    assert not [told for told in desk.said if "gone" in told]
+    assert set(desk.ends(job).values()) == {"succeeded"}
+    assert len(desk.batches()) == 1
+    assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
 @pytest.mark.thinned(4)

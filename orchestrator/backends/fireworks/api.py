@@ -73,8 +73,9 @@ class FireworksAPI(HttpAPI):
         return self._page(self._datasets, _DATASETS, limit, after, dataset_file)
 
     def file(self, file_id: str) -> ApiAnswer:
-        """Return no size: a dataset does not state its files'."""
-        return answer_of({"id": file_id})
+        """Return no size: a dataset does not state its files'. A file that is gone is refused."""
+        with self.content(file_id):
+            return answer_of({"id": file_id})
 
     def upload(self, name: str, content: BinaryIO, kept: int | None) -> ApiAnswer:
         with translated(content, sent_lines(content)) as file:

@@ -71,8 +71,9 @@ class VertexAPI(HttpAPI):
             return self._page(self._storage, self._objects, "items", object_of, after, **query)
 
     def file(self, file_id: str) -> ApiAnswer:
-        """Return no size: lines are translated when they are read."""
-        return answer_of({"id": file_id})
+        """Return no size: lines are translated when they are read. A folder without results is refused."""
+        with self.content(file_id):
+            return answer_of({"id": file_id})
 
     def upload(self, name: str, content: BinaryIO, kept: int | None) -> ApiAnswer:
         with input_object(self._place, name, content, request_lines(content)) as sent:

@@ -30,8 +30,6 @@ from orchestrator.policy.preflight import fields_of
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
-LATEST_FILES = timedelta(hours=1)
-
 
 class Gather:
     """Collects batches that are over; calls `settled` for each collected shard."""
@@ -113,7 +111,7 @@ class Gather:
         if handle.is_own or made is None or took is None or shard.batch_id is None:
             return False
         over = made + timedelta(seconds=took)
-        is_old = over < self._began and self._work.now() >= min(over + LATEST_FILES, until)
+        is_old = over < self._began and self._work.now() >= min(over + lost_answers.LATEST_FILES, until)
         if not is_old or lost_answers.ids_here(self._work.home, shard.id):
             return False
         if not lost_answers.are_gone(handle, (shard.output_file_id, shard.error_file_id)):
