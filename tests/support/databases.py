@@ -6,7 +6,7 @@ On Postgres a copy takes longer than most tests too: what a test wrote is remove
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -14,12 +14,14 @@ from typing import Any, LiteralString, Self
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import Engine, make_url
+from sqlalchemy import Compiled, Dialect, Engine, Table, make_url
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.util import LRUCache
 
 from orchestrator.store import Store
+from orchestrator.store.tables import metadata
 from tests.support.postgres import PostgresServer
 
 
@@ -39,6 +41,25 @@ def share_statements() -> None:
         }
         for name, patch in patches.items():
             setattr(dialect, name, patch)
+    for kind in (CreateTable, CreateIndex):
+        kind._compiler = _compiled_once(kind._compiler)  # type: ignore[method-assign]
+
+
+def _compiled_once(compiler: Callable[..., Compiled]) -> Callable[..., Compiled]:
+    """The same for the statements that make our own tables: a database takes fifty of them."""
+    kept: dict[tuple[type, str, type], Compiled] = {}
+
+    def compiled(one: CreateTable | CreateIndex, dialect: Dialect, **options: Any) -> Compiled:
+        made = one.element
+        table = made if isinstance(made, Table) else made.table
+        if metadata.tables.get(table.name) is not table:
+            return compiler(one, dialect, **options)
+        key = type(one), str(made.name), type(dialect)
+        if key not in kept:
+            kept[key] = compiler(one, dialect, **options)
+        return kept[key]
+
+    return compiled
 
 
 def _with_options(options: dict[str, Any], engine: Engine) -> None:

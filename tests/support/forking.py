@@ -21,11 +21,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from tests.support.sparing import spare_the_disk
 
@@ -35,6 +35,8 @@ MOST_BYTES = 150_000
 PRELOADED = "LD_PRELOAD"
 SHARED = "PYTEST_FORKS_FROM"
 _NUMBER = struct.Struct("i")
+_ends: list[Callable[[], None]] = []
+"""Each ends a process that this one forks from."""
 
 
 class Forked:
@@ -127,15 +129,25 @@ def _parent(module: str, library: str) -> socket.socket:
         ours.close()
         process.wait()
 
+    _ends.append(end)
     atexit.register(end)
     return ours
+
+
+def end_parents() -> None:
+    """End those that this process forks from, so that what it forks has its own."""
+    while _ends:
+        end = _ends.pop()
+        atexit.unregister(end)
+        end()
+    _parent.cache_clear()
 
 
 @contextmanager
 def shared_parent() -> Iterator[None]:
     """Let pytest processes that are started in this block fork from one that imports everything for all of them.
 
-    That takes three seconds of a core.
+    That takes five seconds of a core.
     """
     with tempfile.TemporaryDirectory(prefix="orch-forks-") as folder:
         path = str(Path(folder) / "parent")
@@ -174,14 +186,16 @@ def _import_all() -> None:
     importlib.import_module("orchestrator.core.tokens").count_plain(["a"])
 
 
-def _prepare(module: str) -> None:
-    """Import what is forked: a module, or everything."""
+def _prepare(module: str, *, is_warm: bool = False) -> None:
+    """Import what is forked: a module, or everything, and live through a small job where many will."""
     if PRELOADED not in os.environ:
         spare_the_disk()
     if module:
         importlib.import_module(module)
     else:
         _import_all()
+    if is_warm:
+        importlib.import_module("tests.support.warm").live_through_a_job()
     # A collection in a child would copy every page there is.
     gc.freeze()
 
@@ -196,7 +210,7 @@ def _serve_each(listener: socket.socket) -> None:
             return
         requests, _ = listener.accept()
         if not is_prepared:
-            _prepare("")
+            _prepare("", is_warm=True)
             is_prepared = True
         with requests:
             if os.fork() == 0:
@@ -207,33 +221,45 @@ def _serve_each(listener: socket.socket) -> None:
 
 
 def _serve(requests: socket.socket) -> None:
-    """Fork for each request until the other side is gone; in a process that was asked for, run its program."""
-    # Who waits for a child ends with it, and nobody waits for them.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while True:
+    """Fork for each request until the other side is gone and all have ended; in one that was asked for, run it."""
+    woken, wake = os.pipe()
+    for end in (woken, wake):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    told: dict[int, int] = {}
+    heard = [woken, requests]
+    while told or requests in heard:
+        ready, _, _ = select.select(heard, [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+            _tell_ends(told)
+        if requests not in ready:
+            continue
         request, files, _, _ = socket.recv_fds(requests, MOST_BYTES, 4)
         if not request:
-            return
-        if os.fork() == 0:
+            heard.remove(requests)
+            continue
+        if (child := os.fork()) == 0:
+            signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             requests.close()
-            if (child := os.fork()) == 0:
-                _become(json.loads(request), files)
-                return
-            _tell_the_end(child, files)
+            for other in (woken, wake, *told.values()):
+                os.close(other)
+            _become(json.loads(request), files)
+            return
+        told[child] = files.pop()
         for file in files:
             os.close(file)
 
 
-def _tell_the_end(child: int, files: list[int]) -> NoReturn:
-    """Wait for it, and say how it ended."""
-    try:
-        for file in files[:3]:
-            os.close(file)
-        _, status = os.waitpid(child, 0)
-        os.write(files[3], _NUMBER.pack(os.waitstatus_to_exitcode(status)))
-    finally:
-        os._exit(0)
+def _tell_ends(told: dict[int, int]) -> None:
+    """Say how those ended that have: `told` is where, by process."""
+    while told and (ended := os.waitpid(-1, os.WNOHANG))[0]:
+        child, status = ended
+        with suppress(BrokenPipeError):
+            os.write(told[child], _NUMBER.pack(os.waitstatus_to_exitcode(status)))
+        os.close(told.pop(child))
 
 
 def _become(request: dict[str, Any], files: list[int]) -> None:
