@@ -15,6 +15,7 @@ from orchestrator.core.model import RequestState
 from orchestrator.store import bulk
 from orchestrator.store.columns import Instant, Money, Names, Words
 from orchestrator.store.database import Database
+from tests.support.examples import ample
 
 _metadata = MetaData()
 _THINGS = Table(
@@ -50,7 +51,7 @@ def _as_stored(row: tuple[object, ...]) -> tuple[object, ...]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=ample(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(loaded=_rows, changed=_rows)
 def test_what_is_loaded_and_changed_is_read_again(
     database_url: str, loaded: list[tuple[object, ...]], changed: list[tuple[object, ...]]

@@ -19,6 +19,7 @@ from orchestrator.server.endpoints import FORMS, KNOWN, OWN, Endpoints
 from orchestrator.server.settings import Settings
 from tests.contract.conftest import over_tcp
 from tests.support.batchapi import Sdk, create, ended, health, retrieve, run_batch, sdk_at, upload
+from tests.support.examples import ample
 from tests.support.process import wait_until
 from tests.support.scripted import Answer, Asked, Scripted, scripted
 
@@ -223,7 +224,7 @@ def test_no_header_makes_another_request_of_it(both: tuple[Sdk, Scripted]) -> No
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=ample(150))
 @given(
     st.lists(st.sampled_from([*"/.;?#%\\~", "v1", "chat", "completions", "sleep", "..", "%2e", "%2f"]), max_size=12)
 )

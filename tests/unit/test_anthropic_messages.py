@@ -15,6 +15,7 @@ from orchestrator.backends.anthropic.messages import translate
 from orchestrator.backends.anthropic.results import completion
 from orchestrator.core.errors import InputError
 from orchestrator.policy.dialect.claude_rules import takes_sampling
+from tests.support.examples import ample
 
 Json = dict[str, Any]
 OLD, NEW = "claude-sonnet-4-5", "claude-sonnet-5-5"
@@ -545,7 +546,7 @@ JSON = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=ample(300))
 @given(st.dictionaries(NAMES, JSON, max_size=5))
 def test_whatever_a_body_holds_it_is_translated_or_refused_by_name(fields: Json) -> None:
     named, params, _ = outcome(body() | fields)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.backends.anthropic.results import completion, refused_line, result_line
 from orchestrator.core.errors import InputError
+from tests.support.examples import ample
 
 Json = dict[str, Any]
 MODEL = "claude-sonnet-4-5"
@@ -264,7 +265,7 @@ RESULT = st.fixed_dictionaries({"type": st.sampled_from(["succeeded", "errored",
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=ample(300))
 @given(st.builds(lambda result, more: {**result, **more} if isinstance(result, dict) else result, RESULT,
                  st.dictionaries(st.sampled_from(["message", "error"]), JSON, max_size=2)))  # fmt: skip
 def test_whatever_a_result_holds_is_one_line(result: Any) -> None:

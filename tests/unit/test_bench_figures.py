@@ -14,6 +14,7 @@ from orchestrator.bench.halving import REPEATS, Contest, TuneRun, Winner, contes
 from orchestrator.bench.sample import BLOCK, stratified
 from orchestrator.bench.verdict import Verdict, token_rates, verdict
 from orchestrator.core.model import Span
+from tests.support.examples import ample
 
 NOW = datetime(2026, 11, 22, 22, 0, tzinfo=UTC)
 Options = tuple[str, ...]
@@ -34,7 +35,7 @@ def contested(rates: dict[Options, float | None]) -> tuple[Winner, list[TuneRun]
         assert len(runs) < 200
 
 
-@settings(max_examples=40)
+@settings(max_examples=ample(40))
 @given(st.lists(st.one_of(st.none(), st.floats(1.0, 100.0)), min_size=1, max_size=25))
 @example([1.0, 1.0, 6.0, 6.0, 6.0, 6.0])  # the defaults, which are in every round, are not the best of the last
 def test_the_best_settings_win_and_the_defaults_are_tried_in_every_round(found: list[float | None]) -> None:

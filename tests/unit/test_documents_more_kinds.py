@@ -6,6 +6,8 @@ import io
 import json
 import struct
 import zlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -197,16 +199,16 @@ def test_a_7z_archive_is_unpacked_a_part_at_a_time(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("data", "problem"),
+    ("made", "problem"),
     [
-        (b"7z\xbc\xaf\x27\x1c" + b"\0" * 40, "!unreadable"),
-        (b"no archive", "!unreadable"),
-        (seven_zipped({"a.txt": b"x"}, password="p"), "!encrypted"),
-        (seven_zipped({"a.txt": b"x"}, password="p", header_encryption=True), "!encrypted"),
+        (lambda: b"7z\xbc\xaf\x27\x1c" + b"\0" * 40, "!unreadable"),
+        (lambda: b"no archive", "!unreadable"),
+        (partial(seven_zipped, {"a.txt": b"x"}, password="p"), "!encrypted"),
+        (partial(seven_zipped, {"a.txt": b"x"}, password="p", header_encryption=True), "!encrypted"),
     ],
 )
-def test_a_7z_archive_that_cannot_be_read(tmp_path: Path, data: bytes, problem: str) -> None:
-    assert told(found_in(tmp_path, {"p.7z": data})) == {"p.7z": problem}
+def test_a_7z_archive_that_cannot_be_read(tmp_path: Path, made: Callable[[], bytes], problem: str) -> None:
+    assert told(found_in(tmp_path, {"p.7z": made()})) == {"p.7z": problem}
 
 
 def test_what_is_damaged_in_a_7z_archive_is_not_sent_and_what_comes_before_it_is(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from orchestrator.policy.eligibility import Candidate, eligibility
+from tests.support.examples import ample
 
 GPU = Candidate("gpu", "local", "local", "idle, so free")
 LAN = Candidate("lan", "local", "local", "$2 per upstream hour")
@@ -93,7 +94,7 @@ CANDIDATES = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=ample(200))
 @given(
     CANDIDATES,
     st.none() | st.lists(st.sampled_from("abcde"), max_size=3),

@@ -17,6 +17,7 @@ from orchestrator.pipeline.finish.outputs.column_types import Kind, ListOf, Plai
 from orchestrator.pipeline.finish.outputs.formats import encode
 from orchestrator.pipeline.finish.outputs.layout import IDENTITY, ON_REQUEST, PROVENANCE, Layout, unique
 from tests.support import merged
+from tests.support.examples import ample
 
 
 def answers(layout: Layout) -> dict[str, Kind]:
@@ -170,7 +171,7 @@ def gathered(kind: Kind, values: Iterator[Any], *, flat: bool, top: bool = True)
 @pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("flat", [False, True])
-@settings(max_examples=60)
+@settings(max_examples=ample(60))
 @given(data=st.data(), schema=SCHEMAS)
 def test_each_row_is_in_the_table_once_with_what_it_says(data: st.DataObject, schema: Any, flat: bool) -> None:
     outputs = data.draw(st.lists(fitting(schema), max_size=4))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.policy.forecast import SeenBatch, output_lengths, turnaround
+from tests.support.examples import ample
 
 AT = datetime(2026, 11, 21, 20, tzinfo=UTC)
 MINUTE, HOUR = 60.0, 3600.0
@@ -183,7 +184,7 @@ def test_what_is_alike_weighs_more(seen: list[SeenBatch]) -> None:
     assert turnaround(seen, rows=1000, at=AT).by(HOUR) > turnaround(swapped, rows=1000, at=AT).by(HOUR)
 
 
-@settings(max_examples=60)
+@settings(max_examples=ample(60))
 @given(
     st.lists(st.tuples(st.integers(0, 90), st.floats(1, 400_000), st.booleans(), st.integers(1, 10**6)), max_size=12),
     st.floats(0, 200_000),

@@ -19,6 +19,7 @@ from orchestrator.settings.deadlines import deadline_at
 from orchestrator.settings.job_file import lines_of, load
 from orchestrator.settings.job_spec import JobSpec, json_schema
 from orchestrator.settings.yaml_files import load_yaml
+from tests.support.examples import ample
 
 ROOT = Path(__file__).parents[2]
 GOOD = """\
@@ -416,7 +417,7 @@ def test_what_is_no_deadline_is_refused_with_a_sentence(text: str) -> None:
         deadline_at(text, utc("2026-11-21 20:00"))
 
 
-@settings(max_examples=150)
+@settings(max_examples=ample(150))
 @given(minute=st.integers(0, 24 * 60 - 1), seconds=st.integers(0, 365 * 86_400))
 @pytest.mark.usefixtures("berlin")
 def test_a_time_of_day_is_the_next_one(minute: int, seconds: int) -> None:

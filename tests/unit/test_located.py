@@ -15,8 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from orchestrator.core.errors import InputError
 from orchestrator.settings.source_lines import line_of, load_toml, spell, validated
 from orchestrator.settings.yaml_files import load_yaml
+from tests.support.examples import ample
 
-on_one_file = settings(max_examples=150)
+on_one_file = settings(max_examples=ample(150))
 
 
 def written(folder: Path, text: str | bytes, name: str = "a.yaml") -> Path:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.documents import pdf_text
+from tests.support.examples import ample
 from tests.support.pdfs import placed
 
 ROWS = [
@@ -165,7 +166,7 @@ CELLS = st.text("abcdefghij 0123456789.,%", min_size=1, max_size=14).map(str.str
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=ample(60))
 @given(st.lists(st.lists(CELLS, min_size=2, max_size=4), min_size=1, max_size=8), st.booleans())
 def test_no_character_is_lost_or_comes_twice(rows: list[list[str]], by_column: bool) -> None:
     drawn = [*table(rows, by_column=by_column), (60, 60, "the end of the page")]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.pipeline.poll_schedule import LONGEST, next_look
 from orchestrator.policy.overdue import Usual, stall, usual_of
+from tests.support.examples import ample
 
 MIN, HOUR, DAY = 60.0, 3600.0, 86_400.0
 KNOWN = Usual(validating_p90=3 * MIN, total_p50=20 * MIN, total_p90=70 * MIN, samples=5)
@@ -43,7 +44,7 @@ def test_the_pause_to_the_next_look(asked: tuple[float, int, float | None], paus
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=ample(200))
 @given(st.floats(0.1, 5000), st.integers(0, 10**6), st.text(max_size=9), st.none() | st.floats(-1e6, 1e6))
 def test_no_look_is_too_soon_or_too_late(base: float, polls: int, seed: str, ends_in: float | None) -> None:
     pause = next_look(base, polls, seed=seed, ends_in=ends_in)
@@ -138,7 +139,7 @@ TIMES = st.floats(0, 1e7)
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=ample(200))
 @given(
     st.sampled_from(BatchStatus) | st.text(max_size=9), TIMES, TIMES, st.none() | TIMES, TIMES, st.booleans(),
     st.builds(Usual, TIMES, TIMES, TIMES, st.integers(0, 9)), TIMES,

@@ -28,6 +28,7 @@ from orchestrator.policy.pricing import (
 )
 from orchestrator.policy.results import FoundLine, outcome
 from orchestrator.policy.token_rates import TierPrice, TokenRates
+from tests.support.examples import ample
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 MILLION = Usage(1_000_000, 0, 1_000_000)
@@ -66,7 +67,7 @@ def test_a_backend_without_a_price_is_an_error_and_not_free() -> None:
         local_price(1.0, None, idle=False)
 
 
-@settings(max_examples=50)
+@settings(max_examples=ample(50))
 @given(st.lists(st.floats(0, 10_000), min_size=1, max_size=50), st.decimals("0.01", "100", places=2))
 def test_the_shares_of_rows_sum_to_the_whole(seconds: list[float], per_hour: Decimal) -> None:
     shares = sum((local_price(each, per_hour, idle=False).cost for each in seconds), Decimal(0))
@@ -242,7 +243,7 @@ def test_output_without_a_price_is_an_error_and_not_free() -> None:
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=ample(40))
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.sampled_from([STANDARD, BATCH]))
 def test_prices_are_exact_to_the_picodollar(fed: int, given_: int, tier: Tier) -> None:
     # 0.05 and 0.40 dollars per million: whole picodollars per token.
@@ -261,10 +262,19 @@ USAGES = st.integers(0, 2_000_000).flatmap(
         st.integers(0, fed),
     )
 )
-# Some do not go by their own id.
-MODELS = [(provider, model) for provider in providers for model in provider.models if provider.find_model(model.id)]
-ENTRIES = [(provider.id, model.id) for provider, model in MODELS]
-SOLD_BY_TIER = [(provider.id, model.id) for provider, model in MODELS if model.price_variants]
+
+
+MODELS = [(provider, model) for provider in providers for model in provider.models]
+
+
+def named(models: list[tuple[Any, Any]]) -> st.SearchStrategy[tuple[str, str]]:
+    """Those that go by their own id, which some do not, with their providers."""
+    found = st.sampled_from(models).filter(lambda entry: entry[0].find_model(entry[1].id) is not None)
+    return found.map(lambda entry: (entry[0].id, entry[1].id))
+
+
+ENTRIES = named(MODELS)
+SOLD_BY_TIER = named([entry for entry in MODELS if entry[1].price_variants])
 CONTEXTS = {
     BATCH: {"processing": "batch"},
     FLEX: {"service_tier": "flex"},
@@ -274,8 +284,8 @@ CONTEXTS = {
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
-@given(st.sampled_from(ENTRIES) | st.sampled_from(SOLD_BY_TIER), USAGES, st.sampled_from(list(Tier)))
+@settings(max_examples=ample(300), deadline=None)
+@given(ENTRIES | SOLD_BY_TIER, USAGES, st.sampled_from(list(Tier)))
 def test_what_is_listed_is_priced_as_the_table_does(entry: tuple[str, str], usage: Usage, tier: Tier) -> None:
     provider, model = entry
     try:
@@ -296,8 +306,8 @@ def test_what_is_listed_is_priced_as_the_table_does(entry: tuple[str, str], usag
     assert price.cost == theirs.total_price.quantize(PICO)
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.sampled_from(ENTRIES), st.sampled_from([BATCH, FLEX, PRIORITY]))
+@settings(max_examples=ample(100), deadline=None)
+@given(ENTRIES, st.sampled_from([BATCH, FLEX, PRIORITY]))
 def test_no_tier_is_priced_without_a_listing_of_its_own(entry: tuple[str, str], tier: Tier) -> None:
     provider, model = entry
     found = genai_prices.calc_price(genai_prices.Usage(), model, provider_id=provider, genai_request_timestamp=NOW)

@@ -26,6 +26,7 @@ from orchestrator.pipeline.poll_schedule import MOST_PUSHED, PollSchedule
 from orchestrator.server.webhooks import signed_headers, target_of
 from orchestrator.settings.config import Config, load
 from orchestrator.settings.discovery import Place
+from tests.support.examples import ample
 from tests.support.handles import handle
 from tests.support.process import wait_until
 from tests.support.signing import SECRET, deliver, event, signed, tell
@@ -117,7 +118,7 @@ def test_a_forged_or_old_event_is_refused(hooks: Hooks, forged: Callable[[], tup
     assert hooks.pushed == []
 
 
-@settings(max_examples=60)
+@settings(max_examples=ample(60))
 @given(st.sampled_from(["body", "webhook-id", "webhook-timestamp", "webhook-signature"]), st.data())
 def test_no_change_of_what_was_signed_is_taken(listener: Hooks, part: str, data: st.DataObject) -> None:
     listener.pushed.clear()

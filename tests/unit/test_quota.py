@@ -25,6 +25,7 @@ from orchestrator.policy.quota import (
     refused,
     wait,
 )
+from tests.support.examples import ample
 
 NOW = datetime(2026, 11, 21, 14, 0, tzinfo=UTC)
 M = 1_000_000
@@ -104,7 +105,7 @@ SHARDS = st.lists(st.tuples(SIZES, st.integers(1, 50), st.booleans()), max_size=
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=ample(200))
 @given(SHARDS, SIZES, st.none() | SIZES)
 def test_the_limit_is_never_passed_and_everything_goes_in_the_end(
     shards: list[tuple[int, int, bool]], declared: int, taught: int | None
@@ -132,7 +133,7 @@ def test_the_limit_is_never_passed_and_everything_goes_in_the_end(
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=ample(200))
 @given(SIZES, st.integers(1, 50), SIZES, st.integers(0, 3000), st.integers(0, 500), st.integers(0, 500), SIZES)
 def test_more_room_never_holds_what_less_room_lets_go(
     tokens: int, rows: int, limit: int, flying: int, fewer: int, smaller: int, more: int
@@ -194,7 +195,7 @@ def test_token_limit_exceeded_without_a_number_is_below_the_sum_and_not_below_wh
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=ample(200))
 @given(st.integers(1, 10**9), st.integers(0, 10**9), st.integers(1, 10**9))
 def test_refusals_without_a_number_find_a_limit_that_is_there(real: int, flying: int, shard: int) -> None:
     """Each time less is tried than what was refused, until it is taken or nothing else is there."""

@@ -21,6 +21,7 @@ from orchestrator.reports.quote_words import total_words
 from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.task_spec import Task
 from orchestrator.web.marked_text import MarkedText, abridged, marked_texts
+from tests.support.examples import ample
 
 WORDS = st.text("abcdefghijklmnopqrstuvwxyzäöüé", min_size=1, max_size=9)
 PLAIN_WORDS = st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=9)
@@ -193,7 +194,7 @@ def test_numbers_are_found_as_they_are_or_not_at_all(numbers: list[str], data: s
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=ample(60))
 @given(st.lists(PLAIN_WORDS, min_size=6, max_size=40), st.data())
 def test_ocr_may_have_few_characters_wrong(words: list[str], data: st.DataObject) -> None:
     quote = " ".join(words)

@@ -18,6 +18,7 @@ from orchestrator.core.model import BookedUsage, Forecast, JobId, Usage
 from orchestrator.policy.pricing import Tier, TierPrice, rates
 from orchestrator.reports.cost import CostFacts, CostReport, Estimate, cost_report, estimates
 from orchestrator.reports.words import cost_notes
+from tests.support.examples import ample
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 TODAY = date(2026, 11, 20)
@@ -298,7 +299,7 @@ LINES = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
+@settings(max_examples=ample(50))
 @given(LINES)
 def test_the_total_is_the_sum_of_the_lines_in_every_figure(totals: list[BookedUsage]) -> None:
     report = reported("job", totals, listed=of_openai)

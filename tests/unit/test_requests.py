@@ -19,6 +19,7 @@ from orchestrator.policy.model_names import resolve_model, with_model
 from orchestrator.policy.request_limits import bounds
 from orchestrator.policy.requests import Builder, Built, custom_id, places_text_late, variables
 from orchestrator.settings.job_spec import JobSpec
+from tests.support.examples import ample
 
 DOCUMENT = Document("docs/a.txt", "a.txt", "It was agreed.", "d1g35t", 14, {"name": "a.txt", "path": "a.txt"})
 TASK: dict[str, Any] = {"id": "parties", "prompt": "Who signs?", "model": "small"}
@@ -235,7 +236,7 @@ NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", fullmatch=True)
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=ample(100))
 @given(st.text(st.characters(codec="utf-8"), max_size=300), NAMES)
 def test_a_custom_id_is_short_and_plain_and_stable(key: str, task: str) -> None:
     found = custom_id(key, task)
@@ -244,7 +245,7 @@ def test_a_custom_id_is_short_and_plain_and_stable(key: str, task: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
+@settings(max_examples=ample(50))
 @given(st.sets(st.tuples(st.text(st.characters(codec="utf-8"), max_size=10), NAMES), min_size=2, max_size=50))
 def test_custom_ids_differ(pairs: set[tuple[str, str]]) -> None:
     assert len({custom_id(*pair) for pair in pairs}) == len(pairs)
@@ -259,7 +260,7 @@ def test_with_another_model_the_line_is_otherwise_the_same() -> None:
     assert list(json.loads(renamed)["body"]) == list(json.loads(line)["body"])
 
 
-@settings(max_examples=50)
+@settings(max_examples=ample(50))
 @given(
     st.dictionaries(
         st.text(max_size=5), st.text(max_size=5) | st.integers() | st.floats(allow_nan=False, allow_infinity=False)

@@ -15,6 +15,7 @@ from orchestrator.core.refused_fields import FieldFault, RefusedField
 from orchestrator.policy import row_errors
 from orchestrator.policy.batch_errors import BatchFault, classify_batch
 from orchestrator.policy.row_errors import FAILED, REFUSED, RULES, Disposition, Rule, classify
+from tests.support.examples import ample
 
 RETRY, ELSEWHERE, NEVER, WAIT, STOP = Disposition
 ROOT = Path(__file__).resolve().parents[2]
@@ -259,7 +260,7 @@ STATUSES = st.none() | st.integers(-(10**6), 10**6) | st.integers(395, 605)
 
 
 @pytest.mark.slow
-@settings(max_examples=500)
+@settings(max_examples=ample(500))
 @given(STATUSES, st.none() | WORDS, st.none() | WORDS, st.none() | TEXTS)
 def test_every_failure_has_a_verdict_and_its_code_alone_gives_it_again(
     status: int | None, code: str | None, kind: str | None, message: str | None
@@ -381,7 +382,7 @@ def test_the_limit_that_a_refusal_names(message: str, limit: int | None) -> None
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=ample(300))
 @given(
     st.none() | WORDS, st.none() | TEXTS | st.from_regex(r"limit(: | of )[0-9,.]{1,30} ?[kmb]? ?(tokens|for)?"),
     st.none() | st.integers(1),

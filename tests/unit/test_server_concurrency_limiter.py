@@ -20,6 +20,7 @@ from orchestrator.server.dispatch.concurrency_limiter import (
     Gauges,
     Move,
 )
+from tests.support.examples import ample
 
 GAUGES = st.builds(Gauges, st.integers(0, 3000), st.integers(0, 3000), st.floats(0, 1), st.floats(0, 1e6))
 
@@ -266,7 +267,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=ample(150))
 @given(st.integers(1, 2000), st.booleans(), STEPS)
 def test_the_limit_stays_between_floor_and_ceiling(
     ceiling: int, busy: bool, steps: list[tuple[str, float, Gauges | None]]
@@ -290,7 +291,7 @@ def test_the_limit_stays_between_floor_and_ceiling(
         assert limiter.moves.keys() <= set(Move)
 
 
-@settings(max_examples=100)
+@settings(max_examples=ample(100))
 @given(st.integers(2, 2000), GAUGES)
 def test_a_long_queue_never_makes_it_grow(inflight: int, gauges: Gauges) -> None:
     limiter = grown(limit=256)

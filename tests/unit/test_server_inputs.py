@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from orchestrator.server.dispatch.inputs import BLOCK_BYTES, Input, Unreadable
 from orchestrator.server.dispatch.plan import InputRows, make_plan
+from tests.support.examples import ample
 
 CHAT = "/v1/chat/completions"
 
@@ -40,7 +41,7 @@ SIZES = (0, 10, 3_000, BLOCK_BYTES // 4, BLOCK_BYTES, 2 * BLOCK_BYTES)
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=ample(40), deadline=None)
 @given(
     st.lists(st.sampled_from(SIZES), min_size=1, max_size=60),
     st.randoms(use_true_random=False),

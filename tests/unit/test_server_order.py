@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.server.dispatch.row_order import LENGTHS, UNSHARED, RowOrder, Sorter
+from tests.support.examples import ample
 
 Row = tuple[bytes, int | None]
 
@@ -41,7 +42,7 @@ ROWS = st.lists(st.tuples(TEXTS, st.sampled_from([None, 64, 64, 64, 100, 5000]))
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=ample(300))
 @given(ROWS)
 @example([(b"a" * 300, 64), (b"b" * 300, 64), (b"a" * 300, 64), (b"b" * 300, 64)])
 def test_rows_with_a_common_prefix_of_any_length_are_neighbours(rows: list[Row]) -> None:
@@ -60,7 +61,7 @@ def test_rows_with_a_common_prefix_of_any_length_are_neighbours(rows: list[Row])
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=ample(200))
 @given(ROWS)
 def test_what_rows_share_is_counted_as_the_longest_prefix_that_an_earlier_row_has(rows: list[Row]) -> None:
     texts = [text for text, _ in rows]
@@ -72,7 +73,7 @@ def test_what_rows_share_is_counted_as_the_longest_prefix_that_an_earlier_row_ha
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=ample(200))
 @given(ROWS)
 def test_groups_are_ranges_and_a_prefix_has_the_same_hash_in_every_batch(rows: list[Row]) -> None:
     order = ordered(rows)
@@ -85,7 +86,7 @@ def test_groups_are_ranges_and_a_prefix_has_the_same_hash_in_every_batch(rows: l
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=ample(60))
 @given(ROWS.filter(lambda rows: len(rows) > 3), st.integers(1, 7))
 def test_spilling_changes_nothing(tmp_path: Path, rows: list[Row], run_rows: int) -> None:
     assert ordered(rows, folder=tmp_path, run_rows=run_rows) == ordered(rows)

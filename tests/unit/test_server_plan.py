@@ -20,6 +20,7 @@ from orchestrator.core.batch_api import MAX_LINE_BYTES, MAX_LINE_ERRORS, LineErr
 from orchestrator.core.request_lines import CheckedLine, id_key
 from orchestrator.server.dispatch.plan import InputRows, make_plan
 from orchestrator.server.dispatch.request_header import Head, can_share, reader
+from tests.support.examples import ample
 
 CHAT = "/v1/chat/completions"
 
@@ -169,7 +170,7 @@ IDS = [line(custom_id) for custom_id in ("ab", "ac", "ad", "bb", "bc")]
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=ample(150))
 @given(st.lists(st.sampled_from(SOME + IDS), max_size=14), st.sampled_from([id_key, first_letter]))
 @example([line("a"), *([b"{"] * 99), line("a"), b"{"], id_key)
 @example([line("a"), *([b"{"] * 60), *([line("a")] * 60), b"{"], id_key)
@@ -193,7 +194,7 @@ def test_ids_whose_keys_collide_are_no_duplicates(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
+@settings(max_examples=ample(50))
 @given(st.lists(st.booleans(), min_size=1, max_size=600))
 def test_just_the_rows_that_are_done_are_marked(tmp_path: Path, marks: list[bool]) -> None:
     content = b"\n".join(line(f"r{number}") for number in range(len(marks)))
@@ -249,7 +250,7 @@ ENDPOINTS = st.sampled_from([CHAT, "/v1/completions", "/v1/responses", "/v1/embe
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
+@settings(max_examples=ample(400))
 @given(
     st.binary(max_size=60)
     | st.builds(

@@ -21,6 +21,7 @@ from orchestrator.server.dispatch.rate_limiter import (
     read_standings,
     reset_seconds,
 )
+from tests.support.examples import ample
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 NOTHING = AnnouncedRate()
@@ -58,14 +59,14 @@ LATE = st.lists(st.floats(0, 3), max_size=300)
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=ample(60))
 @given(st.integers(1, 600), LATE)
 def test_no_minute_has_more_requests_than_the_limit(limit: int, late: list[float]) -> None:
     rows, _ = fullest_minute(driven(RateLimiter(requests_per_minute=limit), 150, late=late))
     assert rows <= limit
 
 
-@settings(max_examples=60)
+@settings(max_examples=ample(60))
 @given(st.integers(100, 100_000), st.lists(st.integers(50, 20_000), min_size=1, max_size=40), LATE)
 def test_no_minute_has_more_tokens_than_the_limit_and_one_row(
     limit: int, sizes: list[int], late: list[float]
@@ -76,7 +77,7 @@ def test_no_minute_has_more_tokens_than_the_limit_and_one_row(
     assert tokens <= limit
 
 
-@settings(max_examples=40)
+@settings(max_examples=ample(40))
 @given(st.integers(1, 600), st.lists(st.floats(0, SLACK), max_size=600))
 def test_the_whole_rate_is_used(limit: int, late: list[float]) -> None:
     minutes = 3

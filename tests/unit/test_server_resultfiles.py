@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from orchestrator.server.dispatch.results import MAX_WAITING_BYTES, PIECE_BYTES, Line, LongLine, ResultFile, Writer
 from orchestrator.server.dispatch.torn_result_lines import cut_torn_tail, recover
 from orchestrator.server.memory_limits import Room
+from tests.support.examples import ample
 
 
 def line(custom_id: str) -> bytes:
@@ -246,7 +247,7 @@ def test_a_tail_of_any_length_is_cut(tmp_path: Path, size: int) -> None:
     assert path.read_bytes() == b""
 
 
-@settings(max_examples=80)
+@settings(max_examples=ample(80))
 @given(st.lists(st.sampled_from([line("a"), line("b"), b"\n", b"\r\n", b"{", b"\0", b"\xff", b"null", b" "])))
 def test_whatever_a_file_holds_it_is_good_afterwards(tmp_path: Path, parts: list[bytes]) -> None:
     path = tmp_path / "output.jsonl"
@@ -258,7 +259,7 @@ def test_whatever_a_file_holds_it_is_good_afterwards(tmp_path: Path, parts: list
     assert path.read_bytes() == mended
 
 
-@settings(max_examples=60)
+@settings(max_examples=ample(60))
 @given(st.integers(0, 10_000))
 def test_a_file_cut_anywhere_keeps_every_whole_line(tmp_path: Path, length: int) -> None:
     path = tmp_path / "output.jsonl"

@@ -20,6 +20,7 @@ from orchestrator.server.dispatch.retry import (
     leaves_doubt,
     possible_account_problem,
 )
+from tests.support.examples import ample
 
 KEEP = RetryVerdict(Action.KEEP)
 
@@ -81,7 +82,7 @@ def test_the_verdict_on_an_attempt(attempt: dict, verdict: RetryVerdict) -> None
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=ample(200))
 @given(
     st.sampled_from(End), st.integers(100, 599), st.none() | st.floats(0, 120), st.integers(1, 2000),
     st.floats(0.01, 60),

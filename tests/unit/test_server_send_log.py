@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.server.dispatch.send_log import MOST, SendLog, read_doubts
+from tests.support.examples import ample
 
 ROWS = 5
 
@@ -117,7 +118,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["leave", "take_back"]), st.lists(st.
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=ample(100))
 @given(STEPS)
 def test_what_is_read_is_what_was_known(tmp_path_factory: pytest.TempPathFactory, steps: list) -> None:
     path = tmp_path_factory.mktemp("account") / "sent"

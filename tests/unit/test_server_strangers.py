@@ -43,6 +43,7 @@ from orchestrator.server.dispatch.retry import Action, End, RetryVerdict, accoun
 from orchestrator.server.dispatch.stats import Stats
 from orchestrator.server.leftovers import CAUSES, copy_leftovers
 from orchestrator.server.ordered_results import ResultSource, read_page
+from tests.support.examples import ample
 
 NOW = datetime(2026, 12, 1, tzinfo=UTC)
 NUMBERS = ["0", "-1", "1.5", "1e308", "1e999", "-1e999", "9" * 25, "9" * 5000, "2147483648", "5e-324", "nan", "inf"]
@@ -229,7 +230,7 @@ def test_an_error_message_without_end_is_cut() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=ample(40))
 @given(st.lists(BYTES | st.just(b'{"custom_id":"a","response":{"status_code":200,"body":null}}'), max_size=6))
 def test_any_result_file_is_recovered_paged_and_retried(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]

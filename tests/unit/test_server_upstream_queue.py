@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.server.dispatch.plan import InputRows
 from orchestrator.server.dispatch.row_order import RowOrder
 from orchestrator.server.dispatch.upstream_queue import UpstreamQueues
+from tests.support.examples import ample
 
 NAMES = ["http://a/v1", "http://b/v1", "http://c/v1", "http://d/v1"]
 
@@ -52,7 +53,7 @@ def split_groups(plan: InputRows, taken: dict[str, list[int]]) -> int:
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
+@settings(max_examples=ample(400))
 @given(
     st.lists(st.integers(1, 5) | st.integers(1, 300), max_size=20),
     st.integers(0, 4),

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.policy.sharding import Range, WaitingRow, pack
+from tests.support.examples import ample
 
 CHAT, EMBED = "/v1/chat/completions", "/v1/embeddings"
 
@@ -130,7 +131,7 @@ LIMIT = st.none() | st.integers(1, 40)
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=ample(200))
 @given(ROWS, st.integers(1, 8), st.integers(1, 120), LIMIT, LIMIT, st.integers(0, 10))
 def test_each_row_is_in_one_range_and_no_range_is_too_large(
     waiting: list[WaitingRow],

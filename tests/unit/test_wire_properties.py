@@ -18,6 +18,7 @@ from orchestrator.core.answers import AnswerHead, TokenCounts
 from orchestrator.core.batch_api import LineError, ResultLine
 from orchestrator.core.request_lines import CheckedLine
 from orchestrator.server.dispatch.result_lines import answer_line, error_line
+from tests.support.examples import ample
 
 CHAT = "/v1/chat/completions"
 CODES = {
@@ -81,7 +82,7 @@ def damaged(draw: st.DrawFn, sources: st.SearchStrategy[bytes]) -> bytes:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=ample(300))
 @given(st.binary() | damaged(good_lines()), st.sampled_from([CHAT, "/v1/embeddings", None]))
 @example(b"[" * 100_000, CHAT)
 @example(b'{"body":' * 30_000, CHAT)
@@ -108,7 +109,7 @@ def test_any_bytes_are_a_checked_line_or_one_error(raw: bytes, endpoint: str | N
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=ample(150))
 @given(good_lines())
 def test_a_good_line_is_taken_whatever_stands_in_its_texts(raw: bytes) -> None:
     found = request_lines.check_line(raw, CHAT)
@@ -119,7 +120,7 @@ def test_a_good_line_is_taken_whatever_stands_in_its_texts(raw: bytes) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=ample(100))
 @given(good_lines(), st.sampled_from([b"\\ud800", b"\\udfff", b"\\ud83dx", b"\\udc00\\ud800", b"\xed\xa0\x80"]))
 def test_half_a_surrogate_pair_is_refused_wherever_it_stands(raw: bytes, half: bytes) -> None:
     place = raw.index(b'": "') + len(b'": "')
@@ -129,7 +130,7 @@ def test_half_a_surrogate_pair_is_refused_wherever_it_stands(raw: bytes, half: b
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=ample(200))
 @given(st.lists(st.binary(max_size=8) | st.sampled_from([b"\n", b"\r\n", b"\r", b" \t", BOM, b"\0", b"\x85"])))
 @example([BOM, BOM, b"\n"])
 @example([b" \n", BOM, b"{}"])
@@ -150,7 +151,7 @@ def test_every_byte_of_a_file_is_in_a_line_or_blank(parts: list[bytes]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=ample(150))
 @given(written(TEXT), written(OBJECT), st.integers(100, 599), PROVENANCE)
 def test_an_answer_keeps_its_content_on_one_line(
     written_id: bytes, body: bytes, status: int, orch: batch_api.Provenance | None
@@ -167,7 +168,7 @@ def test_an_answer_keeps_its_content_on_one_line(
     assert found.response.request_id
 
 
-@settings(max_examples=100)
+@settings(max_examples=ample(100))
 @given(written(TEXT), TEXT, TEXT, PROVENANCE)
 def test_an_error_keeps_its_words_on_one_line(
     written_id: bytes, code: str, message: str, orch: batch_api.Provenance | None
@@ -188,7 +189,7 @@ class Named(msgspec.Struct):
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=ample(150))
 @given(good_lines(), written(OBJECT))
 def test_a_custom_id_comes_back_byte_for_byte(raw: bytes, body: bytes) -> None:
     """But for what ends a line in Unicode, which is escaped: readers that split there would lose the row."""
@@ -203,7 +204,7 @@ def test_a_custom_id_comes_back_byte_for_byte(raw: bytes, body: bytes) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=ample(200))
 @given(st.binary() | damaged(written(OBJECT)) | written(JSON))
 @example(b'{"usage":{"prompt_tokens":' + b"9" * 5000 + b"}}")
 @example(b'{"usage":{"prompt_tokens":1e400}}')
@@ -242,7 +243,7 @@ def usage_object(chat: bool, counts: Sequence[int], total: int | None) -> dict[s
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=ample(100))
 @given(OBJECT, TEXT, TEXT, st.lists(COUNT, min_size=2, max_size=2), st.booleans(), st.data())
 def test_usage_is_found_among_whatever_else_an_answer_says(
     more: dict[str, Any], model: str, tier: str, wholes: list[int], chat: bool, data: st.DataObject
@@ -258,7 +259,7 @@ def test_usage_is_found_among_whatever_else_an_answer_says(
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=ample(200))
 @given(st.booleans(), st.lists(COUNT | FEW, min_size=5, max_size=5), st.none() | COUNT | st.integers())
 def test_parts_are_never_more_than_their_whole(chat: bool, counts: list[int], total: int | None) -> None:
     tokens = answers.answer_tokens(json.dumps({"usage": usage_object(chat, counts, total)}).encode())

@@ -1,0 +1,12 @@
+"""How many examples a property has that looks for rare ones."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+SHARE = 5
+
+
+def ample(number: int) -> int:
+    """A fifth of `number` in `make test`; in `make soak` as many as any property has there."""
+    return max(settings().max_examples, number // SHARE)
