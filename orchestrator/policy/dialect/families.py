@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
 
 LATEST = (99, 0)
+MOST_MODELS = 256
+"""Names whose facts are kept: they are asked for each row."""
 _VENDOR = re.compile(r"^(?:ft:|arn:[^/]*/)?(?:[a-z0-9_.-]+/)*", re.IGNORECASE)
 
 
@@ -64,6 +67,7 @@ _OPENAI: tuple[tuple[str, Reasoning], ...] = tuple(
 )
 
 
+@lru_cache(MOST_MODELS)
 def openai_reasoning(model: str) -> Reasoning:
     """Return how an OpenAI model reasons; a model with an unknown name does not."""
     name = plain_name(model)
@@ -86,6 +90,7 @@ _OPENAI_MAX_TOKENS = tuple(
 """OpenAI's model pages, read on 2026-11-26."""
 
 
+@lru_cache(MOST_MODELS)
 def openai_most_tokens(model: str) -> int | None:
     """Return the largest answer length that an OpenAI model accepts, in tokens; None if unknown."""
     name = plain_name(model)
@@ -113,6 +118,7 @@ class Claude(Struct, frozen=True):
 _MYTHOS_PREVIEW = Claude("mythos", LATEST)
 
 
+@lru_cache(MOST_MODELS)
 def claude_of(model: str) -> Claude | None:
     """Return the Claude model of a name, or None for other models and for names without a version."""
     name = plain_name(model)
