@@ -111,6 +111,8 @@ _PHRASES = (
         "output_format",
     ),
     (regex(r"\beffort (?:level|parameter|['\"`])", re.IGNORECASE), "effort"),
+    (regex(r"\bthinking[ _](?:level|budget|mode)\b", re.IGNORECASE), "thinking"),
+    (regex(r"\bmaximum tokens you requested\b", re.IGNORECASE), "max_tokens"),
     (regex(r"\bweb search options", re.IGNORECASE), "web_search_options"),
     (regex(r"\bstop sequences?", re.IGNORECASE), "stop_sequences"),
     (regex(r"\bfrequency penalty", re.IGNORECASE), "frequency_penalty"),
@@ -124,7 +126,8 @@ _PHRASES = (
 _SCHEMA = regex(
     r"\bschema (?:for|of|in) ['`\"]?(?:response[ _]format|text\.format|output[ _]format)|^grammar error\b"
     r"|\b(?:convert the|parse) grammar\b|\bthe specified schema\b"
-    r"|^schema is too complex\b|\bcompiled grammar is too\b|^schemas? contains? too many\b",
+    r"|\ba schema in generationconfig\b|^schema is too complex\b|\bcompiled grammar is too\b"
+    r"|^schemas? contains? too many\b",
     re.IGNORECASE,
 )
 """A refused schema. Names that follow are its own or its properties', even if they look like fields."""
@@ -133,7 +136,7 @@ _INSTEAD = regex(r"\b(?:please )?(?:use|try|set|prefer)\b[^.]{0,120}\binstead\b|
 _REFUSES = regex(
     r"\b(?:not|cannot|no longer|never)\b|n['\u2019]t\b"
     r"|\bun(?:supported|recogni[sz]ed|known|expected|available|allowed)"
-    r"|\b(?:in)?valid|\bdeprecated|\bextra[ _]|\bforbidden|\bonly\b|\bmust\b|\bshould be\b|\brequired\b"
+    r"|\b(?:in)?valid|\bdeprecated|\bextra[ _]|\bforbidden|\billegal|\bonly\b|\bmust\b|\bshould be\b|\brequired\b"
     r"|literal_error|\brefused|\bdisallow|\bremoved|\bexceed|\btoo (?:large|small|many|long|high|low)|\bmaximum"
     r"|\bminimum|\b(?:greater|less) than\b|\breject(?:s|ed)?\b|\bincompatible|\bconflicts?\b|\bspecified\b"
     r"|\brestricted"
@@ -187,7 +190,8 @@ _RANGE = regex(
     re.IGNORECASE,
 )
 _SETTING = regex(
-    r"supported (?:levels|values|options)\b|one of|effort (?:level )?['`\"]|\binvalid value\b",
+    r"supported (?:levels|values|options)\b|one of|effort (?:level )?['`\"]|\binvalid value\b"
+    r"|\bthinking level [A-Z]|\bbudget (?:of )?\d+|_budget to \d",
     re.IGNORECASE,
 )
 _ONLY_ONE = regex(r"\bonly (?:the )?(?:default|\d[\d.]*|a value of|set to)\b", re.IGNORECASE)

@@ -45,6 +45,7 @@ def inference(**settings: Any) -> Json:
 
 HAIKU_4_5, OPUS_5 = "us.anthropic.claude-haiku-4-5-20251001-v1:0", "us.anthropic.claude-opus-5"
 THINKING = {"thinking": {"type": "enabled", "budget_tokens": 2000}, "max_tokens": 3000}
+TOOLS = {"tools": [{"type": "function", "function": {"name": "f", "parameters": {**CLOSED, "required": ["a"]}}}]}
 JSON_OBJECT = {"response_format": {"type": "json_object"}}
 
 REASONERS = (
@@ -283,6 +284,8 @@ REFUSED: list[tuple[str, str, str, Json, str]] = [
     ),
     ("xai", CHAT, "grok-4.6 grok-3-mini", {"stop": ["x"]}, "does not support parameter stop."),
     ("xai", CHAT, "grok-4", {"presence_penalty": 1}, "does not support parameter presencePenalty."),
+    ("openai", CHAT, "gpt-5.6-luna", {**TOOLS, "reasoning_effort": "low"}, "Function tools with reasoning_effort"),
+    ("xai", CHAT, "grok-4.6", as_chat(within({"type": "string", "maxLength": 5})), "Invalid arguments passed to"),
     ("xai", CHAT, "grok-4.5 grok-4.6", {"reasoning_effort": "none"}, "'reasoning_effort' value 'none'"),
     ("xai", CHAT, "grok-4.3 grok-4.5", {"reasoning_effort": "xhigh"}, "'reasoning_effort' value 'xhigh'"),
     ("moonshot", CHAT, "kimi-k2.6 kimi-k3", {"reasoning_effort": "none"}, "invalid reasoning_effort"),

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from orchestrator.backends import BatchOrder
@@ -17,7 +18,9 @@ from orchestrator.backends.bedrock.requests import custom_id_of, record_id, reco
 from orchestrator.backends.open import limits_of, profile_for
 from orchestrator.backends.package import BackendAccess
 from orchestrator.backends.s3_files import error_of, objects_of, status_of
+from orchestrator.core.answers import read_answer
 from orchestrator.core.errors import InputError, UsageError
+from orchestrator.policy.answer_text import answer_of
 from tests.support.aws import bedrock_settings
 
 ASK = [{"role": "user", "content": "hello"}]
@@ -166,6 +169,20 @@ def test_an_answer_is_a_chat_completion_with_all_its_tokens() -> None:
     details = {"cached_tokens": 4, "cache_write_tokens": 3, "cache_write_1h_tokens": 2}
     assert found["usage"]["prompt_tokens_details"] == details
     assert found["service_tier"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_answer", "end"),
+    [
+        ("model_context_window_exceeded", True, "model_context_window_exceeded"),
+        ("malformed_model_output", False, "malformed_response: malformed_model_output"),
+        ("max_tokens", True, "length"),
+    ],
+)
+def test_a_full_window_and_a_malformed_output_are_no_whole_answers(reason: str, is_answer: bool, end: str) -> None:
+    told = {"output": {"message": {"content": [{"text": "x"}]}}, "stopReason": reason}
+    body = msgspec.Raw(json.dumps(completion(told)).encode())
+    assert (read_answer(body).is_answer, answer_of(body).finish_reason) == (is_answer, end)
 
 
 @pytest.mark.skipif(not RECORDED.exists(), reason="the recordings are not on this machine")

@@ -34,6 +34,7 @@ RESPONSES = "/v1/responses"
 EMBEDDINGS = "/v1/embeddings"
 INFERENCE_PROFILE = "arn:aws:bedrock:us-east-1:123456789012:inference-profile"
 ASKED = [{"role": "user", "content": "When does it end?"}]
+TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
 # That of the README: an object that is not closed.
 SCHEMA = {
     "type": "object",
@@ -90,6 +91,7 @@ LOST = [
     ("openai", "gpt-6.1-sol", CHAT, {"reasoning_effort": "none"}, "reasoning_effort"),
     ("openai", "gpt-5.1-chat-latest", CHAT, {"stop": ["."]}, "stop"),
     ("openai", "o1", CHAT, {"n": 2}, "n"),
+    ("openai", "gpt-5.6-luna", CHAT, {"tools": TOOLS, "reasoning_effort": "low"}, "reasoning_effort"),
     ("openai", "gpt-5-pro", CHAT, {"seed": 7}, "seed"),
     ("openai", "gpt-4o", RESPONSES, {"seed": 7}, "seed"),
     ("openai", "text-embedding-ada-002", EMBEDDINGS, {"dimensions": 256}, "dimensions"),
@@ -236,6 +238,8 @@ TAKEN = [
     ("anthropic", "claude-opus-4-8", CHAT, {"reasoning_effort": "xhigh", "thinking": {"type": "adaptive"}}),
     ("anthropic", "claude-opus-4-6", CHAT, {"thinking": {"type": "adaptive"}, "tool_choice": "required"}),
     ("anthropic", "claude-haiku-4-5", CHAT, {"stop": ["END", "\n\nHuman:"], "temperature": 0}),
+    ("openai", "gpt-5.6-luna", CHAT, {"tools": TOOLS, "reasoning_effort": "none"}),
+    ("openai", "gpt-5.4", CHAT, {"tools": TOOLS, "reasoning_effort": "low"}),
     ("xai", "grok-3", CHAT, {"stop": ["."]}),
     ("xai", "grok-4.20-multi-agent", CHAT, {"reasoning_effort": "xhigh"}),
     ("xai", "grok-4.3", CHAT, {"reasoning_effort": "none"}),

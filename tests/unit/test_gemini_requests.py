@@ -8,10 +8,18 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.gemini.answers import batch_of, completion, error_of, result_line, status_of
+from orchestrator.backends.gemini.dialect import GEMINI_RULES
 from orchestrator.backends.gemini.requests import translate
 from orchestrator.core.errors import InputError
+from orchestrator.policy.dialect import Recipient, dialect_of
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+OPENAPI = {
+    "type": "OBJECT",
+    "properties": {"a": {"type": "STRING"}},
+    "required": ["a"],
+    "propertyOrdering": ["a"],
+}
 ASK = [{"role": "user", "content": "Why?"}]
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
 
@@ -56,11 +64,55 @@ def test_settings_stand_in_the_generation_config() -> None:
         "maxOutputTokens": 9,
         "stopSequences": ["x"],
         "responseMimeType": "application/json",
-        "responseJsonSchema": SCHEMA,
+        "responseSchema": OPENAPI,
     }
     assert of(reasoning_effort="low")["generationConfig"] == {"thinkingConfig": {"thinkingLevel": "low"}}
     older = translate({"model": "gemini-2.5-flash", "messages": ASK, "reasoning_effort": "none"})
     assert older["generationConfig"] == {"thinkingConfig": {"thinkingBudget": 0}}
+
+
+def in_openapi(schema: dict[str, Any]) -> Any:
+    asked = {"type": "json_schema", "json_schema": {"name": "t", "schema": schema}}
+    return of(response_format=asked)["generationConfig"].get("responseSchema")
+
+
+def test_a_schema_goes_out_in_openapis_form_as_batches_need_it() -> None:
+    parts = {
+        "optional": ({"type": ["string", "null"], "maxLength": 5}, {"type": "STRING", "nullable": True,
+                                                                   "description": "(maxLength: 5)"}),
+        "of a list": ({"enum": ["x", "y", None]}, {"type": "STRING", "format": "enum", "enum": ["x", "y"],
+                                                   "nullable": True}),
+        "number of a list": ({"enum": [1, 2]}, {"type": "INTEGER", "description": "(one of: [1, 2])"}),
+        "list": ({"type": "array", "items": {"type": "integer", "minimum": 1}, "maxItems": 3},
+                 {"type": "ARRAY", "items": {"type": "INTEGER", "minimum": 1}, "description": "(maxItems: 3)"}),
+        "either": ({"oneOf": [{"type": "string"}, {"type": "integer"}]},
+                   {"anyOf": [{"type": "STRING"}, {"type": "INTEGER"}]}),
+        "referred": ({"$ref": "#/$defs/D"}, {"type": "STRING", "format": "date-time", "description": "when"}),
+        "within": ({"allOf": [{"type": "boolean"}]}, {"type": "BOOLEAN"}),
+    }  # fmt: skip
+    definitions = {"D": {"type": "string", "format": "date-time", "description": "when"}}
+    schema = {"type": "object", "properties": {name: given for name, (given, _) in parts.items()}}
+    found = in_openapi({**schema, "$defs": definitions, "additionalProperties": False})
+    assert found["properties"] == {name: told for name, (_, told) in parts.items()}
+    assert found["propertyOrdering"] == [*parts]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {}, {"type": "object"}, {"type": "object", "additionalProperties": {"type": "string"}}, {"enum": ["", "a"]},
+        {"type": "array"}, {"not": {"type": "string"}}, {"$ref": "#"}, {"enum": [1, "a"]},
+        {"anyOf": [{"type": "null"}]},
+    ],
+)  # fmt: skip
+def test_a_schema_without_such_a_form_is_asked_for_in_the_prompt(part: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"a": part}, "required": ["a"]}
+    assert in_openapi(schema) is None
+    asked = {"type": "json_schema", "json_schema": {"name": "t", "schema": schema}}
+    dialect = dialect_of(Recipient("gemini", table=GEMINI_RULES), "gemini-3.8-flash", "/v1/chat/completions")
+    body = dialect.body({"messages": ASK, "response_format": asked})
+    assert body["response_format"] == {"type": "json_object"}
+    assert json.dumps(schema) in body["messages"][0]["content"]
 
 
 def test_functions_may_be_forced() -> None:
@@ -106,6 +158,7 @@ def test_an_answer_is_a_chat_completion_with_all_its_tokens() -> None:
         "candidatesTokenCount": 5,
         "thoughtsTokenCount": 7,
         "promptTokensDetails": [{"modality": "AUDIO", "tokenCount": 3}],
+        "cacheTokensDetails": [{"modality": "AUDIO", "tokenCount": 1}, {"modality": "TEXT", "tokenCount": 3}],
         "serviceTier": "standard",
     }
     candidate = {"content": {"parts": parts, "role": "model"}, "finishReason": "STOP"}
@@ -118,7 +171,7 @@ def test_an_answer_is_a_chat_completion_with_all_its_tokens() -> None:
     assert choice["message"]["tool_calls"][0]["extra_content"] == {"google": {"thought_signature": "s"}}
     assert choice["message"]["other_content"] == [{"executableCode": {"code": "1"}}]
     assert (found["usage"]["prompt_tokens"], found["usage"]["completion_tokens"]) == (12, 12)
-    assert found["usage"]["prompt_tokens_details"] == {"cached_tokens": 4, "audio_tokens": 3}
+    assert found["usage"]["prompt_tokens_details"] == {"cached_tokens": 4, "audio_tokens": 2}
     assert found["usage"]["completion_tokens_details"]["reasoning_tokens"] == 7
     assert found["service_tier"] == "standard"
 

@@ -58,6 +58,21 @@ NAMED: dict[str, tuple[dict[str, Any], ProviderError, str, FieldFault]] = {
     "tools side by side": ({**CHAT, "parallel_tool_calls": False},
                            ProviderError(400, message="The model does not support parallel tool calls"),
                            "parallel_tool_calls", FIELD),
+    "a level of thinking": (
+        CHAT, ProviderError(400, message="Thinking level MINIMAL is not supported for this model. Please retry."),
+        "reasoning_effort", SETTING),
+    "no thinking": (
+        CHAT, ProviderError(400, message="Budget 0 is invalid. This model only works in thinking mode."),
+        "reasoning_effort", SETTING),
+    "an illegal type": (
+        CHAT, ProviderError(400, message="the reasoning_effort field (expected type string) is illegal"),
+        "reasoning_effort", FIELD),
+    "a bound in other words": (
+        CHAT, ProviderError(400, message="The maximum tokens you requested exceeds the model limit of 64000."),
+        "max_tokens", RANGE),
+    "a schema that is too deep": (
+        CHAT, ProviderError(400, message="A schema in GenerationConfig in the request exceeds the maximum depth."),
+        "response_format", FIELD),
     "what a developer says": (CHAT, ProviderError(400, message="Developer instruction is not enabled for gemma"),
                               "system", FIELD),
     "penalties in general": (

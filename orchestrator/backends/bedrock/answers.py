@@ -17,11 +17,11 @@ _ENDS = {
     "end_turn": "stop",
     "stop_sequence": "stop",
     "max_tokens": "length",
-    "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
     "content_filtered": "content_filter: content_filtered",
     "guardrail_intervened": "content_filter: guardrail_intervened",
     "malformed_tool_use": "function_call_filter: malformed_tool_use",
+    "malformed_model_output": "malformed_response: malformed_model_output",
 }
 _PARTS = ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens", "outputTokens")
 _LEAST_STATUS = 400

@@ -171,13 +171,15 @@ def _usage(usage: Mapping[str, Any]) -> Json:
     output = _number(usage, "candidatesTokenCount") + thoughts
     if not usage or not (prompt or output):
         return {}
+    cached_audio = _of_kind(usage, "cacheTokensDetails", "AUDIO")
     return {
         "prompt_tokens": prompt,
         "completion_tokens": output,
         "total_tokens": prompt + output,
         "prompt_tokens_details": {
             "cached_tokens": _number(usage, "cachedContentTokenCount"),
-            "audio_tokens": _of_kind(usage, "promptTokensDetails", "AUDIO"),
+            # Cached sound has the price of the cache.
+            "audio_tokens": max(0, _of_kind(usage, "promptTokensDetails", "AUDIO") - cached_audio),
         },
         "completion_tokens_details": {
             "reasoning_tokens": thoughts,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.backends.gemini.requests import LEFT_OUT, TAKEN
+from orchestrator.backends.gemini.schemas import ask_gemini
 from orchestrator.policy.dialect.draft import system_into_question
 from orchestrator.policy.dialect.rules import By, NotAbove, NotMore, NotTaken, OnlyFields, OnlyValues, TableRule
 from orchestrator.policy.dialect.structured import ask_in_prompt
@@ -58,4 +59,5 @@ GEMINI_RULES = (
         "FirebaseExtended/compass-ai-travel-planning-sample-flutter#40: JSON mode is not enabled",
     ),
     TableRule(_GEMINI, r"gemma-3", NotTaken(("response_format",)), "the same"),
+    TableRule(_GEMINI, _ANY, By(ask_gemini), "crmne/ruby_llm#894: batches need a responseSchema", "2026-11-30"),
 )

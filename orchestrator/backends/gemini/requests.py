@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.backends.chat_rows import DATA_URL, parts_of
+from orchestrator.backends.gemini.schemas import openapi_schema
 from orchestrator.core.errors import InputError
 from orchestrator.policy.dialect.families import plain_name
 
@@ -91,7 +92,9 @@ def _format(asked: Any) -> Json:
         case {"type": "json_object"}:
             return {"responseMimeType": "application/json"}
         case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
-            return {"responseMimeType": "application/json", "responseJsonSchema": schema}
+            fit = openapi_schema(schema)
+            asked_for = {"responseJsonSchema": schema} if fit is None else {"responseSchema": fit}
+            return {"responseMimeType": "application/json", **asked_for}
     raise InputError("has no counterpart", field="response_format")
 
 

@@ -18,6 +18,7 @@ from orchestrator.policy.dialect.rules import (
     NotMore,
     NotTaken,
     NotThere,
+    NotTogether,
     OnlyValues,
     Renamed,
     TableRule,
@@ -164,6 +165,15 @@ _OPENAI_RULES = (
         By(openai.check_included_logprobs),
         "vllm-project/vllm#23319",
         endpoints=(RESPONSES,),
+        when=openai.reasons,
+    ),
+    TableRule(
+        _OPENAI,
+        r"gpt-5\.[6-9]|gpt-[6-9]",
+        NotTogether("tools", "reasoning_effort"),
+        "ItzCrazyKns/Vane#1173: function tools with reasoning_effort are not supported",
+        "2026-11-30",
+        endpoints=_CHAT,
         when=openai.reasons,
     ),
     TableRule(
@@ -328,6 +338,14 @@ _OTHER_RULES = (
         r"deepseek-reasoner",
         NotTaken(("logprobs", "top_logprobs")),
         "DeepSeek's guide to its reasoning model: these fields are an error",
+        endpoints=_CHAT,
+    ),
+    TableRule(
+        ("xai",),
+        _ANY,
+        By(ask_strictly_without_limits),
+        "openclaw/openclaw#32080; xAI's guide to structured outputs: no minLength, maxItems and the like",
+        "2026-11-30",
         endpoints=_CHAT,
     ),
     TableRule(

@@ -43,6 +43,10 @@ MAX_NAME = 64
 MIN_OUTPUT_TOKENS = 16
 
 
+TOOLS_OR_EFFORT = r"gpt-5\.6|gpt-6"
+CHAT_PLACE = "/v1/chat/completions"
+
+
 def chat(model: str, body: Json) -> Refused | None:
     """The first refusal of a chat completion."""
     return first(_chat(model, body))
@@ -59,6 +63,11 @@ def _chat(model: str, body: Json) -> Iterator[Refused | None]:
     yield _roles(model, body)
     yield _format(model, body.get("response_format"), "response_format", body.get("messages"))
     yield _functions(body.get("tools"))
+    if body.get("tools") and body.get("reasoning_effort") not in (None, "none") and re.match(TOOLS_OR_EFFORT, model):
+        words = (
+            f"Function tools with reasoning_effort are not supported for {model} in {CHAT_PLACE}. To use function "
+        )
+        yield refused(f"{words}tools, use /v1/responses or set reasoning_effort to 'none'.", "reasoning_effort")
     if body.get("web_search_options") is not None and "-search-" not in model:
         yield refused("Web search options not supported with this model.", "web_search_options")
 

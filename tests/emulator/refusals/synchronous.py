@@ -13,7 +13,7 @@ from typing import Any
 from tests.emulator.errors import Json, Problem
 from tests.emulator.refusals import openai
 from tests.emulator.refusals.refused import Refused, first, out_of_range, refused, text_of, wanted
-from tests.emulator.refusals.strict import groq_problem
+from tests.emulator.refusals.strict import groq_problem, parts
 
 GROQ_SCHEMA = r"openai/gpt-oss|meta-llama/llama-4|moonshotai/kimi-k2"
 GROQ_DOCS = "https://console.groq.com/docs/structured-outputs#supported-models"
@@ -43,6 +43,7 @@ XAI_EFFORTS = {
     r"grok-4\.5": ("low", "medium", "high"),
     r"grok-4\.6|grok-4\.20-multi": ("low", "medium", "high", "xhigh"),
 }
+XAI_NOT_IN_SCHEMAS = {"minLength", "maxLength", "minItems", "maxItems", "minContains", "maxContains"}
 MOONSHOT_FIXED = r"kimi-k2\.[5-9]|kimi-k[3-9]|kimi-latest"
 MOONSHOT_EFFORTS = {
     r"kimi-k3": ("low", "high", "max"),
@@ -146,6 +147,13 @@ def xai(model: str, body: Json) -> Refused | None:
     words = "" if bad is None else f"Model {model} does not support parameter {_camel(bad)}."
     if bad is None and not _has_effort(XAI_EFFORTS, model, body):
         words = f"This model does not support 'reasoning_effort' value '{body['reasoning_effort']}'"
+    if not words and _format_of(body) == "json_schema":
+        schema = (body["response_format"].get("json_schema") or {}).get("schema")
+        words = (
+            "Invalid arguments passed to the model."
+            if any(XAI_NOT_IN_SCHEMAS & part.keys() for _, part, _ in parts(schema))
+            else ""
+        )
     if not words:
         return None
     text = json.dumps({"code": "Client specified an invalid argument", "error": words})
