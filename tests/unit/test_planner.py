@@ -278,8 +278,8 @@ def test_a_tier_that_was_slow_whenever_batches_were_late_is_not_relied_upon() ->
     tier = synchronous("realtime", "0.0006", 4.0)
     engine = synchronous("gpu", "0.0009", 1.0, location="local")
     apart = plan(8000, [BATCH, tier, engine], terms(4), NOW)
-    together = plan(8000, [BATCH, replace(tier, slow_with={"openai": 0.8}), engine], terms(4), NOW)
-    elsewhere = plan(8000, [BATCH, replace(tier, slow_with={"anthropic": 0.8}), engine], terms(4), NOW)
+    together = plan(8000, [BATCH, replace(tier, slow_with={"openai": (0.8, 0.0)}), engine], terms(4), NOW)
+    elsewhere = plan(8000, [BATCH, replace(tier, slow_with={"anthropic": (0.8, 0.0)}), engine], terms(4), NOW)
     assert apart.reroute == elsewhere.reroute
     assert apart.reroute is not None
     assert together.reroute is not None
@@ -289,10 +289,22 @@ def test_a_tier_that_was_slow_whenever_batches_were_late_is_not_relied_upon() ->
     assert together.chance >= 0.99
 
 
+@pytest.mark.parametrize("share", [0.3, 0.45])
+def test_a_tier_that_was_half_as_fast_whenever_batches_were_late_is_planned_as_such(share: float) -> None:
+    tier, unknown = synchronous("realtime", "0.001", 4.0), replace(BATCH, turnaround=turnaround([], rows=1, at=NOW))
+    apart = plan(8000, [unknown, tier], terms(6), NOW)
+    together = plan(8000, [unknown, replace(tier, slow_with={"openai": (0.5, share)})], terms(6), NOW)
+    assert apart.reroute is not None
+    assert together.reroute is not None, "a batch is sent"
+    in_time = timedelta(seconds=8000 / (4.0 * share))
+    assert together.reroute.at + in_time < NOW + timedelta(hours=6) < apart.reroute.at + in_time
+    assert together.chance >= 0.99
+
+
 def test_no_batch_is_sent_if_its_only_fallback_is_slow_with_it() -> None:
     tier = synchronous("realtime", "0.001", 4.0)
     apart = plan(8000, [BATCH, tier], terms(4), NOW)
-    together = plan(8000, [BATCH, replace(tier, slow_with={"openai": 0.8})], terms(4), NOW)
+    together = plan(8000, [BATCH, replace(tier, slow_with={"openai": (0.8, 0.0)})], terms(4), NOW)
     assert routes(apart) == {"openai": 8000}
     assert routes(together) == {"realtime": 8000}
 

@@ -137,11 +137,15 @@ class Capacity(Struct, frozen=True):
         return max(0.0, likely) * self.finishes * (1.0 - self.slow_too(burden, held, at, fallback, cause))
 
     def slow_too(self, burden: float, held: Sequence[int], at: float, fallback: int, cause: Collection[str]) -> float:
-        """Return P(an option is as slow as on nights on which `cause` was late, and the rest is too slow)."""
+        """Return P(an option is as slow as on nights on which `cause` was late, and that is too slow)."""
         chance = 0.0
         for place, (sync, rows) in enumerate(zip(self.sync_options, held, strict=True)):
-            likely = max((sync.option.slow_with.get(backend, 0.0) for backend in cause), default=0.0)
+            seen = (sync.option.slow_with.get(backend, (0.0, 1.0)) for backend in cause)
+            likely, share = max(seen, default=(0.0, 1.0))
             if likely <= chance or not (rows or place < fallback):
+                continue
+            slow = [low * share if other == place else low for other, low in enumerate(self.lows)]
+            if self._spare_rows(slow, burden, held, at, fallback) >= 0:
                 continue
             if not self._others_suffice(self.lows, burden, held, at, fallback, place):
                 chance = likely

@@ -178,16 +178,17 @@ def late_nights(shards: Sequence[Shard]) -> frozenset[date]:
     return frozenset(forecast.night_of(at) for at in late if at is not None)
 
 
-def slow_with(late: Mapping[str, Collection[date]], known: Speeds, rate: float) -> dict[str, float]:
+def slow_with(late: Mapping[str, Collection[date]], known: Speeds, rate: float) -> dict[str, tuple[float, float]]:
     """Return, by batch backend, P(an engine does less than half of `rate` | batches there are late).
 
-    `late` has each backend's late nights. `rate` is in work per second. Backends without such a night are left out.
+    Beside it stands the smallest share of `rate` that the engine did then. `late` has each backend's late nights.
+    `rate` is in work per second. Backends without such a night are left out.
     """
     found = {}
     for backend, nights in late.items():
         rates = [known.by_date[night] for night in nights if night in known.by_date]
-        if slow := sum(each < forecast.OUTAGE_LEVEL * rate for each in rates):
-            found[backend] = slow / (len(rates) + _UNSEEN_NIGHTS)
+        if slow := [each / rate for each in rates if each < forecast.OUTAGE_LEVEL * rate]:
+            found[backend] = len(slow) / (len(rates) + _UNSEEN_NIGHTS), min(slow)
     return found
 
 

@@ -73,7 +73,7 @@ class SynchronousOption(Struct, frozen=True):
 
     `pace.ahead` counts the rows of other jobs that go first. Rows taken back are free after `cancel_seconds`. A
     `timed` option is paid by the hour, so a row costs half at twice the speed. `cost_steps` are its later prices.
-    `slow_with` has, by batch backend, P(far slower than `pace` | batches there are late).
+    `slow_with` has, by batch backend, P(far slower than `pace` | batches there are late), and what share then.
     """
 
     backend: str
@@ -84,7 +84,7 @@ class SynchronousOption(Struct, frozen=True):
     cancel_seconds: float = 30.0
     timed: bool = False
     cost_steps: CostSteps = ()
-    slow_with: Mapping[str, float] = {}
+    slow_with: Mapping[str, tuple[float, float]] = {}
 
 
 Option = BatchOption | SynchronousOption
