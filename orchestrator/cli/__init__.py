@@ -148,6 +148,8 @@ def run(argv: list[str] | None = None) -> int:
             return failed_commands.failed(error, words, as_json=as_json)
         except failed_commands.CommandInterrupted as error:
             return failed_commands.interrupted(error, as_json=as_json)
+        except click.Abort:  # Ctrl-C or Ctrl-D at a question, or Ctrl-C before the command begins
+            return failed_commands.interrupted(failed_commands.CommandInterrupted("stopped"), as_json=as_json)
         except OSError as error:
             return unusable(error, as_json=as_json)
         return result if isinstance(result, int) else 0

@@ -119,7 +119,7 @@ def test_a_page_of_somebody_is_overwritten_only_on_demand(run_orch: Orch, tmp_pa
 
 
 @pytest.mark.thinned(2)
-@pytest.mark.parametrize(("answer", "code"), [("n\n", 2), ("y\n", 0)])
+@pytest.mark.parametrize(("answer", "code"), [("n\n", 2), ("y\n", 0), ("\x03", 130), ("\x04", 130)])
 def test_whoever_sits_at_the_terminal_is_asked(
     run_orch: Orch, tmp_path: Path, job: Path, answer: str, code: int
 ) -> None:
@@ -145,6 +145,7 @@ def test_whoever_sits_at_the_terminal_is_asked(
     _, status = os.waitpid(pid, 0)
     os.close(terminal)
     assert os.waitstatus_to_exitcode(status) == code, said.decode()
+    assert b"Traceback" not in said, said.decode()
 
 
 FOREIGN = """
