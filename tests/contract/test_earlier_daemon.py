@@ -48,6 +48,7 @@ def earlier(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
         process.stdin.close()
 
 
+@pytest.mark.slow
 def test_a_daemon_does_not_begin_beside_an_earlier_version(run_orch: Orch, orch_home: Path) -> None:
     write_config(orch_home, ["http://127.0.0.1:9/v1"])
     with earlier(orch_home) as (process, said):
@@ -62,6 +63,7 @@ def test_a_daemon_does_not_begin_beside_an_earlier_version(run_orch: Orch, orch_
         assert holder is None, "it has ended"
 
 
+@pytest.mark.slow
 def test_an_earlier_version_does_not_begin_beside_a_daemon(run_orch: Orch, orch_home: Path) -> None:
     write_config(orch_home, ["http://127.0.0.1:9/v1"])
     daemon = run_orch.start("up")

@@ -202,9 +202,11 @@ class Tab:
             return False
 
         while not holds():
-            assert time.monotonic() - began < seconds, f"not within {seconds} s: {expression}"
+            waited = time.monotonic() - began
+            assert waited < seconds, f"not within {seconds} s: {expression}"
             meanwhile()
-            self._browser.run(asyncio.sleep(0.02))
+            # The longer it takes, the longer the pauses: to ask the page takes what it could work with.
+            self._browser.run(asyncio.sleep(min(max(waited / 20, 0.02), 0.2)))
         return time.monotonic() - began
 
     def press(self, key: str, *, shift: bool = False) -> None:

@@ -38,8 +38,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put what takes longest first."""
-    items.sort(key=lambda item: (not _kept_whole(item), item.path.parent.name not in FIRST))
+    """Put what takes longest first, and side by side what one process has the whole of."""
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> tuple[bool, bool, bool]:
+    whole = _kept_whole(item)
+    return whole != ENGINE, not whole, item.path.parent.name not in FIRST
 
 
 def _kept_whole(item: pytest.Item) -> str:

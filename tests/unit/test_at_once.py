@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from orchestrator.pipeline.plan.synchronous_backends import at_once
 from orchestrator.settings import config
 from orchestrator.settings.discovery import Place
@@ -23,6 +25,7 @@ def test_a_backend_that_cannot_answer_at_once_is_told_why(tmp_path: Path) -> Non
     assert found(tmp_path, HOSTED) == ((), {"b": "its batches take minutes to hours"})
 
 
+@pytest.mark.slow
 def test_engines_are_started_if_nothing_else_answers_or_if_wanted(tmp_path: Path, upstream: Upstream) -> None:
     local = f'[backends.now]\nkind = "local"\nidle = true\nupstreams = ["{upstream.base_url}"]\n'
     assert found(tmp_path, ENGINES) == (("b",), {})

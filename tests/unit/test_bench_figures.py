@@ -35,6 +35,7 @@ def contested(rates: dict[Options, float | None]) -> tuple[Winner, list[TuneRun]
         assert len(runs) < 200
 
 
+@pytest.mark.slow
 @settings(max_examples=ample(40))
 @given(st.lists(st.one_of(st.none(), st.floats(1.0, 100.0)), min_size=1, max_size=25))
 @example([1.0, 1.0, 6.0, 6.0, 6.0, 6.0])  # the defaults, which are in every round, are not the best of the last

@@ -52,6 +52,7 @@ def pool() -> Iterator[WorkerPool]:
         yield pool
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 300), max_size=20))
 def test_the_values_of_all_calls_come_in_order(pool: WorkerPool, numbers: list[int]) -> None:
     found = [[i for i, _ in values] for values in pool.map(call("count", number, 1000) for number in numbers)]
@@ -149,6 +150,7 @@ def test_what_earlier_calls_took_is_not_held_against_one_that_crashes() -> None:
     assert larger_than_the_worker
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_killed_by_chance_costs_no_call(pool: WorkerPool, tmp_path: Path) -> None:
     assert outcome(pool.call(call("crash_once", str(tmp_path / "mark")))) == ["second time"]
 
@@ -215,6 +217,7 @@ PLAIN = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(PLAIN)
 def test_plain_values_come_through_as_they_are(value: object) -> None:
     assert messages.loads(messages.dumps(value)) == value

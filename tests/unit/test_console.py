@@ -89,6 +89,7 @@ with watching() as draw:
 """
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_our_styles_and_nobody_elses() -> None:
     code, text = on_terminal(["-c", TERMINAL])
     assert code == 0, text

@@ -25,6 +25,7 @@ def accepted() -> Iterator[dict[str, Any]]:
             yield pair
 
 
+@pytest.mark.slow
 def test_what_a_provider_has_accepted_is_no_loss_and_keeps_its_meaning() -> None:
     seen = 0
     for pair in accepted():

@@ -67,6 +67,7 @@ def defined(path: Path, owner: str | None) -> set[str]:
     return {node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
 
 
+@pytest.mark.slow
 def test_each_step_of_a_rows_life_names_a_function_that_exists() -> None:
     text = (ROOT / "docs/explanation/life-of-a-row.md").read_text(encoding="utf-8")
     steps = re.findall(r"^\| \d+ .*$", text, re.MULTILINE)

@@ -257,6 +257,7 @@ def encrypted_pdf() -> bytes:
     return pdf_of(lines_of(b"secret"), trailer=b"/Encrypt 6 0 R /ID [<00> <00>]", more=(keys,))
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_a_pdf_is_the_same_in_every_order(tmp_path: Path) -> None:
     """PDFium tells no reason for some damage; then it is not that of the file before."""
     damaged_pdf = pdf_of(lines_of(b"text")).replace(b"/Pages", b"/Pxges")

@@ -70,6 +70,7 @@ def made(folder: Path) -> list[Document]:
     return [one for one in found if isinstance(one, Document)]
 
 
+@pytest.mark.slow
 def test_a_new_text_needs_a_new_version(tmp_path: Path) -> None:
     texts: dict[str, list[tuple[str, str]]] = {}
     [inbox] = job("inbox").documents
@@ -84,6 +85,7 @@ def test_a_new_text_needs_a_new_version(tmp_path: Path) -> None:
     assert found == READ_AS, "raise the version in READERS; if only a sample was edited, replace its hash"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_gold_covers_every_document_and_task_once(kind: str) -> None:
     asked = sorted((d.key, task.id) for d in documents(kind) for task in job(kind).tasks)

@@ -83,6 +83,7 @@ def test_a_document_that_takes_too_much_is_a_problem_of_its_own(
     assert "max_" in told.message or "failed" in told.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "data", "code"),
     [

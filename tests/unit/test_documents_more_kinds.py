@@ -157,6 +157,7 @@ def seven_zipped(entries: dict[str, bytes], **settings: Any) -> bytes:
     return made.getvalue()
 
 
+@pytest.mark.slow
 def test_a_7z_archive_gives_what_is_in_it(tmp_path: Path) -> None:
     entries = {
         "in/a.txt": b"alpha",

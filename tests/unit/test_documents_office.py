@@ -101,6 +101,7 @@ def test_charts_of_every_form_are_rows(tmp_path: Path, kind: str, chart: str, ta
     assert told(found) == {"a.pptx": table}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("password", ["/01Hannes Ruescher/01", "VelvetSweatshop"])
 def test_a_presentation_that_opens_without_a_password_is_read(tmp_path: Path, password: str) -> None:
     assert told(found_in(tmp_path, {"a.pptx": locked(password, office.presentation())})) == told(
@@ -108,6 +109,7 @@ def test_a_presentation_that_opens_without_a_password_is_read(tmp_path: Path, pa
     )
 
 
+@pytest.mark.slow
 def test_a_presentation_with_a_password_is_told_as_locked(tmp_path: Path) -> None:
     assert told(found_in(tmp_path, {"a.pptx": locked("secret", office.presentation())})) == {"a.pptx": "!encrypted"}
 

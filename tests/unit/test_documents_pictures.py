@@ -274,6 +274,7 @@ def test_a_request_shows_the_pages_before_the_question(tmp_path: Path) -> None:
     assert image["source"] == {"type": "base64", "media_type": "image/jpeg", "data": found.pictures[0].data}
 
 
+@pytest.mark.slow
 def test_other_pictures_are_another_question(tmp_path: Path) -> None:
     made = Builder(spec(tmp_path))
     data = mixed_pdf("", PROSE)

@@ -358,6 +358,7 @@ def binary_workbook(cells: bytes, about: bytes, size: bytes = bytes(16), **parts
     )
 
 
+@pytest.mark.slow
 def test_what_stands_beside_the_cells_of_a_workbook_without_a_real_lock() -> None:
     text, _ = sheets.extract(locked("VelvetSweatshop", book(beside)), None)
     assert "[comment B1]: Ines: Checked twice" in text
@@ -370,6 +371,7 @@ def test_cells_are_read_if_what_stands_beside_them_is_damaged(part: str) -> None
     assert fields["notes"] == "1 damaged part"
 
 
+@pytest.mark.slow
 def test_a_part_that_nothing_reads_is_unpacked_only_if_it_may_be_a_bomb() -> None:
     limit = office_package.RATIO_FROM
     small = with_parts(book(beside), theme1=bytes(limit // 2))

@@ -163,6 +163,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
+@pytest.mark.slow
 @given(st.integers(1, 200), st.integers(1, 200), st.sampled_from([None, "id"]))
 def test_a_sample_is_stable_and_holds_every_smaller_one(
     many: Path, one: int, other: int, id_column: str | None

@@ -125,6 +125,7 @@ def test_a_digest_does_not_depend_on_the_order_of_columns(table: Path) -> None:
     assert first.digest == second.digest
 
 
+@pytest.mark.slow
 def test_western_csv_is_read_also_when_the_accents_come_late(table: Path) -> None:
     plain = "text,id\n" + f"only ascii here{' and here' * 20},1\n" * 10_000
     assert len(plain) > lines.CHUNK
@@ -297,6 +298,7 @@ def write_parquet(path: Path, columns: dict[str, Any], **options: Any) -> None:
     pq.write_table(pa.table(columns), path, **options)
 
 
+@pytest.mark.slow
 def test_parquet_values_of_every_kind(tmp_path: Path) -> None:
     moment = datetime.datetime(2026, 3, 1, 12, 30, tzinfo=datetime.UTC)
     write_parquet(

@@ -221,6 +221,7 @@ def test_whatever_a_server_says_it_is_read(value: Any) -> None:
     assert json.loads(error_body(Reply(End.ANSWERED, 400, json.dumps(value).encode())))["error"]["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not RECORDED.exists(), reason="no recordings here")
 def test_recorded_refusals_keep_their_words_and_their_meaning() -> None:
     lines = [json.loads(line) for line in RECORDED.read_text().splitlines()]

@@ -40,6 +40,7 @@ def test_a_table_that_nothing_here_reads_stops_the_run(tmp_path: Path, name: str
     assert refused.value.hint == INSTALL
 
 
+@pytest.mark.slow
 def test_a_table_that_is_not_to_be_read_needs_nothing(tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").write_bytes(b"PAR1")
     [found] = read(tmp_path)
@@ -58,6 +59,7 @@ def test_an_output_that_nothing_here_writes_is_refused_at_once(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_every_hint_names_an_extra_there_is_and_has_one_form() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
     sources = {path.relative_to(ROOT): path.read_text() for path in (ROOT / "orchestrator").rglob("*.py")}

@@ -184,6 +184,7 @@ def test_what_is_alike_weighs_more(seen: list[SeenBatch]) -> None:
     assert turnaround(seen, rows=1000, at=AT).by(HOUR) > turnaround(swapped, rows=1000, at=AT).by(HOUR)
 
 
+@pytest.mark.slow
 @settings(max_examples=ample(60))
 @given(
     st.lists(st.tuples(st.integers(0, 90), st.floats(1, 400_000), st.booleans(), st.integers(1, 10**6)), max_size=12),

@@ -44,6 +44,7 @@ def usual(stints: list[Stint], now: datetime = NIGHT, **more: object) -> Pace:
     return pace(learn(stints, now), UNKNOWN, now=now, **more)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_how_far_nights_differ_is_learned_from_all_of_them_and_not_from_the_last_few() -> None:
     """Thirty nights of a steady engine are surer than eight; one that drifts is as sure as what it did next."""
     chance = random.Random(4)
@@ -137,6 +138,7 @@ def test_what_stands_still_is_never_done() -> None:
 # --- nights
 
 
+@pytest.mark.slow
 def test_rates_are_learned_with_their_spread() -> None:
     chance = random.Random(1)
     drawn = {spread: [chance.lognormvariate(math.log(2.0), spread) for _ in range(41)] for spread in (0.1, 0.5)}

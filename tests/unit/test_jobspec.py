@@ -417,6 +417,7 @@ def test_what_is_no_deadline_is_refused_with_a_sentence(text: str) -> None:
         deadline_at(text, utc("2026-11-21 20:00"))
 
 
+@pytest.mark.slow
 @settings(max_examples=ample(150))
 @given(minute=st.integers(0, 24 * 60 - 1), seconds=st.integers(0, 365 * 86_400))
 @pytest.mark.usefixtures("berlin")

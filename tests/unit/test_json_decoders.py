@@ -41,6 +41,7 @@ for thread in threads:
 """
 
 
+@pytest.mark.slow
 def test_threads_that_read_a_record_for_the_first_time_at_once() -> None:
     done = subprocess.run([sys.executable, "-c", IN_THREADS], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -69,6 +70,7 @@ def test_what_is_looked_for_is_seen(code: str) -> None:
     assert list(decoders_of_others(ast.parse(code)))
 
 
+@pytest.mark.slow
 def test_nothing_else_makes_decoders_of_records() -> None:
     found = {}
     for path in sorted(ROOT.rglob("*.py")):

@@ -8,6 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from orchestrator import __version__
 from orchestrator.cli.help_pages import find_pages
 
@@ -30,6 +32,7 @@ def test_every_page_of_the_documentation_is_packed() -> None:
             assert {str(Path(pattern).parent) for pattern in patterns} == {str(Path("docs") / below)}
 
 
+@pytest.mark.slow
 def test_messages_name_pages_that_orch_help_has() -> None:
     pages, named = find_pages(), set()
     for file in (ROOT / "orchestrator").rglob("*.py"):
@@ -59,6 +62,7 @@ def test_every_long_run_is_in_a_part() -> None:
     assert [path.name for path in ROOT.glob("tests/soak/test_*.py") if f" tests/soak/{path.name}" not in made] == []
 
 
+@pytest.mark.slow
 def test_the_package_is_the_command_too() -> None:
     version = ["--version"]
     said = [

@@ -194,6 +194,7 @@ def test_a_budget_that_pays_for_no_rescue_takes_what_is_sure() -> None:
     assert tight.expected >= dear.expected
 
 
+@pytest.mark.slow
 def test_a_budget_that_does_not_do_names_the_one_that_does() -> None:
     planned = plan(8000, [BATCH, REALTIME], terms(0.6, "5"), NOW)
     assert not planned.verdict.holds

@@ -80,6 +80,7 @@ def test_the_rows_of_a_probe_are_not_the_last_to_be_done() -> None:
     assert score.done_at < 2.5 * HOUR
 
 
+@pytest.mark.slow
 def test_rows_leave_an_engine_that_stands_still_though_no_plan_is_sure() -> None:
     """On an early night little is known of the API. Each wait costs a little chance, and all of it at last."""
     ours = Ours()

@@ -118,6 +118,7 @@ def test_a_forged_or_old_event_is_refused(hooks: Hooks, forged: Callable[[], tup
     assert hooks.pushed == []
 
 
+@pytest.mark.slow
 @settings(max_examples=ample(60))
 @given(st.sampled_from(["body", "webhook-id", "webhook-timestamp", "webhook-signature"]), st.data())
 def test_no_change_of_what_was_signed_is_taken(listener: Hooks, part: str, data: st.DataObject) -> None:
@@ -221,6 +222,7 @@ def test_the_end_waits_for_no_client_that_never_ends(caplog: pytest.LogCaptureFi
     assert told == ["Cancel 3 running task(s), timeout graceful shutdown exceeded"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [b"", BEGUN[:20], BEGUN], ids=["nothing", "half a head", "half a body"])
 def test_no_number_of_idle_clients_keeps_an_event_out(sent: bytes) -> None:
     with ExitStack() as stack:

@@ -130,6 +130,7 @@ def test_a_document_that_speaks_jinja_is_text() -> None:
     assert "{{ name }} {% raw %} </document>" in body(built(document=tricky))["messages"][0]["content"]
 
 
+@pytest.mark.slow
 def test_a_long_document_is_cut_and_it_is_recorded() -> None:
     one = built({"max_document_tokens": 2})
     assert body(one)["messages"][0]["content"] == "<document>\nIt was\n</document>\n\nWho signs?"

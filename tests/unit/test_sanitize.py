@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +30,7 @@ def test_nothing_acts(text: str) -> None:
     safe.encode()
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | ANYTHING, lambda inner: st.lists(inner) | st.dictionaries(ANYTHING, inner)))
 def test_json_stays_the_same_json(value: object) -> None:
     assert json.loads(escape_controls(json.dumps(value, ensure_ascii=False))) == value

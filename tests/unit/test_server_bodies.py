@@ -325,6 +325,7 @@ def test_no_bytes_raise_anything_but_a_body_error(body: bytes, vllm: bool, prior
     assert not is_priority_refused(400, body)
 
 
+@pytest.mark.slow
 def test_a_constraint_reaches_the_upstream(upstream: Upstream) -> None:
     body = chat_body("north or south?", guided_choice=["north", "south"])
     assert post(upstream, body).content.startswith("echo:")

@@ -226,6 +226,7 @@ print(before - held())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps large bodies")
 @pytest.mark.parametrize(("setting", "is_returned"), [("set", True), ("not", False)])
 def test_the_memory_of_a_large_body_is_returned_at_once(setting: str, is_returned: bool) -> None:

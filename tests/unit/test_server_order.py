@@ -93,6 +93,7 @@ def test_spilling_changes_nothing(tmp_path: Path, rows: list[Row], run_rows: int
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_many_rows_are_spilled_and_merged_in_blocks(tmp_path: Path) -> None:
     numbers = list(range(30_000))
     random.Random(1).shuffle(numbers)

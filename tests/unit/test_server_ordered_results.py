@@ -106,6 +106,7 @@ def test_lines_are_given_byte_for_byte(tmp_path: Path) -> None:
     assert read_page(files.source(), None, 10).lines == [raw]
 
 
+@pytest.mark.slow
 def test_a_page_has_a_size_in_bytes_too(tmp_path: Path) -> None:
     files = Files(tmp_path, list("abcde"))
     for name in "edcba":

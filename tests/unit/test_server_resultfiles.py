@@ -120,6 +120,7 @@ file.append(b"z\\n")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE") or not hasattr(signal, "SIGXFSZ"), reason="POSIX")
 def test_a_disk_that_is_full_leaves_no_half_line(tmp_path: Path) -> None:
     path = tmp_path / "output.jsonl"

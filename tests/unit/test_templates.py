@@ -117,6 +117,7 @@ LOOPS = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(PIECES | LOOPS, max_size=5).map("".join))
 def test_it_gives_what_jinja_gives(source: str) -> None:
     environment = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
@@ -142,6 +143,7 @@ def test_no_text_makes_the_compiler_fail(source: str) -> None:
         assert told.message is not None  # noqa: PT017 (either outcome is right)
 
 
+@pytest.mark.slow
 def test_only_what_may_take_long_goes_to_a_worker_process() -> None:
     templates.WORKER.close()
     for source in (
@@ -202,6 +204,7 @@ def _rendered_in_a_fork(name: str) -> list[str]:
     return [template(IN_A_WORKER).render({"text": f"{name} {number}"}) for number in range(200)]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_forks_of_a_process_that_has_a_worker_get_their_own_prompts() -> None:
     assert template(IN_A_WORKER).render({"text": "parent 1"}) == "parent 1 "

@@ -53,6 +53,7 @@ def test_the_vocabulary_is_the_one_that_the_package_loads() -> None:
     assert tokens._encoding()._ranks == load_ranks("o200k_base") == tokens._load_ranks("o200k_base")
 
 
+@pytest.mark.slow
 def test_a_release_that_keeps_its_vocabulary_elsewhere_loads_it_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_cut_text_is_a_beginning_and_within_the_limit(text: str, limit: int) -
         assert had > limit
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(TEXTS.filter(bool), st.integers(1, 5))
 def test_a_long_text_is_cut_too_and_its_size_is_estimated(text: str, limit: int) -> None:

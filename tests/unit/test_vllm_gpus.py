@@ -210,6 +210,7 @@ def test_an_engine_on_the_cpu(tmp_path: Path) -> None:
     assert "--enforce-eager" in command
 
 
+@pytest.mark.slow
 def test_a_model_that_is_too_large_is_refused(tmp_path: Path) -> None:
     model_folder(tmp_path / "model", 100 * GIB)
     with pytest.raises(RefusedError, match="does not fit GPU 0"):

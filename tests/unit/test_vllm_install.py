@@ -124,6 +124,7 @@ def test_too_little_space(tmp_path: Path) -> None:
         EngineDir.at(tmp_path / "not" / "yet").require_space(10**18, "the engine")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not LINUX, reason="steps run on a leash, on Linux")
 def test_a_step_keeps_the_output(tmp_path: Path) -> None:
     log, lines = tmp_path / "log", list[str]()
@@ -146,6 +147,7 @@ def test_the_rest_of_a_download_is_told_by_its_bytes(capsys: pytest.CaptureFixtu
     ]
 
 
+@pytest.mark.slow
 def test_importing_the_package_imports_nothing_heavy() -> None:
     code = (
         "import sys, tools.cpu_engine.__main__\n"

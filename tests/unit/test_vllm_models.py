@@ -40,6 +40,7 @@ def test_making_one_takes_an_engine(tmp_path: Path) -> None:
         make_model(EngineDir.at(tmp_path), "tiny")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the engine runs on Linux")
 def test_a_failure_leaves_nothing_that_looks_like_a_model(engine: EngineDir) -> None:
     with pytest.raises(EngineUnavailable, match="No module named 'torch'"):

@@ -107,6 +107,7 @@ def test_the_tail_of_a_log(tmp_path: Path) -> None:
     assert log_tail(log, start=4) == "new"
 
 
+@pytest.mark.slow
 def test_ready_and_stopped(tmp_path: Path) -> None:
     with VllmProcess(
         stand_in(tmp_path / "pids", stubborn=False), log=tmp_path / "log", stop_timeout=STOP_TIMEOUT
@@ -123,6 +124,7 @@ def test_ready_and_stopped(tmp_path: Path) -> None:
     engine.stop()  # once more does no harm
 
 
+@pytest.mark.slow
 def test_what_ignores_sigterm_is_killed_with_what_is_below_it(tmp_path: Path) -> None:
     launch = stand_in(tmp_path / "pids", stubborn=True)
     with VllmProcess(launch, log=tmp_path / "log", stop_timeout=0.5):
@@ -130,6 +132,7 @@ def test_what_ignores_sigterm_is_killed_with_what_is_below_it(tmp_path: Path) ->
     assert not any(map(running, pids))
 
 
+@pytest.mark.slow
 def test_a_crash_takes_the_rest_along(tmp_path: Path) -> None:
     engine = VllmProcess(stand_in(tmp_path / "pids", stubborn=False), log=tmp_path / "log")
     with engine:
@@ -141,6 +144,7 @@ def test_a_crash_takes_the_rest_along(tmp_path: Path) -> None:
             engine.check()
 
 
+@pytest.mark.slow
 def test_the_starter_is_killed(tmp_path: Path) -> None:
     launch = stand_in(tmp_path / "pids", stubborn=True)
     command = [sys.executable, "-c", STARTER, str(tmp_path / "log"), str(launch.port), *launch.command]
@@ -153,6 +157,7 @@ def test_the_starter_is_killed(tmp_path: Path) -> None:
     wait_until(lambda: not any(map(running, pids)))
 
 
+@pytest.mark.slow
 def test_the_leash_is_killed(tmp_path: Path) -> None:
     with VllmProcess(stand_in(tmp_path / "pids", stubborn=False), log=tmp_path / "log") as engine:
         main, below = json.loads((tmp_path / "pids").read_text())
@@ -164,6 +169,7 @@ def test_the_leash_is_killed(tmp_path: Path) -> None:
             engine.check()
 
 
+@pytest.mark.slow
 def test_death_before_it_is_ready_shows_the_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("of an earlier run\n")
@@ -179,6 +185,7 @@ def test_death_before_it_is_ready_shows_the_log(tmp_path: Path) -> None:
     assert str(log) in said
 
 
+@pytest.mark.slow
 def test_never_ready(tmp_path: Path) -> None:
     launch = Launch(("sleep", "600"), free_port(), "m", dict(os.environ))
     with (

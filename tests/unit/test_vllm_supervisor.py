@@ -103,6 +103,7 @@ def test_one_that_never_gets_ready_is_given_up_with_the_reason(tmp_path: Path) -
     assert told[-1].endswith("3 times in a row, and never was ready; given up")
 
 
+@pytest.mark.slow
 def test_a_command_line_that_is_refused_is_not_tried_again(tmp_path: Path) -> None:
     told: list[str] = []
     refuse(tmp_path, "api_server.py: error: unrecognized arguments: --no-such", code=2)
@@ -149,6 +150,7 @@ def test_engines_side_by_side_each_with_its_gpu(tmp_path: Path) -> None:
     assert states(supervisor) == ["stopped", "stopped"]
 
 
+@pytest.mark.slow
 def test_stopping_while_one_waits_for_its_next_start(tmp_path: Path) -> None:
     told: list[str] = []
     patience = RestartPolicy(first=3600.0, longest=3600.0)
@@ -159,6 +161,7 @@ def test_stopping_while_one_waits_for_its_next_start(tmp_path: Path) -> None:
     assert len(starts(tmp_path)) == 1
 
 
+@pytest.mark.slow
 def test_stopping_while_one_starts(tmp_path: Path) -> None:
     told: list[str] = []
     with supervised(planned(tmp_path), told) as supervisor:

@@ -188,6 +188,7 @@ def test_the_longest_line_that_is_allowed_is_read_whole(bom: bytes, end: bytes) 
     assert isinstance(request_lines.check_line(raw, CHAT), CheckedLine)
 
 
+@pytest.mark.slow
 def test_a_line_that_is_too_long_is_refused_and_the_next_one_is_found() -> None:
     data = b"\xef\xbb\xbf" + b"x" * (batch_api.MAX_LINE_BYTES + 3_000_000) + b"\n" + line() + b"\n"
     (_, _, huge), (number, offset, raw) = request_lines.lines(io.BytesIO(data))
