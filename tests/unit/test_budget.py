@@ -87,7 +87,7 @@ def test_a_batch_goes_when_the_most_that_it_may_cost_fits(
 
 
 def test_a_batch_that_never_fits_is_refused_with_the_figures() -> None:
-    with pytest.raises(RefusedError, match=r"may cost up to \$2\.00, and \$0\.5000 of the budget of \$1\.9 is spent"):
+    with pytest.raises(RefusedError, match=r"cost up to \$2\.00, and \$0\.5000 of the budget of \$1\.90 is spent"):
         budget.no_room(
             job(budget=Decimal("1.9")), of(1, PENDING), [], Decimal("0.5"), lambda _: TOKENS, lambda *_: "m"
         )

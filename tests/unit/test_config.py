@@ -236,7 +236,11 @@ BAD = {
         "kind, limits, location, organization, poll_seconds, preflight, profile, project, provider, request_timeout, "
         "structured, webhook_secret_env, windows",
     ),
-    "no key": ('[backends.cloud]\nkind = "openai"\n', ":1: backends.cloud.api_key_env: is required"),
+    "no key": (
+        '[backends.cloud]\nkind = "openai"\n',
+        ":1: backends.cloud.api_key_env: is required\n"
+        '  hint: the variable that holds the key:  api_key_env = "MY_KEY"',
+    ),
     "azure without an address": (
         OPENAI.replace('"openai"', '"azure"'),
         ':1: backends.cloud: an azure backend needs `base_url = "https://RESOURCE.openai.azure.com/openai/v1/"`',
