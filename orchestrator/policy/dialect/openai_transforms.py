@@ -7,11 +7,12 @@ from typing import Any
 from orchestrator.policy.dialect import structured
 from orchestrator.policy.dialect.draft import Draft, is_number, named
 from orchestrator.policy.dialect.families import openai_most_tokens, openai_reasoning
-from orchestrator.policy.dialect.rules import NEUTRAL, RESPONSES
+from orchestrator.policy.dialect.rules import CHAT, NEUTRAL, RESPONSES
 from orchestrator.policy.endpoints import input_of
 
 __all__ = [
     "ask_responses_strictly", "ask_without_json_mode", "bound_answer", "check_effort", "check_included_logprobs",
+    "check_tools",
     "reasons", "respell", "to_responses",
 ]  # fmt: skip
 
@@ -37,6 +38,15 @@ def check_effort(draft: Draft) -> None:
     field = "reasoning" if draft.endpoint == RESPONSES else "reasoning_effort"
     words = ", ".join(sorted(known.efforts))
     draft.lose(field, f"takes no {field} {effort}" if words == "" else f"takes no {field} {effort}, only {words}")
+
+
+def check_tools(draft: Draft) -> None:
+    """Note the loss of tools if the model reasons about this request, also by default."""
+    if draft.fields.get("tools") and reasons(draft):
+        draft.lose("tools", f"takes tools at {CHAT} only with reasoning_effort none")
+        if draft.drop:
+            for name in ("tool_choice", "parallel_tool_calls"):
+                draft.fields.pop(name, None)
 
 
 def bound_answer(draft: Draft) -> None:

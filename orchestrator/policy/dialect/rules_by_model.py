@@ -167,14 +167,23 @@ _OPENAI_RULES = (
         endpoints=(RESPONSES,),
         when=openai.reasons,
     ),
+    # A proxy may ask the Responses API.
     TableRule(
-        _OPENAI,
-        r"gpt-5\.[6-9]|gpt-[6-9]",
+        ("openai", "azure"),
+        r"gpt-5\.[2-5](?!-chat)",
         NotTogether("tools", "reasoning_effort"),
-        "ItzCrazyKns/Vane#1173: function tools with reasoning_effort are not supported",
+        "pipecat-ai/pipecat#4043, livekit/agents#5088, charmbracelet/crush#2913",
         "2026-11-30",
         endpoints=_CHAT,
         when=openai.reasons,
+    ),
+    TableRule(
+        ("openai", "azure"),
+        r"gpt-5\.[6-9]|gpt-[6-9]",
+        By(openai.check_tools),
+        "BerriAI/litellm#34569: also without an effort, as they reason by default",
+        "2026-11-30",
+        endpoints=_CHAT,
     ),
     TableRule(
         _OPENAI,

@@ -43,10 +43,6 @@ MAX_NAME = 64
 MIN_OUTPUT_TOKENS = 16
 
 
-TOOLS_OR_EFFORT = r"gpt-5\.6|gpt-6"
-CHAT_PLACE = "/v1/chat/completions"
-
-
 def chat(model: str, body: Json) -> Refused | None:
     """The first refusal of a chat completion."""
     return first(_chat(model, body))
@@ -63,13 +59,21 @@ def _chat(model: str, body: Json) -> Iterator[Refused | None]:
     yield _roles(model, body)
     yield _format(model, body.get("response_format"), "response_format", body.get("messages"))
     yield _functions(body.get("tools"))
-    if body.get("tools") and body.get("reasoning_effort") not in (None, "none") and re.match(TOOLS_OR_EFFORT, model):
-        words = (
-            f"Function tools with reasoning_effort are not supported for {model} in {CHAT_PLACE}. To use function "
-        )
-        yield refused(f"{words}tools, use /v1/responses or set reasoning_effort to 'none'.", "reasoning_effort")
+    yield _tools_beside_reasoning(model, body)
     if body.get("web_search_options") is not None and "-search-" not in model:
         yield refused("Web search options not supported with this model.", "web_search_options")
+
+
+def _tools_beside_reasoning(model: str, body: Json) -> Refused | None:
+    effort, is_newer = body.get("reasoning_effort"), re.match(r"gpt-5\.[6-9]|gpt-6", model)
+    if not body.get("tools") or effort == "none" or (effort is None and not is_newer):
+        return None
+    if not is_newer and not re.match(r"gpt-5\.[2-5](?!-chat)", model):
+        return None
+    words = f"Function tools with reasoning_effort are not supported for {model} in /v1/chat/completions."
+    return refused(
+        f"{words} To use function tools, use /v1/responses or set reasoning_effort to 'none'.", "reasoning_effort"
+    )
 
 
 def _place_of_chat(model: str) -> Refused | None:
