@@ -6,6 +6,8 @@ import importlib
 import io
 from collections import Counter
 from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
 
 from orchestrator.documents.lines import text_too_large
 from orchestrator.documents.types import NOTES, DocumentProblem, ExtractionError
@@ -81,6 +83,8 @@ def unlocked(data: bytes, *passwords: str) -> bytes:
     """Return what a locked document holds, if one of a program's own passwords opens it. Raises ExtractionError."""
     with suppress(ImportError):
         library = importlib.import_module("msoffcrypto")  # of the extra `office`
+        old: Any = importlib.import_module("msoffcrypto.format.xls97")
+        old.tempfile = SimpleNamespace(TemporaryFile=io.BytesIO)  # a reader's process may not write files
         for password in passwords:
             out = io.BytesIO()
             with suppress(Exception):

@@ -8,11 +8,14 @@ import re
 import struct
 import zipfile
 from collections.abc import Callable
+from hashlib import md5
 from pathlib import Path
 
 import msoffcrypto.format.ooxml
+import olefile
 import pytest
 import xlsxwriter
+from msoffcrypto.method.rc4 import DocumentRC4
 
 from orchestrator.documents import (
     Document,
@@ -406,6 +409,33 @@ def old_workbook(
     at = len(beginning(5) + first) + len(record(0x85, bytes(6) + name)) + 4
     whole = beginning(5) + first + record(0x85, struct.pack("<IH", at, 0) + name) + record(0x0A, b"") + sheet
     return compound({stream: whole.ljust(8192, b"\0")})
+
+
+def old_locked(password: str, cells: dict[tuple[int, int], float]) -> bytes:
+    """A workbook of Excel 97-2003 locked by RC4 ([MS-XLS] 2.2.10), except heads of records and places of sheets."""
+    salt, proof = bytes(range(16)), bytes(range(16, 32))
+    stream = bytearray(8192)
+    keys = DocumentRC4.decrypt(password, salt, io.BytesIO(bytes(len(stream))), blocksize=1024).read()
+    told = bytes(one ^ key for one, key in zip(proof + md5(proof).digest(), keys, strict=False))
+    lock = struct.pack("<HHHHH", 0x2F, 54, 1, 1, 1) + salt + told
+    with olefile.OleFileIO(io.BytesIO(old_workbook(cells, first=lock))) as file:
+        stream[:] = file.openstream("Workbook").read()
+    at = 0
+    while at + 4 <= len(stream):
+        kind, size = struct.unpack_from("<HH", stream, at)
+        begin, at = at + 4, at + 4 + size
+        if kind not in (0x809, 0x2F):
+            for place in range(begin + 4 * (kind == 0x85), at):
+                stream[place] ^= keys[place]
+    return compound({"Workbook": bytes(stream[:at])})
+
+
+@pytest.mark.parametrize(("password", "told"), [("VelvetSweatshop", "## S\n1 | 2\n3"), ("secret", "!encrypted")])
+def test_an_old_workbook_that_excel_opens_without_asking_is_read(tmp_path: Path, password: str, told: str) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.xls").write_bytes(old_locked(password, {(0, 0): 1, (0, 1): 2, (2, 0): 3}))
+    [found] = read(DocumentSource(path="in"), tmp_path)
+    assert (found.text if isinstance(found, Document) else f"!{found.code}") == told
 
 
 def old_scripts(*texts: tuple[str, int, list[tuple[int, int]]], cut: int = 8224) -> bytes:
