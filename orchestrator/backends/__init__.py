@@ -1,4 +1,4 @@
-"""Batch APIs behind a few verbs: upload, create, find, retrieve, cancel, download. Data until proven code.
+"""Batch APIs behind a few verbs: upload, create, find, retrieve, cancel, download.
 
 The next step after a failed call depends on what the call left behind, so the errors say it. NotSent and
 BackendRefused (with BackendBusy and AccountError) left nothing. After Uncertain, the call may have been carried out.
@@ -176,7 +176,7 @@ class Backend(Protocol):
         """Return the current batch; None if the backend says that it does not know the id."""
 
     def tagged(self, since: datetime) -> list[RemoteBatch] | None:
-        """Return the batches made since then that carry a shard's id, in one listing; None if batches carry no id."""
+        """Return the batches created since then with a shard's id, in one listing; None if batches carry no id."""
 
     def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
         """Return the custom_ids of a batch, from its input file or else its results; None if no file is left."""

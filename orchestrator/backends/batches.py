@@ -70,7 +70,7 @@ class ApiBatches(ListedBatches):
         extra: Mapping[str, Any] | None = None,
         sent: Callable[[bytes], tuple[str, bytes]] | None = None,
     ) -> None:
-        # Lines with other addresses come back with those.
+        # A provider with other addresses returns its lines with them.
         self.sent_line = sent or (sent_line if profile.path == V1 else body_lines.sent_line)
         self.appear_seconds = profile.appear_seconds
         self._name = name

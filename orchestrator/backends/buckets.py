@@ -83,7 +83,7 @@ class WithBucket(ApiBatches):
         try:
             with self._translated(f"list the bucket {self._bucket}"):
                 self._api.files(1)
-            told = f"{self._bucket} can be listed; whether {self._role} may use it shows at a job"
+            told = f"{self._bucket} can be listed; only a job shows if {self._role} may use it"
             yield DoctorCheck("bucket", True, told)
         except OrchError as error:
             yield DoctorCheck("bucket", False, str(error))

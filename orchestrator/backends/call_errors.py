@@ -31,7 +31,7 @@ _NEVER_LEFT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, h
 _COLLECTIONS = ("/files", "/batches", "/models")
 _LONGEST_DETAIL = 500
 _OWN_DISK = (507, "storage")
-"""The refusal of our own server whose disk is full."""
+"""The code with which our own server refuses a call while its disk is full."""
 _TOO_LARGE = 413
 LONGEST_RETRY = 86_400.0
 """Longest pause, in seconds, that a provider may request: no quota is longer than a day."""

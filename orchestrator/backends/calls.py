@@ -32,8 +32,8 @@ SLOW_SECONDS, SLOW_BYTES = 60.0, 16 * 1024
 class _Pace:
     """The end of the current call: after `seconds` of waiting for the network, or once the transfer is too slow.
 
-    If the process stood still (SIGSTOP, a machine that slept), that time was not the provider's: what has come
-    meanwhile is read, and may have been billed.
+    If the process stood still (SIGSTOP, a machine that slept), that time does not count: the answer that arrived
+    meanwhile is read, as it may have been billed.
     """
 
     def __init__(self, seconds: float | None, slow_seconds: float, slow_bytes: int) -> None:

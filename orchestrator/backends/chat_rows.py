@@ -1,4 +1,4 @@
-"""Rows of OpenAI's input files for a provider whose bodies are others. Pure."""
+"""Rows of OpenAI's input files for a provider with bodies of its own. Pure."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def seconds(value: object) -> float:
 
 
 def text(value: object, most: int = LONGEST) -> str:
-    """Format a value for people; anything but text as JSON."""
+    """Format a value for display; anything but text as JSON."""
     if value is None:
         return ""
     said = value if isinstance(value, str) else json.dumps(value, default=str)

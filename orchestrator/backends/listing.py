@@ -65,7 +65,7 @@ class ListedBatches(ABC):
         """Yield the batches page by page; adds unreadable entries to `unread`."""
 
     def _identity(self, one: RemoteBatch | RemoteFile) -> Hashable:
-        """Return what tells an entry from others; see `lenient.unseen`."""
+        """Return a key that identifies an entry; see `lenient.unseen`."""
         return (one.id, one.shard) if isinstance(one, RemoteBatch) else one.id
 
     def _search(
@@ -86,7 +86,7 @@ class ListedBatches(ABC):
             if number >= FIND_PAGES and not listing.newest_first:
                 told = (
                     f"the first {number * PAGE:,} batches of the account are not listed newest first, and "
-                    "the one that is looked for is not among them: whether it comes later cannot be told"
+                    "the batch that orch looks for is not among them: it may come later"
                 )
                 return found, told, False
             found += [batch for batch in page if is_wanted(batch)]

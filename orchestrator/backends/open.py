@@ -61,7 +61,7 @@ def ask_models(name: str, url: str, key_env: str | None, seconds: float) -> Resp
 
 
 def key_cure(name: str, variable: str | None) -> str:
-    """Return what to do about a key that a backend refuses; `variable` is its `api_key_env`."""
+    """Return a cure for a key that a backend refuses; `variable` is its `api_key_env`."""
     if variable is None:
         return f'give the variable that holds its key: api_key_env = "NAME", under [backends.{name}] in orch.toml'
     return f"export its right key in {variable}"
@@ -76,5 +76,5 @@ def key_of(name: str, variable: str, environ: Mapping[str, str]) -> str:
             hint=f"export {variable}=…, then run the same command again; a daemon reads it when it starts",
         )
     if not (key.isascii() and key.isprintable() and " " not in key):
-        raise UsageError(f"what the environment variable {variable} holds is not a key: it has invalid characters")
+        raise UsageError(f"the value of the environment variable {variable} is not a key: it has invalid characters")
     return key

@@ -23,7 +23,7 @@ def completion_of(choices: list[Json], usage: Json, answer_id: Any, model: Any, 
 def choice_of(
     texts: list[str], thoughts: list[str], calls: list[Json], others: list[Any], end: str | None, index: int = 0
 ) -> Json:
-    """Return a choice. Extensions: `reasoning_content`, and `other_content` with parts that have no place there."""
+    """Return a choice. Extensions: `reasoning_content`, and `other_content` with parts that OpenAI's shape lacks."""
     message: Json = {"role": "assistant", "content": "".join(texts) if texts else None, "refusal": None}
     more = {"tool_calls": calls, "reasoning_content": "".join(thoughts), "other_content": others}
     message |= {name: value for name, value in more.items() if value}

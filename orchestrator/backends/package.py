@@ -1,4 +1,4 @@
-"""The seam of hosted backends: what the package of a backend has beside its protocol class. See decision 21.
+"""The interface of a hosted backend's package, apart from its protocol class. See decision 21.
 
 Importing a package imports no SDK and no tables of policy: `orch` does so at each start.
 """

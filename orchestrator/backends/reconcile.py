@@ -35,7 +35,7 @@ class FindingKind(StrEnum):
 
 
 class Finding(Struct, frozen=True):
-    """A difference. `id` is the batch's or the file's, `shard` ours if known; `text` is for people."""
+    """A difference. `id` is the batch's or the file's, `shard` ours if known; `text` describes it."""
 
     kind: FindingKind
     id: str
@@ -146,7 +146,7 @@ def _not_ours(batch: RemoteBatch, shard: Shard | None) -> Finding:
         text = f"{told}, for shard {batch.shard}, which is not in this database: another home's, or a lost one's"
         return Finding(FindingKind.UNKNOWN, batch.id, batch.shard, text)
     if shard.state is ShardState.SUBMITTING:
-        text = f"{told}; shard {shard.id} was cut off when it made it, and the daemon's next step takes it up"
+        text = f"{told}; shard {shard.id} was cut off while creating it; the daemon's next step adopts it"
         return Finding(FindingKind.UNADOPTED, batch.id, shard.id, text)
     other = f"has {shard.batch_id}" if shard.batch_id else f"is {shard.state} without one"
     advice = "may have been billed twice" if batch.status.is_final else "are billed twice unless it is cancelled"

@@ -34,7 +34,7 @@ _STATUSES = {
     # A bucket that is not there, or elsewhere, is a matter of settings. No row is lost for it.
     **dict.fromkeys(("NoSuchBucket", "PermanentRedirect", "AuthorizationHeaderMalformed"), 403),
 }  # fmt: skip
-"""Statuses of AWS's errors whose own status says something else at other providers."""
+"""HTTP statuses to use for AWS's errors: the status that AWS sends has another meaning at other providers."""
 _XML_WORDS = re.compile(r"<(Code|Message)>([^<]*)</")
 
 

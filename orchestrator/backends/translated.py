@@ -1,4 +1,4 @@
-"""OpenAI's verbs at a provider whose bodies are others: a row whose field has no counterpart is not sent."""
+"""OpenAI's verbs at a provider with bodies of its own: a row with a field that has no counterpart is not sent."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def nothing_sent(name: str) -> ApiAnswer:
 class TranslatedBatches(ApiBatches):
     """The verbs of a Batch API on the calls of a provider with other bodies.
 
-    A row that cannot be translated is not sent: its line stands behind the results. If no row can be translated, no
+    A row that cannot be translated is not sent: its line follows the results. If no row can be translated, no
     batch is created: its id is `refused:` and the shard's, and it is completed from the start.
     """
 

@@ -82,7 +82,7 @@ def tunings(effort: str, *, on_gpu: bool) -> list[tuple[str, ...]]:
 def contest_of(
     candidates: Sequence[tuple[str, ...]], runs: Sequence[TuneRun], first_seconds: float = 10.0
 ) -> Contest | Winner:
-    """Return what to try after these runs, in any order. The defaults are the candidate ().
+    """Return the next options to try after these runs, or the winner. The defaults are the candidate ().
 
     Runs of the first round take `first_seconds`, runs of each later round twice as long.
     """

@@ -96,7 +96,7 @@ class BenchPoint(Struct, frozen=True):
 
 
 def rounded(figures: Struct) -> Any:
-    """Return figures in JSON form, with four digits behind the point."""
+    """Return figures in JSON form, with four digits after the point."""
     return _rounded(msgspec.to_builtins(figures))
 
 
@@ -210,7 +210,7 @@ class _Measuring:
         error = statistics.stdev(times) / math.sqrt(len(times))
         return len(times) >= FLIGHTS and error <= STEADY * statistics.mean(times)
 
-    # --- whether all is well
+    # --- checks while the point runs
 
     def _failed(self) -> int:
         retried = sum(upstream.stats.retried for upstream in self._upstreams) - self._retried_before

@@ -85,7 +85,7 @@ class Tuned(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The outcome as a sentence for people."""
+        """The outcome as a sentence."""
         winner = self.winner
         if winner.options is None or winner.rows_per_second is None:
             return "no settings worked: every engine failed to start or to answer"
@@ -101,7 +101,7 @@ class Tuned(Struct, frozen=True):
 class BenchReport(Struct, frozen=True):
     """A bench of `rows` of a job's `job_rows` at a backend; `left_out` rows are for other models.
 
-    `rates` is what `--apply` stores, None without a knee. `notes` are for people.
+    `rates` is what `--apply` stores, None without a knee. `notes` are sentences.
     """
 
     job: str
@@ -140,7 +140,7 @@ class BenchReport(Struct, frozen=True):
 
     @property
     def comparisons(self) -> list[str]:
-        """Comparisons of modes and orders, for people."""
+        """Comparisons of modes and orders, as sentences."""
         found: list[str] = []
         at_knee = self.measured.at_knee
         if at_knee is None or not at_knee.rows_per_second:
@@ -248,7 +248,7 @@ def tune_cells(tuned: Tuned) -> list[tuple[str, ...]]:
 
 
 def plot_cells(sweep: Sequence[BenchPoint]) -> list[tuple[str, float, str]]:
-    """Return bars of a plot: the concurrency, its rate as a share of the best rate, and the rate in words."""
+    """Return bars of a plot: the concurrency, its rate as a share of the best rate, and the rate as text."""
     most = max((one.rows_per_second for one in sweep), default=0.0)
     return [
         (f"{one.concurrency:,}", one.rows_per_second / most if most else 0.0, _per_hour(one.rows_per_second))

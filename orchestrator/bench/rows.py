@@ -30,7 +30,7 @@ _decode = json_decoder(dict[str, msgspec.Raw]).decode
 
 
 class Mode(StrEnum):
-    """When the place of a row that came back is given to the next row."""
+    """When the next row takes the place of a row that came back."""
 
     CONTINUOUS = "continuous"  # at once
     DYNAMIC = "dynamic"  # at the end of a short window, with all places that came free in it

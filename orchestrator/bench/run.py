@@ -58,7 +58,7 @@ class BenchWishes(Struct, frozen=True):
 
 
 class BenchTold(Struct, frozen=True):
-    """Callbacks of a bench: lines for people, documents read, points, points of settings."""
+    """Callbacks of a bench: progress messages, documents read, points, points of settings."""
 
     say: Callable[[str], None]
     reading: Progress

@@ -81,7 +81,7 @@ def next_step(points: Sequence[SweepPoint], most: int, *, settle: bool = False) 
     best = max(good, key=lambda point: (point.rows_per_second, -point.concurrency))
     disputed = _disputed(points, good, ceiling)
     if disputed is not None and not settle:
-        return Measure(disputed, f"throughput grew no more at {disputed}, without an error: once more")
+        return Measure(disputed, f"throughput stopped growing at {disputed} without an error: measured again")
     if disputed is not None and disputed == ceiling:
         ceiling = None  # time ended before a second measurement, so the end of growth is unconfirmed
     further = None if settle else _further(good, ceiling, most)

@@ -39,7 +39,7 @@ class Verdict(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """The verdict as a sentence for people."""
+        """The verdict as a sentence."""
         what = number_of(self.documents, "document") if self.documents else number_of(self.rows, "row")
         told = [f"{self.rows_per_hour:,.0f} rows an hour", f"{what} done by {_clock(self.done_at, self.at)}"]
         local = f"{money(self.per_1000_usd)} per 1,000 rows"
@@ -123,7 +123,7 @@ def verdict(
 ASSUMED_WEIGHT = 8.0
 """Assumed work of an answer token relative to a prompt token, if not measured."""
 LEAST_SHARE, MOST_SHARE = 0.02, 0.98
-"""Bounds of the part of an engine's time that answers take: measurement errors exceed anything beyond."""
+"""Bounds of the share of an engine's time that answers take: beyond them, only measurement errors remain."""
 
 
 class TokenSpeeds(NamedTuple):

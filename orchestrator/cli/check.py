@@ -324,7 +324,7 @@ def _examine_hosted(name: str, backend: HostedBackend, config: settings.Config, 
 
 
 def _examine_dialects(name: str, backend: Backend, models: list[str]) -> Iterator[Found]:
-    """Report what models want spelled differently from tasks."""
+    """Report the fields that models spell differently from tasks."""
     for model in models:
         if (said := describe(recipient_of(backend), model)) is not None:
             yield f"{name}: requests to {model}", True, said, 0

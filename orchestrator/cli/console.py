@@ -68,7 +68,7 @@ def _console(stream: TextIO) -> Console:
                 yield segment if segment.control else Segment(escape_controls(segment.text), segment.style)
 
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # rich would exit with 1, but a reader that has enough is no failure here
+            raise BrokenPipeError  # rich would exit with 1, but a reader that has enough is not a failure
 
     return Safe(file=under(stream), highlight=False, markup=False, emoji=False)
 

@@ -44,7 +44,7 @@ def forecast_lines(lines: Sequence[Calibration], width: int | None) -> list[Line
     first, last = min(line.first_at for line in lines), max(line.last_at for line in lines)
     title = f"Forecasts made from {moment_words(first)} to {moment_words(last)}"
     name, *others = CALIBRATION_COLUMNS
-    ranks = {"open": 2, "trust": 1}  # the verdicts below say more of it
+    ranks = {"open": 2, "trust": 1}  # the verdicts below say more
     columns = [Column(name), *(Column(other, right=True, rank=ranks.get(other, 0)) for other in others)]
     verdicts = [f"{calibration_name(line)}: {line.verdict}" for line in lines]
     due = "expected: half of the actual values below their p50, 95 % below their p95"

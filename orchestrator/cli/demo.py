@@ -66,7 +66,7 @@ def demo(folder: Path, engine_dir: Path | None, upstream: str | None, model: str
             code = _orch(folder, "run", str(job)).returncode
     else:
         code = _orch(folder, "run", str(job)).returncode
-    if code > 1:  # failed rows are shown, and are no failure of the demo
+    if code > 1:  # failed rows are shown, and the demo goes on
         return code
     _show_answers(folder)
     return 0

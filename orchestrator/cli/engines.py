@@ -37,7 +37,7 @@ def engines(ctx: click.Context, backend: str | None, as_json: bool) -> int:
     """
     if ctx.invoked_subcommand is not None:
         if backend is not None or as_json:
-            raise UsageError(f"write --backend and --json behind `{ctx.invoked_subcommand}`")
+            raise UsageError(f"write --backend and --json after `{ctx.invoked_subcommand}`")
         return 0
     with opened() as context:
         found = [one for name in _fleets(context, backend) for one in _engines_of(context, name)]

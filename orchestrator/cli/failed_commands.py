@@ -37,7 +37,7 @@ def failed(error: OrchError, words: Sequence[str] = (), *, as_json: bool) -> int
 
 
 def name_as_typed(error: OrchError, words: Sequence[str]) -> None:
-    """Let an error name its file as one of these words does: jobs have absolute paths."""
+    """Name an error's file as the user typed it in these words: jobs have absolute paths."""
     if error.file is not None:
         file = os.path.realpath(error.file)
         error.file = next((Path(word) for word in words if os.path.realpath(word) == file), error.file)

@@ -68,7 +68,7 @@ def run(
         say_exposure(context)
         if place is not None:
             require_own(context, place, overwrite=options.overwrite)
-        # Before the job is recorded: what is refused leaves none behind.
+        # Before the job is recorded: a refused file leaves no job behind.
         drafted = draft(file, context.config, context.home, options, now())
         form = form_of(drafted, output)
         shape = table_for(drafted, form, table)

@@ -28,7 +28,7 @@ def quiet_option(function: Command) -> Command:
 
 
 def show(text: str, *, whole: bool = False) -> None:
-    """Print a result for people on stdout; `whole` keeps its lines and end unchanged."""
+    """Print a human-readable result on stdout; `whole` keeps its lines and end unchanged."""
     if whole:
         sys.stdout.write(escape_controls(text))
     else:

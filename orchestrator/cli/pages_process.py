@@ -129,7 +129,7 @@ class PagesProcess:
             say(f"orch: the process of the pages {how}, {deaths} times in a row; `orch view` serves them meanwhile")
 
     def _one_life(self) -> str:
-        """Start the process and wait for its end; return how it ended, for people."""
+        """Start the process and wait for its end; return how it ended, as text."""
         with self._lock:
             if self._ending.is_set():
                 return ""

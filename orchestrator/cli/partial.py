@@ -48,7 +48,7 @@ def write_partial(
 
 
 def _askable(context: Context, handles: Callable[[str], BackendHandle]) -> OpenHandle:
-    """Return what opens the backends that give answers of running batches; each that cannot be asked is named."""
+    """Return a function that opens backends with answers of running batches, and names the others."""
     opened: dict[str, BackendHandle | None] = {}
 
     def opened_for(name: str) -> BackendHandle | None:

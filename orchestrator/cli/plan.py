@@ -71,7 +71,7 @@ def exit_code(intake: Intake) -> int:
 
 
 def notes(intake: Intake) -> list[str]:
-    """Return what `orch run` and `orch submit` would do with a plan that is not followed to the letter."""
+    """Return notes on a plan that `orch run` and `orch submit` refuse or would not follow to the letter."""
     if intake.is_refused:
         return ["orch run and orch submit are refused (exit code 3)"]
     if intake.how is not How.NEW:

@@ -59,7 +59,7 @@ def model_of_settings(folder: Path) -> ProposedModel:
         return ProposedModel(_first("small", config.models), f"# The models are those of orch.toml: {listed}\n")
     if not config.backends:
         return ProposedModel(missing="add a backend to orch.toml")
-    # A backend of one's own comes first: documents stay there, and it costs nothing by the token.
+    # The user's own backend comes first: documents stay there, and it costs nothing by the token.
     ours = [name for name, one in config.backends.items() if isinstance(one, (FleetBackend, LocalBackend))]
     name = next(iter(ours or config.backends))
     return _model_at_backend(name, config.backends[name])

@@ -32,7 +32,7 @@ Progress = Callable[[str, int, int, str], None]
 
 
 class WrittenRows(Struct, frozen=True):
-    """Number of rows in the file, their format, a phrase for people, and the number of merged lines in the file."""
+    """Rows in the file, their format, a phrase that describes them, and the number of merged lines in the file."""
 
     rows: int
     form: Format
@@ -68,7 +68,7 @@ def _counted(lines: Iterator[bytes], total: int, progress: Progress) -> Iterator
 
 
 def require_own(context: Context, place: str | Path, option: str = "-o", *, overwrite: bool) -> None:
-    """Raise UsageError if an option names a file that orch did not write and the user does not let it go."""
+    """Raise UsageError if an option names a file that orch did not write and must not overwrite."""
     if overwrite or not is_foreign(context.store, context.home.identity(), BY_HAND, place):
         return
     if not may_overwrite(f"{place} already exists, and orch did not write it"):
@@ -88,7 +88,7 @@ def may_overwrite(told: str) -> bool:
 def place_of(output: str, source: Path, form: Format | None = None) -> str | Path:
     """Return where `-o` writes the rows of a job made from `source`.
 
-    Raises UsageError if it cannot or must not, and without a `form` for an ending that stands for none.
+    Raises UsageError if it cannot or must not, or if neither `form` nor the ending gives a format.
     """
     if addresses.is_address(output):
         addresses.check_address(output, "-o")
@@ -96,7 +96,7 @@ def place_of(output: str, source: Path, form: Format | None = None) -> str | Pat
     if isinstance(place, Path):
         check_output(place, source)
     if form is None and has_unknown_ending(output):
-        raise UsageError(f"-o {output}: the ending stands for no format", hint=ENDINGS_HINT)
+        raise UsageError(f"-o {output}: the ending names no format", hint=ENDINGS_HINT)
     return place
 
 

@@ -74,7 +74,7 @@ def _stop_message(context: Context, job: Job, followed: Holder | None) -> str:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Let signals ask for a clean stop; a second one stops at once, but for those of a closed terminal."""
+    """Let signals ask for a clean stop; a second one stops at once, except those of a closed terminal."""
     seen: list[int] = []
 
     def on_signal(number: int, frame: object) -> None:

@@ -99,7 +99,7 @@ def _followed(context: Context, name: str) -> Schedule:
     """Return the schedule that another is to follow. Raises UsageError."""
     found = _get(context, name)
     if found.home != context.home.identity():
-        raise UsageError(f"--after {name}: it is of another home, whose jobs this one's daemon does not see")
+        raise UsageError(f"--after {name}: it belongs to another home, whose jobs this home's daemon does not see")
     return found
 
 
@@ -286,7 +286,7 @@ def _show(context: Context, one: Schedule) -> None:
     if last is not None:
         show(f"  {last.name}: {night_words(last)}")
     if one.home != context.home.identity():
-        show("  of another home, whose daemon runs it")
+        show("  belongs to another home, whose daemon runs it")
 
 
 def _say_who_runs(context: Context) -> None:

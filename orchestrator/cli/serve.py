@@ -99,7 +99,7 @@ OPTIONS = (
     click.option("--uds", type=SOCKET, metavar="PATH", help="A Unix socket; add --port to listen on both."),
     dir_option,
     click.option("--replica", metavar="URL",
-                 help="Replicate all state to s3://BUCKET/FOLDER or a folder, and take over from a server that did."),
+                 help="Replicate all state to s3://BUCKET/FOLDER or a folder; take over from a server that does."),
     click.option("--api-key-env", metavar="NAME", help="Environment variable with the upstreams' key."),
     click.option("--allow-endpoint", "allow_endpoints", type=_Endpoint(), multiple=True, metavar="PATH",
                  help="Also pass this path through to the upstreams; may be given several times."),

@@ -45,7 +45,7 @@ class RayWish(Struct, frozen=True):
 
 
 class RayEngines:
-    """Engines on Ray until the block ends. `folder` is the server's, `tell` gets lines for people.
+    """Engines on Ray until the block ends. `folder` is the server's, `tell` gets progress messages.
 
     Raises UsageError, and EngineUnavailable if that Python has no Ray.
     """

@@ -1,4 +1,4 @@
-"""`orch completion` and `orch man`: what a shell wants to know of the command line, made from its parser."""
+"""`orch completion` and `orch man`: completion and a manual page, generated from the command line's parser."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _first(command: click.Command) -> str:
 
 
 def _text(text: str) -> Iterator[str]:
-    """Paragraphs; those behind a \\b keep their lines, as click shows them."""
+    """Return paragraphs; those after a \\b keep their lines, as click shows them."""
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         keeps_lines = paragraph.lstrip(" ").startswith("\b")
         yield ".PP"

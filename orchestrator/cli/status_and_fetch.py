@@ -75,7 +75,7 @@ def _list_jobs(show_all: bool, as_json: bool) -> None:
 def _listing(
     settings: CommandSettings, store: Store | StatusReader, limit: int | None
 ) -> tuple[Lines, Schedules, Sequence[str]]:
-    """Return the newest jobs, the schedules, and which batches are at removed backends, in words."""
+    """Return the newest jobs, the schedules, and a sentence about batches at removed backends."""
     lines = settings.lines(store, limit)
     return lines, store.schedules.all(), settings.removed(lines, store.shards.of_job)
 
@@ -83,7 +83,7 @@ def _listing(
 def _looked(
     look: Callable[[CommandSettings, Store | StatusReader], tuple[Lines, Schedules, Sequence[str]]],
 ) -> tuple[CommandSettings, Lines, Schedules, Sequence[str]]:
-    """Read at a glance if possible, else through the store."""
+    """Read through the quick status reader if possible, else through the store."""
     settings = CommandSettings(locate())
     require_current(settings.home)
     with suppress(CannotRead), status_reader(settings.place.database_url, settings.place.database_timeout) as seen:

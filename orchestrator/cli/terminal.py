@@ -13,7 +13,7 @@ from orchestrator.core.sanitize import escape_controls
 
 
 class SafeStream:
-    """A text stream that makes control characters visible, whoever writes: a command, a library, a traceback.
+    """A text stream that makes control characters visible, whatever writes them: a command, a library, a traceback.
 
     `under` is the raw stream, for the console, which writes escape sequences and cleans its texts itself. `buffer`
     takes bytes, for results that are data.

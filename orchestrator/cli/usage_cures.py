@@ -35,7 +35,7 @@ def cure_of(error: click.ClickException, words: Sequence[str]) -> str | None:
         long = (word for word in words if _LONG_WITH_ONE_HYPHEN.fullmatch(word))
         return next((f"write -{word}, with two hyphens" for word in long if word.startswith(error.option_name)), None)
     if isinstance(error, click.BadOptionUsage):
-        return f"write {error.option_name} and its value behind it"
+        return f"write {error.option_name} and its value after it"
     context = error.ctx if isinstance(error, click.UsageError) else None
     kind = getattr(error.param, "type", None) if isinstance(error, click.BadParameter) else None
     if isinstance(kind, click.Choice) and (said := _QUOTED.search(error.message)):

@@ -1,4 +1,4 @@
-"""A pure reader of the reason in an error's body, however its server writes it.
+"""The reason in an error's body, read however its server writes it. Pure.
 
 Known shapes: OpenAI's object, the same nested or flat (vLLM, SGLang), and an error that is a text (Ollama, TGI). Also
 `detail` as a text, a list or an object (FastAPI, Mistral), and `message` as an object (Mistral). Also `message`

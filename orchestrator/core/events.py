@@ -54,7 +54,7 @@ PROBE = "probe"
 
 
 class Event(Struct, frozen=True):
-    """An event of a job and its reason, for people. `shard_id` is the shard that it concerns.
+    """An event of a job, with its reason as text. `shard_id` is the shard that it concerns.
 
     `kind` is an `EventKind`, or a kind from another version. `code` is a detail of it for programs; None if the kind
     says it all.

@@ -91,7 +91,7 @@ def end_kind(reason: str | None) -> str:
     """Normalise a word for how an answer ended; empty for None.
 
     `FINISH_REASON_MAX_TOKENS` (Vertex), `FinishReason.MAX_TOKENS` (its enum as text) and `max-tokens` are one kind.
-    Words behind a colon only explain it: `content_filter: RECITATION` (Gemini).
+    Words after a colon only explain it: `content_filter: RECITATION` (Gemini).
     """
     if reason in _USUAL_ENDS:
         return reason

@@ -34,7 +34,7 @@ def check() -> None:
 
 @contextmanager
 def handled(handler: Callable[[int, Any], object]) -> Iterator[None]:
-    """Handle the signals that ask for a stop while the block lasts, but a SIGHUP under `nohup`; main thread only."""
+    """Handle signals that ask for a stop while the block lasts, except SIGHUP under `nohup`; main thread only."""
     wanted = [one for one in STOPS if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
     before: dict[int, Any] = {one: signal.signal(one, handler) for one in wanted}
     try:

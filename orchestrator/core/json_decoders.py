@@ -23,6 +23,6 @@ def json_decoder(kind: Any = Any, *, strict: bool = True) -> msgspec.json.Decode
 
 
 def json_decoder(kind: Any = Any, *, strict: bool = True) -> msgspec.json.Decoder[Any]:
-    """Return `msgspec.json.Decoder(kind)`; whichever threads ask for it, and for decoders of what is in it."""
+    """Return `msgspec.json.Decoder(kind)`. Several threads may ask at once, also for its fields' types."""
     with _lock:
         return msgspec.json.Decoder(kind, strict=strict)

@@ -44,7 +44,7 @@ class RequestState(StrEnum):
 class JobState(StrEnum):
     """States of a job, derived from its rows (see `job_state`) and stored nowhere.
 
-    Whoever knows the home's processes says `STOPPED` for `RUNNING` and `MERGING`.
+    Callers that know the home's processes say `STOPPED` for `RUNNING` and `MERGING`.
     """
 
     WAITING = "waiting"  # for the job that it comes after
@@ -117,7 +117,7 @@ class Job(Struct, frozen=True):
 
     @property
     def limited_to(self) -> str | None:
-        """Limits of the job, for people; None if it covers all of its file."""
+        """Limits of the job, as text; None if it covers all of its file."""
         return scope_words(self.options)
 
 
@@ -145,7 +145,7 @@ class JobFault(StrEnum):
 
 
 def scope_words(options: Mapping[str, Any]) -> str | None:
-    """Describe the limits in a job's options for people; None if it has no limits."""
+    """Describe the limits in a job's options; None if it has no limits."""
     first, only, tasks = (options.get(name) for name in ("limit", "only", "tasks"))
     told = ["the first document" if first == 1 else f"the first {number_of(first, 'document')}"] if first else []
     told += [f"documents {', '.join(only)}"] if only else []

@@ -1,4 +1,4 @@
-"""A pure finder of an answer's quotes from its document, as the schema marks them.
+"""The quotes in an answer: texts of its document, as the schema marks them. Pure.
 
 `x-quote: true` or `check: quotes` marks a text, or a list of texts. Both are for orch alone, and are never sent.
 """

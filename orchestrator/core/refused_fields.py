@@ -1,4 +1,4 @@
-"""A pure reader of the request field that a provider refused, from an error in any provider's words.
+"""The request field that a provider refused, read from an error in any provider's words. Pure.
 
 Only a refusal that names a field of the request counts. Errors about outages, accounts or a row's content name no
 field.

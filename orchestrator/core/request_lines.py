@@ -110,7 +110,7 @@ def _steps(raw: bytes) -> Iterator[bytes]:
 
 
 def _has_few_brackets(raw: bytes) -> bool:
-    """True for hardly any lists or objects: in a long text, searching for the next bracket is cheapest."""
+    """True for very few lists and objects: in a long text, searching for the next bracket is cheapest."""
     if len(raw) < 2048:
         return False
     find, left = raw.find, FEW_BRACKETS

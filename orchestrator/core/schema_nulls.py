@@ -1,4 +1,4 @@
-"""A pure remover of nulls in optional properties, which a strict schema requires and a task's schema may forbid."""
+"""Removal of nulls in optional properties: a strict schema requires them, a task's schema may forbid them. Pure."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ class SchemaCheck:
         self._validator = _validator()(schema) if self._is_counted else None
 
     def problem(self, value: Any, size: int) -> str | None:
-        """Return what is wrong with an answer of `size` bytes, or None if it fits. Never raises for any answer."""
+        """Return the problem of an answer of `size` bytes, or None if it fits. Never raises for any answer."""
         if _is_deep(value):
             return f"the answer is nested deeper than {MAX_DEPTH} levels"
         if self._validator is None:

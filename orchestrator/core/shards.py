@@ -67,8 +67,8 @@ class Shard(Struct, frozen=True):
     """The rows of a batch, with one backend, endpoint and model. The provider's facts are `provider_*`.
 
     `tokens` estimates the prompts; `max_output` is the most that the answers may have, None if a row has no limit.
-    `refusal_code` and `refusal` say why the backend made no batch, in its own code and words. `held` says for people
-    why the shard waits, `held_code` for programs. `intended_at` is when the intent to send it was last committed,
+    `refusal_code` and `refusal` say why the backend made no batch, in its own code and words. `held` says why the
+    shard waits, `held_code` is the same for programs. `intended_at` is when the intent to send it was last committed,
     `account` is the batch's owner. `status_at` is when `provider_status` last changed, and `started_at` when it was
     first in progress. `first_at` is when its first row was seen done, and `seen_at` when the backend last answered
     for its batch. `sends` counts the attempts to create it, 0 for an adopted batch. `rerouted_at` is when the

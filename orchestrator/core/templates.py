@@ -126,7 +126,7 @@ def _compiled(source: str) -> tuple[Compiled, frozenset[str]]:
         tree = environment.parse(source)
         if (other := next(tree.find_all(_OTHERS), None)) is not None:
             raise TemplateProblem(
-                "it takes in another template, and there is none: write its text here", other.lineno
+                "it includes another template, but there are no others: write its text here", other.lineno
             )
         return environment.from_string(source), frozenset(meta.find_undeclared_variables(tree))
     except TemplateSyntaxError as error:
@@ -168,7 +168,7 @@ def _rendered(compiled: Compiled, fields: Mapping[str, object]) -> str:
         for piece in compiled.root_render_func(compiled.new_context(dict(fields))):
             size += len(piece)
             if size > MAX_PROMPT:
-                raise TemplateProblem(f"it gives more than {MAX_PROMPT:,} characters")
+                raise TemplateProblem(f"its prompt has more than {MAX_PROMPT:,} characters")
             pieces.append(piece)
     except _RENDERING as error:
         raise TemplateProblem(_short(str(error))) from None
@@ -182,7 +182,7 @@ def _told(tripped: Tripped) -> str:
         case Trip.MEMORY:
             return f"it takes more than {WORKER.limits.memory:,} bytes of memory"
         case Trip.VALUE:
-            return f"it gives more than {MAX_PROMPT:,} characters"
+            return f"its prompt has more than {MAX_PROMPT:,} characters"
         case Trip.CRASH:
             return "it makes Jinja2 fail"
 

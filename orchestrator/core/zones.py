@@ -18,7 +18,7 @@ def zone_of(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        # CEST or PST is no place's zone, and what resembles it is another one.
+        # CEST and PST are not zones, and a zone with a similar name would be a wrong suggestion.
         near = [] if name.isupper() else get_close_matches(name, available_timezones(), 1)
         tip = f"did you mean {near[0]}?" if near else "write one such as Europe/Berlin or UTC"
         raise InputError(f"{name!r} is not a time zone; {tip}") from None

@@ -15,7 +15,7 @@ AnyFleet = EnginesBackend | RayBackend
 
 
 def driver_for(name: str, settings: AnyFleet, folder: Path, tell: Callable[[str], None]) -> EngineDriver:
-    """Return the driver of a backend; `folder` is its server's, `tell` receives lines for people."""
+    """Return the driver of a backend; `folder` is its server's, `tell` receives progress messages."""
 
     def told(text: str) -> None:
         tell(f"{name}: {text}")

@@ -44,7 +44,7 @@ Key = tuple[str, Slots]
 class FleetController:
     """Steers a fleet: `begin` starts steering a server, `end` stops it, `close` ends the engines.
 
-    `folder` is the server's; `tell` receives lines for people; `now` is the clock for the hours; `starts` are known
+    `folder` is the server's; `tell` receives progress messages; `now` is the clock for the hours; `starts` are known
     start times of models in seconds.
     """
 

@@ -74,7 +74,7 @@ class HomeBackends(BackendSet):
     """A home's backends, each opened on first use and kept until `close`. Without `dispatch`, no row is sent.
 
     With `only`, batches of other jobs rest in our own servers.
-    `tell` receives lines about engines for people.
+    `tell` receives progress messages of engines.
     """
 
     def __init__(

@@ -69,16 +69,16 @@ TIDY_SECONDS = 3.0
 REFUSED_SECONDS = 5.0
 """Longest wait of a caller for an upstream that refuses the key or the account: only a person can end that."""
 SILENT_SECONDS = 3.0
-"""Time without an answer after which a caller is told how long orch waits."""
+"""Time without an answer after which orch tells the caller how long it waits."""
 
 
 class Daemon:
     """Runs jobs of a home; create it only while holding the home's lock.
 
-    `dispatch=False` serves existing batches and cancels them, but sends no row. With `only`, other jobs of the
-    home rest. `provider_calls` call the providers, by default in its own threads. `builds` builds jobs, which are
-    otherwise built here. With a `replica`, it acts only while it is the active daemon. `problem` says for people
-    why rows do not run now.
+    `dispatch=False` serves existing batches and cancels them, but sends no row. With `only`, other jobs of the home
+    rest. `provider_calls` call the providers, by default in its own threads. `builds` builds jobs, which are
+    otherwise built here. With a `replica`, it acts only while it is the active daemon. `problem` says why rows do not
+    run now.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Daemon:
         self._faults = Faults()
         self.notices = Notices(now)
         self.say: Callable[[str], None] = log.info
-        """Called with what the end of this daemon waits for."""
+        """Called with a message about what delays the end of this daemon."""
         self.listeners: list[Callable[[Config], None]] = []
         """Called with new settings."""
         self.rounds: list[Callable[[], None]] = []
@@ -141,7 +141,7 @@ class Daemon:
             self._wait_for_paid_rows()
 
     def _wait_for_paid_rows(self) -> None:
-        """Wait for answers that are billed: whoever works next would ask, and pay, for them again."""
+        """Wait for answers that are billed: the next daemon would ask, and pay, for them again."""
         until, is_said = time.monotonic() + self._backends.longest_paid_row(), False
         while self.may_act and time.monotonic() < until:
             if not (names := {*self._provider_calls.paying(), *self._backends.last_paid()}):
@@ -327,7 +327,7 @@ class Daemon:
             log.warning("%s", news)
             for told in self._reloader.in_force.told:
                 what = digest_of(f"{now()}{told}".encode())
-                self.notices.add(Notice(AlertKind.SETTINGS, what, told, "the old settings stay in force until then"))
+                self.notices.add(Notice(AlertKind.SETTINGS, what, told, "until then the old settings stay in force"))
 
     def news(self) -> list[str]:
         """Return messages about orch.toml and engines since the last call."""

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 PATH = "/webhooks/"
 MAX_BODY = 128 * 1024
-"""Largest event; a usual one has some hundred bytes."""
+"""Largest event; a usual event has a few hundred bytes."""
 MOST_CONNECTIONS = 256
 """A further connection replaces the oldest waiting connection: an event arrives quickly and completely."""
 PATIENCE = ClientTimeouts(head=10.0, body=10.0, answer=10.0)

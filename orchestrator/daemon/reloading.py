@@ -94,7 +94,7 @@ class Reloader:
         if isinstance(found, InputError):
             raise found
         if not found.strip() and self._wanted.text.strip():
-            hint = "settings that are to go are taken out one by one"
+            hint = "remove settings one by one"
             raise InputError("is empty", file=self.config.path, hint=hint)
         wanted = settings.parse(self.config.place, found)
         self._check(wanted)

@@ -76,7 +76,7 @@ class Scheduler:
         self._config = config
 
     def tick(self) -> list[str]:
-        """Take one step; return a line for people about each change. Raises StorageError for a problem of the home
+        """Take one step; return a message about each change. Raises StorageError for a problem of the home
         itself.
 
         A problem with one schedule or night, even a defect, does not affect others.
@@ -214,7 +214,7 @@ class Scheduler:
         )
 
     def _is_held(self, job: Job) -> bool:
-        """True if a job's rows were refused and it has no rows at a backend: somebody has to mend its file."""
+        """True if a job's rows were refused and it has no rows at a backend: somebody has to correct its file."""
         shards = self._store.shards.of_job(job.id)
         return bool(self._store.holds.of(job.id)) and not any(shard.state in AT_BACKEND for shard in shards)
 

@@ -113,7 +113,7 @@ def damaged_part() -> ExtractionError:
     """Return the error for a single damaged part."""
     return ExtractionError(
         DocumentProblem.UNREADABLE,
-        "It is damaged in the archive, or packed in a way that is not read; pack it anew, or exclude it.",
+        "It is damaged in the archive, or packed in a way that is not read; pack it again, or exclude it.",
     )
 
 
@@ -121,5 +121,5 @@ def damaged(what: str) -> ExtractionError:
     """Return the error for a damaged archive."""
     return ExtractionError(
         DocumentProblem.UNREADABLE,
-        f"The archive is damaged, cut off or no {what} archive; pack it anew, or exclude it.",
+        f"The archive is damaged, cut off or no {what} archive; pack it again, or exclude it.",
     )

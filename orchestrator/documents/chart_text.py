@@ -15,7 +15,7 @@ _LONG = re.compile(r"-?\d{1,15}\.\d{13,20}")
 _DAY_OR_YEAR, _NO_FORMAT = re.compile("[dyDY]"), re.compile(r'\[[^\]]*\]|"[^"]*"|\\.')
 _BEFORE = date(1899, 12, 30)
 MAX_POINTS = 1_000
-"""Most points read of a series; larger data stands in its sheet."""
+"""Most points read of a series; larger data is in its sheet."""
 MAX_LEVELS = 9
 _CATEGORIES = ("cat", "xVal", "strDim", "numDim")
 _WRITTEN = ("v", "t", "pt", "formatCode")
@@ -127,7 +127,7 @@ class _Chart:
 
 
 def _categories(series: _Series) -> dict[int, str]:
-    """Return the category of each point, behind those above it: `2024 / Spring`; a higher one is stated once."""
+    """Return the category of each point, after those above it: `2024 / Spring`; a higher one is stated once."""
     found = dict(series.get("cat") or series.get("xVal") or {})
     for level in range(2, MAX_LEVELS + 1):
         higher = series.get(f"cat{level}", {})

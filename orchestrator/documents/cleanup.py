@@ -33,7 +33,7 @@ _NUMBER = re.compile(r"\d{1,5}")
 
 
 def clean(text: str, *, whitespace: bool, boilerplate: bool) -> str:
-    """Return the text without the requested parts; a text that would become empty stays as it is."""
+    """Return the text without the parts to remove; a text that would become empty stays as it is."""
     found = _without_margins(text) if boilerplate else text
     found = _without_blanks(found) if whitespace else found
     return found if found.strip() else text

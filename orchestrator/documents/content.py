@@ -138,7 +138,7 @@ def unpacked(raw: IO[bytes], packing: str, max_unpacked: int) -> Iterator[bytes]
 
 def _damaged(packing: str) -> ExtractionError:
     return ExtractionError(
-        DocumentProblem.UNREADABLE, f"It is damaged, cut off or no .{packing} file; pack it anew, or exclude it."
+        DocumentProblem.UNREADABLE, f"It is damaged, cut off or no .{packing} file; pack it again, or exclude it."
     )
 
 

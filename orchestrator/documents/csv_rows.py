@@ -51,7 +51,7 @@ class CsvTable:
                 continue
             except csv.Error as error:
                 number += 1
-                yield TableRow(number, None, feed.size, bad_row(f"Line {feed.first}: {error}; mend it."))
+                yield TableRow(number, None, feed.size, bad_row(f"Line {feed.first}: {error}; correct it."))
                 continue
             number += feed.passed
             if cells is None:
@@ -74,7 +74,7 @@ class CsvTable:
             return None
         return bad_row(
             f"Row {number} (line {feed.first}) has {len(cells)} cells where the header has {len(self.columns)}; "
-            "mend it, or quote cells that hold the delimiter.",
+            "correct it, or quote cells that hold the delimiter.",
             feed.size,
         )
 

@@ -112,7 +112,7 @@ class _Book:
             self._put(row, column, self._dated(value, look) if isinstance(value, float) else self._shown(value))
 
     def _result(self, record: bytes, start: int) -> object:
-        """Return what a formula gives; None if it is a text, which follows."""
+        """Return the result of a formula; None if it is a text, which a later record holds."""
         result = record[start : start + 8]
         if result[6:8] != b"\xff\xff":
             return float(struct.unpack("<d", result)[0])

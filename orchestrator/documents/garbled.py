@@ -62,7 +62,7 @@ def _is_shifted(text: str) -> bool:
         return True
     if small_words(text) >= _FEW_WORDS:
         return False
-    coded = text.encode("utf-8", "replace")  # pages of figures come here, too: bytes are moved much quicker
+    coded = text.encode("utf-8", "replace")  # pages of figures come here too, and bytes are translated much faster
     moved = (coded.translate(shift) for shift in _SHIFTS)
     promising = (one for one in moved if len(_SMALL_WORDS.intersection(one.lower().split())) >= _DIFFERENT)
     return any(small_words(one.decode("utf-8", "replace")) >= _MANY_WORDS for one in promising)

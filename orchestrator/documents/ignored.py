@@ -1,4 +1,4 @@
-"""Counts the read and unread contents of a source, so that unread files do not pass as asked."""
+"""Counts the read and unread contents of a source, so that nobody takes unread files for asked ones."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _most_first(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def told(found: Mapping[str, Any] | None) -> str:
-    """Return the JSON form in words; empty if everything was read."""
+    """Describe the JSON form in a sentence; empty if everything was read."""
     if found is None or not (parts := list(_parts(found))):
         return ""
     # Jobs built before this was counted have no counts.
@@ -136,7 +136,7 @@ _REASONS: dict[str, str] = {
 
 
 def reason_words(found: NotRead) -> str:
-    """Return in words why something was not read, or not all of it."""
+    """Describe why something was not read, or not all of it."""
     if found.notes:
         return found.notes
     if found.why == IgnoredReason.KIND:

@@ -30,7 +30,7 @@ class JsonTable:
                 rows = [msgspec.json.decode(text, type=msgspec.Raw)] if text else []
         except (msgspec.DecodeError, RecursionError) as error:
             raise ExtractionError(
-                DocumentProblem.UNREADABLE, f"It is not valid JSON ({error}); save it anew, or exclude it."
+                DocumentProblem.UNREADABLE, f"It is not valid JSON ({error}); save it again, or exclude it."
             ) from error
         for number, row in enumerate(rows, 1):
             yield TableRow(number, row, len(bytes(row)))
@@ -41,5 +41,5 @@ class JsonTable:
         except (msgspec.DecodeError, RecursionError) as error:
             raise bad_row(f"Item {row.number} is not valid JSON ({error}); fix or remove it.", row.size) from error
         if not isinstance(value, dict):
-            raise bad_row(f"Item {row.number} is no object; write it as {{...}} or remove it.", row.size)
+            raise bad_row(f"Item {row.number} is not an object; write it as {{...}} or remove it.", row.size)
         return value

@@ -43,7 +43,7 @@ class DistinctKeys:
         """For the digest of each taken key: a later candidate, None for the next one."""
 
     def distinct(self, key: str) -> str:
-        """Return a key that was not given before."""
+        """Return a key that no earlier part of the file has."""
         passed: list[bytes] = []
         while (mark := _digest(key)) in self._next:
             passed.append(mark)

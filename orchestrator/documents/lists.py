@@ -1,4 +1,4 @@
-"""Numbers and bullets of list items, counted as an office program does: they do not stand in the text."""
+"""Numbers and bullets of list items, counted as an office program does: they are not in the text."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class _File:
         return Attachment(properties, None)
 
     def values(self, storage: Any, head: int = _HEAD) -> dict[tuple[int, int], Callable[[], bytes]]:
-        """Return functions that read the properties of a storage. Properties of fixed width stand in a table."""
+        """Return functions that read the properties of a storage. Properties of fixed width are in a table."""
         found: dict[tuple[int, int], Callable[[], bytes]] = {}
         for entry in storage.kids:
             if entry.name == _TABLE:

@@ -28,7 +28,7 @@ _BETWEEN = {"mtr": ", ", "mtable": "; "}
 
 
 class EmbeddedObject(Struct, frozen=True):
-    """The text of an object: the lines of a chart, or the `formula` that stands in a line of the document."""
+    """The text of an object: the lines of a chart, or the `formula` in a line of the document."""
 
     lines: tuple[str, ...] = ()
     formula: str = ""
@@ -90,7 +90,7 @@ class _Reader:
             self._rows[-1] += [cell] * (self._columns if cell else 1)
 
     def object(self) -> EmbeddedObject | None:
-        """Return what the object holds, or None."""
+        """Return the object's text, or None."""
         if self._formula:
             return EmbeddedObject(formula=self._formula)
         rows = [row for row in self._rows[: MAX_POINTS + 1] if any(row)]

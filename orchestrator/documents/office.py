@@ -46,7 +46,7 @@ class Losses(Counter[str]):
     """Counts of a document's parts that its text lacks, by kind: `picture`, `chart as a picture only`."""
 
     def notes(self, *first: str) -> dict[str, str]:
-        """Return the field for them: `2 pictures, 1 embedded file`; empty if nothing was lost."""
+        """Return the losses as a template field, such as `2 pictures, 1 embedded file`; empty without losses."""
         counted = [
             f"{number:,} {what if number == 1 else _MANY[what]}" for what, number in self.items() if number > 0
         ]
@@ -80,7 +80,7 @@ def is_locked(data: bytes) -> bool:
 
 
 def unlocked(data: bytes, *passwords: str) -> bytes:
-    """Return what a locked document holds, if one of a program's own passwords opens it. Raises ExtractionError."""
+    """Return the content of a locked document, if a program's own password opens it. Raises ExtractionError."""
     with suppress(ImportError):
         library = importlib.import_module("msoffcrypto")  # of the extra `office`
         old: Any = importlib.import_module("msoffcrypto.format.xls97")

@@ -35,8 +35,9 @@ class Relation(NamedTuple):
 
 
 class Package:
-    """A package. Every method may raise ExtractionError, also for files that are locked or not packages, and the
-    errors of `zipfile` and `expat` for damage."""
+    """An office document's package. Every method may raise ExtractionError, also for a file that is locked or is not
+    a package. Damage raises the errors of `zipfile` and `expat`.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._zip = zipfile.ZipFile(io.BytesIO(data))

@@ -38,7 +38,7 @@ class ParquetTable:
                 for value in _values(_in_microseconds(batch)):
                     number += 1
                     if isinstance(value, Exception):
-                        message = f"A value of row {number} cannot be read ({value}); write it anew."
+                        message = f"A value of row {number} cannot be read ({value}); write it again."
                         yield TableRow(number, None, share, bad_row(message))
                     else:
                         yield TableRow(number, value, share)

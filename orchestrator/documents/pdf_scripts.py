@@ -106,7 +106,7 @@ def scripted_words(layer: Any, text: str) -> Iterator[ScriptedWord]:
 
 
 def _goes_on(following: _Glyph, digit: _Glyph, change: Callable[[str], str]) -> bool:
-    """True if a line goes on behind a script: PDFium sees two lines where the boxes of letters do not overlap."""
+    """True if a line continues after a script: PDFium sees two lines where the boxes of letters do not overlap."""
     return following.script(digit) is change and following.step(digit)[0] < 0
 
 
@@ -129,7 +129,7 @@ def _by_word(text: str, scripts: Iterable[_Script]) -> list[list[_Script]]:
 
 
 def char_places(layer: Any, text: str) -> Callable[[int], int]:
-    """Return what tells the number of a character in PDFium's list from its index in the text."""
+    """Return a function from a character's index in the text to its number in PDFium's list."""
     if raw.FPDFText_CountChars(layer) == len(text):
         return int
     return partial(quick("FPDFText_GetCharIndexFromTextIndex"), layer)
@@ -199,7 +199,7 @@ def _on_two_baselines(layer: Any, text: str, place: Callable[[int], int]) -> Ite
 
 
 def _drawing(layer: Any, place: int) -> int | None:
-    """Return what tells the piece of text in which a character was drawn; a turned one has many baselines."""
+    """Return a key of the piece of text in which a character was drawn; turned text has many baselines."""
     return ctypes.cast(raw.FPDFText_GetTextObject(layer, place), ctypes.c_void_p).value
 
 

@@ -183,7 +183,7 @@ def _with_table(texts: _Texts, block: list[Line], lines: _Lines) -> _Lines:
     if len(columns) < 2 or not _is_filled(block, columns) or _are_long(block) or not _are_aligned(block, columns):
         return lines
     cells = [[texts[box] for box in line] for line in block]
-    if not all(map(all, cells)):  # a word goes on from one box to the next: those without a word are no cells
+    if not all(map(all, cells)):  # a word goes on from one box to the next: boxes without a word are not cells
         block = [[box for box in line if texts[box]] for line in block]
         block = [line for line in block if line]
         columns = _columns(_spans(block))

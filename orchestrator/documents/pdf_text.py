@@ -30,7 +30,7 @@ _BROKEN_WORD = re.compile(r"(?<=[^\W\d_A-Z])\ufffe(?=[^\W\d_A-Z])")
 
 
 class PageText(NamedTuple):
-    """The text of a page; it is not usable if fonts do not tell its letters, or characters cannot be had.
+    """The text of a page; it is not usable if fonts do not tell its letters, or PDFium cannot read its characters.
 
     `is_drawn` if something is drawn on the page, `is_damaged` if PDFium cannot load the page.
     """

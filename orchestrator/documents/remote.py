@@ -194,7 +194,7 @@ class RemoteWalk(_Chosen):
             try:
                 info = asked(path, lambda: dict(self._place.storage.info(path)))
             except InputError:
-                message = "The link leads nowhere; mend it or exclude it."
+                message = "The link leads nowhere; repair it or exclude it."
                 yield Unlisted(relative, ExtractionError(DocumentProblem.UNREADABLE, message))
                 return
             if info["type"] != "file":

@@ -226,7 +226,7 @@ class _Text:
         self._flush()
         self._left = 0
         is_first, group.is_new = group.is_new, False
-        if is_first and self._is_destination(word):
+        if is_first and self._open_destination(word):
             return 0
         if word == "bin":
             return max(0, number or 0)
@@ -271,8 +271,8 @@ class _Text:
             case "ftnalt" if self._notes and group.out is self._notes[-1]:
                 self._is_endnote(group.out)
 
-    def _is_destination(self, word: str) -> bool:
-        """True if a word names its group's kind; the group is then read, put elsewhere or skipped."""
+    def _open_destination(self, word: str) -> bool:
+        """Read the group elsewhere, or skip it, if this word names its kind; False if the word names none."""
         group = self._group
         place = group.around if group.out is None else group.out
         if word in _AROUND:

@@ -50,7 +50,7 @@ class _Shapes:
         self._pieces: list[str] | None = None
         self._cells: list[str] | None = None
         self._level = 0
-        self._marked: bool | None = None  # whether the paragraph says itself that it has a bullet, or none
+        self._marked: bool | None = None  # if the paragraph itself states that it has a bullet, or none
         self._is_text = False
         self._script: Callable[[str], str] | None = None  # of the run that is open
         self._run = 0  # where its pieces begin

@@ -71,7 +71,7 @@ def listed(
 
 
 def survey(source: DocumentSource, base: Path, readers: Readers) -> SourceSurvey:
-    """Return what is known of `source` without reading it.
+    """Return a survey of `source` without reading its documents.
 
     Raises InputError as `read`, and for a column that no table of the source has.
     """
@@ -173,7 +173,7 @@ class _Opened:
         self.within = self._walk.within if isinstance(self._walk, Walk) and not self.is_file else None
 
     def entries(self, *, with_info: bool = False) -> Iterator[FoundFile | Unlisted | Skipped]:
-        """Return what was found, in order; `with_info` adds the information that shows changes. Raises InputError if
+        """Return the files found, in order; `with_info` adds the information that shows changes. Raises InputError if
         the root cannot be listed, JobFilesError if a storage does not answer."""
         if self.is_file:
             found = FoundFile(self.path, os.path.basename(self.path))
@@ -390,9 +390,9 @@ def _nothing(opened: _Opened, ignored: Ignored) -> InputError:
     elif any(";" in pattern or "|" in pattern for pattern in source.include):
         hint = 'write a list of patterns:  include: ["*.txt", "*.pdf"]'
     elif any(pattern.endswith("$") or ".*" in pattern for pattern in source.include):
-        hint = "a pattern is no regular expression: write *.txt, or **/letter-?.txt"
+        hint = "a pattern is not a regular expression: write *.txt, or **/letter-?.txt"
     elif words := told(ignored.to_json()):
-        hint = f"there is only what is not read: {words}"
+        hint = f"it has only files that are not read: {words}"
         if ignored.counts[IgnoredReason.LINK]:
             hint += "; `follow_links: true` follows links"
     return InputError(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 RACY_NS = 2_000_000_000
 """A file that changed within this time before its check may change again without a new time: some file systems count
-in steps of two seconds. Git does the same, and calls it racily clean."""
+in steps of two seconds. Git calls such a file racily clean."""
 
 
 def way_of(source: DocumentSource, kind: str, plugin: Plugin | None, *, converts: bool) -> str:

@@ -42,7 +42,7 @@ def version_of(kind: str) -> int:
 def reading_of(
     kind: str, plugin: Plugin | None, plugins: Mapping[str, Plugin], *, converts: bool
 ) -> tuple[object, ...]:
-    """Return what a file's text depends on besides its bytes and its source; a container may hold any kind.
+    """Return the versions of the readers that a file's text depends on; a container may hold any kind.
 
     `converts`: LibreOffice reads the files that only it can read.
     """

@@ -116,7 +116,7 @@ class Walk:
             return Skipped(found.relative, reason)
         if kind == "file":
             return None if linked and self._found_anyway(found.path) else found
-        message = "The link leads nowhere; mend it or exclude it."
+        message = "The link leads nowhere; repair it or exclude it."
         return Unlisted(found.relative, ExtractionError(DocumentProblem.UNREADABLE, message))
 
     def _reason(self, found: FoundFile, name: str, kind: str, linked: bool) -> IgnoredReason | None:

@@ -33,7 +33,7 @@ class FormField:
                 self._entries.append(value)
 
     def text(self) -> str:
-        """Return what the page shows; empty for a field whose text follows it."""
+        """Return the text that the page shows for the field; empty if the document repeats it after the field."""
         chosen = self._chosen or self._default or "0"
         if self._kind == "checkBox":
             return "☒" if is_on(chosen) else "☐"

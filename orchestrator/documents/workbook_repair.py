@@ -143,7 +143,7 @@ def _relations(stated: list[tuple[str, str, str]]) -> str:
 
 
 def _repair_of(part: str, package: Package) -> Callable[[bytes], bytes] | None:
-    """Return the function that rewrites a part if it must be; None for a part that needs no look."""
+    """Return the function that rewrites a part if it must be; None for a part that never needs it."""
     name = part.lower()
     if _SHEETS.fullmatch(name):
         return _repaired_sheet
@@ -192,14 +192,14 @@ def _with_script(run: re.Match[bytes]) -> bytes:
 
 
 def _with_binary_scripts(texts: bytes, styles: bytes) -> bytes:
-    with suppress(IndexError, struct.error):  # damaged: the library may read it all the same
+    with suppress(IndexError, struct.error):  # damaged: the library may read it anyway
         fonts = binary_fonts(_binary_records(styles))
         return binary_texts(texts, _binary_records(texts), fonts) if fonts else texts
     return texts
 
 
 def _with_inline_texts(sheet: bytes, package: Package) -> bytes:
-    with suppress(IndexError, struct.error):  # damaged: the library may read it all the same
+    with suppress(IndexError, struct.error):  # damaged: the library may read it anyway
         styles = package.whole(_BINARY_STYLES) if package.holds(_BINARY_STYLES) else b""
         return inline_texts(_binary_records(sheet), binary_fonts(_binary_records(styles)))
     return sheet
@@ -328,7 +328,7 @@ def _repaired_sheet(sheet: bytes) -> bytes:
     sheet = with_scripts(sheet)
     if _WHOLE_ROWS.search(sheet, 0, 4096):
         sheet = _WHOLE_ROWS.sub(b"", sheet, 1)
-    if sheet.find(b"mergeCell", max(0, sheet.rfind(b"sheetData"))) >= 0:  # they stand behind the cells
+    if sheet.find(b"mergeCell", max(0, sheet.rfind(b"sheetData"))) >= 0:  # they follow the cells
         sheet = _MERGED_WHOLE.sub(b"", sheet)
     return _without_empty(sheet) if _is_sparse(sheet) else sheet
 

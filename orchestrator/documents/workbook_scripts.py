@@ -122,7 +122,7 @@ def write_scripts(stream: bytearray, records: Sequence[Record]) -> bool:
         if record[0] != _CONTINUE:
             break
         pieces.append(record)
-    with suppress(struct.error, IndexError):  # damaged: the library may read it all the same
+    with suppress(struct.error, IndexError):  # damaged: the library may read it anyway
         texts = _Texts([bytes(stream[at : at + size]) for _, at, size in pieces])
         found = list(texts.read(fonts))
         if any(text.is_changed for text in found):

@@ -195,7 +195,7 @@ class Context(CommandSettings):
         return down_for({name: health for name, health in told.items() if health is not None})
 
     def missing_keys(self, job: Job) -> dict[str, str]:
-        """Return what a daemon started here would lack for a job, by backend; empty while a daemon runs."""
+        """Return the keys that a daemon started here would lack for a job, by backend; empty while a daemon runs."""
         from orchestrator.daemon.lock import running_daemon
 
         if (settings := self.readable) is None or running_daemon(self.home) is not None:
@@ -208,7 +208,7 @@ class Context(CommandSettings):
             return {}  # a command that needs orch.toml reports what is wrong with it
 
     def _obstacle(self, detail: JobDetail) -> str | None:
-        """Return what keeps an open job from being sent: as the daemon noted, or what it would lack."""
+        """Return the obstacle to sending an open job: an obstacle that the daemon noted, or a missing key."""
         from orchestrator.daemon.lock import running_daemon
         from orchestrator.daemon.settings_in_force import differences
 
@@ -244,7 +244,7 @@ class Context(CommandSettings):
         return left > 0 >= waiting
 
     def _problem(self, running: Sequence[Shard], told: Mapping[str, dict[str, Any] | None]) -> str | None:
-        """Return what keeps rows from running, by the daemon or its servers, or None if all is well."""
+        """Return why rows do not run, as the daemon or its servers report it, or None if all is well."""
         from orchestrator.daemon.health import last_to_fail, remedy, without_engine
         from orchestrator.daemon.lock import running_daemon
         from orchestrator.pipeline.refused_rows import describe_refused

@@ -1,4 +1,4 @@
-"""Messages for people on standard error, wrapped to its width."""
+"""Messages to the user on standard error, wrapped to its width."""
 
 from __future__ import annotations
 

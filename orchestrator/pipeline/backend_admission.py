@@ -74,7 +74,7 @@ class AdmissionControl:
     def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
         self._store = store
         self._now = now
-        # In memory: whoever restarts may have fixed the cause.
+        # In memory: a restart may mean that somebody fixed the cause.
         self._stopped: dict[tuple[str, CallKind], Stopped] = {}
         self._lost_inputs: dict[str, int] = {}
         self._most: dict[JobId, Decimal] = {}
@@ -98,7 +98,7 @@ class AdmissionControl:
         return BatchRoom(min(handle.limits.max_rows, known.max_rows or handle.limits.max_rows), tokens, fits)
 
     def hold(self, handle: BackendHandle, shard: Shard) -> str | quota.Split | None:
-        """Return what a shard waits for, or how to split it; None if it may be sent now."""
+        """Return why a shard waits, or how to split it; None if it may be sent now."""
         if handle.is_own:
             return None
         correction = self._correction(handle, shard.model)
@@ -161,7 +161,7 @@ class AdmissionControl:
         return timedelta() if known is None else self._now() - known.since
 
     def check_account(self, handle: BackendHandle) -> str | None:
-        """Return what a shard waits for while an account is refused, or None.
+        """Return why a shard waits while an account is refused, or None.
 
         Raises AccountError once the refusal has lasted so long that it needs a person.
         """
@@ -228,5 +228,5 @@ class AdmissionControl:
                 return  # not the backend's fault: its rows have been judged
 
     def _learned(self, handle: BackendHandle, model: str) -> LearnedLimit:
-        """Return what still holds of a learned limit."""
+        """Return the part of a learned limit that still holds."""
         return quota.current(self._store.limits.of(handle.name, model), self._now())

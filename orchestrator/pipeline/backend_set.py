@@ -92,7 +92,7 @@ class BackendSet(ABC):
         )
 
     def models(self, job: Job) -> Models:
-        """Return what a job's aliases stand for at each backend."""
+        """Return the models that a job's aliases stand for at each backend."""
         return models_of(self.config, job)
 
     def asked(self, job: Job) -> Asked:

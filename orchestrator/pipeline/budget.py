@@ -190,7 +190,7 @@ class SharedBudgets:
         return next((why for why in reasons if why is not None), None)
 
     def left(self, job: Job) -> Decimal | None:
-        """Return what a job and its batches in flight may cost now, in dollars; None if no budget counts it."""
+        """Return the dollars that a job and its batches in flight may still cost; None if no budget counts it."""
         found = []
         for budget in self._of(job):
             look = self._look(budget)
@@ -226,7 +226,7 @@ class SharedBudgets:
         return self._standing(budget, look, look.flying)
 
     def _standing(self, budget: Budget, look: _Look, flying: Sequence[Shard]) -> BudgetStanding:
-        """Return the standing of a budget with the given batches in flight."""
+        """Return the standing of a budget with these batches in flight."""
         # The batches were read before: a shard that ends in between is counted twice, never missed.
         period = budgets.period_at(budget, self._now(), self._config.reports.zone)
         spent, to_stop = self._booked(budget, period, look), self._to_stop(_running(flying))
@@ -257,7 +257,7 @@ class SharedBudgets:
         return standing
 
     def _booked(self, budget: Budget, period: Period, look: _Look) -> Decimal:
-        """Return what was booked in a period. Adds up only new lines: a held batch asks at every tick."""
+        """Return the sum booked in a period. Adds up only new lines, since a held batch asks at every tick."""
         known = self._summed.get(budget)
         if known is None or known.starts != period.starts:
             known = _Summed(period.starts, period.starts)
@@ -279,7 +279,7 @@ class SharedBudgets:
         return price if shard.preflight is None else price.synchronous()
 
     def _to_stop(self, names: Collection[str]) -> Decimal:
-        """Return what backends paid by the hour cost from the decision to stop until they have stopped."""
+        """Return the cost of backends paid by the hour, from the decision to stop until they have stopped."""
         costs = (
             prices_of(backend, self._config, self._now).of_time(REACTION_SECONDS * backend.upstream_count).cost
             for name, backend in self._backends.items()

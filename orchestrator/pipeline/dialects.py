@@ -121,7 +121,7 @@ def line_writer(
 
 
 def losses(recipient: Recipient, model: str, task: Task, refused: Collection[str] = ()) -> tuple[Loss, ...]:
-    """Return what a task asks for that would be lost at a model, unless the task allows that."""
+    """Return the settings of a task that would be lost at a model, without losses that the task allows."""
     fields = msgspec.json.encode(fixed_fields(task))
     found = _losses(recipient, model, url_of(task), frozenset(refused), fields)
     return tuple(loss for loss in found if not (task.unsupported == "drop" and loss.may_be_dropped))

@@ -123,7 +123,7 @@ class Pipeline:
                 refused.append(error)
             except (StorageError, StateConflict, InputError):
                 raise
-            except Exception as error:  # noqa: BLE001  (raised below: what is at other backends goes on all the same)
+            except Exception as error:  # noqa: BLE001  (raised below: batches at other backends go on)
                 refused.append(error)
         if (lost := self._batches.awaited_in_vain(job)) is not None:
             refused.append(lost)
@@ -297,7 +297,7 @@ class Pipeline:
         return bool(first or added)
 
     def _reroute(self, job: Job, shard: Shard, reason: str) -> bool:
-        """Take the unfinished rows of a shard back, to go elsewhere; True if this is new."""
+        """Take the unfinished rows of a shard back, to go elsewhere; True if they were not taken back before."""
         if shard.rerouted_at is not None:
             return False
         if shard.state is ShardState.PENDING:

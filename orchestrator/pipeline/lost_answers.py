@@ -69,7 +69,7 @@ def bring_here(home: Home, before: str | None, shard_id: str) -> None:
 
 
 def forget_here(home: Home, shard_id: str) -> None:
-    """Remove answers that a later state of the store left in the place of a new shard's. Raises OSError."""
+    """Remove the files that a later state of the store left under a new shard's names. Raises OSError."""
     for kind in KINDS:
         home.results(shard_id, kind).unlink(missing_ok=True)
 
@@ -97,7 +97,7 @@ class LostAnswers(Struct, frozen=True):
     def repay(
         self, store: Store, job: Job, shard: Shard, handle: BackendHandle, now: datetime, *, sends: bool = True
     ) -> str:
-        """Book the batch, so that its rows may be sent again or end; return what was done, for people.
+        """Book the batch, so that its rows may be sent again or end; return a message about it.
 
         `shard` has its rows, and its model's name there. Raises RefusedError without consent to pay again, unless the
         rows are not sent again (`sends`).
@@ -116,7 +116,7 @@ class LostAnswers(Struct, frozen=True):
         return f"{told}; they are {'sent again, as agreed' if sends else 'cancelled'}"
 
     def _price(self, shard: Shard, handle: BackendHandle) -> tuple[Price | None, Usage]:
-        """Return the most that the batch has cost, by its own count of tokens or else our estimate."""
+        """Return the highest cost of the batch, by its own count of tokens or else our estimate."""
         used = self.used
         if not used.input_tokens and not used.output_tokens:
             used = Usage(input_tokens=shard.tokens, output_tokens=shard.max_output or 0)
@@ -125,10 +125,9 @@ class LostAnswers(Struct, frozen=True):
 
 
 def require_agreed(store: Store, job: Job, shard: Shard, model: str, handle: BackendHandle) -> str | None:
-    """Return what was agreed if an unsent shard has rows whose paid answers are lost, or None without such rows.
-
-    They are of a cancelled job, so nobody was asked then. `model` is the shard's model there. Raises RefusedError
-    without consent to pay again.
+    """Return a message about the agreement if an unsent shard has rows whose paid answers are lost, or None without
+    such rows. The answers are those of a cancelled job, so nobody was asked when they were lost. `model` is the
+    shard's model there. Raises RefusedError without consent to pay again.
     """
     lost = store.lost.like(job, shard, model)
     if not lost:

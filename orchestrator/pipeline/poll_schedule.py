@@ -36,7 +36,7 @@ class SendPhase(Struct):
 
 
 class SearchPhase(Struct):
-    """A shard whose create was not answered: `lists` without its batch, and how long it was `waited` for.
+    """A shard whose create was not answered. `lists` counts the lists without its batch, `waited` is the time so far.
 
     Clocks are set, and a wrong one may have stamped the intent. So only pauses between this process's looks count,
     each as long as planned at most.
@@ -107,7 +107,7 @@ class PolledShard(Struct):
     _phase: Phase = field(default_factory=SendPhase)
 
     def phase(self, kind: type[P]) -> P:
-        """Return what this phase has shown, from nothing if the shard was in another."""
+        """Return the observations of this phase; they begin empty if the shard was in another phase."""
         if not isinstance(self._phase, kind):
             self._phase = kind()
         return self._phase
@@ -132,7 +132,7 @@ class PollSchedule(Struct):
                 del self._pushed[next(iter(self._pushed))]
 
     def of(self, shard: Shard, now: datetime) -> PolledShard:
-        """Return what is known of a shard."""
+        """Return the poll state of a shard."""
         return self._by_shard.setdefault(shard.id, PolledShard(now, None, now))
 
     def is_due(self, shard: Shard, handle: BackendHandle, now: datetime) -> bool:

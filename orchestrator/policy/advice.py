@@ -59,5 +59,5 @@ ADVICE: dict[str, str] = {
 
 
 def advice_for(code: str) -> str:
-    """Return what to do about rows that failed with a code: ours, or a provider's own."""
+    """Return advice about rows that failed with a code: ours, or a provider's own."""
     return ADVICE.get(code) or ADVICE[classify(None, code, None, None).rule]

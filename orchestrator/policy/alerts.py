@@ -128,7 +128,7 @@ def _undelivered(job: Job, events: Sequence[Event]) -> Iterator[Alert]:
     """Yield alerts on rows that are done but undelivered, and on their later delivery."""
     if job.is_undelivered and job.error_code is not None:
         again = f"deliver them with `orch retry {job.id}`, or write them with `orch fetch {job.id} -o FILE`"
-        by_itself = "retried for a day" if OutputFault(job.error_code).may_pass else "mend it"
+        by_itself = "retried for a day" if OutputFault(job.error_code).may_pass else "correct it"
         message = f"the rows are done and kept, but were not delivered: {job.error_code}: {job.error}"
         what = f"{job.error_code}:{job.finished_at:%Y%m%d%H%M%S}"
         yield Alert(AlertKind.OUTPUT, job, what, message.partition("\n")[0], f"{by_itself}; {again}")
@@ -165,7 +165,9 @@ def _events(job: Job, events: Sequence[Event]) -> Iterator[Alert]:
             kind = AlertKind.BUDGET if event.code == CancelCode.BUDGET else AlertKind.QUALITY
             yield Alert(kind, job, "stopped", event.reason, action)
         elif event.kind == EventKind.SWAPPED:
-            action = "no such answer was taken; the job goes on; `orch quarantine release` asks the rows again"
+            action = (
+                "none of these answers was accepted; the job goes on; `orch quarantine release` asks the rows again"
+            )
             yield Alert(AlertKind.QUALITY, job, f"swapped:{event.shard_id}", event.reason, action)
         elif event.kind == EventKind.FAULT:
             action = "retried with growing pauses; engine.log has the details; other jobs are not affected"

@@ -56,7 +56,7 @@ def marks_in(text: str) -> list[tuple[int, int]]:
 
 
 def without_thoughts(text: str) -> str:
-    """Return what a model says outside of its thoughts. Raises EndlessThoughts.
+    """Return the text outside of a model's thoughts. Raises EndlessThoughts.
 
     A server may have cut off their opening mark.
     """
@@ -157,7 +157,7 @@ def _whole(text: str) -> Any:
     except RecursionError:
         raise NotOneValue("the value is too deep") from None
     if end != len(text):
-        raise NotOneValue("there is more behind the value")
+        raise NotOneValue("there is more after the value")
     return value
 
 

@@ -44,7 +44,7 @@ _ADVICE = {
 
 
 class Delay(Struct, frozen=True):
-    """A cause, its seconds, and a description for people."""
+    """A cause, its seconds, and a description."""
 
     cause: Cause
     seconds: float
@@ -118,6 +118,6 @@ def _slow(shards: Iterable[Shard], forecasts: Iterable[Forecast], ended: datetim
 
 
 def standstill(state: JobState, events: Sequence[Event]) -> str | None:
-    """Return what keeps an open job from continuing, as its daemon noted last, or None."""
+    """Return the obstacle that keeps an open job from continuing, as its daemon noted last, or None."""
     is_open = not state.is_final and state is not JobState.WAITING
     return events[-1].reason if is_open and events and events[-1].kind == EventKind.WAITING else None

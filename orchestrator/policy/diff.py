@@ -206,7 +206,7 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def shown(value: Any) -> str:
-    """Return a field's value for people, on one line."""
+    """Return a field's value for display, on one line."""
     if value is MISSING or value is None:
         return "—"
     if isinstance(value, bool):

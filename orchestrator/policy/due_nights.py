@@ -116,7 +116,7 @@ def last_due(schedule: Schedule, moment: datetime) -> DueNight | None:
 
 
 def local(schedule: Schedule, at: datetime) -> str:
-    """Return an instant by the schedule's clocks, for people."""
+    """Return an instant by the schedule's clocks, for display."""
     return at.astimezone(zone_of(schedule.tz)).strftime("%a %Y-%m-%d %H:%M")
 
 
@@ -126,7 +126,7 @@ def other_zone(schedule: Schedule, at: datetime) -> str | None:
 
 
 def ahead(schedule: Schedule, at: datetime, now: datetime, zone: str | None = None) -> str:
-    """Return a future instant by the schedule's clocks, for people; with `zone`, that name follows it."""
+    """Return a future instant by the schedule's clocks, for display; with `zone`, that name follows it."""
     return f"{' '.join(filter(None, (local(schedule, at), zone)))}, in {_told(at - now)}"
 
 

@@ -113,7 +113,7 @@ def _part(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def messages_of(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the messages of any request body, for people; a text by itself becomes a message of role `input`."""
+    """Return the messages of any request body, for display; a text by itself becomes a message of role `input`."""
     asked = body.get("messages", body.get("input", body.get("prompt")))
     told = [] if body.get("instructions") is None else [{"role": "instructions", "content": body["instructions"]}]
     if isinstance(asked, list) and asked and all(isinstance(one, dict) for one in asked):

@@ -35,7 +35,7 @@ ASSUMED_REASK_SHARE = 2 * HOUR
 
 
 class EvidenceVerdict(Struct, frozen=True):
-    """The verdict on a claim. `why` is what is still awaited, for people; None if nothing is."""
+    """The verdict on a claim. `why` says what orch still waits for; None if it waits for nothing."""
 
     why: str | None = None
 

@@ -149,7 +149,7 @@ def _problem(quotes: Sequence[Quote], grounded: Sequence[GroundedQuote]) -> tupl
 
 
 def _told(quotes: Sequence[Quote], fault: str) -> str:
-    """Return a message about the failing quotes, for people and for the re-ask."""
+    """Return a message about the failing quotes, for reports and for the re-ask."""
     shown = [f"{quote.path or 'the answer'}: {_shown(quote.text)!r}" for quote in quotes[:_MOST_TOLD]]
     rest = len(quotes) - len(shown)
     more = f", and {rest:,} more" if rest else ""

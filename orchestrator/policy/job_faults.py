@@ -28,7 +28,7 @@ class RepeatedFault(Struct, frozen=True):
 
     @property
     def told(self) -> str:
-        """The code and reason, for people."""
+        """The code and the reason, as text."""
         return f"{self.code}: {self.reason}"
 
 

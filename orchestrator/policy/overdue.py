@@ -102,7 +102,7 @@ class BatchLife(Struct, frozen=True):
         return f"{why} for a week" if span >= BUSY_FOR else None
 
     def _is_last_call(self, now: datetime) -> bool:
-        # Whoever cannot end it has nothing to be called for.
+        # A provider that cannot end the batch needs no time for a last call.
         wait = LAST_CALL if self.cancels else timedelta()
         return self.is_needed and self.ends_from is not None and now >= self.ends_from + wait
 
@@ -151,7 +151,7 @@ def stall(
     overruns: bool,
     usual: Usual,
 ) -> str | None:
-    """Describe for people what is unusual about a batch's duration; None if nothing is, or it is over.
+    """Describe an unusual duration of a batch; None if it is usual, or the batch is over.
 
     All times are in seconds. `since_progress` is None without a new row, or if the provider does not count rows.
     `overruns`: the provider lets batches run past the window.
@@ -178,7 +178,7 @@ def _p90(seconds: float, is_known: bool) -> str:
 
 
 def seconds_beyond(shard: Shard, forecast: Forecast, now: datetime) -> float | None:
-    """Return how many seconds longer than forecast a batch took, or takes so far; None if it is not slow.
+    """Return by how many seconds a batch has exceeded its forecast so far; None if it is not slow.
 
     A batch that was rerouted is slow from its median on: it was given up for that.
     """

@@ -54,7 +54,7 @@ class SharedPrefix(Struct, frozen=True):
 
 
 def shared_prefix(task: Task) -> SharedPrefix | None:
-    """Return what all requests of a task begin with; None if they share nothing, or are not chat completions."""
+    """Return the prefix that all requests of a task share; None without one, or if they are not chat completions."""
     if task.kind == "embedding" or task.endpoint != "chat":
         return None
     from orchestrator.core.templates import template  # where used: a batch file has no templates
@@ -115,7 +115,7 @@ class PrefixCosts(Struct, frozen=True):
 
 
 def preflight_of(life: str, task: str, fields: str) -> str:
-    """Return what `Shard.preflight` says of a row that writes a task's cache."""
+    """Return the value of `Shard.preflight` for a row that writes a task's cache."""
     return f"{MARK}{life}:{task} {fields}"
 
 

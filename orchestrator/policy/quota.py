@@ -37,7 +37,7 @@ class LearnedLimit(Struct, frozen=True):
     """Learned limits of a model at a backend.
 
     `enqueued_tokens` holds for a day from `learned_at`, `max_rows` for good; nothing is sent before `hold_until`.
-    `strikes` counts the pauses since the last accepted shard; `reason` is for people.
+    `strikes` counts the pauses since the last accepted shard; `reason` describes the last refusal.
     """
 
     backend: str
@@ -51,7 +51,7 @@ class LearnedLimit(Struct, frozen=True):
 
 
 class Split(Struct, frozen=True):
-    """A shard that never fits as it is: plan its rows into smaller ones. `reason` is for people."""
+    """A shard that never fits as it is: plan its rows into smaller ones. `reason` says why."""
 
     reason: str
 
@@ -100,7 +100,7 @@ def hold(
     learned: LearnedLimit,
     now: datetime,
 ) -> str | Split | None:
-    """Return what a shard waits for, or that it must be split; None if it may be sent.
+    """Return why a shard waits, or that it must be split; None if it may be sent.
 
     `limit` and `batches_per_hour` are the backend's declared limits; `learned` must be `current`.
     """
@@ -113,7 +113,7 @@ def hold(
         return None
     if tokens > limit and rows > 1:
         return Split(
-            f"{amount(tokens)} tokens of {model} in one batch, where {amount(limit)} may be enqueued: split smaller"
+            f"{amount(tokens)} tokens of {model} in one batch, but only {amount(limit)} may be enqueued: it is split"
         )
     if in_flight.rows == 0:
         # A single row above the limit cannot be cut: send it, and let the backend's answer be that row's.
@@ -127,7 +127,7 @@ def hold(
 def refused(
     learned: LearnedLimit, *, limit: int | None, in_flight_tokens: int, shard_tokens: int, reason: str, now: datetime
 ) -> LearnedLimit:
-    """Return what is known after a backend had no room for a shard, beside what was in flight without it.
+    """Return the learned limit after a backend had no room for a shard beside the tokens in flight without it.
 
     `limit` is the stated limit. If this limit and our tokens in flight explain the refusal, `hold` respects it and no
     pause is needed. Otherwise other programs use the quota, or the backend counts more than we do, so pauses grow. If
@@ -156,12 +156,12 @@ def wait(learned: LearnedLimit, reason: str, retry_after: float | None, now: dat
 
 
 def accepted(learned: LearnedLimit) -> LearnedLimit:
-    """Return what is known after the backend accepted a shard: pauses start over, a limit lasts its day."""
+    """Return the learned limit after the backend accepted a shard: pauses start over, a limit lasts its day."""
     return replace(learned, hold_until=None, strikes=0, reason="")
 
 
 def amount(count: int) -> str:
-    """Return a number of tokens for people: `900`, `30k`, `1.95M`, `2B`."""
+    """Format a number of tokens: `900`, `30k`, `1.95M`, `2B`."""
     for size, unit in ((10**9, "B"), (10**6, "M"), (1000, "k")):
         # From here on, three digits round up to one of the larger unit.
         if count >= size * 0.9995:

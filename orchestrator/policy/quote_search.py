@@ -32,7 +32,7 @@ _RUNS = regex(
 _DASH = regex(rf"[{_DASHES}]")
 _SPACE = regex(r"[\s|]")
 _LINE_END = regex(rf"[{_DASHES}][ \t]*\r?\n\s*")
-"""A range of numbers that a line end cuts behind its dash."""
+"""A range of numbers that a line end cuts after its dash."""
 _SINGLE_MARKS, _DOUBLE_MARKS = "‘’‚‛′‵`´‹›ʼ＇׳", "“”„‟«»″‶〝〞〟＂״「」『』｢｣"
 _COMPATIBLE = ((0xB5, 0xB5), (0x132, 0x133), (0xFB00, 0xFDFF), (0xFE70, 0xFEFE), (0xFF01, 0xFFDC))
 """Characters compared by their compatibility form: the micro sign, ligatures, Arabic presentation forms, wide ASCII

@@ -87,7 +87,7 @@ class Recognised:
 
     @property
     def ambiguous(self) -> dict[str, str]:
-        """The rows that ambiguous lines may mean, each with an id that a line has."""
+        """The rows that ambiguous lines may be about, each with an id from such a line."""
         return {
             name: next(iter(self._odd[form]))
             for form, names in self._alike.items()
@@ -360,7 +360,7 @@ def unreadable(seq: int, kind: str, found: FoundLine, why: str) -> Outcome:
 
 
 def ambiguous(seq: int, told: str) -> Outcome:
-    """Return the outcome of a row that lines with another row's id may mean."""
+    """Return the outcome of a row that may be meant by lines with an ambiguous id."""
     message = f"its batch's results name {told!r}, which may mean this row or another one: nothing was guessed"
     return Outcome(seq, RequestState.FAILED, error_code=AMBIGUOUS, error_message=_short(message))
 

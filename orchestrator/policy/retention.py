@@ -152,7 +152,7 @@ def _make_room(
 
 
 def words(size: int) -> str:
-    """Return a size for people: `812 B`, `3.4 MB`."""
+    """Format a size: `812 B`, `3.4 MB`."""
     number, unit = float(size), "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if number < 999.5 or unit == "TB":

@@ -47,7 +47,7 @@ class Disposition(StrEnum):
 
 
 class Rule(Struct, frozen=True):
-    """One kind of failure. `code` is our name for it; `why` and `advice` are for people.
+    """One kind of failure. `code` is our name for it; `why` and `advice` are sentences for the user.
 
     It holds if the provider's word is in `words`, the message matches `says`, or the status is in `statuses`.
     """

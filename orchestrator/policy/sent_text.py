@@ -76,7 +76,7 @@ def _last_text(parts: Any) -> str:
 
 
 def sent_document(line: bytes, text_at: str, part: int | None = None) -> SentDocument | None:
-    """Return what a request line contains of its document, None if unreadable. `text_at` is as a row stores it."""
+    """Return the document's part of a request line, None if unreadable. `text_at` is as a row stores it."""
     try:
         messages, at = messages_of(_decode_line(line).body), TextAt.read(text_at)
     except JSON_ERRORS:

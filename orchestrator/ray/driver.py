@@ -51,7 +51,7 @@ class _Seen(Struct):
 
 
 class RayDriver:
-    """`root` is the server's folder, for logs. `tell` gets lines for people. Safe to use from any thread."""
+    """`root` is the server's folder, for logs. `tell` gets progress messages. Safe to use from any thread."""
 
     def __init__(
         self, root: Path, settings: RayBackend, environ: Mapping[str, str], tell: Callable[[str], None]

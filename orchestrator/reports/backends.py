@@ -68,7 +68,7 @@ _REMOVED: Mapping[str, Any] = {
 
 
 def _spellings(settings: Config, name: str, backend: Backend) -> list[dict[str, str]]:
-    """Return what the models of orch.toml want spelled differently from tasks, as `orch doctor` does."""
+    """Return the fields that the models of orch.toml spell differently from tasks, as `orch doctor` shows them."""
     found = {model: describe(recipient_of(backend), model) for model in named_models(settings, name)}
     return [{"model": model, "told": told} for model, told in found.items() if told is not None]
 

@@ -26,7 +26,7 @@ class HeldHours(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The hours as a sentence for people."""
+        """The hours as a sentence."""
         starts = number_of(self.starts, "start")
         return (
             f"{self.backend} held GPUs for {self.model}: {duration(self.gpu_hours * HOUR)} of one GPU, "

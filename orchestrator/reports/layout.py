@@ -96,7 +96,7 @@ def _wrapped(paragraph: str, width: int, words: bool) -> Iterator[str]:
 
 
 def paragraph(text: str, width: int | None, *, indent: str = "  ") -> str:
-    """Wrap a text for people at blanks, with continuation lines indented; unlimited without a width.
+    """Wrap a text at blanks, with continuation lines indented; unlimited without a width.
 
     A word stays whole, however long: a broken path or command cannot be copied.
     """

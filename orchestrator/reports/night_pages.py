@@ -132,7 +132,7 @@ def job_title(job: JobReport) -> str:
 
 
 def note_of(report: NightReport, job: JobReport) -> str:
-    """Return what follows a job's heading: whether the headline leaves out its rows."""
+    """Return the note behind a job's heading, which says if the headline leaves out its rows."""
     return "" if job in report.counted else ", not counted above: another run has its rows"
 
 

@@ -115,7 +115,7 @@ def _quotes(store: Store, job: Job) -> Mapping[QuoteStatus, int] | None:
     """Count the quotes of a job's answers by status; None for a job without quotes."""
     try:
         tasks = tasks_of(job)
-    except ValueError:  # another version wrote the job: its report is sent all the same
+    except ValueError:  # a job of another version: its report is sent without quotes
         return None
     if not any(task.check or has_marks(task.output_schema) for task in tasks):
         return None

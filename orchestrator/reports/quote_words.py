@@ -17,7 +17,7 @@ _QUOTES = {
     QuoteStatus.FOUND: "in the document",
     QuoteStatus.NOT_FOUND: "not in the document",
     QuoteStatus.TOO_SHORT: "too short to prove anything",
-    QuoteStatus.UNVERIFIABLE: "unverifiable: it may stand in a picture that was sent, or the text is gone",
+    QuoteStatus.UNVERIFIABLE: "unverifiable: it may be in a picture that was sent, or the text is gone",
 }
 
 

@@ -341,7 +341,7 @@ def failing_now(shard: Shard) -> int:
 
 
 def running_sum(shards: Sequence[Shard], running_cost: RunningCost) -> Decimal:
-    """Return what batches have cost so far that is not booked yet, in dollars."""
+    """Return the cost of running batches that is not booked yet, in dollars."""
     running = [shard for shard in shards if shard.state in AT_BACKEND and shard.provider_seconds]
     return sum((running_cost(shard) for shard in running), Decimal(0))
 

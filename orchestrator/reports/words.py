@@ -152,7 +152,7 @@ def calibration_cells(line: Calibration) -> tuple[str, ...]:
 
 
 def calibration_name(line: Calibration) -> str:
-    """Return what a line of a forecast report is about."""
+    """Return the subject of a line in a forecast report."""
     return " ".join(word for word in (line.kind, line.backend, alias_words(line.model), line.task) if word)
 
 

@@ -19,7 +19,7 @@ class NotAsItWas(Exception):
 
 
 class Troubles:
-    """Reasons why batches wait, by batch id, for people."""
+    """Reasons why batches wait, as text by batch id."""
 
     def __init__(self) -> None:
         self._storage: dict[str, str] = {}

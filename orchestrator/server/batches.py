@@ -89,12 +89,12 @@ class Batches:
 
     @property
     def storage_problem(self) -> str | None:
-        """Problem with storage that blocks all batches, for people, or None."""
+        """Problem with storage that blocks all batches, as text, or None."""
         return self._troubles.storage or next((run.unnoted for run in self.runs.values() if run.unnoted), None)
 
     @property
     def problem(self) -> str | None:
-        """Problem that keeps a single batch from progressing, for people, or None."""
+        """Problem that keeps a single batch from progressing, as text, or None."""
         return self._troubles.own or next((run.problem for run in self.runs.values() if run.problem), None)
 
     def unfinished_rows(self, tenant: str | None = None) -> int:

@@ -152,7 +152,7 @@ def _version(db: sqlite3.Connection) -> int:
 
 
 def _catch_up(db: sqlite3.Connection, kind: int, file: BinaryIO | None, durable: int | None) -> None:
-    """Add what a result file has gained, or all of it if it is another file than before."""
+    """Add the new lines of a result file, or all of them if the file was replaced."""
     if file is None:
         inode, size = 0, 0
     else:

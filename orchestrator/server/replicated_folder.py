@@ -43,7 +43,7 @@ class ServerContents:
         return self._db.version()
 
     async def cut(self, *, is_new: bool) -> Cut:
-        """Return what to replicate. Results are measured after the database is read, so they cover what it says."""
+        """Return the files to replicate. Results are measured after the database is read, so they cover its rows."""
         images = {FILE_NAME: self._db.image()} if is_new else None
         if is_new:
             self._files = self._recorded()

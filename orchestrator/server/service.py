@@ -346,7 +346,7 @@ class Service:
         return self._writer.waiting_bytes
 
     def state(self) -> tuple[str, str | None]:
-        """Return the status (`ok`; `storage`: cannot write now; `broken`) and the problem, for people."""
+        """Return the status (`ok`; `storage`: cannot write now; `broken`) and the problem, as text."""
         broken = self._broken or self._dispatcher.problem
         replica = None if self.replicator is None else self.replicator.problem
         storage = self._writer.problem or self.batches.storage_problem or replica

@@ -1,4 +1,4 @@
-"""Removes expired files and uploads, and what ended batches leave that nothing refers to."""
+"""Removes expired files and uploads, and files of ended batches that nothing refers to any more."""
 
 from __future__ import annotations
 

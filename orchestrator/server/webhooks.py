@@ -71,7 +71,7 @@ def target_of(url: str | None, secret: str | None) -> Target | None:
 
 
 def signing_key(secret: str) -> bytes:
-    """Return the key of a Standard Webhooks secret; empty if base64 is missing behind its prefix."""
+    """Return the key of a Standard Webhooks secret; empty if no base64 follows its prefix."""
     if not secret.startswith(SECRET_PREFIX):
         return secret.encode()
     try:

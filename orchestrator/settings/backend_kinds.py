@@ -44,7 +44,7 @@ class ByKind:
 
     @staticmethod
     def member(tag: str | int) -> type[Any] | None:
-        """Return the class for a tag in the place of an error, None for an unknown kind."""
+        """Return the class for a kind that appears in the path of an error, None for an unknown kind."""
         kind = str(tag)[1:-1]
         return _OURS.get(kind) or hosted_kinds().get(kind)
 

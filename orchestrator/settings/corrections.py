@@ -256,7 +256,7 @@ def of_value(problem: Mapping[str, Any], *, is_toml: bool) -> str | None:
             return _NOTHING
         case "string_type" if isinstance(value, dict) and [*value.values()] == [None]:
             return (
-                f'a value in braces is no text: write  "{{{{ {next(iter(value))} }}}}"  for a field of the document'
+                f'a value in braces is not text: write  "{{{{ {next(iter(value))} }}}}"  for a field of the document'
             )
         case "string_type":
             return "write one text, not several values"

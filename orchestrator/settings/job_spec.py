@@ -140,7 +140,7 @@ def format_of(place: str) -> OutputFormat | None:
 
 
 def has_unknown_ending(place: str) -> bool:
-    """True if a file's or address's name has an ending that stands for no format."""
+    """True if a file's or address's name has an ending that names no format."""
     return bool(PurePath(place).suffix) and format_of(place) is None
 
 
@@ -183,7 +183,7 @@ class Output(JobFilePart):
         if path.endswith(("/", "\\")):
             raise ValueError(f"{path!r} is a folder: name a file in it, such as {path}answers.csv")
         if has_unknown_ending(path):
-            raise ValueError(f"the ending of {path!r} stands for no format: {ENDINGS_HINT}")
+            raise ValueError(f"the ending of {path!r} names no format: {ENDINGS_HINT}")
         return {**given, "format": format_of(path) or "jsonl"}
 
     @field_validator("path", "url")

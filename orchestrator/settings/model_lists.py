@@ -54,7 +54,7 @@ def is_of(model: str, aliases: Collection[str] | None) -> bool:
 
 
 def alias_words(alias: str) -> str:
-    """Format an alias for people, without the sign of its rungs."""
+    """Format an alias for display, without the sign of its rungs."""
     name, rung = rung_of(alias)
     return name if rung == 1 else f"{name} (model {rung} of its list)"
 

@@ -203,7 +203,7 @@ def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> 
 
 
 def _hint_of_missing(model: type[BaseModel], loc: Place, name: str) -> str | None:
-    """Return what a missing field is for, in the words of its description."""
+    """Return the purpose of a missing field, from its description."""
     if name in corrections.MISSING:
         return corrections.MISSING[name]
     here = _type_at(model, loc[:-1])

@@ -60,7 +60,7 @@ class Strict(BaseModel):
             kinds = {kind for arg in (field.annotation, *get_args(field.annotation)) for kind in _plain(arg)}
             reads = any(isinstance(extra, BeforeValidator) for extra in field.metadata)
             if kinds & _NUMBERS and bool not in kinds and not reads:
-                raise ValueError("is true or false, where a number belongs")
+                raise ValueError("is true or false, but must be a number")
         return value
 
 

@@ -74,7 +74,7 @@ class Long(JobFilePart):
     @model_validator(mode="after")
     def _overlap_is_the_lesser_part(self) -> Long:
         if 2 * self.overlap_tokens > self.part_tokens:
-            raise ValueError("`overlap_tokens` may be half of `part_tokens` at most")
+            raise ValueError("`overlap_tokens` may be at most half of `part_tokens`")
         return self
 
 
@@ -136,7 +136,7 @@ class Task(JobFilePart):
     )
     check: Literal["quotes", "nonce"] | None = Field(
         None,
-        description="`quotes`: texts of the answer under `quote` or `quotes` must stand in the document, and those "
+        description="`quotes`: texts of the answer under `quote` or `quotes` must occur in the document, and those "
         "under a property with `x-quote: true`. `nonce`: the answer gives back a code of its row, so that an answer "
         "under another row's key is found",
     )
@@ -145,12 +145,12 @@ class Task(JobFilePart):
         0, ge=0, le=3, description="how often a model is shown what was wrong with its answer, and asked again"
     )
     repair: bool = Field(
-        True, description="take JSON that stands in a fence, or behind a sentence or thoughts, if it fits the schema"
+        True, description="accept JSON in a fence, or after a sentence or thoughts, if it fits the schema"
     )
-    cache: bool = Field(True, description="whether an answer to the very same request, of any job, will do")
+    cache: bool = Field(True, description="accept an answer to exactly the same request from any job")
     unsupported: Literal["refuse", "drop"] = Field(
         "refuse",
-        description="where a model does not take a setting of the task: `refuse` sends no row there, `drop` leaves "
+        description="if a model does not accept a setting of the task: `refuse` sends no row there, `drop` leaves "
         "the setting out",
     )
 
@@ -278,7 +278,7 @@ class Task(JobFilePart):
         if value == NONCE and info.data.get("kind") == "embedding":
             raise ValueError("is only for tasks that are answered in text; an embedding is a vector")
         _only(info, "chat", is_set=value == QUOTES)
-        # A schema that is no schema is a mistake of its own.
+        # An invalid schema is reported at its own field.
         if value is not None and "output_schema" in info.data:
             schema = info.data["output_schema"]
             if value == QUOTES and schema is None:

@@ -110,7 +110,7 @@ class AwaitedRows:
         *,
         task: str | None = None,
     ) -> dict[int, tuple[int, str]]:
-        """Return what rows with these outcomes can take from other jobs, by place, as `awaits` writes it.
+        """Return the answers of other jobs that rows with these outcomes can take, by place, as `awaits` writes it.
 
         The newest answer of a run of the same file comes first, then any job's answer to the very same request.
         Without an answer, rows await that request in flight, or unsent in an open run of the file.

@@ -87,7 +87,7 @@ def each(query: Select[Any], key: ColumnElement[Any], values: Collection[Any], d
 def beside(
     other: FromClause, condition: Callable[[Any], ColumnElement[bool]], dialect: Dialect
 ) -> tuple[FromClause, ColumnElement[bool]]:
-    """Return what to join, and the condition, to find rows of `other` through the condition's index."""
+    """Return the table to join, and the condition, to find rows of `other` through the condition's index."""
     if dialect.name == "sqlite":
         return other, condition(other.c)
     return select(other).where(condition(other.c)).offset(NONE_SKIPPED).lateral(other.name), true()  # type: ignore[attr-defined]

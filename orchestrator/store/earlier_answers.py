@@ -24,7 +24,7 @@ EARLIER = [requests.c[name] for name in (*CARRIED, *_ABOUT)]
 
 
 class Known:
-    """Verbs on what is known about requests."""
+    """Queries for knowledge about requests."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -76,7 +76,7 @@ class Known:
         }
 
     def before(self, job_id: JobId, custom_ids: Sequence[str]) -> dict[str, EarlierRow]:
-        """Return what a run made these rows from, if it has them."""
+        """Return the facts from which a run made these rows, for the rows that it has."""
         c = requests.c
         columns = (c.custom_id, c.fingerprint, c.content, c.wording, c.prompt_version, c.model, c.state, c.sent_model)
         with self._db.read() as tx:

@@ -1,4 +1,4 @@
-"""Recognition of a home by its jobs if its id is gone, and of a copy of a home, which is another home."""
+"""The identity of a home: recognised by its jobs if its id is gone, and kept apart from that of a copy."""
 
 from __future__ import annotations
 

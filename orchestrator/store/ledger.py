@@ -67,7 +67,7 @@ class Ledger:
         return Guesses(estimated > 0, unpriced)
 
     def of_answer(self, shard_id: str, seq: int) -> Price | None:
-        """Return what was booked for a row's answer from a shard, or None."""
+        """Return the line booked for a row's answer from a shard, or None."""
         c = ledger.c
         query = select(c.cost, c.price_source, c.estimated, c.unpriced).where(
             c.shard_id == shard_id, c.seq == seq, c.kind == "settled"

@@ -25,7 +25,7 @@ class Outputs:
             tx.execute(add.on_conflict_do_update(index_elements=["home", "key"], set_=facts))
 
     def find(self, home: str, place: str) -> WrittenOutput | None:
-        """Return what was last written to a place, or None."""
+        """Return the record of the last write to a place, or None."""
         columns = (outputs.c[name] for name in WrittenOutput.__struct_fields__)
         with self._db.read() as tx:
             row = tx.execute(select(*columns).where(outputs.c.home == home, outputs.c.key == _key(place))).first()

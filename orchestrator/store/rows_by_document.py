@@ -63,7 +63,7 @@ class RowsByDocument:
         return self._found(job_id, requests.c.document == document)
 
     def near(self, job_id: JobId, document: str, ids: Collection[str]) -> list[FoundRow]:
-        """Return what `rows` returns, given the usual ids of the document's rows; reads few other rows.
+        """Return the same as `rows`, given the usual ids of the document's rows; reads few other rows.
 
         A document's rows stand together, followed by those of its parts. Empty if no row has such an id.
         """
@@ -168,7 +168,7 @@ class RowsByDocument:
 
 
 def _keys(table: FromClause, wanted: RowFilter) -> list[ColumnElement[Any]]:
-    """Return what a list is sorted by: the column, and the place in the job."""
+    """Return the sort keys of a list: the column, then the place in the job."""
     if wanted.order is None:
         return [table.c.seq]
     column = table.c[wanted.order]

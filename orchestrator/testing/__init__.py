@@ -193,7 +193,7 @@ class BackendContract:
 
 
 class PaidOnceContract:
-    """Promises at a provider that may lose an answer: the batch is found, and not made twice."""
+    """Promises at a provider that may lose an answer: the batch is found, and not created twice."""
 
     def test_the_batch_of_a_lost_create_is_found(self, desk: LossyDesk) -> None:
         before = desk.now()

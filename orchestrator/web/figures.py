@@ -93,7 +93,7 @@ FORMS: Mapping[str, Callable[[Any], str]] = {
 
 
 def figure(told: CommandJson, path: str, form: str = "count") -> Markup:
-    """Mark up a value of a `--json` for people; its attributes hold the raw value and its source.
+    """Mark up a value of a `--json` for display; its attributes hold the raw value and its source.
 
     An amount that the `--json` calls estimated is marked `≈`.
     """

@@ -54,7 +54,7 @@ def test_the_rows_of_a_job_as_tables(tmp_path: Path, run_orch: Orch, upstream: U
 
     for arguments, told in [
         (["--format", "parquet"], "--format parquet: cannot be written to stdout"),
-        (["-o", "rows.docx"], "-o rows.docx: the ending stands for no format"),
+        (["-o", "rows.docx"], "-o rows.docx: the ending names no format"),
         (["-o", "s3://me:secret@bucket/x.csv"], "-o: an address may carry no password and no query"),
         (["-o", str(tmp_path)], "is a folder"),
         (["-o", str(tmp_path / "job.yaml")], "is the job's own input file"),

@@ -484,7 +484,7 @@ def test_a_first_row_that_is_broken_is_passed_over(provider: Emulator, desk: Des
     untold = desk.backend.find(replace(intent, rows=1, shard="contracts-1.009"))
     assert untold.batch is None
     assert untold.undecided is not None
-    assert untold.undecided.endswith("whether it is ours will show when its results can be read")
+    assert untold.undecided.endswith("its results cannot be read yet: they will show if it is ours")
 
 
 # What doctor and reconcile ask

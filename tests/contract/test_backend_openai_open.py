@@ -136,7 +136,7 @@ def test_a_key_that_is_not_there_is_named_by_its_variable(settings: OpenAIBacken
 
 @pytest.mark.parametrize("key", ["sk-two words", "sk-\u00e4", "sk-a\nb", '"sk\t"'])
 def test_a_key_that_is_none_is_refused_without_being_shown(key: str) -> None:
-    with pytest.raises(UsageError, match="THE_KEY holds is not a key: it has invalid characters") as caught:
+    with pytest.raises(UsageError, match="variable THE_KEY is not a key: it has invalid characters") as caught:
         open_backend("cloud", hosted(), {"THE_KEY": key})
     assert key.strip() not in str(caught.value)
 

@@ -116,9 +116,7 @@ def test_trap_c_an_orphan_waits_until_its_rows_tell_whose_it_is_and_is_adopted(d
     desk.later(2 * MINUTE, job)
     [batch] = desk.batches()
     assert desk.states(job) == ["submitting (None)"]
-    assert desk.held(job) == [
-        f"batch {batch['id']} matches in rows and time; whether it is ours will show when it has ended"
-    ]
+    assert desk.held(job) == [f"batch {batch['id']} matches in rows and time; its results will show if it is ours"]
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 3)
     assert desk.events(job, "recovered") == [f"batch {batch['id']} belongs to this shard: adopted"]

@@ -23,7 +23,7 @@ TYPED: dict[str, tuple[str, str]] = {
     "job.yaml": ("there is no command 'job.yaml'", "did you mean `orch run job.yaml`?"),
     "submit|job.yaml|--deadline|6": ("--deadline: '6' is not a deadline", "write 8h, 90m, 06:00"),
     "submit|job.yaml|--deadline|01.12.2027": ("--deadline: '01.12.2027' is not", "write 8h, 90m, 06:00"),
-    "submit|job.yaml|--deadline": ("'--deadline' requires an argument", "its value behind it"),
+    "submit|job.yaml|--deadline": ("'--deadline' requires an argument", "its value after it"),
     "submit|job.yaml|--budget|5€": ("'--budget': '5€' is not an amount", DOLLARS),
     "submit|job.yaml|--budget|5,50": ("'--budget': '5,50' is not an amount", DOLLARS),
     "run|job.yaml|--dry-run": ("No such option '--dry-run'", "`orch plan` shows what a run would do"),
@@ -52,7 +52,7 @@ TYPED: dict[str, tuple[str, str]] = {
     "report|night|yesterday": ("no night and no job 'yesterday'", "named by the date"),
     "report|night|27.11.2026": ("no night and no job '27.11.2026'", "named by the date"),
     "report|cost|--since|01.11.2026": ("--since 01.11.2026: ", "write 7d, 12h or a date"),
-    "report|cost|--html": ("'--html' requires an argument", "its value behind it"),
+    "report|cost|--html": ("'--html' requires an argument", "its value after it"),
 }
 
 

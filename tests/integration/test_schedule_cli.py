@@ -248,7 +248,7 @@ def test_a_schedule_of_another_home_on_the_same_database_says_so(
     desk.add()
     monkeypatch.setenv("ORCH_DATABASE_URL", f"sqlite:///{desk.home / 'orch.db'}")
     monkeypatch.setenv("ORCH_HOME", str(tmp_path / "other"))
-    assert "  of another home, whose daemon runs it" in desk("schedule", "list")[0]
+    assert "  belongs to another home, whose daemon runs it" in desk("schedule", "list")[0]
 
 
 def test_status_says_whether_a_daemon_runs_and_when_the_next_night_is(desk: Desk) -> None:

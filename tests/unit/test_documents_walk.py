@@ -456,7 +456,7 @@ def test_a_folder_of_nothing_but_what_is_not_read_says_so(tmp_path: Path) -> Non
         found(base)
     assert error.value.hint is not None
     assert (
-        "what is not read: 2 .png not read (`render` would), 1 link out of the folder; `follow_links: true`"
+        "files that are not read: 2 .png not read (`render` would), 1 link out of the folder; `follow_links: true`"
         in error.value.hint
     )
 

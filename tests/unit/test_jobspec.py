@@ -262,7 +262,7 @@ BAD = {
     ),
     "an output whose name promises another format": (
         GOOD + "output:\n  path: answers.docx\n",
-        ":9: output: the ending of 'answers.docx' stands for no format: name it .jsonl, .ndjson, .csv, .parquet "
+        ":9: output: the ending of 'answers.docx' names no format: name it .jsonl, .ndjson, .csv, .parquet "
         "or .xlsx, or name the format",
     ),
     "columns of a table of rows": (

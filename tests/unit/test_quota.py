@@ -66,11 +66,11 @@ TABLE = {
     "full": (ask(300_000, there=there(1_900_000)), FULL),
     "larger than all that may wait": (
         ask(3 * M),
-        Split("3M tokens of gpt-x in one batch, where 2M may be enqueued: split smaller"),
+        Split("3M tokens of gpt-x in one batch, but only 2M may be enqueued: it is split"),
     ),
     "that does not wait for others to end": (
         ask(3 * M, there=there(M)),
-        Split("3M tokens of gpt-x in one batch, where 2M may be enqueued: split smaller"),
+        Split("3M tokens of gpt-x in one batch, but only 2M may be enqueued: it is split"),
     ),
     "a lone row cannot be cut, and goes": (ask(3 * M, 1), None),
     "once nothing else is there": (

@@ -60,7 +60,7 @@ CASES: dict[str, tuple[list[Shard], list[RemoteBatch], list[tuple[FindingKind, s
         [ours(state=ShardState.SUBMITTING, **UNSENT)],
         [theirs()],
         [(FindingKind.UNADOPTED, "batch_1", "contracts-1.001")],
-        "the daemon's next step takes it up",
+        "the daemon's next step adopts it",
     ),
     "a second one that runs": (
         [ours()],

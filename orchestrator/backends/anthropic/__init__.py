@@ -37,7 +37,7 @@ class AnthropicPackage(BackendPackage[AnthropicBackend]):
         from orchestrator.backends.anthropic.batches import AnthropicBatches
 
         silent = settings.request_timeout
-        # A header with a name of its own goes along to any redirect.
+        # A custom header is sent along with any redirect.
         client = calls.open_client(f"{settings.base_url.rstrip('/')}/v1", headers_of(access.key), silent, stay=True)
         api = AnthropicAPI(client, access.key, silent)
         return AnthropicBatches(access.name, api, PROFILE, settings.max_tokens, access.root)

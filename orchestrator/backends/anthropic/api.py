@@ -40,7 +40,7 @@ Json = dict[str, Any]
 
 
 def headers_of(key: str) -> dict[str, str]:
-    """Return the headers of a call: the key by the API's documentation, and as gateways take it."""
+    """Return the headers of a call: the key as the API documents it, and as gateways expect it."""
     return {"x-api-key": key, "Authorization": f"Bearer {key}", "anthropic-version": _VERSION}
 
 

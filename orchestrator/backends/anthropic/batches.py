@@ -48,8 +48,8 @@ from orchestrator.core.errors import BackendRefused, OrchError, Uncertain
 from orchestrator.policy.preflight import DirectAnswer, body_of
 
 log = logging.getLogger(__name__)
-UNDECIDED = "matches in rows and time; whether it is ours will show when it has ended"
-UNTAGGED = "matches in rows and time; whether it is ours will show when its results can be read"
+UNDECIDED = "matches in rows and time; its results will show if it is ours"
+UNTAGGED = "matches in rows and time, but its results cannot be read yet: they will show if it is ours"
 UNREAD = "the list shows a batch that cannot be read, such as one without an id; it may be the one that was made"
 ALL_REFUSED = "refused:"
 FIND_SLACK = timedelta(minutes=10)
@@ -249,7 +249,7 @@ def _all_refused(shard: str, rows: int = 0) -> RemoteBatch:
 
 
 def _clock_skew(listed: Sequence[RemoteBatch], intent: Intent) -> timedelta | None:
-    """Return how far the provider's clock is ahead, by our listed batches; None if no batch is ours."""
+    """Return how far the provider's clock is ahead, judged by our batches in its list; None without any."""
     ahead = sorted(
         batch.created_at - asked
         for batch in listed

@@ -41,7 +41,7 @@ class CredentialChain:
                 return AwsKeys(frozen.access_key, frozen.secret_key, frozen.token)
             why = "boto3's chain finds no AWS credentials"
         except BotoCoreError as error:
-            why = f"AWS credentials cannot be had: {error}"
+            why = f"cannot get AWS credentials: {error}"
         self._session = None
         raise ApiRefusal(BAD_CREDENTIALS, httpx2.Headers(), "", {"message": why, "code": "no_credentials"})
 

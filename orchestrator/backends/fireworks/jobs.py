@@ -18,7 +18,7 @@ from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.json_decoders import json_decoder
 
 OUTPUT, ERRORS = "output", "errors"
-"""The two files of a results dataset, behind its id and a slash."""
+"""The two files of a results dataset; its id and a slash stand before them."""
 _MODELS = "accounts/fireworks/models/"
 _STATES = {
     "validating": BatchStatus.VALIDATING,
@@ -97,7 +97,7 @@ def dataset_file(dataset: object) -> dict[str, Any]:
 
 
 def sent_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield lines as Fireworks takes them: the model stands on the job. Raises InputError."""
+    """Yield lines as Fireworks takes them: the model is a field of the job. Raises InputError."""
     return body_lines.body_lines(lines, body_of=_without_model)
 
 

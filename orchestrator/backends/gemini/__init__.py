@@ -39,7 +39,7 @@ class GeminiPackage(BackendPackage[GeminiBackend]):
         from orchestrator.backends.translated import TranslatedBatches
 
         silent = settings.request_timeout
-        # The key is a custom header, which goes along to any redirect.
+        # The key is a custom header, which is sent along with any redirect.
         client = calls.open_client(settings.base_url, {"x-goog-api-key": access.key}, silent, stay=True)
         return TranslatedBatches(access.name, GeminiAPI(client, access.key, silent), PROFILE, translate)
 

@@ -42,7 +42,7 @@ def batch_of(operation: object) -> object:
         return operation
     facts = lenient.mapping(told.get("metadata"))
     if not facts:
-        # All that is known of a batch is in there; without it, an answer is about nothing.
+        # It holds every fact about a batch; an answer without it says nothing.
         return {}
     stats, output = lenient.mapping(facts.get("batchStats")), lenient.mapping(facts.get("output"))
     answer = lenient.mapping(told.get("response"))

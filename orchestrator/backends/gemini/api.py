@@ -88,7 +88,7 @@ class GeminiAPI(HttpAPI):
         return converted(self._get(path_of("batches", batch_id)), answers.batch_of)
 
     def cancel(self, batch_id: str) -> None:
-        # No source says how the end of a batch is refused.
+        # No source says how a cancel is refused.
         self._cancel(f"{path_of('batches', batch_id)}:cancel", batch_id, (400, 409))
 
     def ask(self, path: str, body: bytes) -> ApiAnswer:

@@ -51,7 +51,7 @@ class MistralAPI(HttpAPI):
         return converted(self._get(path_of(_JOBS, batch_id)), batch_of)
 
     def cancel(self, batch_id: str) -> None:
-        # No source says how the end of a job is refused.
+        # No source says how a cancel is refused.
         self._cancel(f"{path_of(_JOBS, batch_id)}/cancel", batch_id, _REFUSED)
 
     def _page(

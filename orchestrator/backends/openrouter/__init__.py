@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from orchestrator.backends import Backend
 
 # Its guide: 5,000 requests and 200 MB a batch, which may be slightly longer than its rows. A batch takes 24 hours at
-# most providers, 96 at Google Vertex, and costs half as a rule.
+# most providers, 96 at Google Vertex, and usually costs half.
 PROFILE = Profile(
     "openrouter",
     limits=BatchLimits(max_rows=5_000, max_bytes=190 * MB),

@@ -77,7 +77,7 @@ class OpenRouterBatches(InlineBatches):
         found, tag = list[RemoteBatch](), inline_rows.shard_tag(intent.shard)
         for batch in listed:
             if not batch.status.is_final:
-                undecided = f"batch {batch.id} matches in rows and time; whose it is will show when it has ended"
+                undecided = f"batch {batch.id} matches in rows and time; its results will show if it is ours"
             elif batch.output_file_id is not None and (tags := self._tags_in(batch)) != frozenset():
                 if tags is None:
                     undecided = f"batch {batch.id} matches in rows and time, and its results cannot be read"
@@ -133,7 +133,7 @@ class OpenRouterBatches(InlineBatches):
 
 
 def _fields(raw: bytes, path: Path, number: int) -> dict[str, msgspec.Raw]:
-    """Return the fields of a request without its model, which stands on the batch. Raises InputError."""
+    """Return the fields of a request without its model, which is a field of the batch. Raises InputError."""
     try:
         body = _decode_line(raw).body
     except batch_api.JSON_ERRORS as error:

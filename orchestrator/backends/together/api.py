@@ -60,7 +60,7 @@ class TogetherAPI(HttpAPI):
         return converted(self._get(path_of("batches", batch_id)), batch_of)
 
     def cancel(self, batch_id: str) -> None:
-        # No source says how the end of a batch is refused.
+        # No source says how a cancel is refused.
         self._cancel(f"{path_of('batches', batch_id)}/cancel", batch_id, _REFUSED)
 
     def _reason(self, status: int, body: object) -> tuple[int, object]:

@@ -28,7 +28,7 @@ class VertexBatches(WithBucket, TranslatedBatches):
         self._settings = settings
 
     def account(self) -> str:
-        """Return the project and the location, whose jobs are seen and which pays them."""
+        """Return the project, which pays for its jobs, and the location; a list shows the jobs of both."""
         return f"google:{self._settings.project}/{self._settings.region}"
 
     def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:

@@ -68,7 +68,7 @@ def matched(lines: Iterable[bytes], echoes: Echoes) -> Iterator[bytes]:
 
 
 def _answer(response: Mapping[str, Any]) -> Json | None:
-    """Return an answer, with the model's own name: `gemini-2.5-flash@default` has its version behind it."""
+    """Return an answer, with the model's own name: `gemini-2.5-flash@default` ends with its version."""
     model = response.get("modelVersion")
     plain = {"modelVersion": model.partition("@")[0]} if isinstance(model, str) else {}
     return {**response, **plain} or None

@@ -68,7 +68,7 @@ class XaiAPI(HttpAPI):
         return _converted(self._get(path_of("batches", batch_id)), batch_of)
 
     def cancel(self, batch_id: str) -> None:
-        # No source says how the end of a batch is refused.
+        # No source says how a cancel is refused.
         self._cancel(f"{path_of('batches', batch_id)}:cancel", batch_id, _OVER)
 
     def _page(self, path: str, name: str, limit: int, after: str | None, convert: _Convert) -> ApiAnswer:

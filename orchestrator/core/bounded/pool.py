@@ -116,7 +116,7 @@ class WorkerPool:
         return self._under_way < self.most * self._ahead and self._buffered < BUFFER_BYTES
 
     def submit(self, call: WorkerCall) -> WorkerTask:
-        """Queue a call behind earlier ones."""
+        """Queue a call after earlier ones."""
         task = WorkerTask(call)
         self._waiting.append(task)
         self._under_way += 1
@@ -239,7 +239,7 @@ class WorkerPool:
         worker.tasks.clear()
 
     def _bury(self, worker: Worker) -> None:
-        """Handle a dead worker: retry its current task once or fail it, and requeue the tasks behind it."""
+        """Handle a dead worker: retry its current task once or fail it, and requeue the tasks after it."""
         tripped = worker.end()
         self._workers.remove(worker)
         if not worker.is_ready:

@@ -180,7 +180,7 @@ class Worker:
     def leave(self) -> None:
         """Close this fork's side of a worker that belongs to the parent."""
         self._socket.close()
-        self._process.returncode = 0  # it is no child of this process, so nothing is to be collected
+        self._process.returncode = 0  # not a child of this process: there is nothing to collect
 
     def end(self) -> Tripped:
         """End the process and return why it ended."""

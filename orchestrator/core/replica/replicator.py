@@ -115,7 +115,7 @@ class Replicator:
                 break
         if self.superseded is not None:
             raise self.superseded
-        if self._done < mine or not self.is_held:  # after a pause behind its round, a process may no longer be active
+        if self._done < mine or not self.is_held:  # it may have paused after its round
             raise NotReplicated(self.problem or f"the replica {self.url} takes long")
 
     async def close(self) -> None:
@@ -129,7 +129,7 @@ class Replicator:
                 while self.superseded is None and not await self.send(is_last=True):
                     await asyncio.sleep(AGAIN_SECONDS)
         except TimeoutError:
-            log.warning("the replica lacks what came last: %s", self.problem)
+            log.warning("the replica lacks the latest changes: %s", self.problem)
         for pool in (self._threads, self._pool):
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -168,7 +168,7 @@ class Replicator:
         except (StorageError, OSError) as error:
             return self._fail_round(error)
         except Exception as error:
-            log.exception("the replica could not be written by an internal error")
+            log.exception("the replica could not be written because of an internal error")
             return self._fail_round(StorageError(f"an internal error: {error}"))
         self.problem = self._failing_since = None
         if not was_held:
@@ -277,7 +277,7 @@ class Replicator:
         try:
             self._storage.remove(gone)
         except StorageError as error:
-            log.warning("what the replica no longer needs could not be removed: %s", error)
+            log.warning("objects that the replica no longer needs could not be removed: %s", error)
 
 
 def _that_hold(source: Path, pieces: Sequence[ReplicaPiece], size: int) -> Sequence[ReplicaPiece]:

@@ -136,7 +136,7 @@ class BucketStorage:
         self.remove([name])
         if second != b"first":
             raise UsageError(
-                f"{OPTION} {self.url}: this storage overwrites what it is told to create only if it is not there",
+                f"{OPTION} {self.url}: this storage overwrites an existing object although told not to",
                 hint="it must keep to `If-None-Match: *`, as AWS, MinIO, R2 and Ceph do",
             )
 

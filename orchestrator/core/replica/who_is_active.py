@@ -31,7 +31,7 @@ LAPSE_SECONDS = 10.0
 class ReplicaHead(msgspec.Struct, frozen=True, kw_only=True):
     """The active process. `replica` and `folder` are random names of the replica and of the serving folder.
 
-    `holder` is for people; `nonce` distinguishes attempts to write a head.
+    `holder` is its name for messages; `nonce` distinguishes attempts to write a head.
     """
 
     number: int

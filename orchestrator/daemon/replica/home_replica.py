@@ -76,12 +76,12 @@ class HomeReplica:
 
     @property
     def problem(self) -> str:
-        """Obstacle to writing the replica, for people."""
+        """Obstacle to writing the replica, as text."""
         return self._replicator.problem or f"the replica {self._replicator.url} has not been written for too long"
 
     @property
     def failing(self) -> str | None:
-        """Obstacle that has lasted for a while, for people; None if changes are sent."""
+        """Obstacle that has lasted for a while, as text; None if changes are sent."""
         return self._replicator.failing
 
     @property

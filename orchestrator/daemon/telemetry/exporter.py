@@ -38,11 +38,11 @@ END_SECONDS = 3.0
 KEPT = timedelta(days=1)
 """Unsent data older than this is dropped."""
 MOST_SPANS = 256
-"""Most spans in a request: with content, some megabytes."""
+"""Most spans in a request: with content, a few megabytes."""
 
 
 class Exporter:
-    """Sends a home's finished work to a receiver. A thread calls `tell` with messages for people."""
+    """Sends a home's finished work to a receiver. A thread calls `tell` with messages for the user."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class Exporter:
         name = type(error).__name__
         if name not in self._said:
             log.error("telemetry", exc_info=error)
-        self._say_once(f"failed by {name}; engine.log has the details, and no job waits", key=name)
+        self._say_once(f"failed with {name}; engine.log has the details, and no job waits", key=name)
 
     def _say_once(self, text: str, key: str = "") -> None:
         if (key or text) not in self._said:

@@ -69,7 +69,7 @@ class TraceReader:
         self._now = now
 
     def ended(self, since: datetime) -> list[EndedWork]:
-        """Return what ended since a time, in order; the shards of a job come before the job."""
+        """Return the jobs and shards that ended since a time, in order; the shards of a job come before the job."""
         home = self._home.identity()
         over = self._store.traces.ended_jobs(home, since)
         found = []
@@ -169,7 +169,7 @@ def _is_private(job: Job, settings: Telemetry) -> bool:
 
 
 def _words(found: FoundRow) -> dict[str, Value]:
-    """Return why a row failed, in words: they may quote its answer."""
+    """Return the message of a failed row, which may quote its answer."""
     message = found.row.error_message
     return {} if message is None else {"orch.error.message": bounded(message)}
 

@@ -60,7 +60,7 @@ class BuildReport(Struct):
 
     @property
     def changes(self) -> list[str]:
-        """Reasons of the sent requests, compared with the last run, for people; `saved` has the others."""
+        """Describes why requests are sent, compared with the last run; `saved` has the others."""
         if self.whys.keys() == {Why.NEW} and not self.removed:
             return []  # a first run, or a job file that asks something else altogether
         told = [f"{self.asks[why]:,} {words}" for why, words in _TOLD.items() if self.asks[why]]
@@ -68,7 +68,7 @@ class BuildReport(Struct):
 
     @property
     def counts(self) -> list[str]:
-        """Numbers of all requests, of those not sent and of changed ones, for people."""
+        """Describes the numbers of all requests, of requests that are not sent, and of changed ones."""
         number = f"{number_of(self.requests, 'request')} of {number_of(self.documents, 'document')}"
         return [number, *self.saved, *self.changes]
 
@@ -81,7 +81,7 @@ class BuildReport(Struct):
 
     @property
     def other_models(self) -> str:
-        """Answers of models that would not be asked now, for people; "" if there are none."""
+        """Describes the answers of models that would not be asked now; "" without any."""
         return "; ".join(
             f"{number_of(number, 'answer')} {'is' if number == 1 else 'are'} from {old}: `--reask` asks {new}"
             for (old, new), number in sorted(self.of_other_models.items())
@@ -96,7 +96,7 @@ class BuildReport(Struct):
 
     @property
     def saved(self) -> list[str]:
-        """Requests that are not sent, with the reason, for people."""
+        """Describes the requests that are not sent, with the reason."""
         told = (
             (self.carried, "unchanged since an earlier run"),
             (self.cached, "with an answer to the same request"),

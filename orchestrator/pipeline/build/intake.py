@@ -420,7 +420,7 @@ def unfinished(store: Store, job: Job) -> Job | None:
 
 
 def _unfinished(store: Store, job: Job) -> Job | None:
-    """Return what `unfinished` finds; a moved job is recorded as being of this file from now on."""
+    """Return the job that `unfinished` finds; a moved job is recorded as being of this file from now on."""
     found = unfinished(store, job)
     is_moved = found is not None and found.identity != job.identity
     return store.jobs.follow(found, job, job.identity) if found is not None and is_moved else found

@@ -39,7 +39,7 @@ def rehearse(
     store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
     progress: builder.Progress,
 ) -> Intake:  # fmt: skip
-    """Return what `submit` would do, with its plan even if that does not hold. Leaves nothing.
+    """Return the result that `submit` would have, with its plan even if that does not hold. Leaves nothing.
 
     Raises the OrchErrors of `submit`, except its refusal of the plan: that is `is_refused`.
     """

@@ -138,11 +138,11 @@ class Sweep:
                     yield from self._read(found, next(texts), self._before(found, marks.get(found.key)))
 
     def _marks(self, part: Sequence[Listed]) -> dict[str, FileMark]:
-        """Return what earlier runs remember of each file."""
+        """Return the facts that earlier runs remember about each file."""
         return self._store.jobs.marks(self._series, [found.key for found in part]) if self._runs else {}
 
     def _before(self, found: Listed, mark: FileMark | None) -> dict[str, FileMark]:
-        """Return what is remembered of a file's documents from its last reading, by key."""
+        """Return the facts remembered about a file's documents from its last reading, by key."""
         if not found.is_table:
             return {} if mark is None else {found.key: mark}
         from orchestrator.documents.readers import TableRows

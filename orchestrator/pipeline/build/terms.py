@@ -24,7 +24,7 @@ SEE_THE_PLAN = "`orch plan` shows every route in detail"
 
 
 class NewTerms(Struct, frozen=True):
-    """Terms that differ from those of a job; None leaves one as it is."""
+    """Terms that differ from those of a job; None leaves a term as it is."""
 
     job: Job
     deadline_at: datetime | None = None
@@ -54,7 +54,7 @@ class NewTerms(Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The changes in words: `budget $2 (was $1)`."""
+        """The changes as text: `budget $2 (was $1)`."""
         told = []
         if "budget" in self.changed:
             was = "none" if self.job.budget is None else amount(self.job.budget)
@@ -76,7 +76,7 @@ class NewTerms(Struct, frozen=True):
 
 
 def what_would_hold(plan: Plan) -> str | None:
-    """Return the nearest terms that would hold, in words; None without any."""
+    """Describe the nearest terms that would hold; None without any."""
     nearest = " or ".join(f"{option} {value}" for option, value in plan.verdict.nearest())
     return f"what would hold: {nearest}" if nearest else None
 

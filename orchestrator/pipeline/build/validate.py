@@ -106,12 +106,7 @@ def check_file(
     kind = kind_of(path)
     home = Home(config.home).identity() if Home(config.home).has_identity else ""
     if kind is JobKind.BATCH:
-        selection = Selection(scope)
-        ids = (checked.custom_id for checked, _ in batch_lines(path))
-        number = sum(selection.takes(custom_id, custom_id) for custom_id in ids)
-        selection.check()
-        _routed(config, sketch(path, None, config, Options(scope=scope), now(), home))
-        return ValidatedFile(kind, number, number, (), [*_of_backends(config)])
+        return _check_batch_file(path, config, scope, now(), home)
     spec = read_spec(path, config)
     scope.check_tasks(spec)
     known = [] if spec.gold is None else known_answers.read(path.parent / spec.gold, known_answers.tasks_of(spec))
@@ -142,6 +137,15 @@ def check_file(
         read.ignored.to_json(),
         read.ignored.listed,
     )
+
+
+def _check_batch_file(path: Path, config: Config, scope: Scope, now: datetime, home: str) -> ValidatedFile:
+    selection = Selection(scope)
+    ids = (checked.custom_id for checked, _ in batch_lines(path))
+    number = sum(selection.takes(custom_id, custom_id) for custom_id in ids)
+    selection.check()
+    _routed(config, sketch(path, None, config, Options(scope=scope), now, home))
+    return ValidatedFile(JobKind.BATCH, number, number, (), [*_of_backends(config)])
 
 
 def _check_output(opened: Callable[[], AbstractContextManager[Store | None]], job: Job) -> None:
@@ -234,7 +238,7 @@ def _wrong_gold(
 
 
 def _never_right(one: Gold, task: Task) -> str | None:
-    """Return why no answer can be what a line expects, or None."""
+    """Return why no answer can match a line of known answers, or None."""
     schema = task.output_schema
     if isinstance(one.expect, str):
         return None
@@ -344,6 +348,6 @@ def _warnings(path: Path, spec: JobSpec, read: _Read) -> Iterator[str]:
             yield f"{place}: is sent as it is, a file's name: write the question itself there"
         if places_text_late(task):
             yield (
-                f"{place}: places {{{{ text }}}} behind other text: the engine's prefix cache then "
+                f"{place}: places {{{{ text }}}} after other text: the engine's prefix cache then "
                 "reads each document once per task instead of once; leave {{ text }} out to put it first"
             )

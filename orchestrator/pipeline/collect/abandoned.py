@@ -52,7 +52,7 @@ def abandon(
 
 
 def row_cost(store: Store, job: Job) -> Decimal | None:
-    """Return the most that each row without an answer may cost, by the job's plan; None if that does not say."""
+    """Return the most that each row without an answer may cost, by the job's plan; None if the plan does not say."""
     plan = next((one for one in store.forecasts.of_job(job.id) if one.kind == "cost"), None)
     counts = store.jobs.counts([job.id])[job.id]
     unanswered = counts.pending + counts.cancelled
@@ -62,5 +62,5 @@ def row_cost(store: Store, job: Job) -> Decimal | None:
 
 
 def likely_cost(cost: Decimal | None, rows: int) -> str:
-    """Return in words the most that rows may cost that are given up at a backend."""
+    """Describe the highest cost of rows that are given up at a backend."""
     return "a sum that its plan does not say" if cost is None else f"about {money(cost * rows)} by its plan"

@@ -55,7 +55,7 @@ def fetch(
     now: datetime,
     nothing_until: Callable[[], datetime],
 ) -> FetchedFiles | FilesAwaited:
-    """Download a batch's result files, or return what is waited for; `rows` returns the ids of the shard's rows.
+    """Download a batch's result files, or return why orch waits for them; `rows` returns the ids of the shard's rows.
 
     `nothing_until` returns when to stop looking at a batch that did nothing. Raises AccountError, StorageError, and
     BackendError if our own server fails.

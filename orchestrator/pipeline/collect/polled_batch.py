@@ -21,7 +21,7 @@ PAST_VALIDATION = (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.
 
 
 def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, object]:
-    """Return what a poll says of a shard, by column, without what is already recorded."""
+    """Return the facts about a shard that a poll shows, by column, without facts already recorded."""
     facts: dict[str, object] = {
         "provider_status": batch.status,
         "provider_completed": batch.completed,

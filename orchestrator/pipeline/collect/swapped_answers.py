@@ -1,6 +1,6 @@
 """Answers that came back under another row's key, and answers beside them that nothing proves.
 
-An answer is another row's if it gives back that row's code. The same holds if its quotes stand in that row's document
+An answer is another row's if it gives back that row's code. The same holds if its quotes occur in that row's document
 and not in its own. Then the keys of the batch are not to be trusted: an answer counts only if its own code or a quote
 proves it.
 """
@@ -32,7 +32,7 @@ from orchestrator.store.records import InShard
 MOST_SUSPECTS = 200
 """Most answers whose quotes are looked for in the other documents of their batch."""
 LEAST_QUOTED = 40
-"""Fewest characters of an answer's longest quote that identify a document: shorter ones could stand in several."""
+"""Fewest characters of an answer's longest quote that identify a document: shorter ones could occur in several."""
 _MOST_NAMED = 3
 _decode_result = json_decoder(batch_api.ResultLine).decode
 Ended = tuple[InShard, Outcome]
@@ -142,9 +142,9 @@ def _may_be_swapped(row: InShard, outcome: Outcome, coded: set[str]) -> bool:
 def _by_quotes(
     store: Store, home: Home, ended: EndedShard, rows: Mapping[str, InShard], outcomes: Sequence[Ended]
 ) -> dict[str, str]:
-    """Return the rows whose quotes all stand in one other document of the shard, with the id of a row of it.
+    """Return the rows whose quotes all occur in one other document of the shard, with the id of a row of it.
 
-    A text that stands in several documents identifies none of them.
+    A text that occurs in several documents identifies none of them.
     """
     suspects = [(row, one) for row, one in outcomes if one.error_code == NOT_FOUND][:MOST_SUSPECTS]
     wanted = {row.custom_id: texts for row, texts in _quoted(home, ended, suspects)}

@@ -43,9 +43,9 @@ class ShardTally(Struct):
     """Contents of a shard's files for the event log, and lessons about the backend.
 
     `reasked` and `escalated` rows are counted by the fault of their answer; `escalated_to` is the stronger model.
-    `stop` says why the backend gets no more rows now, `wait` why this model gets none, `refused_alike` why whole
-    tasks get none. `refusal` is the batch's own refusal. `lost` are files no longer there, `odd` an id that
-    no row has. `open` are rows without an outcome in the files; `owed` of them may still be answered at the backend.
+    `stop` says why the backend gets no more rows now, `wait` why this model gets no more, `refused_alike` why whole
+    tasks get no more. `refusal` is the batch's own refusal. `lost` are files no longer there, `odd` an id that no row
+    has. `open` are rows without an outcome in the files; `owed` of them may still be answered at the backend.
     `answered` names a row of each task that got an answer, good or bad. `swapped` says which answers came back under
     another row's key.
     """
@@ -309,7 +309,7 @@ class UnansweredRows:
     def release(self, store: Store) -> int:
         """Let the rows without an outcome continue; return their number."""
         ended, tally, shard = self._ended, self._tally, self._ended.shard
-        # If most rows were answered, something else is wrong with the few refused for want of room: their batch would
+        # If most rows were answered, something else is wrong with the few refused for lack of room: their batch would
         # come back like this for ever. The same holds for rows refused for days.
         is_long = (
             ended.now >= max(ended.job.created_at, ended.job.deadline_at or ended.job.created_at) + BLAMELESS_FOR
@@ -349,7 +349,7 @@ def is_refused(ended: EndedShard) -> bool:
 
 
 def common_of_batch(ended: EndedShard, rows: Collection[InShard]) -> dict[str, CommonRefusal]:
-    """Return what a batch was refused for, by task, if that concerns all of its rows alike."""
+    """Return the refusal of a batch, by task, if it concerns all of its rows alike."""
     if not is_refused(ended) or ended.job.cancel_requested_at is not None:
         return {}
     first = ended.problems[0]

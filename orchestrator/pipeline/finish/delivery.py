@@ -29,7 +29,7 @@ PATIENCE = timedelta(hours=1)
 """How long a job waits, before its first row is asked, for an output whose fault may pass."""
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=1), timedelta(minutes=15)
 OVERWRITE = "overwrite"
-"""Option of a job whose user allows overwriting a foreign file in the place of its output."""
+"""Option of a job whose user allows its output to overwrite a foreign file."""
 Result = TypeVar("Result")
 
 
@@ -135,7 +135,7 @@ class Gate:
         self._waiting: dict[JobId, _Waiting] = {}
 
     def hold(self, job: Job) -> OutputError | None:
-        """Return what keeps a job from starting, or None; raise it if it will not pass by itself."""
+        """Return the error that keeps a job from starting, or None; raise it if it will not pass by itself."""
         now = self._now()
         known = self._waiting.get(job.id)
         if known is not None and now < known.next_at:

@@ -96,7 +96,7 @@ def check_output(path: Path, source: Path | None) -> None:
 
 
 def _fault(path: Path, source: Path | None) -> tuple[str, str] | None:
-    """Return what is wrong with an output's name and what to do about it, or None."""
+    """Return the problem of an output's name and its cure, or None."""
     target = resolved(path)
     if target.is_dir():
         return "is a folder", "name a file in it"

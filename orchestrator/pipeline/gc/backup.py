@@ -93,7 +93,7 @@ def make(
 
 
 def _staged(store: Store, home: Home, stage: Path) -> list[str]:
-    """Collect a consistent copy; return what it lacks."""
+    """Collect a consistent copy; return its problems: lines and files that it lacks."""
     missing: list[str] = []
     for _ in range(TRIES):
         before = missing

@@ -298,7 +298,7 @@ class Daily:
         self.terms = config.retention
 
     def tick(self, now: datetime) -> Swept | None:
-        """Run gc if it is due; return what was removed, or None. Errors are logged."""
+        """Run gc if it is due; return its result, or None. Errors are logged."""
         self._last = self._last or self._read()
         if self._last is not None and timedelta() <= now - self._last < EVERY:
             return None

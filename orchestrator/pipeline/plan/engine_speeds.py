@@ -35,7 +35,7 @@ ASSUMED_SYNC_ROWS = 5.0
 UNKNOWN_SPREAD, STATED_SPREAD, BENCH_SPREAD = 1.0, 0.35, 0.15
 """Spreads (of the logarithm) of an assumed rate, of a stated rate, and of a rate that a bench measured earlier."""
 UNLIKE_SPREAD = 0.35
-"""Added spread of a bench if the rows, or their answers, are ten times as long as those it asked."""
+"""Added spread of a bench's rate if the rows, or their answers, are ten times as long as the bench's."""
 SHORT = 16.0
 """Tokens added to lengths before they are compared."""
 FRESH = timedelta(hours=1)

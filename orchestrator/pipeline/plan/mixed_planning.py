@@ -84,7 +84,7 @@ class MixedPlanning(Planning):
         )
 
     def orders(self) -> Orders:
-        """Return what to do now. Raises RefusedError or RequestRefused if nothing may take the rows that are left."""
+        """Return the orders for now. Raises RefusedError or RequestRefused if nothing may take the rows left."""
         found, stuck = list[Orders](), None
         for lot in self._open_lots:
             try:
@@ -99,7 +99,7 @@ class MixedPlanning(Planning):
         return orders
 
     def first(self, by: datetime | None) -> First | str:
-        """Return what to do with canary rows; or why they would not be back `by` then."""
+        """Return the orders for canary rows, or why they would not be back `by` then."""
         found = [lot.first(by) for lot in self._open_lots]
         if late := [one for one in found if isinstance(one, str)]:
             return late[0]

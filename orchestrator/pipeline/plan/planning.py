@@ -274,7 +274,7 @@ class Planning:
         return self._decision().gives_up_at if self._usable and self._job.deadline_at is not None else None
 
     def orders(self) -> Orders:
-        """Return what to do now. Raises RefusedError or RequestRefused if nothing may take the rows that are left."""
+        """Return the orders for now. Raises RefusedError or RequestRefused if nothing may take the rows left."""
         kept, stuck = list[Sending](), None
         for avoid in self._refused_by:
             try:
@@ -368,7 +368,7 @@ class Planning:
         )  # fmt: skip
 
     def first(self, by: datetime | None) -> First | str:
-        """Return what to do with canary rows; or why they would not be back `by` then.
+        """Return the orders for canary rows, or why they would not be back `by` then.
 
         They go where they are back soonest, to a synchronous option before any batch.
         """

@@ -199,7 +199,7 @@ def _rates(rates: config.RateSettings) -> TokenRates:
 INPUT_MARGIN, ASSUMED_OUTPUT_MARGIN = 1.15, 1.08
 """Factors that bound a job's prompts above their estimate (95 %), and its answers if their lengths are assumed."""
 ENOUGH_ROWS = 10
-"""With so many answers seen, their spread counts half, and what is assumed the other half."""
+"""With this many observed answers, their spread and the assumed spread weigh the same."""
 
 
 class Shape(Struct, frozen=True):

@@ -44,7 +44,7 @@ _CURE = ": take it out, or let it go with `unsupported: drop`"
 
 
 def models_of(config: Config, job: Job) -> dict[str, Names]:
-    """Return what aliases and their rungs stand for: the job file's, then orch.toml's, then fleets' model names."""
+    """Return the models of aliases and their rungs: the job file's, then orch.toml's, then fleets' model names."""
     return expand(_declared(config, job), config.backends)
 
 
@@ -188,7 +188,7 @@ def objections(
 
 
 def lost_settings(config: Config, job: Job) -> Mapping[str, str]:
-    """Return what happens to task settings that a backend's models do not take, by backend."""
+    """Return messages about task settings that a backend's models do not accept, by backend."""
     models, tasks = models_of(config, job), asked_tasks(job)
     found = {}
     for name in config.backends:
@@ -278,7 +278,7 @@ def _lost(
 def _candidate(
     config: Config, name: str, uses: Iterable[tuple[str | None, str]], lost: Callable[[], str | None]
 ) -> Candidate:
-    """Build a candidate. `uses` has models and their endpoints; `lost` returns what the models do not take."""
+    """Build a candidate. `uses` has models and their endpoints; `lost` returns settings that models do not accept."""
     backend, objection = config.backends[name], None
     urls = ANY_ENDPOINT
     match backend:

@@ -170,7 +170,7 @@ def writer_of(
 def intend(
     store: Store, home: Home, shard: Shard, admission: AdmissionCheck, account: str, window_seconds: int
 ) -> Shard | Waits:
-    """Commit the intent to send a shard; return the shard, or what it waits for."""
+    """Commit the intent to send a shard; return the shard, or why it waits."""
     with admission.asks:
         if (held := admission.first()) is not None:
             return Waits(held)
@@ -300,7 +300,7 @@ def _end_refused(store: Store, shard: Shard, code: str, why: str, now: datetime)
 
 
 def facts_of(batch: RemoteBatch, now: datetime) -> dict[str, object]:
-    """Return what a shard records of its batch."""
+    """Return the facts about its batch that a shard records."""
     return {
         "batch_id": batch.id,
         "provider_status": batch.status,
@@ -405,7 +405,7 @@ def recover(
         lambda batch_id: store.shards.asked_at(shard.backend, batch_id),
         shard.input_file_id,
     )
-    # A batch that shows its shard only once it has ended may run on behind its window.
+    # A batch that shows its shard only once it has ended may overrun its window.
     shows_late = handle.profile.overruns and not handle.profile.tells_shards
     window = timedelta(seconds=shard.window_seconds)
     searching = watched.phase(SearchPhase)

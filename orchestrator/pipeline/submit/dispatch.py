@@ -35,7 +35,7 @@ from orchestrator.policy.quota import Split, few_rows
 _TOLD = {
     PreflightFinding.ANSWERED: "the row that was asked first is answered: its batches follow",
     PreflightFinding.REFUSED: "the row that was asked first is refused: {}",
-    PreflightFinding.UNCLEAR: "the row that was asked first says nothing about its batches, which follow: {}",
+    PreflightFinding.UNCLEAR: "the row that was asked first proves nothing; its batches follow: {}",
 }
 LOOK_SLACK = timedelta(minutes=20)
 """A job whose plan ends this close to its deadline no longer waits to learn which job owns a running batch."""

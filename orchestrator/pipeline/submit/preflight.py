@@ -167,7 +167,7 @@ def _keep(home: Home, shard: Shard, kind: str, line: bytes) -> None:
 class Standing(Struct, frozen=True):
     """Effect of preflight rows on a batch.
 
-    `waits_for` says what it waits for, None if it may go. `outdated` batches are planned again, so that a row that
+    `waits_for` says why it waits, None if it may go. `outdated` batches are planned again, so that a row that
     came back without an answer can join them.
     """
 
@@ -258,7 +258,7 @@ class Preflights:
         }
 
     def standing(self, shard: Shard) -> Standing:
-        """Return what the preflight rows mean for a batch of their model."""
+        """Return the effect of the preflight rows on a batch of their model."""
         alike = self._alike(shard)
         asked = [one for one in alike if one.preflight is not None]
         if not asked:

@@ -39,7 +39,7 @@ def matches(
     *,
     under_other_ids: bool,
 ) -> list[Match]:
-    """Return what batches have in common with shards, whose requests' digests are given by custom_id.
+    """Return the requests that batches share with shards, whose requests' digests are given by custom_id.
 
     Earlier batches come first. Without `under_other_ids`, only rows with their own id count.
     """

@@ -68,7 +68,7 @@ class UnknownBatches:
     def adopt(
         self, job: Job, shard: Shard, model: str, handle: BackendHandle, dissolve: Callable[[Shard, str], None]
     ) -> list[str]:
-        """Adopt a job's unknown batches at a backend that contain waiting rows; return what was done, for people.
+        """Adopt a job's unknown batches at a backend that contain waiting rows; return a message about it.
 
         `shard` is about to be sent, and `model` is its model's name there. `dissolve` gives up an unsent shard.
         Raises BackendError if the unknown batches cannot be listed yet. Raises RefusedError if the answers of such a
@@ -82,7 +82,7 @@ class UnknownBatches:
         with self._adopting:
             by_request = [one for one in unknown if _is_told_by_requests(job, handle, one)]
             for batch in [one for one in unknown if one not in by_request]:
-                told = self._adopted(job, replace(shard, model=model), handle, batch, dissolve)
+                told = self._adopt_listed(job, replace(shard, model=model), handle, batch, dissolve)
                 if told is not None:
                     unknown.remove(batch)
                     done.append(told)
@@ -92,7 +92,7 @@ class UnknownBatches:
             found = [*by_request, *listing.forgotten, *chain(*left_behind)]
             known = [*(self._read(job, handle, one) for one in found), *map(self._known, listing.untold)]
             read = [(one, lines) for one, lines in known if lines is not None]
-            for batch, told in self._taken_over(job, handle, read, dissolve):
+            for batch, told in self._take_over(job, handle, read, dissolve):
                 _remove(lists, batch)
                 done.append(told)
             for batch in [one for one, lines in known if lines is None]:
@@ -186,7 +186,7 @@ class UnknownBatches:
             assert listing.unknown is not None
             return listing.unknown.setdefault(job.id, [])
 
-    def _adopted(
+    def _adopt_listed(
         self,
         job: Job,
         shard: Shard,
@@ -194,7 +194,7 @@ class UnknownBatches:
         batch: RemoteBatch,
         dissolve: Callable[[Shard, str], None],
     ) -> str | None:
-        """Adopt a batch and say so; None if it has no waiting row."""
+        """Adopt a batch and return a message; None if it has no waiting row."""
         pending = [one for one in self._store.shards.of_job(job.id) if one.state is ShardState.PENDING]
         same = next((one for one in self._waiting(job, handle) if one.id == batch.shard), None)
         if batch.id not in self._looked_up:
@@ -257,14 +257,14 @@ class UnknownBatches:
             self._theirs[batch.id] = batch, handle.api.input_lines(batch)
         return self._theirs[batch.id]
 
-    def _taken_over(
+    def _take_over(
         self,
         job: Job,
         handle: BackendHandle,
         read: list[tuple[RemoteBatch, SentLines]],
         dissolve: Callable[[Shard, str], None],
     ) -> list[tuple[RemoteBatch, str]]:
-        """Take over those batches of forgotten or ended jobs that have requests of waiting rows, and say so.
+        """Take over batches of forgotten or ended jobs that ask for waiting rows; return each with a message.
 
         Another job's batch in which no row has its own id is left to that job, unless it has no other rows.
         """
@@ -279,20 +279,20 @@ class UnknownBatches:
             for match in matches(read, waiting, under_other_ids=not handle.profile.is_orch)
             if not is_by_name or match.is_exact or match.is_whole or _name_of(match.batch) == job.name
         ]
-        done = []
+        messages = []
         with self._store.shards.numbering:
-            made = self._made_of(job, handle, found)
-            why = {other.id: (other, match.batch) for match in found for other, _ in match.shards}
-            for other, batch in why.values():
+            shards = self._made_of(job, handle, found)
+            unsent = {other.id: (other, match.batch) for match in found for other, _ in match.shards}
+            for other, batch in unsent.values():
                 dissolve(other, f"rows of it are in batch {batch.id} already")
-            for match, one in zip(found, made, strict=True):
+            for match, shard in zip(found, shards, strict=True):
                 names = match.names()
                 if is_by_name and any(there != name for there, name in names.items()):
-                    names_there.note(self._home, one, names)
-                rows = self._store.shards.adopt(one, set(names.values()))
-                told = f"batch {match.batch.id} has {rows:,} of its rows, sent by a later state of the store: adopted"
-                done.append((match.batch, told))
-        return done
+                    names_there.note(self._home, shard, names)
+                rows = self._store.shards.adopt(shard, set(names.values()))
+                text = f"batch {match.batch.id} has {rows:,} of its rows, sent by a later state of the store: adopted"
+                messages.append((match.batch, text))
+        return messages
 
     def _made_of(self, job: Job, handle: BackendHandle, found: list[Match]) -> list[Shard]:
         """Return new shards for batches, with input files if these are needed to read the results."""
@@ -315,7 +315,8 @@ class UnknownBatches:
     def _repaid_unread(
         self, job: Job, shard: Shard, model: str, handle: BackendHandle, batch: RemoteBatch
     ) -> str | None:
-        """Return what a person agreed about a batch whose lines cannot be read; None if it is not this job's.
+        """Return a message about the agreement to repay a batch whose lines cannot be read; None if it is not this
+        job's.
 
         A job of the same name needs consent to pay again. It needs none if the store knows that the ended job has
         none of its rows. Raises RefusedError.

@@ -208,7 +208,7 @@ def dialect_of(recipient: Recipient, model: str, endpoint: str, refused: Collect
 def _edited_content(
     name: str, asked: Any, endpoint: str, edits: Sequence[Callable[[Messages], Messages]]
 ) -> dict[str, Any]:
-    """Return the edited messages under the endpoint's name of them."""
+    """Return the edited messages as a field with the endpoint's name for messages."""
     if not edits or not isinstance(asked, list) or not all(isinstance(one, dict) for one in asked):
         return {name: asked}
     for edit in edits:

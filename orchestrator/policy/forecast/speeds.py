@@ -68,7 +68,7 @@ _MIN_RECENT_WEIGHT = 0.001
 _BURST_SIZE = 4.0
 """Rows finish in bursts of this size, so their count has that many times the Poisson variance."""
 _STANDSTILL_ROWS, _STANDSTILL_SECONDS = 20.0, 2 * MINUTE
-"""An engine stands still if it should have done this many rows but did none for this long."""
+"""An engine stands still if it did no row in this time, although it should have done this many."""
 _MAX_GAP = timedelta(minutes=1)
 """Stints further apart are two observations."""
 _LIKELY = 0.5
@@ -271,6 +271,7 @@ def _prior_pace(speeds: Speeds, assumed: Assumed, now: datetime, a_row: float, a
     idle = total / unfaded
     evidence = total / (total + _ASSUMED_WEIGHT * max(0.0, 1.0 - idle))
     if (weight := _assumed_weight(assumed, len(speeds.nights))) > 0:
+        # A stated or benched rate counts like one more night, and is winsorized like a night.
         reach = _OUTLIER_SIGMAS * math.sqrt(_variance(squares, nights, unfaded))
         deviation = min(max(math.log(assumed.rate * a_row) - mean, -reach), reach)
         squares += weight * unfaded / (unfaded + weight) * deviation**2

@@ -44,10 +44,10 @@ class WarmUp(Struct, frozen=True):
         return sum((end - begin) * (1.0 - share) for begin, end, share in spans if end > begin)
 
     def at_usual_rate(self, stints: Sequence[Stint], usual: float) -> list[Stint]:
-        """Return the stints with the work that they would have done without the warm-up.
+        """Return the stints with the work that the engine would have done without its warm-up.
 
         A lower rate counts as the `usual` one if the slowest starts were as slow: a start that takes longer than most
-        is no slow night.
+        is not a slow night.
         """
         if not self.slowest:
             return list(stints)
@@ -62,7 +62,7 @@ class WarmUp(Struct, frozen=True):
 
 
 def warm_up(nights: Sequence[Sequence[Stint]]) -> WarmUp:
-    """Return what the windows of earlier nights, newest first, tell about an engine's first minutes."""
+    """Return the warm-up that the windows of earlier nights, newest first, show of an engine."""
     by_step: list[list[tuple[float, float]]] = [[] for _ in range(_STEPS)]
     seen: list[list[tuple[float, float]]] = [[] for _ in range(_STEPS)]
     for newer, stints in enumerate(nights):

@@ -10,7 +10,7 @@ from msgspec import Struct
 from orchestrator.policy.planner.types import BatchOption
 
 RARE = 0.05
-"""A share of nights. "At most" leaves out costs that arise on fewer of them."""
+"""A share of nights. "At most" leaves out costs that arise on a smaller share."""
 _MAX_WAVES = 24
 """Most times that one job may fill a batch quota."""
 
@@ -78,7 +78,7 @@ class BatchShare(Struct, frozen=True):
     def unfinished(self, seconds: float) -> float:
         """Return the expected share of rows that remain if the batches are cancelled `seconds` from now."""
         waves, option = self.waves, self.option
-        kept = self.kept if option.cancels else 0.0  # answers of a batch that goes on cannot be had before its end
+        kept = self.kept if option.cancels else 0.0  # a batch that goes on gives no answers before its end
         done_share = kept * min(1.0, seconds / option.turnaround.within(0.5, self.age)) if kept else 0.0
         if waves == 1:
             return (1.0 - self.by(seconds)) * (1.0 - done_share)

@@ -263,7 +263,7 @@ class Capacity(Struct, frozen=True):
         return bottom
 
     def pays_twice(self, rows: float, price: Decimal) -> bool:
-        """Return True if the budget covers rows at any option, and at this price of a batch as well."""
+        """Return True if the budget covers the rows twice: at any option, and in a batch at this price."""
         dearest = max((sync.option.cost.p95 for sync in self.sync_options), default=Decimal(0))
         return rows * float(dearest + price) <= self.budget
 

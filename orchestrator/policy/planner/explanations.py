@@ -1,4 +1,4 @@
-"""Explanations of a plan for people: its routes, and why other backends get no rows."""
+"""Explanations of a plan: its routes, and why other backends get no rows."""
 
 from __future__ import annotations
 

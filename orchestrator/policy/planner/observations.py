@@ -259,7 +259,7 @@ def start_seconds(sight: Sight, now: datetime, assumed: float = ASSUMED_START) -
 
 
 def speeds(sight: Sight, series: str, now: datetime, weight: float = OUTPUT_WEIGHT) -> Speeds:
-    """Return what earlier nights tell about an engine. `weight` is that of output tokens (see `work_of`)."""
+    """Return the speeds that an engine had on earlier nights. `weight` is that of output tokens (see `work_of`)."""
     return forecast.learn(stints_of(sight, series, start_seconds(sight, now), now, weight=weight), now)
 
 
@@ -309,7 +309,7 @@ def _remaining_start(shards_there: Sequence[Shard], start: float, now: datetime)
     return max(0.0, start - (now - sent).total_seconds())
 
 
-# --- what comes later
+# --- rows that come later
 
 
 def reask_share(runs: Sequence[tuple[int, int]], prior: float = 200.0) -> float:

@@ -74,7 +74,7 @@ def _span(wanted: str, size: int) -> tuple[int, int] | None:
     start = int(first) if first else max(0, size - int(last))
     end = min(size, int(last) + 1) if first and last else size
     if start >= size:
-        error = ApiError(416, f"The content has {size} bytes: the range '{wanted}' is behind its end.")
+        error = ApiError(416, f"The content has {size} bytes: the range '{wanted}' is after its end.")
         error.headers["content-range"] = f"bytes */{size}"
         raise error
     return start, end

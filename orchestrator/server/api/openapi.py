@@ -123,7 +123,7 @@ class Models(msgspec.Struct):
 
 
 class Health(msgspec.Struct):
-    """The state of the server; `problem` is for people."""
+    """The state of the server; `problem` is a sentence."""
 
     status: Literal["ok", "storage", "broken"]
     problem: str | None

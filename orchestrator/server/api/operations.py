@@ -74,7 +74,7 @@ class Operations:
         return response
 
     async def metrics(self, request: Request) -> Response:
-        # The client library takes 50 ms and some megabytes; a server without a scraper does not load it.
+        # The client library takes 50 ms and a few megabytes; a server without a scraper does not load it.
         from orchestrator.server.metrics import page
 
         text, kind = page(self._service, request.headers.get("accept", ""), is_known=is_known(request))

@@ -137,14 +137,14 @@ class ActiveBatch(RowSource):
 
     @property
     def problem(self) -> str | None:
-        """A problem of this batch alone that keeps rows from being sent, for people, or None."""
+        """The reason, as text, why no rows of this batch alone are sent, or None."""
         for index, why in self._unreadable.items():
             return f"batch {self.batch.id} waits: row {index + 1:,} of its input file cannot be read: {why}"
         return None if self._failure is None else f"batch {self.batch.id} waits: {self._failure}"
 
     @property
     def row_order(self) -> str | None:
-        """The order in which rows are sent, and why, for people; None before the input has been read."""
+        """The order in which rows are sent, and why, as text; None before the input has been read."""
         return None if self._input is None else self.plan.order.reason
 
     @property

@@ -71,7 +71,7 @@ def prepare(
     priority: int | None = None,
     tier: str | None = None,
 ) -> Content:
-    """Return what to send for a row's body, unchanged if there is nothing to do. A long body is not copied for that.
+    """Return the body to send for a row, unchanged if nothing has to change. A long body is then not copied.
 
     For an upstream known to be `vllm`, its removed `guided_*` fields are rewritten. It also gets `priority` (64 bits,
     lower is earlier) unless the row has its own. `model` replaces the model name `asked`; `tier` becomes the

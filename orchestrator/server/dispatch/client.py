@@ -44,7 +44,7 @@ _ENDS = {
 
 
 class Reply(NamedTuple):
-    """The end of one attempt; `body` is the answer's, `detail` is for people and never contains the prompt.
+    """The end of one attempt; `body` is the answer's, `detail` describes it and never contains the prompt.
 
     `standings` are the rates that the answer states, None if not read or not stated. `tokens` come from the body,
     None if not read yet. `place` is the room that a large body takes.
@@ -133,7 +133,7 @@ def is_object(body: bytes) -> bool:
 
 
 def _read(body: bytes, decode: Callable[[bytes], T]) -> T | None:
-    """Return what `decode`, which must not return None, finds in a body; None if it is not a JSON object."""
+    """Return the result of `decode`, which is never None, for a body; None if the body is not a JSON object."""
     try:
         if not body.isascii():
             body.decode()  # the JSON decoder does not check strings that it skips

@@ -20,7 +20,7 @@ from msgspec import Struct
 NEVER = float("-inf")
 START = 16
 START_WITH_GAUGES = 64
-"""First limit with gauges: a queue at vLLM costs nothing, and its gauges lag a whole step behind long prompts."""
+"""First limit with gauges: a queue at vLLM costs nothing, and with long prompts its gauges lag by a whole step."""
 FLOOR = 2
 CUT = 0.7
 FULL = 0.9

@@ -78,7 +78,7 @@ class Dispatcher:
         """The rows that will be retried, and the reasons."""
         self._verdicts = Verdicts(retry_delay, self.refused)
         self.problem: str | None = None
-        """An internal error that keeps rows from progressing, for people, or None."""
+        """An internal error that keeps rows from progressing, as text, or None."""
 
     def probed(self, upstream: Upstream) -> None:
         """Give rows to an upstream whose probe went well. End its outage if there are no rows to try."""
@@ -305,7 +305,7 @@ class Dispatcher:
                 self._act(upstream, work, reply, sent_at, now)
         except Exception:
             # An internal error ends only this row, without holding up the others.
-            log.exception("a row failed by an internal error")
+            log.exception("a row failed with an internal error")
             self.refused.forget(work)
             source.refuse(work, INTERNAL)
         finally:
@@ -341,7 +341,7 @@ class Dispatcher:
         except StorageError:
             asyncio.get_running_loop().call_later(UNREADABLE_SECONDS, self._again, work)
         except Exception:
-            log.exception("a row could not be sent for an internal error")
+            log.exception("a row could not be sent because of an internal error")
             source.refuse(work, INTERNAL)
         else:
             return RowPayload(body, self._memory, work, upstream)

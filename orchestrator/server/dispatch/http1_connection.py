@@ -164,7 +164,7 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self._fail(ConnectionCutError("the connection was closed before the answer was complete"))
 
-    # --- what the parser finds
+    # --- callbacks of the parser
 
     def on_message_begin(self) -> None:
         if self._waiter is None:

@@ -27,7 +27,7 @@ from orchestrator.core.batch_api import JSON_ERRORS, read_json
 from orchestrator.core.counts import number_of
 from orchestrator.core.json_decoders import json_decoder
 
-# With 64 inputs the request's own cost per row is negligible, and the answer stays at some megabytes (64 x 4,096
+# With 64 inputs the request's own cost per row is negligible, and the answer stays at a few megabytes (64 x 4,096
 # numbers are 5 MB). 8,192 tokens are what a vLLM on a large GPU computes in one step (2,048 on others, 16,384 on the
 # largest): a larger pack gains no throughput, but answers later and makes a failure dearer.
 MAX_INPUTS = 64

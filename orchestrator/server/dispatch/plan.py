@@ -160,9 +160,8 @@ class _Survey:
         return head.body.model == self.model
 
     def _duplicates(self, path: Path, twice: array[int]) -> dict[int, LineError]:
-        """Return the lines whose custom_id an earlier line has, by number, up to MAX_LINE_ERRORS.
-
-        Keys only say where to look: rows with different ids are never confused.
+        """Return the lines that repeat an earlier custom_id, by number, up to MAX_LINE_ERRORS. Keys only narrow the
+        search: rows with different ids are never confused.
         """
         found: dict[int, LineError] = {}
         first_at = array("Q", bytes(8 * len(twice)))

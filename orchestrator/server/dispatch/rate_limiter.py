@@ -130,7 +130,7 @@ class RateLimiter:
         return max(0.0, self._requests.free_at - now, self._tokens.free_at - now, self._held_until - now)
 
     def state(self, now: float) -> dict[str, Any]:
-        """Return the current limits, and how long no row may go, for people."""
+        """Describe the current limits, and how long no row may go."""
         return {
             "requests_per_minute": self.requests_per_minute,
             "tokens_per_minute": self.tokens_per_minute,

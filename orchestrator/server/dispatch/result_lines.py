@@ -16,7 +16,7 @@ from orchestrator.server.dispatch.results import Line, LongLine
 from orchestrator.server.memory_limits import SMALL
 from orchestrator.server.records import BatchOptions
 
-IN_DOUBT = "It was sent before and got no answer, so it may be billed all the same."
+IN_DOUBT = "It was sent before and got no answer, so it may be billed anyway."
 _encode = msgspec.json.encode
 
 

@@ -81,7 +81,7 @@ OVERLOAD = frozenset({429, 503, 529})
 UNAVAILABLE = 503
 """The only overload that may be an outage: 429 and 529 come from a running server."""
 GATEWAY = frozenset({502, 504, 520, 524})
-"""Statuses of a gateway that lost its backend, which may have done the work."""
+"""Statuses of a gateway that lost its backend; the backend may have done the work."""
 
 
 def fault_of(end: End, status: int) -> AttemptFault | None:

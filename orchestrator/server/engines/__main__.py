@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
     )
     verbs = whole.add_subparsers(dest="verb", required=True)
     verb = verbs.add_parser("install", help="install the engine (once, about 2.4 GB)")
-    verb.add_argument("--dir", type=Path, default=Path(".engine"), help="where it all lies (.engine)")
+    verb.add_argument("--dir", type=Path, default=Path(".engine"), help="the engine's folder (.engine)")
     return whole
 
 

@@ -1,4 +1,4 @@
-"""The interface between a fleet and what runs its engines, wherever they are."""
+"""The interface between a fleet and the driver that runs its engines, wherever they are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class EngineReport:
     """An engine as it is now. `seconds` counts its time in this state; `memory` is in bytes on its GPUs, None if
     unknown, and `host_memory` in bytes of its machine.
 
-    `problem` is for people: why it does not start, or why it last ended. `url` is empty until it has one. `key` is
+    `problem` says why it does not start, or why it last ended. `url` is empty until it has one. `key` is
     what its requests must carry, or None.
     """
 

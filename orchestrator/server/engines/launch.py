@@ -44,7 +44,7 @@ class Wish(Struct, frozen=True):
 
 
 class Planned(Struct, frozen=True):
-    """One engine to start; `name` is for people."""
+    """One engine to start; `name` is used in messages."""
 
     name: str
     launch: Launch
@@ -126,7 +126,7 @@ def _notes(
         return tuple(notes)
     weights = fits.weights_bytes(model, wish.options, environ) if fits.can_judge(wish.options) else None
     if weights is None:
-        notes.append("whether the model fits the GPUs' memory cannot be told before it is loaded")
+        notes.append("orch cannot tell if the model fits the GPUs' memory before it is loaded")
     if value_of(wish.options, "--kv-cache-memory-bytes") is not None:
         return tuple(notes)
     for gpus in groups:

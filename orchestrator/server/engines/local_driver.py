@@ -43,7 +43,7 @@ class _Refused(Struct):
 
 
 class LocalDriver:
-    """`root` is the server's folder, with logs, the compile cache and the lock. `tell` gets lines for people."""
+    """`root` is the server's folder, with logs, the compile cache and the lock. `tell` gets progress messages."""
 
     def __init__(
         self,

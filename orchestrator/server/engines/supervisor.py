@@ -184,7 +184,7 @@ def _why(error: EngineUnavailable, process: VllmProcess) -> str:
 
 
 class Supervisor:
-    """Engines that are kept running while the block lasts. `tell` gets lines for people, from several threads.
+    """Engines that are kept running while the block lasts. `tell` gets progress messages, from several threads.
 
     `held` are file descriptors that every engine keeps open until all its processes are gone.
     """

@@ -60,7 +60,7 @@ PLACES = 20
 MOST_SHOWN = 200_000
 """Most characters of a text on a page; the raw lines have all of it."""
 AROUND = 500
-"""Characters shown on both sides of a mark behind these."""
+"""Characters shown on both sides of each later mark."""
 
 
 class RowQuery(Struct, frozen=True):
@@ -354,7 +354,7 @@ def _pretty(value: Any) -> str:
 
 
 def _answer(output: Any) -> str | None:
-    """Format an answer for people; JSON gets a line per field."""
+    """Format an answer for display; JSON gets a line per field."""
     if output is None:
         return None
     return _raw(output.encode("utf-8", "replace")) if isinstance(output, str) else _pretty(output)

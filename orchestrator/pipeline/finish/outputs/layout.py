@@ -302,7 +302,7 @@ class ChosenColumns:
     """Some of another layout's columns, in a chosen order."""
 
     def __init__(self, layout: TableLayout, names: Sequence[str]) -> None:
-        """Raise UsageError for a name that is no column of the layout."""
+        """Raise UsageError for a name that is not a column of the layout."""
         self._layout = layout
         places = {column.name: place for place, column in enumerate(layout.columns)}
         for name in names:

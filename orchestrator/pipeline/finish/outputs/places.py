@@ -62,7 +62,7 @@ def probe(place: str | Path) -> None:
     """Test if a place can be written, without changing it. Raises OutputError.
 
     For a file, this writes and removes a file in its folder, or in the nearest existing folder above. For an object,
-    it writes and removes one with `PROBE` behind its name.
+    it writes and removes one whose name ends with `PROBE`.
     """
     with _told(place):
         if isinstance(place, Path):

@@ -12,7 +12,7 @@ _IS_WAITING = "state = 'pending' AND shard_id IS NULL AND twin_of IS NULL"
 
 
 def upgrade() -> None:
-    """What a shard, a row and the ledger know of hosted batches; what refusals have taught; forecasts."""
+    """Hosted batches in shards, rows and the ledger; limits learned from refusals; forecasts."""
     op.create_table(
         "limits",
         sa.Column("backend", sa.String(length=40), nullable=False),

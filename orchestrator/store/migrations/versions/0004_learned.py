@@ -1,4 +1,4 @@
-"""failures by name and since when, several runs a day, jobs after others, outputs, and what plans are made from"""
+"""failures with their start, several runs a day, jobs after others, outputs, and inputs of plans"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IS_WAITING = "settled_at IS NULL AND shard_id IS NULL AND twin_of IS NULL"
 
 
 def upgrade() -> None:
-    """What the engine, failures, backends, the planner and Postgres need to know."""
+    """Add columns for the daemon, failures, backends, the planner and Postgres."""
     _engine()
     _indexes()
     _failures()
@@ -52,7 +52,7 @@ def _engine() -> None:
 
 
 def _backends() -> None:
-    """When a batch was last answered for, how often it was asked for, and what remains to be done when it is over."""
+    """The last answer about a batch, the attempts to create it, and the clean-up after its end."""
     for column in (
         sa.Column("seen_at", sa.BigInteger(), nullable=True),
         sa.Column("sends", sa.Integer(), server_default="0", nullable=False),
@@ -60,7 +60,7 @@ def _backends() -> None:
         sa.Column("cleaned_at", sa.BigInteger(), nullable=True),
     ):
         op.add_column("shards", column)
-    # What is over was cleaned up as far as it ever will be.
+    # Shards that are over will not be cleaned up any further.
     op.execute(
         "UPDATE shards SET cleaned_at = COALESCE(collected_at, created_at) WHERE state IN ('collected', 'cancelled')"
     )
@@ -92,7 +92,7 @@ def _plans() -> None:
 
 
 def _words() -> None:
-    """The words for what was cancelled to be rerouted, asked once more, or asked of a stronger model."""
+    """Rename states and kinds to rerouted, reasked and escalated."""
     op.execute("ALTER TABLE shards RENAME COLUMN pulled_at TO rerouted_at")
     op.execute("ALTER TABLE shards RENAME COLUMN pulled_for TO rerouted_for")
     op.execute("UPDATE events SET kind = 'rerouted' WHERE kind = 'rescued'")
@@ -103,7 +103,7 @@ def _words() -> None:
 
 def _indexes() -> None:
     """Indexes of waiting rows, shards and failures, whose worst use is harmless."""
-    # Rows of a time in which no outcome said when.
+    # Rows from before outcomes had a time.
     op.execute("UPDATE requests SET settled_at = 0 WHERE settled_at IS NULL AND state <> 'pending'")
     op.drop_index("ix_requests_waiting", table_name="requests")
     op.drop_index("ix_requests_shard_id", table_name="requests")
@@ -119,7 +119,7 @@ def _indexes() -> None:
 
 
 def _failures() -> None:
-    """Since when rows fail, what fails in running batches, and what a person acknowledged."""
+    """The start of failures, failures in running batches, and acknowledgements."""
     op.add_column("requests", sa.Column("failed_since", sa.BigInteger(), nullable=True))
     op.add_column("shards", sa.Column("failing", sa.JSON(), nullable=True))
     op.create_table(
@@ -135,7 +135,7 @@ def _failures() -> None:
 
 
 def _codes() -> None:
-    """What sentences said before: who cancelled a job, codes of refusals and events, a row's first alias."""
+    """Codes for facts that only sentences stated: who cancelled a job, refusals and events, a row's first alias."""
     op.add_column("jobs", sa.Column("cancel_code", sa.String(length=16), nullable=True))
     op.add_column("shards", sa.Column("refusal_code", sa.Text(), nullable=True))
     op.add_column("events", sa.Column("code", sa.Text(), nullable=True))
@@ -158,7 +158,7 @@ def _codes() -> None:
 
 
 def _refusal_codes() -> None:
-    """`code: message` as a code and a message."""
+    """Split `code: message` into a code and a message."""
     shards = sa.table("shards", sa.column("id"), sa.column("refusal"), sa.column("refusal_code"))
     bind = op.get_bind()
     for shard_id, refusal in bind.execute(
@@ -170,7 +170,7 @@ def _refusal_codes() -> None:
 
 
 def _warning_codes() -> None:
-    """The budget and period of each warning, so that none is told twice: neither on its job nor as an alert."""
+    """The budget and period of each warning, so that no warning is repeated, on its job or as an alert."""
     events = sa.table("events", sa.column("id"), sa.column("kind"), sa.column("reason"), sa.column("code"))
     alerts = sa.table("alerts", sa.column("id"), sa.column("kind"), sa.column("key"))
     bind = op.get_bind()

@@ -1,4 +1,4 @@
-"""what engines have held of GPUs, what was sent of a document, and what rows keep away from as a JSON array"""
+"""hours that engines held GPUs, pages sent as pictures, and avoided backends as a JSON array"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0004"
 
 
 def upgrade() -> None:
-    """The hours that engines of one's own have held GPUs; which pages of a row's document went as pictures.
+    """Hours that our own engines held GPUs, and the pages of a row's document that went as pictures.
 
     `requests.avoid` had names with commas between them; no name has a comma or a quotation mark.
     """

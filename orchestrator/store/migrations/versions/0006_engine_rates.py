@@ -1,4 +1,4 @@
-"""what engines of one's own were measured to do (`orch bench --apply`)"""
+"""measured rates of our own engines (`orch bench --apply`)"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0005"
 
 
 def upgrade() -> None:
-    """Tokens a second, start, memory and best concurrency of an engine, by what it was measured with."""
+    """Tokens a second, start, memory and best concurrency of an engine, by settings and hardware."""
     op.create_table(
         "engine_rates",
         sa.Column("home", sa.String(length=32), nullable=False),

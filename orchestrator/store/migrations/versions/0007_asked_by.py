@@ -1,4 +1,4 @@
-"""who asked for a night that a person asked for"""
+"""the person who started a night by hand"""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ down_revision = "0006"
 
 
 def upgrade() -> None:
-    """Nobody is known to have asked for the nights that are there."""
+    """Existing nights keep null: it is unknown who started them."""
     op.add_column("nights", sa.Column("asked_by", sa.Text(), nullable=True))

@@ -1,4 +1,4 @@
-"""which engine of a home may write to a database that several machines reach"""
+"""the daemon of a home that may write to a database that several machines reach"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0007"
 
 
 def upgrade() -> None:
-    """No home that is there has had a second engine."""
+    """Existing homes never had a second daemon."""
     op.create_table(
         "engine_fences",
         sa.Column("home", sa.String(length=32), nullable=False),

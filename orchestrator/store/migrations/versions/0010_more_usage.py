@@ -1,4 +1,4 @@
-"""what else an answer used, and whether its JSON was repaired"""
+"""further usage of an answer, and a mark for repaired JSON"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COUNTS = (
 
 
 def upgrade() -> None:
-    """Answers before this have no such counts: their prices did not know them either."""
+    """Earlier answers have no such counts, and their prices did not include them."""
     for table in ("requests", "ledger"):
         for name in _COUNTS:
             op.add_column(table, sa.Column(name, sa.Integer(), nullable=False, server_default="0"))

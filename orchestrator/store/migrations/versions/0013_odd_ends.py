@@ -1,4 +1,4 @@
-"""accepted answers that ended for a reason that nobody knows"""
+"""accepted answers that ended for an unknown reason"""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ down_revision = "0012"
 
 
 def upgrade() -> None:
-    """Of the answers so far nobody looked at that."""
+    """Existing answers were never checked for that."""
     op.add_column("requests", sa.Column("odd_end", sa.Boolean(), nullable=True))

@@ -10,5 +10,5 @@ down_revision = "0014"
 
 
 def upgrade() -> None:
-    """Of the lines so far nobody looked at that."""
+    """Existing lines were never checked for use without a price."""
     op.add_column("ledger", sa.Column("unpriced", sa.Boolean(), nullable=True))

@@ -10,5 +10,5 @@ down_revision = "0015"
 
 
 def upgrade() -> None:
-    """A shard that waits now gets its code when it is looked at next."""
+    """A waiting shard gets its code at its next step."""
     op.add_column("shards", sa.Column("held_code", sa.String(16), nullable=True))

@@ -1,4 +1,4 @@
-"""what of a row's document was not read"""
+"""unread parts of a row's document"""
 
 from __future__ import annotations
 

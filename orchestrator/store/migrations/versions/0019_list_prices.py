@@ -10,5 +10,5 @@ down_revision = "0018"
 
 
 def upgrade() -> None:
-    """The lines so far have none: they are listed by the prices of orch.toml as it is when a report is made."""
+    """Existing lines have no list price: a report uses the prices in orch.toml at that time."""
     op.add_column("ledger", sa.Column("listed", sa.BigInteger(), nullable=True))
