@@ -70,6 +70,8 @@ BROKEN_CODES = """[...document.querySelectorAll("td > code, td > a > code")]
   .filter((code) => code.getClientRects().length > 1).map((code) => code.textContent)"""
 PATIENCE = 60.0
 """Seconds for an answer on a busy machine."""
+NEXT = "document.querySelector('a[rel=next]') !== null"
+"""The rest of a page that is loading may come later than its first rows."""
 DAEMON = "document.querySelector('#daemon')?.innerText.trim()"
 
 
@@ -393,11 +395,13 @@ def test_rows_are_sorted_by_their_columns_and_lead_on_in_that_order(home: WebHom
         tab.js("[...document.querySelectorAll('#rows th a')].find(one => one.innerText === 'document').click()")
         tab.until(f"document.querySelector('#rows th')?.ariaSort === '{order}'")
         assert tab.js(shown)[0] == first
+    tab.until(NEXT)
     tab.js("document.querySelector('a[rel=next]').click()")
     tab.until("document.querySelectorAll('#rows tbody tr').length === 14")
     assert tab.js(shown)[-1] == "letters/2026/letter-000.txt"
     tab.js("document.querySelector('#rows tbody a').click()")
     tab.until("document.querySelector('h1').innerText.startsWith('letters/2026/letter-013.txt')")
+    tab.until(NEXT)
     tab.js("document.querySelector('a[rel=next]').click()")
     tab.until("document.querySelector('h1').innerText.startsWith('letters/2026/letter-012.txt')")
     ends = "[...document.querySelectorAll('#rows td[data-name=end]')].map(one => one.innerText)"
@@ -408,6 +412,7 @@ def test_rows_are_sorted_by_their_columns_and_lead_on_in_that_order(home: WebHom
         shown_ends = tab.js(ends)
         assert shown_ends == sorted(shown_ends, reverse=order == "descending")
         assert shown_ends[0] == first
+    tab.until(NEXT)
     tab.js("document.querySelector('a[rel=next]').click()")
     tab.until("document.querySelectorAll('#rows tbody tr').length === 14")
     assert tab.js(ends)[-4:] == ["—"] * 4, "rows without an answer come last"
