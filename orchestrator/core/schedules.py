@@ -9,6 +9,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from orchestrator.core.clock import night_of
+from orchestrator.core.durations import day_words
 from orchestrator.core.model import JobId
 
 
@@ -98,3 +99,8 @@ class Night(Struct, frozen=True):
     def name(self) -> str:
         """Name of the night: 2026-11-20, or 2026-11-20 14:00."""
         return f"{self.called} {self.slot}".rstrip()
+
+    @property
+    def title(self) -> str:
+        """Its name with the day of the week: Fri 2026-11-20 14:00."""
+        return f"{day_words(self.called)} {self.slot}".rstrip()

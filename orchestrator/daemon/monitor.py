@@ -235,7 +235,7 @@ class Monitor:
 
         if told.kind == REPORT and job is not None:
             return self._report(job, now)
-        whose = "orch" if job is None else f"{job.name}, {day_words(night_of(job.created_at))}"
+        whose = "orch" if job is None else f"{job.name}, {self._night_title(job)}"
         of = f"Home {self._home.root}" if job is None else f"Job {job.id}"
         what = f"{whose}: {told.kind} alert"
         subject = f"{what}: {shortened(told.message, MOST_SUBJECT)}"
@@ -244,6 +244,10 @@ class Monitor:
         mark = sha256(told.key.rpartition("|")[0].encode()).hexdigest()[:6]
         name = f"alert-{told.at:%Y%m%d-%H%M%S}-{told.kind}-{'home' if job is None else job.id}-{mark}"
         return Message(name, subject, brief, f"# {what}\n\n{brief}\n", told.at)
+
+    def _night_title(self, job: Job) -> str:
+        run = self._store.schedules.run_of(job.id)
+        return day_words(night_of(job.created_at)) if run is None else run.title
 
     def _report(self, job: Job, now: datetime) -> Message:
         from orchestrator.daemon.channels import Message

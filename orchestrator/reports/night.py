@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import astuple
 
-from orchestrator.core.clock import day, iso
+from orchestrator.core.clock import day, iso, night_of
 from orchestrator.core.counts import Counts, number_of
-from orchestrator.core.durations import duration
+from orchestrator.core.durations import day_words, duration
 from orchestrator.core.events import Event, EventKind
 from orchestrator.core.model import BookedUsage, Forecast, Job, JobState
 from orchestrator.core.sanitize import shortened
+from orchestrator.core.schedules import Night
 from orchestrator.core.shards import Shard
 from orchestrator.documents.types import DocumentProblem
 from orchestrator.policy.advice import advice_for
@@ -166,7 +167,8 @@ class NightFacts(Struct, frozen=True):
     or acknowledged, with the time they began. `finished_in_batches` and `failed_in_batches` count pending rows of
     running batches, and `running` is the cost of these batches so far, which is not booked yet. `held` says
     what batches wait for, `withheld` why the output was not delivered, None if it was. `quotes` counts the quotes of
-    the answers by status, None if they have none.
+    the answers by status, None if they have none. `run` is the run that made the job, if its schedule has several
+    a day.
     """
 
     job: Job
@@ -187,6 +189,12 @@ class NightFacts(Struct, frozen=True):
     shards: Sequence[Shard] = ()
     withheld: str | None = None
     quotes: Mapping[QuoteStatus, int] | None = None
+    run: Night | None = None
+
+    @property
+    def title(self) -> str:
+        """The night that it belongs to, with the time if its schedule has several runs a day."""
+        return day_words(night_of(self.job.created_at)) if self.run is None else self.run.title
 
 
 class JobReport(Struct, frozen=True):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import date
 from decimal import Decimal
 from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from orchestrator.core.clock import day, night_of
+from orchestrator.core.clock import day
 from orchestrator.core.counts import Counts, number_of
 from orchestrator.core.durations import day_words, duration, moment_words
 from orchestrator.core.model import JobId, JobState
@@ -57,11 +56,7 @@ def title_of(report: NightReport) -> str:
     """Return the title: the night, or the jobs with their nights."""
     if report.night is not None:
         return f"Night of {day_words(report.night)}"
-    return ", ".join(f"{job.facts.job.name}, {day_words(_night(job))}" for job in report.jobs)
-
-
-def _night(job: JobReport) -> date:
-    return night_of(job.facts.job.created_at)
+    return ", ".join(f"{job.facts.job.name}, {job.facts.title}" for job in report.jobs)
 
 
 def headline(report: NightReport) -> str:
@@ -128,7 +123,7 @@ def job_title(job: JobReport) -> str:
     """Return a job's heading: its name, night and state."""
     facts = job.facts
     limits = "" if facts.job.limited_to is None else f", limited to {facts.job.limited_to}"
-    return f"{facts.job.name} ({facts.job.id}), {day_words(_night(job))}: {facts.state}{limits}"
+    return f"{facts.job.name} ({facts.job.id}), {facts.title}: {facts.state}{limits}"
 
 
 def note_of(report: NightReport, job: JobReport) -> str:

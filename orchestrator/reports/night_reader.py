@@ -107,6 +107,7 @@ def job_report(
         held=[shard.held for shard in shards if shard.held and not shard.state.is_final],
         shards=shards,
         quotes=None if glance else _quotes(store, job),
+        run=store.schedules.run_of(job.id),
     )
     return nights.job_report(facts, now)
 

@@ -123,6 +123,11 @@ class Schedules:
         found = self._nights(select(nights).where(*here))
         return found[0] if found else None
 
+    def run_of(self, job: JobId) -> Night | None:
+        """Return the run that made a job, if its schedule has several runs a day."""
+        here = (nights.c.job_id == job, nights.c.slot != "")
+        return next(iter(self._nights(select(nights).where(*here).order_by(nights.c.id))), None)
+
     def failed_without_job(self, home: str, since: datetime) -> list[tuple[str, Night]]:
         """Return a home's nights that failed since a time before they had a job, with their schedules' names."""
         query = (

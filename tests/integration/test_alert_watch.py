@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import BackendError
+from orchestrator.core.model import JobId
+from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.daemon.channels import Message
 from orchestrator.daemon.monitor import KEPT, Monitor, Obstacle, Standstill
 from orchestrator.settings.config import Config, load
@@ -114,6 +116,22 @@ def test_an_alert_goes_once_on_every_way_and_is_an_event(watched: Watched) -> No
     assert message.page is None
     [event] = watched.events("contracts-1", "alert")
     assert event.startswith(f"deadline: {LATE}")
+
+
+def test_an_alert_names_the_run_of_a_schedule_with_several_a_day(watched: Watched) -> None:
+    open_job(watched, deadline_at=later(1))
+    at, why = later(0), "so it was"
+    run_at = Night("s", at.date(), at, NightState.DONE, why, at, job_id=JobId("contracts-1"), slot="20:00")
+    watched.store.schedules.add(
+        Schedule(
+            id="s", name="contracts", home="home", config="/orch.toml", file="/job.yaml", cron="0 * * * *", tz="UTC",
+            deadline=None, budget=None, misfire=Misfire.RUN, grace=timedelta(hours=6), overlap=Overlap.SKIP,
+            created_at=NOW, since=NOW,
+        )
+    )  # fmt: skip
+    assert watched.store.schedules.claim(run_at)
+    watched.watch().look(CALM, later(1.5))
+    assert watched.subjects() == [[DEADLINE.replace(f"{at:%Y-%m-%d}", f"{at:%Y-%m-%d} 20:00", 1)]] * 2
 
 
 def test_a_deadline_at_risk_is_known_from_the_plan(watched: Watched) -> None:

@@ -152,6 +152,8 @@ def test_a_run_of_a_schedule_with_several_a_day_is_found_by_its_name(
     first, second = (slot(home, later(hour), NightState.DONE, f"contracts-{hour // 24 + 1}") for hour in (0, 24))
     assert [one["job"] for one in told(capsys, "report", "night", first)["jobs"]] == ["contracts-1"]
     assert [one["job"] for one in told(capsys, "report", "night", second)["jobs"]] == ["contracts-2"]
+    assert run(["report", "night", "contracts-2"]) == 0
+    assert f"contracts, {later(24):%a} {second}" in capsys.readouterr().out
     compared = told(capsys, "diff", first, second)
     assert (compared["before"], compared["after"]) == ("contracts-1", "contracts-2")
     lost = slot(home, later(48), NightState.MISSED, None)
