@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,16 @@ def test_a_dead_server_is_said(run_orch: Orch, tmp_path: Path, dead_port: int) -
     assert "is vLLM running? see `orch doctor`" in said
     assert "no chance can be given: local does not answer as it should" in said
     assert (list(found["problems"]), found["chance"]) == (["local"], None)
+
+
+def test_a_backend_that_is_too_slow_to_be_checked_is_said(run_orch: Orch, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]  # none answers
+        urls = ", ".join(f'"http://127.0.0.1:{server.getsockname()[1]}/v1"' for server in servers)
+        toml = f'[backends.local]\nupstreams = [{urls}]\nlocation = "local"\nidle = true\n'
+        said, found = plan(run_orch, job_file(tmp_path), toml)
+    assert "local: has not answered for 4 s, so it is not checked; see `orch doctor`" in said
+    assert list(found["problems"]) == ["local"]
 
 
 def test_a_model_that_a_server_does_not_list_is_said(
