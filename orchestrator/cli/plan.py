@@ -78,5 +78,7 @@ def notes(intake: Intake) -> list[str]:
         return [f"orch run and orch submit go on: {intake.reason}"]
     sends = intake.report is not None and intake.report.to_send > 0
     if sends and intake.plan is not None and not intake.plan.verdict.holds:
+        if not intake.plan.routes and all(one.cost is None for one in intake.plan.refused):
+            return ["orch run and orch submit keep the job, and send nothing until a backend may run it"]
         return ["orch run and orch submit go on: these figures are estimates"]
     return []

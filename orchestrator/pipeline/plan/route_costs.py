@@ -19,7 +19,7 @@ from orchestrator.backends.open import limits_of, profile_for
 from orchestrator.backends.profiles import Profile, window_for
 from orchestrator.core.engines import start_seconds
 from orchestrator.core.errors import UsageError
-from orchestrator.core.model import Job, JobId
+from orchestrator.core.model import Job, JobId, JobKind
 from orchestrator.core.shards import AT_BACKEND
 from orchestrator.core.tokens import BYTES_PER_TOKEN
 from orchestrator.pipeline.backend_handles import Prices
@@ -347,6 +347,9 @@ class Prospects:
             for shape in self.shapes:
                 model = resolve_model(shape.model, name, models)
                 if model is None and shape.model in models:
+                    if self._job.kind is JobKind.BATCH:
+                        cure = f'give it one in orch.toml:  [models]  {shape.model} = {{{name} = "NAME"}}'
+                        raise UsageError(f"the model {shape.model} has no name there", hint=cure)
                     continue  # the backend lacks this model of a list, so such rows avoid it
                 each = shape.cost(prices, model or shape.model)
                 p50, p95 = p50 + shape.rows * each.p50, p95 + shape.rows * each.p95
