@@ -1,23 +1,27 @@
-"""Contents of a workbook's sheets (.xlsx) besides cells: comments, text boxes, charts and SmartArt."""
+"""Contents of a workbook's sheets (.xlsx, .xlsb) besides cells: comments, text boxes, charts and SmartArt."""
 
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 
 from orchestrator.documents.office import Losses, TextLimit
 from orchestrator.documents.office_package import DAMAGE, Package, Relation, parse
 from orchestrator.documents.shapes_text import drawn_lines, shape_lines
-from orchestrator.documents.workbook_repair import with_scripts
+from orchestrator.documents.workbook_repair import BUNDLE_SHEET, binary_records, letters_of, with_scripts
 
 _KINDS = re.compile(b"drawing|omment|oleObject|relationships/package")
 """Kinds of a sheet's relations that have words or are lost; others are printers' settings and links."""
+_AUTHOR, _COMMENT, _COMMENT_TEXT = 632, 635, 637
+"""Records of comments in binary workbooks ([MS-XLSB] 2.3.2)."""
 
 
 def is_about_sheet(part: str) -> bool:
     """True for the relations of a part other than the package and the workbook."""
-    return part.endswith(".rels") and not part.endswith(("/workbook.xml.rels", "_rels/.rels"))
+    return part.endswith(".rels") and not part.endswith(("/workbook.xml.rels", "/workbook.bin.rels", "_rels/.rels"))
 
 
 class SheetParts:
@@ -58,7 +62,15 @@ class SheetParts:
 
         if self._package.holds(main) and main.endswith(".xml"):
             self._package.parse(main, start)
+        for record in self._records(main, BUNDLE_SHEET) if main.endswith(".bin") else ():
+            ident, name = _binary_texts(record[1], 8, 2)
+            found[name] = targets.get(ident, "")
         return found
+
+    def _records(self, part: str, *kinds: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the records of these kinds, as far as the part is whole."""
+        with suppress(IndexError):
+            yield from ((kind, data) for kind, data, _ in binary_records(self._package.whole(part)) if kind in kinds)
 
     def _drawings(self, relations: list[Relation]) -> Iterator[str]:
         for relation in relations:
@@ -74,10 +86,31 @@ class SheetParts:
         target = kinds.get("threadedComment") or kinds.get("comments", "")
         if not self._package.holds(target):
             return
-        comments = _Comments(self._limit, self._persons() if "threadedComment" in kinds else {})
-        parse((with_scripts(self._package.whole(target)),), comments.start, comments.end, comments.characters)
-        for place, author, text in comments.found:
+        if target.endswith(".bin"):
+            found = self._binary_comments(target)
+        else:
+            comments = _Comments(self._limit, self._persons() if "threadedComment" in kinds else {})
+            parse((with_scripts(self._package.whole(target)),), comments.start, comments.end, comments.characters)
+            found = comments.found
+        for place, author, text in found:
             yield f"[comment {place}]: " + (f"{author}: " if author and not text.startswith(author) else "") + text
+
+    def _binary_comments(self, part: str) -> list[tuple[str, str, str]]:
+        """Return the comments of a binary workbook as cell, author and text."""
+        authors, place, author = list[str](), "", ""
+        found: list[tuple[str, str, str]] = []
+        for kind, record in self._records(part, _AUTHOR, _COMMENT, _COMMENT_TEXT):
+            self._limit.element()
+            if kind == _AUTHOR:
+                authors += _binary_texts(record, 0, 1)
+            elif kind == _COMMENT:
+                number, row, _, column = struct.unpack("<4I", record[:16].ljust(16, b"\0"))
+                place = f"{letters_of(column + 1).decode()}{row + 1}"
+                author = authors[number] if number < len(authors) else ""
+            elif text := " ".join(_binary_texts(record, 1, 1)[0].split()):
+                self._limit.text(text)
+                found.append((place, author, text))
+        return found
 
     def _persons(self) -> dict[str, str]:
         """Return the names of the authors of threads, by id."""
@@ -91,6 +124,16 @@ class SheetParts:
                 if relation.kind == "person" and self._package.holds(relation.target):
                     self._package.parse(relation.target, start)
         return self._people
+
+
+def _binary_texts(record: bytes, at: int, count: int) -> list[str]:
+    """Return texts that follow each other, each behind its length. Raises UnicodeDecodeError."""
+    found = []
+    for _ in range(count):
+        end = at + 4 + 2 * int.from_bytes(record[at : at + 4], "little")
+        found.append(record[at + 4 : end].decode("utf-16-le"))
+        at = end
+    return found
 
 
 class _Comments:

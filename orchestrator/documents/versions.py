@@ -27,7 +27,7 @@ READERS: Mapping[str, int] = {
     "pdf": 10,
     "pptx": 6,
     "rtf": 4,
-    "sheets": 16,
+    "sheets": 17,
     "svg": 3,
     "text": 5,
     "xml": 3,

@@ -75,7 +75,7 @@ _EMPTY_ROW = re.compile(rb"<(?:\w+:)?row\b[^>]*/>")
 _MERGED_WHOLE = re.compile(rb"""<(?:\w+:)?mergeCell\b[^>]*?ref=(["'])(?:[A-Z]+:[A-Z]+|\d+:\d+)\1[^>]*/>""")
 """Columns or rows merged as a whole, at which the library stops."""
 _BINARY_ROW, _BINARY_BLANK, _BINARY_CELLS, _BINARY_DIMENSIONS = 0, 1, range(2, 12), 148
-_BUNDLE_SHEET, _CELL_ERROR, _CELL_TEXT, _FORMULA_ERROR = 156, 3, 6, 11
+BUNDLE_SHEET, _CELL_ERROR, _CELL_TEXT, _FORMULA_ERROR = 156, 3, 6, 11
 ERRORS = {
     0x00: "#NULL!", 0x07: "#DIV/0!", 0x0F: "#VALUE!", 0x17: "#REF!", 0x1D: "#NAME?", 0x24: "#NUM!", 0x2A: "#N/A",
 }  # fmt: skip
@@ -193,15 +193,15 @@ def _with_script(run: re.Match[bytes]) -> bytes:
 
 def _with_binary_scripts(texts: bytes, styles: bytes) -> bytes:
     with suppress(IndexError, struct.error):  # damaged: the library may read it anyway
-        fonts = binary_fonts(_binary_records(styles))
-        return binary_texts(texts, _binary_records(texts), fonts) if fonts else texts
+        fonts = binary_fonts(binary_records(styles))
+        return binary_texts(texts, binary_records(texts), fonts) if fonts else texts
     return texts
 
 
 def _with_inline_texts(sheet: bytes, package: Package) -> bytes:
     with suppress(IndexError, struct.error):  # damaged: the library may read it anyway
         styles = package.whole(_BINARY_STYLES) if package.holds(_BINARY_STYLES) else b""
-        return inline_texts(_binary_records(sheet), binary_fonts(_binary_records(styles)))
+        return inline_texts(binary_records(sheet), binary_fonts(binary_records(styles)))
     return sheet
 
 
@@ -218,8 +218,8 @@ def _repaired_workbook(workbook: bytes) -> bytes:
 def _repaired_binary(workbook: bytes) -> bytes:
     """Drop the four bytes by which descriptions of sheets (BrtBundleSh) were longer before the release."""
     out = bytearray()
-    for kind, record, whole in _binary_records(workbook):
-        if kind == _BUNDLE_SHEET and not _holds_two_texts(record, 8) and _holds_two_texts(record, 12):
+    for kind, record, whole in binary_records(workbook):
+        if kind == BUNDLE_SHEET and not _holds_two_texts(record, 8) and _holds_two_texts(record, 12):
             size = len(record)
             out += struct.pack("BBBB", 0x9C, 0x01, (size - 4) & 0x7F | 0x80, (size - 4) >> 7)
             out += record[:4] + record[8:]
@@ -238,7 +238,7 @@ def _repaired_binary_sheet(sheet: bytes, package: Package) -> bytes:
 def _without_binary_errors(sheet: bytes) -> bytes:
     """Replace errors by texts: both begin with column and format."""
     out = bytearray()
-    for kind, record, whole in _binary_records(sheet):
+    for kind, record, whole in binary_records(sheet):
         if kind in (_CELL_ERROR, _FORMULA_ERROR) and (text := ERRORS.get(record[8])) is not None:
             data = record[:8] + struct.pack("<I", len(text)) + text.encode("utf-16-le")
             out += bytes((_CELL_TEXT, len(data))) + data
@@ -249,7 +249,7 @@ def _without_binary_errors(sheet: bytes) -> bytes:
 
 def _is_sparse_binary(sheet: bytes) -> bool:
     """True if its rectangle is too large, as the sheet states its size."""
-    for kind, record, _ in _binary_records(sheet):
+    for kind, record, _ in binary_records(sheet):
         if kind == _BINARY_DIMENSIONS:
             first, last, left, right = struct.unpack_from("<4I", record)
             return bool((last - first + 1) * (right - left + 1) > MOST_CELLS)
@@ -261,7 +261,7 @@ def _is_sparse_binary(sheet: bytes) -> bool:
 def _without_empty_binary(sheet: bytes) -> bytes:
     """Do for a binary sheet what `_without_empty` does."""
     row, used = 0, set[tuple[int, int]]()
-    for kind, record, _ in _binary_records(sheet):
+    for kind, record, _ in binary_records(sheet):
         if kind == _BINARY_ROW:
             (row,) = struct.unpack_from("<I", record)
         elif kind in _BINARY_CELLS:
@@ -270,7 +270,7 @@ def _without_empty_binary(sheet: bytes) -> bytes:
     _check_size(rows, columns)
     row_of, column_of = ({old: struct.pack("<I", new) for new, old in enumerate(one)} for one in (rows, columns))
     out = bytearray()
-    for kind, record, whole in _binary_records(sheet):
+    for kind, record, whole in binary_records(sheet):
         if kind in (_BINARY_ROW, *_BINARY_CELLS):
             new = (column_of if kind else row_of).get(*struct.unpack_from("<I", record))
             if new is not None:  # a row with cells
@@ -280,7 +280,7 @@ def _without_empty_binary(sheet: bytes) -> bytes:
     return bytes(out)
 
 
-def _binary_records(part: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+def binary_records(part: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     """Yield the kind, the data and the whole of each record. Raises IndexError."""
     at = 0
     while at < len(part):

@@ -91,6 +91,21 @@ def test_what_stands_beside_the_cells(tmp_path: Path) -> None:
     assert fields == {"sheets": ["S", "Costs"]}
 
 
+def test_what_stands_beside_the_cells_of_a_binary_workbook() -> None:
+    with zipfile.ZipFile(io.BytesIO(book(beside))) as made:
+        parts = {name: made.read(name) for name in made.namelist() if "drawing" in name or "chart" in name}
+        related = made.read("xl/worksheets/_rels/sheet1.xml.rels").replace(b"comments1.xml", b"comments1.bin")
+    words = binary_record(637, b"\0" + binary_text("Checked  twice"))
+    comment = binary_record(635, struct.pack("<5I", 0, 0, 0, 1, 1) + bytes(16)) + words
+    cell = binary_record(6, struct.pack("<II", 0, 0) + binary_text("North"))
+    comments = binary_record(632, binary_text("Ines")) + comment
+    with zipfile.ZipFile(io.BytesIO(binary_workbook(cell, bytes(8), comments1=comments))) as made:
+        parts |= {name: made.read(name) for name in made.namelist()}
+    assert text_of(zipped({**parts, "xl/worksheets/_rels/sheet1.bin.rels": related})) == (
+        "## S\nNorth\nDraft of March\n[chart] Sales\nNorth | 0.164\n[comment B1]: Ines: Checked twice"
+    )
+
+
 def test_a_sheet_that_is_a_chart_is_read_in_its_place() -> None:
     def write(made: xlsxwriter.Workbook, sheet: xlsxwriter.worksheet.Worksheet) -> None:
         sheet.write_row(0, 0, ["North", 0.164])
@@ -361,7 +376,6 @@ def binary_workbook(cells: bytes, about: bytes, size: bytes = bytes(16), **parts
     )
 
 
-@pytest.mark.slow
 def test_what_stands_beside_the_cells_of_a_workbook_without_a_real_lock() -> None:
     text, _ = sheets.extract(locked("VelvetSweatshop", book(beside)), None)
     assert "[comment B1]: Ines: Checked twice" in text
@@ -374,7 +388,6 @@ def test_cells_are_read_if_what_stands_beside_them_is_damaged(part: str) -> None
     assert fields["notes"] == "1 damaged part"
 
 
-@pytest.mark.slow
 def test_a_part_that_nothing_reads_is_unpacked_only_if_it_may_be_a_bomb() -> None:
     limit = office_package.RATIO_FROM
     small = with_parts(book(beside), theme1=bytes(limit // 2))
