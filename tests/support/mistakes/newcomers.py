@@ -11,7 +11,7 @@ PATTERNS = "write patterns:  include:"
 JOBS: dict[str, Case] = {
     "file-scheme": (source("documents: {path: file:///srv/a}"), ":2: documents[0].path: ", "without file://"),
     "patterns-in-one": (source("documents: {path: documents, include: '*.md;*.pdf'}"), ":2: doc", "list of patterns"),
-    "regex": (source("documents: {path: documents, include: '.*\\.md$'}"), ":2: documents[0].inc", "not a regular exp"),
+    "regex": (source("documents: {path: documents, include: '.*\\.md$'}"), ":2: documents[0].inc", "not a regular"),
     "star-unquoted": (source("documents: {path: documents, include: [*.txt]}"), ":2: is not valid YAML", BRACES),
     "extensions": (source("documents: {path: documents, extensions: [txt]}"), ":2: documents[0].ext", PATTERNS),
     "recursive": (source("documents: {path: documents, recursive: true}"), ":2: documents[0].rec", "leave it out"),
