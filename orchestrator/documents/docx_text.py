@@ -270,7 +270,7 @@ class _Text:
             self._losses["picture"] += 1
         elif name == "OLEObject" and not attributes.get("ProgID", "").startswith("Equation"):
             self._losses["embedded file"] += 1
-            self._losses["picture"] -= 1  # what shows it
+            self._losses["picture"] -= 1  # the picture that shows it
 
     def _begins_note(self, name: str, attributes: dict[str, str]) -> bool:
         """True for a note, False for a line that separates notes from the page."""

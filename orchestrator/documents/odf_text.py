@@ -142,7 +142,7 @@ class _Text:
             case "image":
                 self.losses["picture"] += 1
             case "object" | "object-ole":
-                self.losses["picture"] -= 1  # what shows it
+                self.losses["picture"] -= 1  # the picture that shows it
                 self._read_object(about.get("href", ""))
             case "table-row":
                 self._rows.append([])

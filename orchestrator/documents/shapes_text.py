@@ -91,7 +91,7 @@ class _Shapes:
                 self._losses[_LOST[name]] += 1
             case "oleObj" if attributes.get("progId", "").partition(".")[0] != "Equation":
                 self._losses["embedded file"] += 1
-                self._losses["picture"] -= 1  # what shows it
+                self._losses["picture"] -= 1  # the picture that shows it
 
     def end(self, tag: str) -> None:
         """Handle the end of an element."""

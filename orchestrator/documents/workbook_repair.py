@@ -345,7 +345,7 @@ def _is_sparse(sheet: bytes) -> bool:
     if told is not None and int(told[2]) == rows:
         columns = _number(told[1])
     else:
-        columns = max(26, _widest(_WIDE.findall(sheet)))  # at most, as other elements may have such names
+        columns = max(26, _widest(_WIDE.findall(sheet)))  # at most: other elements may have such names
         columns = columns if rows * columns <= MOST_CELLS else _widest(found[2] for found in _CELL.finditer(sheet))
     return rows * columns > MOST_CELLS
 

@@ -63,7 +63,7 @@ class DocumentSource(JobFilePart):
         "or by the files' names: {PATTERN: ENCODING}, of which the first that matches counts",
     )
     follow_links: bool = Field(False, description="also links that lead out of the folder; to be trusted by you")
-    sample: int | None = Field(None, ge=1, le=MAX_COUNT, description="a stable sample of so many documents")
+    sample: int | None = Field(None, ge=1, le=MAX_COUNT, description="a stable sample of this many documents")
     max_bytes: int = Field(50_000_000, ge=1, le=MAX_COUNT, description="a larger document is reported, not read")
     render: _Render = Field(
         "text", description="PDF pages and pictures: auto sends pages without usable text as pictures, ocr reads them"
