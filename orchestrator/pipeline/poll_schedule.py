@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from orchestrator.core.durations import MINUTE, spread
 from orchestrator.core.shards import Shard
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.policy.evidence import Denied, FileReading
+from orchestrator.policy.evidence import FILES_APPEAR, Denied, FileReading
 from orchestrator.policy.overdue import Usual
 
 UNKNOWN = Usual()
@@ -72,13 +72,26 @@ class FilesPhase(Struct):
     """The files of a batch that is over: the `best` reading of each.
 
     `whole` is the best reading of all together, first had at `unchanged_since`. `least_told` is the smallest size
-    that the backend has reported.
+    that the backend has reported. `resumed_at` is the first look behind a wait that nobody watched.
     """
 
     best: dict[str, BestReading] = field(default_factory=dict)
     whole: FileReading | None = None
     unchanged_since: datetime | None = None
     least_told: int | None = None
+    looked_at: datetime | None = None
+    resumed_at: datetime | None = None
+
+    def look(self, until: datetime, now: datetime) -> datetime:
+        """Return until when to look: longer if orch was down, or the machine asleep, as the wait ended.
+
+        Its first look may fall into an outage, and one failed look must not pay for rows again.
+        """
+        is_unwatched = self.looked_at is None or self.looked_at < until - FILES_APPEAR
+        if now >= until and is_unwatched and self.resumed_at is None:
+            self.resumed_at = now
+        self.looked_at = now
+        return until if self.resumed_at is None else max(until, self.resumed_at + FILES_APPEAR)
 
     def has_grown(self, told: int | None) -> bool:
         """True if its backend reports a larger size than before."""

@@ -146,6 +146,31 @@ def test_trap_g2_results_of_anthropic_that_come_late_are_waited_for(desk: Desk, 
     paid_once(desk, 12)
 
 
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("fault", [{"status": 503}, {"do": "cut_body", "share": 0.3}])
+@pytest.mark.parametrize("deadline", [None, "10h"])
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "asleep"])
+def test_trap_g2_one_failed_look_behind_a_wait_that_nobody_watched_pays_for_no_row_again(
+    desk: Desk, fault: dict[str, Any], deadline: str | None, is_killed: bool
+) -> None:
+    lasting: dict[str, Any] = {"do": "status", "match": {"verb": "content"}, "times": None}
+    desk.provider.script(lasting | fault | {"lasts": 3 * DAY})
+    job = desk.submit(plain(3), deadline=deadline)
+    for _ in range(12):
+        desk.later(2 * MINUTE, job)
+    assert desk.states(job) == ["ended (completed)"]
+    desk.provider.clock.advance(3 * DAY - 20 * MINUTE)
+    if is_killed:
+        desk.start_anew()
+    for _ in range(60):
+        desk.later(30.0, job)
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 3)
+    assert len(desk.batches()) == 1
+    paid_once(desk, 3)
+    assert desk.cost(job) == cost_of(desk.provider.bill())
+
+
 def test_trap_g2_what_is_waited_for_is_said_with_its_end(desk: Desk) -> None:
     script(desk, "grows", seconds=5 * HOUR, share=0.25, told="whole")
     job = desk.submit(plain(8))

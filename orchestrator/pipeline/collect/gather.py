@@ -86,15 +86,18 @@ class Gather:
     ) -> tuple[fetch.FetchedFiles, tuple[LineProblem, ...]] | fetch.FilesAwaited:
         """Return the files of a batch that is over and why it failed, or what orch waits for."""
         now, until = self._work.now(), self._files_until(job, shard)
+        known = self._work.polls.of(shard, now).phase(FilesPhase)
         if self._repaid(job, shard, handle, until):
             until = now
+        elif shard.rerouted_at is None:
+            until = known.look(until, now)
         self._lost.pop(shard.id, None)
         fetched = fetch.fetch(
             self._work.home,
             shard,
             handle,
             lambda: self._work.store.rows.custom_ids(shard.id),
-            self._work.polls.of(shard, now).phase(FilesPhase),
+            known,
             until,
             now,
             lambda: self._nothing_until(shard),
