@@ -72,7 +72,7 @@ class FilesPhase(Struct):
     """The files of a batch that is over: the `best` reading of each.
 
     `whole` is the best reading of all together, first had at `unchanged_since`. `least_told` is the smallest size
-    that the backend has reported. `resumed_at` is the first look behind a wait that nobody watched.
+    that the backend has reported. `resumed_at` is when looks began again, if orch missed the end of the wait.
     """
 
     best: dict[str, BestReading] = field(default_factory=dict)
