@@ -20,6 +20,7 @@ from orchestrator.server.dispatch.active_batch import BATCH_PRIORITY
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.in_flight import RowSource, Work
 from orchestrator.server.dispatch.inputs import Input, Unreadable
+from orchestrator.server.dispatch.pages import said
 from orchestrator.server.dispatch.plan import InputRows
 from orchestrator.server.dispatch.retry import Action, RetryVerdict
 from orchestrator.server.dispatch.upstream_queue import UpstreamQueues
@@ -196,7 +197,7 @@ class PointRows(RowSource):
             tokens = answer_tokens(reply.body) if reply.tokens is None else reply.tokens
         else:
             upstream.stats.failed += 1
-            self.problem = verdict.reason or f"status {reply.status}"
+            self.problem = (verdict.reason or f"status {reply.status}") + said(reply.body)
         self._end(RowEnd(upstream.clock(), latency, tokens, is_answer))
         return True
 

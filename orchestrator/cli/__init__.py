@@ -83,13 +83,8 @@ class _Lazy(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if (name := args[0]) not in COMMANDS:
-            from difflib import get_close_matches
-
-            if near := get_close_matches(name, COMMANDS, 1):
-                raise UsageError(f"there is no command {name!r}", hint=f"did you mean `orch {near[0]}`?")
-            if name.endswith((".yaml", ".yml", ".jsonl")):
-                raise UsageError(f"there is no command {name!r}", hint=f"did you mean `orch run {name}`?")
+        if (name := args[0]).endswith((".yaml", ".yml", ".jsonl")):
+            raise UsageError(f"No such command {name!r}.", hint=f"did you mean `orch run {name}`?")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -77,7 +77,8 @@ def job_lines(jobs: Sequence[JobLine], width: int | None) -> list[Line]:
 
 def _failed(line: JobLine) -> str:
     failed, known = line.failed_so_far + line.counts.expired, line.failing.known + line.failing.acknowledged
-    return f"{failed:,}" + (f", {known:,} known" if known else "") if failed else "—"
+    words = [f"{failed:,}"] if failed != known else []
+    return ", ".join([*words, *([f"{known:,} known"] if known else [])]) or "—"
 
 
 def _eta(line: JobLine) -> str:

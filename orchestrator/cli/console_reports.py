@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration, moment_words
 from orchestrator.policy.diff import Difference
-from orchestrator.policy.forecast_trust import Calibration
+from orchestrator.policy.forecast_trust import ENOUGH, Calibration
 from orchestrator.reports.cost import CostReport
 from orchestrator.reports.layout import Cell, Column, Line, StyledText, sentence, table
 from orchestrator.reports.night import NightReport
@@ -46,7 +46,9 @@ def forecast_lines(lines: Sequence[Calibration], width: int | None) -> list[Line
     name, *others = CALIBRATION_COLUMNS
     ranks = {"open": 2, "trust": 1}  # the verdicts below say more
     columns = [Column(name), *(Column(other, right=True, rank=ranks.get(other, 0)) for other in others)]
-    verdicts = [f"{calibration_name(line)}: {line.verdict}" for line in lines]
+    verdicts = [f"{calibration_name(line)}: {line.verdict}" for line in lines if line.trusted is not None]
+    if few := [calibration_name(line) for line in lines if line.trusted is None]:
+        verdicts.append(f"too few to judge, {ENOUGH} needed: {', '.join(few)}")
     due = "expected: half of the actual values below their p50, 95 % below their p95"
     return [
         *sentence(title, width, "bold"),

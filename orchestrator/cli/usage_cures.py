@@ -16,6 +16,7 @@ _ODD_HYPHENS = "–—‐‑−"
 _ACTIONS: Mapping[str, str] = {
     "delete": "remove", "rm": "remove", "del": "remove", "create": "add", "new": "add", "ls": "list", "show": "list",
     "costs": "cost", "money": "cost", "nights": "night",
+    "start": "up", "stop": "down",
 }  # fmt: skip
 """Names of commands in other tools."""
 
@@ -46,11 +47,12 @@ def cure_of(error: click.ClickException, words: Sequence[str]) -> str | None:
         return None
     command = context.command
     if isinstance(command, click.Group):
-        other = next((_ACTIONS[word] for word in words if word in _ACTIONS), None)
+        if (said := _QUOTED.search(error.message)) is None:
+            return None
         known = command.list_commands(context)
-        if other not in known and (said := _QUOTED.search(error.message)):
+        if (other := _ACTIONS.get(said[1])) not in known:
             other = next(iter(get_close_matches(said[1], known, 1)), None)
-        return f"did you mean `{context.command_path} {other}`?" if other in known else None
+        return None if other is None else f"did you mean `{context.command_path} {other}`?"
     # click has a class for every other mistake in a command line.
     return _extra(command, words) if type(error) is click.UsageError else None
 

@@ -61,3 +61,8 @@ ADVICE: dict[str, str] = {
 def advice_for(code: str) -> str:
     """Return advice about rows that failed with a code: ours, or a provider's own."""
     return ADVICE.get(code) or ADVICE[classify(None, code, None, None).rule]
+
+
+def added_advice(code: str) -> str | None:
+    """Return the advice to show behind a failed row's message, or None: a document's message has its own cure."""
+    return None if code in set(DocumentProblem) else advice_for(code)

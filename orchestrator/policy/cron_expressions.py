@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 LONGEST = timedelta(days=31)
 _SAMPLE = 400
+_RANGES = {"minute": "0-59", "hour": "0-23", "day": "1-31", "month": "1-12"}
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
@@ -67,8 +68,17 @@ def trigger(cron: str) -> CronTrigger:
         )
     from apscheduler.triggers.cron import CronTrigger  # half of what this module would take to import
 
+    dated = dict(zip(_RANGES, fields, strict=False))
+    for name, field in dated.items():
+        try:
+            CronTrigger(**{name: field}, timezone=UTC)
+        except ValueError:
+            raise InputError(
+                f"{cron!r} is not a cron expression: {field!r} is no {name}; write {_RANGES[name]}, a list or range "
+                "of these, */5 or *"
+            ) from None
     try:
-        return CronTrigger.from_crontab(" ".join([*fields[:4], _weekdays(fields[4])]), timezone=UTC)
+        return CronTrigger(**dated, day_of_week=_weekdays(fields[4]), timezone=UTC)
     except ValueError as error:
         raise InputError(f"{cron!r} is not a cron expression: {error}") from None
 

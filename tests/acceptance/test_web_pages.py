@@ -371,6 +371,20 @@ def test_a_row_that_no_model_was_asked_names_none(home: WebHome, client: httpx2.
         assert f'answered by</dt><dd><span class="small">{model}</span>' in told
 
 
+def test_a_document_that_cannot_be_read_has_its_cure_once(home: WebHome, client: httpx2.Client) -> None:
+    with Store.open(home.url) as store:
+        [never] = store.rows_by_document.page(home.long.id, RowFilter(code="encrypted"), 2)
+    for page in (f"/jobs/{home.long.id}", f"/jobs/{home.long.id}/rows/{never.row.seq}"):
+        told = client.get(page).text
+        assert "encrypted" in told
+        assert "save it without a password" not in told, "its message ends with a cure"
+
+
+def test_tonight_writes_all_its_dates_alike(home: WebHome, client: httpx2.Client) -> None:
+    told = client.get("/").text
+    assert re.search(r'next: vertrag\S+ <span class="whole">[A-Z][a-z]{2} \d\d [A-Z][a-z]{2} \d\d:\d\d<', told)
+
+
 def test_downloaded_rows_are_those_of_fetch(
     home: WebHome, client: httpx2.Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -163,7 +163,7 @@ def test_a_command_that_is_stopped_says_so(home: Path, in_a_class: bool) -> None
 def test_a_misspelt_command_is_answered_with_the_one_that_is_near(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["statsu", "--json"]) == 2
     told = capsys.readouterr()
-    assert "there is no command 'statsu'" in told.err
+    assert "No such command 'statsu'" in told.err
     assert json.loads(told.out)["error"]["hint"] == "did you mean `orch status`?"
     assert run(["zzz"]) == 2
     assert "No such command 'zzz'" in capsys.readouterr().err

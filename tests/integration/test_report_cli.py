@@ -97,7 +97,7 @@ def test_the_forecast_report(home: Path, capsys: pytest.CaptureFixture[str]) -> 
     [line] = told(capsys, "forecast")
     assert (line["kind"], line["known"], line["below_p50"], line["below_p95"]) == ("cost", 1, 0.0, 1.0)
     assert run(["report", "forecast"]) == 0
-    assert "cost: too few to judge: 1 of the 10 needed" in capsys.readouterr().out
+    assert "too few to judge, 10 needed: cost\n" in capsys.readouterr().out
     assert run(["report", "forecast", "--since", "2026-11-23"]) == 0
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", "orch: no forecasts yet; every batch that is sent adds some\n")

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from orchestrator.documents.types import DocumentProblem
-from orchestrator.policy.advice import ADVICE, advice_for
+from orchestrator.policy.advice import ADVICE, added_advice, advice_for
 from orchestrator.policy.row_errors import BAD_ANSWERS, RULES
 
 OURS = (
@@ -30,3 +30,9 @@ def test_every_code_has_advice_of_its_own(code: str) -> None:
 )  # fmt: skip
 def test_words_of_providers_are_known_by_what_they_mean(code: str, like: str) -> None:
     assert advice_for(code) == ADVICE[like]
+
+
+def test_a_document_has_one_cure() -> None:
+    """Messages about documents name it, and it was told twice."""
+    assert {added_advice(problem) for problem in DocumentProblem} == {None}
+    assert added_advice("schema_mismatch") == advice_for("schema_mismatch")

@@ -94,6 +94,14 @@ def test_pending_rows_that_running_batches_have_finished_are_told_beside_them() 
     assert requests["done"] == requests["succeeded"] + requests["finished_in_batches"] == 17
 
 
+@pytest.mark.parametrize(
+    ("failed", "known", "words"), [(8, 8, "8 known"), (8, 3, "8, 3 known"), (8, 0, "8"), (0, 0, "—")]
+)
+def test_failures_that_are_all_known_have_one_number(failed: int, known: int, words: str) -> None:
+    line = replace(line_of(succeeded=2, failed=failed), failing=Failing(new=failed - known, known=known))
+    assert f"/{failed + 2}{words:>{max(6, len(words)) + 2}}  " in "\n".join(shown(job_lines([line], 160)))
+
+
 def test_rows_that_a_cut_batch_reports_as_failed_are_not_done_there() -> None:
     for status, done in (("cancelled", 1), ("expired", 1), ("completed", 4)):
         facts = {"provider_status": status, "provider_completed": 1, "provider_failed": 3}

@@ -17,6 +17,7 @@ from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.core.model import FinishedRow, Forecast, Job, JobId
 from orchestrator.core.money import money
 from orchestrator.core.shards import Shard
+from orchestrator.policy.advice import added_advice
 from orchestrator.reports.cost_reader import cost_of
 from orchestrator.reports.night import last_runs
 from orchestrator.reports.status import JobDetail
@@ -64,6 +65,7 @@ class JobPage:
                 "by_task": _by_task(reader, job),
                 "forecasts": [_forecast(one) for one in forecasts if one.kind in _UNITS][:FORECASTS],
                 "after": job.options.get("after"),
+                "added_advice": added_advice,
             },
         )
 

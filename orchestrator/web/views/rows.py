@@ -21,7 +21,7 @@ from orchestrator.pipeline.finish.confidences import merging_checks
 from orchestrator.pipeline.finish.outputs import schemas_of
 from orchestrator.pipeline.finish.outputs.formats import csv_lines
 from orchestrator.pipeline.finish.outputs.layout import Layout
-from orchestrator.policy.advice import advice_for
+from orchestrator.policy.advice import added_advice
 from orchestrator.policy.sent_text import question_text
 from orchestrator.reports.quote_words import place_words
 from orchestrator.reports.requests_and_answers import Exchange, exchange_at
@@ -255,7 +255,7 @@ def row(reader: HomeReader, address: PageAddress) -> View:
             "answer": _answer(exchange.merged["output"]),
             "quotes": list(_quotes(exchange)),
             "error": error,
-            "advice": None if error is None else advice_for(error["code"]),
+            "advice": None if error is None else added_advice(error["code"]),
             "request": _raw(exchange.request),
             "result": _raw(exchange.result),
             "gone": exchange.gone,
