@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.backends.gemini.requests import LEFT_OUT, TAKEN
-from orchestrator.backends.gemini.schemas import ask_gemini
 from orchestrator.policy.dialect.draft import system_into_question
+from orchestrator.policy.dialect.openapi_schemas import ask_gemini
 from orchestrator.policy.dialect.rules import By, NotAbove, NotMore, NotTaken, OnlyFields, OnlyValues, TableRule
 from orchestrator.policy.dialect.structured import ask_in_prompt
 

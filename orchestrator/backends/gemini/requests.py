@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.backends.chat_rows import DATA_URL, parts_of
-from orchestrator.backends.gemini.schemas import openapi_schema
 from orchestrator.core.errors import InputError
 from orchestrator.policy.dialect.families import plain_name
+from orchestrator.policy.dialect.openapi_schemas import openapi_schema
 
 LEFT_OUT = frozenset(
     {"metadata", "store", "service_tier", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
