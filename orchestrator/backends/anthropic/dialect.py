@@ -6,19 +6,11 @@ from functools import partial
 
 from orchestrator.backends.anthropic.schemas import fit_schema, is_taken
 from orchestrator.core.errors import InputError
-from orchestrator.policy.dialect.claude_rules import (
-    BOUNDS,
-    NO_SAMPLING_SINCE,
-    bound_answer,
-    check_stops,
-    leave_out_default_top_p,
-    takes_no_sampling,
-    takes_one_of_temperature_and_top_p,
-)
+from orchestrator.policy.dialect.claude_rules import BOUNDS, NO_SAMPLING_SINCE, claude_rules
 from orchestrator.policy.dialect.draft import Draft, is_number, named
 from orchestrator.policy.dialect.families import Claude, claude_efforts, claude_of
 from orchestrator.policy.dialect.recipient import ANTHROPIC_CHAT
-from orchestrator.policy.dialect.rules import NEUTRAL, By, NotAbove, NotTaken, NotTogether, TableRule
+from orchestrator.policy.dialect.rules import NEUTRAL, By, NotAbove, NotTaken, TableRule
 from orchestrator.policy.dialect.structured import FIELD, ask_in_prompt, schema_of
 
 _THINKS_SINCE = (3, 7)
@@ -158,28 +150,21 @@ def ask_anthropic(draft: Draft) -> None:
     draft.fields[FIELD] = {"type": "json_schema", "json_schema": {**asked, "schema": schema}}
 
 
-_rule = partial(TableRule, ("anthropic", ANTHROPIC_CHAT), "")
+_PROVIDERS = ("anthropic", ANTHROPIC_CHAT)
+_rule = partial(TableRule, _PROVIDERS, "")
 _chat_rule = partial(TableRule, (ANTHROPIC_CHAT,), "")
 
 ANTHROPIC_RULES = (
-    _rule(
-        NotTaken(("temperature", "top_p", "top_k")),
-        "szczyglis-dev/py-gpt#184; pydantic-ai's profiles",
-        when=takes_no_sampling,
-    ),
+    *claude_rules(_PROVIDERS, ""),
     _rule(
         NotTaken(("seed", "n", "presence_penalty", "frequency_penalty", "logit_bias", "logprobs", "top_logprobs")),
         "Anthropic's reference of messages: no such fields",
     ),
     _rule(By(check_fields), "Anthropic's reference of messages"),
     _rule(NotAbove("temperature", 1), "Anthropic's reference of messages"),
-    _rule(By(leave_out_default_top_p), "Anthropic's reference: 1 is what holds without the field"),
-    _rule(NotTogether("temperature", "top_p"), "BerriAI/litellm#15097", when=takes_one_of_temperature_and_top_p),
     _rule(By(check_effort), "Oaklight/llm-rosetta#289; a recorded refusal of xhigh"),
-    _rule(By(bound_answer), "a recorded refusal; Anthropic's model pages"),
     _rule(By(check_thinking), "freecodexyz/free-code#32, mnfst/modelparams.dev#214"),
     _rule(By(check_tool_choice), "pydantic-ai's profiles; Anthropic's guide to tools"),
-    _rule(By(check_stops), "BerriAI/litellm#3286"),
     _rule(By(ask_in_prompt), "laurent22/joplin#15801; pydantic-ai's profiles", when=takes_no_schema),
     _chat_rule(By(ask_in_prompt), "Anthropic's page on the OpenAI SDK: response_format is ignored"),
     _chat_rule(NotTaken(("reasoning_effort",)), "the same page: it is ignored"),

@@ -33,8 +33,7 @@ def token_of(order: BatchOrder) -> str:
 
 def name_of(order: BatchOrder) -> str:
     """Return a job's name, which must be unique in the account."""
-    token = token_of(order)[:12]
-    return f"{token}-{_NOT_IN_A_NAME.sub('-', order.shard)}"[:_LONGEST_NAME]
+    return f"{token_of(order)[:12]}-{_NOT_IN_A_NAME.sub('-', order.shard)}"[:_LONGEST_NAME]
 
 
 def creation(order: BatchOrder, place: BucketPrefix, role: str, hours: int) -> Json:
@@ -53,8 +52,7 @@ def creation(order: BatchOrder, place: BucketPrefix, role: str, hours: int) -> J
 
 
 def batch_of(job: object, place: BucketPrefix) -> object:
-    """Return a job as a batch in OpenAI's shape. Fields that it lacks are missing; a value that is not an object
-    stays as it is."""
+    """Return a job as a batch in OpenAI's shape, without the fields that it lacks; other values stay as they are."""
     told = lenient.mapping(job)
     if not told:
         return job
@@ -104,5 +102,4 @@ def list_of(told: object, place: BucketPrefix) -> object:
     jobs = lenient.mapping(told).get("invocationJobSummaries")
     if not isinstance(jobs, list):
         return {"data": [], "has_more": False} if told == {} else told
-    more = bool(lenient.mapping(told).get("nextToken"))
-    return {"data": [batch_of(job, place) for job in jobs], "has_more": more}
+    return {"data": [batch_of(job, place) for job in jobs], "has_more": bool(lenient.mapping(told).get("nextToken"))}

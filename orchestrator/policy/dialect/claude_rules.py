@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from functools import partial
+
 from orchestrator.policy.dialect.draft import Draft
 from orchestrator.policy.dialect.families import claude_most_tokens, claude_of
-from orchestrator.policy.dialect.rules import Bounded
+from orchestrator.policy.dialect.rules import Bounded, By, NotTaken, NotTogether, TableRule
 
 NO_SAMPLING_SINCE = (4, 7)
 BOUNDS = ("max_completion_tokens", "max_tokens")
@@ -52,3 +55,23 @@ def check_stops(draft: Draft) -> None:
     draft.lose("stop", "takes no stop of white space alone")
     if draft.drop and remaining:
         draft.fields["stop"] = remaining
+
+
+def claude_rules(providers: Collection[str], models: str) -> tuple[TableRule, ...]:
+    """Return the rules of Claude models for these providers; `models` is the pattern of their names there."""
+    rule = partial(TableRule, providers, models)
+    return (
+        rule(
+            NotTaken(("temperature", "top_p", "top_k")),
+            "szczyglis-dev/py-gpt#184, promptfoo/promptfoo#10307; pydantic-ai's profiles",
+            when=takes_no_sampling,
+        ),
+        rule(By(leave_out_default_top_p), "Anthropic's reference: 1 is what holds without the field"),
+        rule(
+            NotTogether("temperature", "top_p"),
+            "BerriAI/litellm#15097, aws-samples/bedrock-access-gateway#191",
+            when=takes_one_of_temperature_and_top_p,
+        ),
+        rule(By(bound_answer), "a recorded refusal; Anthropic's model pages"),
+        rule(By(check_stops), "BerriAI/litellm#3286"),
+    )
