@@ -171,6 +171,20 @@ class _Opened:
             self._walk = RemoteWalk(self.place, include, exclude, is_wanted, follow_links=source.follow_links)
         # A lone file is the named one, wherever a link may lead.
         self.within = self._walk.within if isinstance(self._walk, Walk) and not self.is_file else None
+        if self.is_file and source.text_column is None:
+            self._check_table(readers)
+
+    def _check_table(self, readers: Readers | None) -> None:
+        """Raise InputError for a lone table without `text_column`, with its columns if it is on this machine."""
+        file = FoundFile(self.path, os.path.basename(self.path))
+        if (kind := self.kind(file)).holds is Holds.ROWS:
+            table = self.table(file, kind)._replace(text_column="")
+            found = readers.columns(table) if readers is not None and self.place is None else None
+            raise InputError(
+                f"{self.source.path} is a table; say which of its columns holds the text with `text_column`.",
+                field="text_column",
+                hint=None if found is None else tables.names_words(list(filter(None, found.names))),
+            )
 
     def entries(self, *, with_info: bool = False) -> Iterator[FoundFile | Unlisted | Skipped]:
         """Return the files found, in order; `with_info` adds the information that shows changes. Raises InputError if
@@ -375,9 +389,6 @@ def _check_lone_file(source: DocumentSource) -> None:
     if never_document(os.path.basename(path)) is IgnoredReason.SECRET:
         message = f"{path} is a key or certificate by its name, and none is ever sent to a model; name another file."
         raise InputError(message, field="path")
-    if source.text_column is None and kind_of(path, installed(), as_rows=False).holds is Holds.ROWS:
-        message = f"{path} is a table; say which of its columns holds the text with `text_column`."
-        raise InputError(message, field="text_column")
 
 
 def _nothing(opened: _Opened, ignored: Ignored) -> InputError:

@@ -152,9 +152,13 @@ def check_columns(tables: Sequence[Columns], settings: Mapping[str, str | None],
         rows = "" if all(table.fixed for table in tables) else f" in its first {NAMING_ROWS:,} rows"
         near = get_close_matches(name.casefold(), [column.casefold() for column in names], 1)
         meant = "".join(f"did you mean {column!r}? " for column in names if column.casefold() in near)
-        there = ", ".join(column[:MOST_SHOWN] for column in names[:MOST_NAMED]) or "none"
-        more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
-        raise InputError(f"{whose} column {name!r}{rows}", field=setting, hint=f"{meant}columns there: {there}{more}")
+        raise InputError(f"{whose} column {name!r}{rows}", field=setting, hint=f"{meant}{names_words(names)}")
+
+
+def names_words(names: Sequence[str]) -> str:
+    """List the first columns of a table."""
+    there = ", ".join(column[:MOST_SHOWN] for column in names[:MOST_NAMED]) or "none"
+    return f"columns there: {there}" + (f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else "")
 
 
 def open_table(file: TableFile, *, keys_only: bool, content: Content | None = None) -> Table:

@@ -62,7 +62,7 @@ def test_a_full_stdout_is_a_storage_error(done: tuple[Orch, str]) -> None:
     ("output", "told"),
     [
         (".", "is a folder"), ("/", "is a folder"), ("in.jsonl/x", "is not a folder"),
-        ("no/x", "there is no such folder"), ("/dev/null", "is not a regular file"),
+        ("in.jsonl/no/x", "is not a folder"), ("/dev/null", "is not a regular file"),
         ("in.jsonl", "is the job's own input file"),
         ("x" * 300, "File name too long"),
     ],
@@ -75,6 +75,12 @@ def test_an_output_that_cannot_be(done: tuple[Orch, str], output: str, told: str
     assert told in refused.stderr
     assert "Traceback" not in refused.stderr
     assert sorted(orch.home.parent.iterdir()) == before
+
+
+def test_a_folder_for_an_output_is_made(done: tuple[Orch, str]) -> None:
+    orch, job = done
+    assert orch("fetch", job, "-o", "no/such/x.jsonl").returncode == 0
+    assert (orch.home.parent / "no/such/x.jsonl").read_bytes().count(b"\n")
 
 
 @pytest.mark.parametrize("since", ["9999999d", "9" * 5000 + "d", "9" * 30 + "m"])

@@ -80,6 +80,17 @@ def test_every_command_names_line_and_columns(
     assert told.out == ""
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_a_table_whose_text_is_not_named_tells_its_columns(
+    folder: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    TABLES[kind](folder)
+    assert run(["plan", str(asked(folder, f"  - path: in/rows.{kind}\n"))]) == 2
+    told = capsys.readouterr().err
+    assert f"documents[0].text_column: in/rows.{kind} is a table; say which of its columns holds the text" in told
+    assert THERE in told
+
+
 def test_the_column_of_ids_is_checked_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     TABLES["csv"](folder)
     file = asked(folder, "  - path: in/rows.csv\n    text_column: Text\n    id_column: number\n")

@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
     ("name", "told"),
     [
         ("", "is a folder"), ("/", "is a folder"), ("to-folder", "is a folder"),
-        ("file/x.jsonl", "file is not a folder"), ("nowhere/x.jsonl", "there is no such folder"),
+        ("file/x.jsonl", "file is not a folder"), ("file/no/x.jsonl", "file is not a folder"),
         ("fifo", "is not a regular file"), ("/dev/null", "is not a regular file"),
         ("in.jsonl", "is the job's own input file"), ("to-in", "is the job's own input file"),
         ("x" * 300, "File name too long"), ("x" * 250, "File name too long"), ("circle", "symbolic links"),
@@ -69,6 +69,9 @@ def test_a_good_output_passes_and_a_link_stays_one(folder: Path) -> None:
     (folder / "link").symlink_to("file")
     merge.check_output(folder / "link", folder / "in.jsonl")
     merge.check_output(folder / "new.jsonl", None)
+    merge.check_output(folder / "no" / "such" / "folder.jsonl", None)
+    assert not (folder / "no").exists()
+    assert merge.write(folder / "no" / "such" / "folder.jsonl", [b"1"]) == 1
     assert merge.write(folder / "link", [b"1", b"2"]) == 2
     assert (folder / "link").is_symlink()
     assert (folder / "file").read_bytes() == b"1\n2\n"

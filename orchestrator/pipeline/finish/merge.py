@@ -100,10 +100,9 @@ def _fault(path: Path, source: Path | None) -> tuple[str, str] | None:
     target = resolved(path)
     if target.is_dir():
         return "is a folder", "name a file in it"
-    if not target.parent.exists():
-        return "there is no such folder", "create it, or name another file"
-    if not target.parent.is_dir():
-        return f"{target.parent} is not a folder", "name another file"
+    folder = next(place for place in target.parents if place.exists())
+    if not folder.is_dir():
+        return f"{folder} is not a folder", "name another file"
     if target.exists() and not target.is_file():
         return "is not a regular file", "name another file; `orch fetch` without -o writes to stdout"
     if source is not None and target.exists() and source.exists() and target.samefile(source):
