@@ -140,8 +140,8 @@ class PagesProcess:
         code = process.wait()
         with self._lock:
             self._process = None
-            with process:
-                pass  # closes its stdin
+            with suppress(BrokenPipeError), process:  # closes its stdin, which it may not have read
+                pass
         return how_it_ended(code)
 
     def _started(self) -> subprocess.Popen[bytes]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from itertools import pairwise
 
 import click
 
 from orchestrator.core.near_names import meant
 
 _LONG_WITH_ONE_HYPHEN = re.compile(r"-[a-z][a-z-]+")
-_QUOTED = re.compile(r"'([^']*)'")
 _ODD_HYPHENS = "–—‐‑−"
 _ACTIONS: Mapping[str, str] = {
     "delete": "remove", "rm": "remove", "del": "remove", "create": "add", "new": "add", "ls": "list", "show": "list",
@@ -39,22 +39,29 @@ def cure_of(error: click.ClickException, words: Sequence[str]) -> str | None:
         return f"write {error.option_name} and its value after it"
     context = error.ctx if isinstance(error, click.UsageError) else None
     kind = getattr(error.param, "type", None) if isinstance(error, click.BadParameter) else None
-    if isinstance(kind, click.Choice) and (said := _QUOTED.search(error.message)):
-        return meant(said[1], [str(choice) for choice in kind.choices])
+    if isinstance(kind, click.Choice) and (given := _value_of(error.param, words)) is not None:
+        return meant(given, [str(choice) for choice in kind.choices])
     if isinstance(kind, click.types.IntParamType):
         return "write a whole number, such as 5"
     if context is None or not isinstance(error, click.UsageError):
         return None
     command = context.command
-    if isinstance(command, click.Group):
-        if (said := _QUOTED.search(error.message)) is None:
-            return None
+    if isinstance(error, click.NoSuchCommand) and isinstance(command, click.Group):
         known = command.list_commands(context)
-        if (other := _ACTIONS.get(said[1])) not in known:
-            other = next(iter(get_close_matches(said[1], known, 1)), None)
+        if (other := _ACTIONS.get(error.command_name)) not in known:
+            other = next(iter(get_close_matches(error.command_name, known, 1)), None)
         return None if other is None else f"did you mean `{context.command_path} {other}`?"
     # click has a class for every other mistake in a command line.
     return _extra(command, words) if type(error) is click.UsageError else None
+
+
+def _value_of(param: click.Parameter | None, words: Sequence[str]) -> str | None:
+    """Return the value that these words give an option; None for an argument."""
+    for word, after in pairwise([*words, ""]):
+        name, has_value, value = word.partition("=")
+        if isinstance(param, click.Option) and name in param.opts:
+            return value if has_value else after
+    return None
 
 
 def _extra(command: click.Command, words: Sequence[str]) -> str | None:

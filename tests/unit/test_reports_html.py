@@ -128,7 +128,7 @@ def test_the_forecast_table_says_whether_to_trust_them() -> None:
     assert said[4].split() == "output openai m 3 1 100% 100% 0.50 × p50 too few".split()
     assert said[-2:] == [
         "cost openai m: too optimistic: 0 of 10 within the p95; expected 10",
-        "output openai m: too few to judge: 3 of the 10 needed",
+        "too few to judge, 10 needed: output openai m",
     ]
 
 
