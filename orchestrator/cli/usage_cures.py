@@ -38,8 +38,9 @@ def cure_of(error: click.ClickException, words: Sequence[str]) -> str | None:
     if isinstance(error, click.BadOptionUsage):
         return f"write {error.option_name} and its value after it"
     context = error.ctx if isinstance(error, click.UsageError) else None
-    kind = getattr(error.param, "type", None) if isinstance(error, click.BadParameter) else None
-    if isinstance(kind, click.Choice) and (given := _value_of(error.param, words)) is not None:
+    param = error.param if isinstance(error, click.BadParameter) else None
+    kind = getattr(param, "type", None)
+    if isinstance(kind, click.Choice) and (given := _value_of(param, words)) is not None:
         return meant(given, [str(choice) for choice in kind.choices])
     if isinstance(kind, click.types.IntParamType):
         return "write a whole number, such as 5"
