@@ -217,7 +217,7 @@ def test_rows_read_the_same_in_words(moment: Moment) -> None:
     assert f"{notes} running {at}/10" in moment.words("status")
     assert "rows 17: 6 succeeded, 1 failed, 10 pending failures 1 known" in moment.words(f"status {letters}")
     assert f"so far {so_far}" in moment.words(f"status {letters}")
-    assert "gpu m 10 8 2 batch_" in moment.words(f"status {letters}")
+    assert "gpu m 10 8 batch_" in moment.words(f"status {letters}")
     assert f"so far {at} pending rows finished in running batches" in moment.words(f"status {notes}")
     assert f"{8 + at} pending rows finished in running batches, 2 of them failed" in moment.words("report night")
     assert "6 of 27 rows answered (1 failed, 20 pending)" in moment.words("report night")
