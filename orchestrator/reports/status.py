@@ -132,8 +132,8 @@ class JobDetail(Struct, frozen=True):
     """Everything known about one job. `model_names` maps shards to their backends' names of the model.
 
     `holds` are the refusals for which rows wait; empty once the job has ended. `settled` counts the rows with an
-    outcome, and the failed ones, in collected shards whose provider counted none. With `is_estimate`, some of the
-    booked cost is an estimate; `unpriced` rows used something that it does not cover. `carried` rows have an earlier
+    outcome in collected shards whose provider counted none. With `is_estimate`, some of the booked
+    cost is an estimate; `unpriced` rows used something that it does not cover. `carried` rows have an earlier
     outcome, and `carried_answers` of them are answers.
     """
 
@@ -149,7 +149,7 @@ class JobDetail(Struct, frozen=True):
     quality: Quality | None = None
     model_names: Mapping[str, str] = field(default_factory=dict)
     holds: Sequence[RefusalHold] = ()
-    settled: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    settled: Mapping[str, int] = field(default_factory=dict)
     is_estimate: bool = False
     unpriced: int = 0
     carried_answers: int = 0
@@ -160,12 +160,8 @@ class JobDetail(Struct, frozen=True):
         return self.line.counts.succeeded - self.carried_answers
 
     def done_in(self, shard: Shard) -> int:
-        """Return the rows that a batch has finished, failed ones included."""
-        return self.settled.get(shard.id, (0, 0))[0] or shard.done_rows
-
-    def failed_in(self, shard: Shard) -> int:
-        """Return the failed rows among those that a batch has finished."""
-        return self.settled.get(shard.id, (0, 0))[1] or shard.done_rows - shard.provider_completed
+        """Return the rows that a batch has finished."""
+        return self.settled.get(shard.id) or shard.done_rows
 
     def model_name(self, shard: Shard) -> str:
         """Return the backend's name of a shard's model, or its alias if that is unknown."""
@@ -202,12 +198,7 @@ class JobDetail(Struct, frozen=True):
             "tags": self.tags,
             "reasons": [_reason_json(one) for one in self.reasons],
             "shards": [
-                {
-                    **_shard_json(shard),
-                    "done": self.done_in(shard),
-                    "done_failed": self.failed_in(shard),
-                    "model_name": self.model_name(shard),
-                }
+                {**_shard_json(shard), "done": self.done_in(shard), "model_name": self.model_name(shard)}
                 for shard in self.shards
             ],
             "events": [

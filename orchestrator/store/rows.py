@@ -151,15 +151,14 @@ class Rows:
         for row in self._db.stream(query, PAGE):
             yield _in_shard(row)
 
-    def settled(self, shard_ids: Collection[ShardId]) -> dict[str, tuple[int, int]]:
-        """Count the rows with an outcome, and the failed ones among them, for each of these shards."""
+    def settled(self, shard_ids: Collection[ShardId]) -> dict[str, int]:
+        """Count the rows with an outcome, for each of these shards."""
         c = requests.c
-        found: dict[str, tuple[int, int]] = {}
+        found: dict[str, int] = {}
         with self._db.read() as tx:
             for shard_id in shard_ids:
-                rows = tx.execute(select(c.settled_at, c.state).where(c.shard_id == shard_id))
-                states = [state for at, state in rows if at is not None]
-                found[shard_id] = len(states), states.count(RequestState.FAILED)
+                rows = tx.execute(select(c.settled_at).where(c.shard_id == shard_id))
+                found[shard_id] = sum(at is not None for (at,) in rows)
         return found
 
     def custom_ids(self, shard_id: ShardId) -> set[str]:
