@@ -206,6 +206,14 @@ def test_under_drop_it_is_left_out_where_it_may_be(
         assert dialect.losses(body) == ()
 
 
+@pytest.mark.parametrize(
+    "at_claude", [("anthropic", "claude-sonnet-4-5"), ("bedrock", "anthropic.claude-sonnet-4-5")]
+)
+def test_a_temperature_that_is_left_out_takes_no_other_setting_along(at_claude: tuple[str, str]) -> None:
+    body = at(*at_claude).body({"temperature": 1.5, "top_p": 0.5}, drop=True)
+    assert body == {"top_p": 0.5}
+
+
 @pytest.mark.parametrize("field", ["stop_sequences", "output_config", "output_format"])
 def test_anthropics_own_name_of_a_setting_is_told_by_ours(field: str) -> None:
     [loss] = at("anthropic", "claude-sonnet-4-6").losses({field: {"x": 1}})

@@ -10,7 +10,7 @@ from orchestrator.policy.dialect.claude_rules import BOUNDS, NO_SAMPLING_SINCE, 
 from orchestrator.policy.dialect.draft import Draft, is_number, named
 from orchestrator.policy.dialect.families import Claude, claude_efforts, claude_of
 from orchestrator.policy.dialect.recipient import ANTHROPIC_CHAT
-from orchestrator.policy.dialect.rules import NEUTRAL, By, NotAbove, NotTaken, TableRule
+from orchestrator.policy.dialect.rules import NEUTRAL, By, NotTaken, TableRule
 from orchestrator.policy.dialect.structured import FIELD, ask_in_prompt, schema_of
 
 _THINKS_SINCE = (3, 7)
@@ -161,7 +161,6 @@ ANTHROPIC_RULES = (
         "Anthropic's reference of messages: no such fields",
     ),
     _rule(By(check_fields), "Anthropic's reference of messages"),
-    _rule(NotAbove("temperature", 1), "Anthropic's reference of messages"),
     _rule(By(check_effort), "Oaklight/llm-rosetta#289; a recorded refusal of xhigh"),
     _rule(By(check_thinking), "freecodexyz/free-code#32, mnfst/modelparams.dev#214"),
     _rule(By(check_tool_choice), "pydantic-ai's profiles; Anthropic's guide to tools"),

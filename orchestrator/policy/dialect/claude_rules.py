@@ -7,7 +7,7 @@ from functools import partial
 
 from orchestrator.policy.dialect.draft import Draft
 from orchestrator.policy.dialect.families import claude_most_tokens, claude_of
-from orchestrator.policy.dialect.rules import Bounded, By, NotTaken, NotTogether, TableRule
+from orchestrator.policy.dialect.rules import Bounded, By, NotAbove, NotTaken, NotTogether, TableRule
 
 NO_SAMPLING_SINCE = (4, 7)
 BOUNDS = ("max_completion_tokens", "max_tokens")
@@ -66,6 +66,7 @@ def claude_rules(providers: Collection[str], models: str) -> tuple[TableRule, ..
             "szczyglis-dev/py-gpt#184, promptfoo/promptfoo#10307; pydantic-ai's profiles",
             when=takes_no_sampling,
         ),
+        rule(NotAbove("temperature", 1), "Anthropic's reference of messages"),
         rule(By(leave_out_default_top_p), "Anthropic's reference: 1 is what holds without the field"),
         rule(
             NotTogether("temperature", "top_p"),
