@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from orchestrator.core.clock import night_of
 from orchestrator.core.durations import day_words
-from orchestrator.core.model import JobId
+from orchestrator.core.model import Job, JobId
 
 
 class NightState(StrEnum):
@@ -100,7 +100,7 @@ class Night(Struct, frozen=True):
         """Name of the night: 2026-11-20, or 2026-11-20 14:00."""
         return f"{self.called} {self.slot}".rstrip()
 
-    @property
-    def title(self) -> str:
-        """Its name with the day of the week: Fri 2026-11-20 14:00."""
-        return f"{day_words(self.called)} {self.slot}".rstrip()
+
+def night_title(job: Job, run: Night | None) -> str:
+    """Return a job's night with the day of the week: Fri 2026-11-20, or Fri 2026-11-20 14:00 if `run` made it."""
+    return day_words(night_of(job.created_at)) if run is None else f"{day_words(run.called)} {run.slot}".rstrip()

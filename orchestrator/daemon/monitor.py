@@ -15,12 +15,13 @@ from msgspec import Struct
 
 from orchestrator.core.clock import night_of
 from orchestrator.core.counts import Counts
-from orchestrator.core.durations import HOUR, MINUTE, day_words, moment_words
+from orchestrator.core.durations import HOUR, MINUTE, moment_words
 from orchestrator.core.errors import BackendRefused, OrchError
 from orchestrator.core.events import EventKind
 from orchestrator.core.fail_on import Failing
 from orchestrator.core.model import Job, JobId
 from orchestrator.core.sanitize import shortened
+from orchestrator.core.schedules import night_title
 from orchestrator.core.shards import Shard
 from orchestrator.daemon.health import down_for, lost
 from orchestrator.pipeline.budget import SharedBudgets
@@ -235,7 +236,9 @@ class Monitor:
 
         if told.kind == REPORT and job is not None:
             return self._report(job, now)
-        whose = "orch" if job is None else f"{job.name}, {self._night_title(job)}"
+        whose = "orch"
+        if job is not None:
+            whose = f"{job.name}, {night_title(job, self._store.schedules.run_of(job.id))}"
         of = f"Home {self._home.root}" if job is None else f"Job {job.id}"
         what = f"{whose}: {told.kind} alert"
         subject = f"{what}: {shortened(told.message, MOST_SUBJECT)}"
@@ -244,10 +247,6 @@ class Monitor:
         mark = sha256(told.key.rpartition("|")[0].encode()).hexdigest()[:6]
         name = f"alert-{told.at:%Y%m%d-%H%M%S}-{told.kind}-{'home' if job is None else job.id}-{mark}"
         return Message(name, subject, brief, f"# {what}\n\n{brief}\n", told.at)
-
-    def _night_title(self, job: Job) -> str:
-        run = self._store.schedules.run_of(job.id)
-        return day_words(night_of(job.created_at)) if run is None else run.title
 
     def _report(self, job: Job, now: datetime) -> Message:
         from orchestrator.daemon.channels import Message

@@ -69,17 +69,17 @@ def trigger(cron: str) -> CronTrigger:
     from apscheduler.triggers.cron import CronTrigger  # half of what this module would take to import
 
     dated = dict(zip(_RANGES, fields, strict=False))
-    for name, field in dated.items():
-        try:
-            CronTrigger(**{name: field}, timezone=UTC)
-        except ValueError:
-            raise InputError(
-                f"{cron!r} is not a cron expression: {field!r} is no {name}; write {_RANGES[name]}, a list or range "
-                "of these, */5 or *"
-            ) from None
     try:
         return CronTrigger(**dated, day_of_week=_weekdays(fields[4]), timezone=UTC)
     except ValueError as error:
+        for name, field in dated.items():
+            try:
+                CronTrigger(**{name: field}, timezone=UTC)
+            except ValueError:
+                raise InputError(
+                    f"{cron!r} is not a cron expression: {field!r} is no {name}; write {_RANGES[name]}, a list or "
+                    "range of these, */5 or *"
+                ) from None
         raise InputError(f"{cron!r} is not a cron expression: {error}") from None
 
 

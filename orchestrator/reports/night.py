@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import astuple
 
-from orchestrator.core.clock import day, iso, night_of
+from orchestrator.core import schedules
+from orchestrator.core.clock import day, iso
 from orchestrator.core.counts import Counts, number_of
-from orchestrator.core.durations import day_words, duration
+from orchestrator.core.durations import duration
 from orchestrator.core.events import Event, EventKind
 from orchestrator.core.model import BookedUsage, Forecast, Job, JobState
 from orchestrator.core.sanitize import shortened
-from orchestrator.core.schedules import Night
 from orchestrator.core.shards import Shard
 from orchestrator.documents.types import DocumentProblem
 from orchestrator.policy.advice import advice_for
@@ -189,12 +189,12 @@ class NightFacts(Struct, frozen=True):
     shards: Sequence[Shard] = ()
     withheld: str | None = None
     quotes: Mapping[QuoteStatus, int] | None = None
-    run: Night | None = None
+    run: schedules.Night | None = None
 
     @property
     def title(self) -> str:
         """The night that it belongs to, with the time if its schedule has several runs a day."""
-        return day_words(night_of(self.job.created_at)) if self.run is None else self.run.title
+        return schedules.night_title(self.job, self.run)
 
 
 class JobReport(Struct, frozen=True):

@@ -149,7 +149,7 @@ ELSEWHERE: Mapping[str, str] = {
     "role": "write `system: …` beside `prompt: …`; a task has no other messages",
 }
 """Cures for fields that a job file does not have anywhere."""
-_SERVER = 'write the address of the server:  upstreams = ["http://HOST:8000/v1"]'
+_ADDRESSES = ("base_url", "url", "api_base", "host", "port", "address", "endpoint")
 NOT_HERE: Mapping[str, str] = {
     "model": "models are named in the job file:  models: {ALIAS: {BACKEND: MODEL}}",
     "models": "models are named in the job file:  models: {ALIAS: {BACKEND: MODEL}}",
@@ -158,10 +158,7 @@ NOT_HERE: Mapping[str, str] = {
     "server": "`orch serve HOST:PORT` is the Batch API alone; a local backend needs no port",
     "serve": "`orch serve HOST:PORT` is the Batch API alone; a local backend needs no port",
     "include": "orch.toml is one file: write its tables here",
-    **dict.fromkeys(
-        ("base_url", "url", "api_base", "host", "port", "address", "endpoint"),
-        _SERVER,
-    ),
+    **dict.fromkeys(_ADDRESSES, 'write the address of the server:  upstreams = ["http://HOST:8000/v1"]'),
     **dict.fromkeys(
         ("rpm", "tpm", "requests_per_minute", "tokens_per_minute", "rate_limit"),
         "leave it out: orch learns limits from the answers; `max_concurrency` bounds the rows in flight",
@@ -348,7 +345,7 @@ def of_unknown(name: str, value: Any, known: list[str], elsewhere: Mapping[str, 
         return f"write  [{name}], without quotes"
     meant, lower = OTHER_WORDS.get(name.lower(), ""), name.lower()
     cure = (ELSEWHERE if is_job_file else NOT_HERE).get(lower)
-    if cure == _SERVER and not {"upstreams", "backends"} & {*known}:
+    if not is_job_file and lower in _ADDRESSES and not {"upstreams", "backends"} & {*known}:
         cure = None  # this table names no server
     least = 0.6 if value is not None else 0.8
     # A field that is known elsewhere is only misspelt if it is very near.
