@@ -111,6 +111,91 @@ def test_what_the_dialect_lets_pass_is_taken(provider: str, model: str, endpoint
             assert refusal is None, (setting, losses, sent)
 
 
+def _one(part: Any, **more: Any) -> Body:
+    """A schema with one property, which has to be there."""
+    return {"type": "object", "properties": {"a": part}, "required": ["a"], **more}
+
+
+NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "name": {"type": "string"}}}
+TEXT = {"type": "string"}
+SCHEMAS: dict[str, Any] = {
+    "a null among values that are texts": _one({"type": "string", "enum": ["a", None]}),
+    "a null among values": _one({"enum": ["a", None]}),
+    "a null among the values of an optional property": {
+        "type": "object", "properties": {"a": {"type": "string", "enum": ["a", None]}},
+    },
+    "values of another type": _one({"type": "integer", "enum": ["1", 2, 2.5]}),
+    "values of any type": _one({"enum": ["a", 1, True, None]}),
+    "a constant of another type": _one({"type": "string", "const": 3}),
+    "a null that is the only value": _one({"const": None}),
+    "no value at all": _one({"type": "string", "enum": []}),
+    "a value of two lines": _one({"enum": ["a\nb", "c"]}),
+    "a constant of two lines": _one({"type": "string", "const": "a\nb"}),
+    "numbers with a fraction": _one({"type": "number", "enum": [1, 2.5]}),
+    "a list in a circle": _one({"$ref": "#/$defs/node"}, **{"$defs": {"node": NODE}}),
+    "itself": _one({"type": "array", "items": {"$ref": "#"}}),
+    "a part of its own": {"type": "object", "properties": {"a": TEXT, "b": {"$ref": "#/properties/a"}}},
+    "one of several": _one({"oneOf": [TEXT, {"type": "object", "properties": {"b": {"type": "null"}}}]}),
+    "one of several, beside a type": _one({"type": "string", "oneOf": [{"minLength": 1}, {"const": ""}]}),
+    "one of several, as a whole": {"oneOf": [_one(TEXT), _one({"type": "integer"})]},
+    "all of several": {"allOf": [_one(TEXT), {"properties": {"b": TEXT}}]},
+    "names by a pattern": _one({"type": "object", "patternProperties": {"^x": TEXT}}),
+    "names by a pattern, as a whole": {"type": "object", "patternProperties": {"^x": TEXT}},
+    "a list of tuples": _one({"type": "array", "items": {"type": "array", "prefixItems": [TEXT, TEXT]}}),
+    "a tuple in the old spelling": _one({"type": "array", "items": [TEXT, {"type": "integer"}]}),
+    "any list": _one({"type": "array"}),
+    "an empty object": _one({"type": "object"}),
+    "an empty object as a whole": {"type": "object"},
+    "an object of no properties": {"type": "object", "properties": {}, "additionalProperties": False},
+    "nothing": {},
+    "anything": _one({}),
+    "all or nothing": _one(True, additionalProperties=False),
+    "a property that must not be": {"type": "object", "properties": {"a": TEXT, "b": False}, "required": ["a"]},
+    "any other names": _one(TEXT, additionalProperties={"type": "integer"}),
+    "a name that is not listed": {"type": "object", "properties": {"a": TEXT}, "required": ["a", "b"]},
+    "conditions": _one(TEXT, **{"if": {"properties": {"a": {"const": "x"}}}, "then": {"required": ["b"]}}),
+    "what depends on another": {
+        "type": "object", "properties": {"a": TEXT, "b": TEXT}, "dependentRequired": {"a": ["b"]},
+    },
+    "not a text": _one({"type": "integer", "not": {"const": 3}}),
+    "properties without a type": {"properties": {"a": TEXT}, "required": ["a"]},
+    "an object or null": {"type": ["object", "null"], "properties": {"a": TEXT}},
+    "an inner object or null": _one({"type": ["object", "null"], "properties": {"b": TEXT}}),
+    "OpenAPI's null": _one({"type": "string", "nullable": True}),
+    "names of keywords": {
+        "type": "object", "properties": {"$ref": TEXT, "properties": TEXT, "type": TEXT, "enum": TEXT},
+        "required": ["type"],
+    },
+    "a default and examples": _one({"type": "string", "default": "x", "examples": ["y"], "readOnly": True}),
+    "limits": _one({"type": "array", "items": {"type": "number", "minimum": 0, "multipleOf": 0.5}, "minItems": 2,
+                    "maxItems": 9, "uniqueItems": True}),
+    "a form of texts": _one({"type": "string", "format": "date", "pattern": "^2", "minLength": 3, "maxLength": 10}),
+}  # fmt: skip
+"""Schemas that people write, and that no strict mode takes as they are."""
+WITH_SCHEMAS = [
+    *(("openai", model, endpoint) for model in ("gpt-4o", "gpt-5-nano", "gpt-4", "gpt-3.5-turbo", "gpt-5-pro",
+      "ft:gpt-4o-mini-2024-07-18:acme::Ab1", "our-own") for endpoint in (CHAT, RESPONSES)),
+    ("azure", "gpt-4.1", CHAT),
+    ("openrouter", "openai/gpt-5-nano", CHAT),
+    *(("anthropic", model, CHAT) for model in ("claude-3-haiku-20240307", "claude-haiku-4-5", "claude-opus-5")),
+    *((provider, model, CHAT) for provider, models in OTHERS.items() for model in models[:3]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SCHEMAS)
+def test_no_provider_refuses_a_schema(case: str) -> None:
+    asked = {"type": "json_schema", "json_schema": {"name": "t", "schema": SCHEMAS[case], "strict": True}}
+    for provider, model, endpoint in WITH_SCHEMAS:
+        dialect = dialect_of(Recipient(provider, table=rules_for(provider)), model, endpoint)
+        form = {"text": {"format": {"type": "json_schema", **asked["json_schema"]}}} if endpoint == RESPONSES else {
+            "response_format": asked}  # fmt: skip
+        body = _body(model, endpoint, form)
+        if any(not loss.may_be_taken_out for loss in dialect.losses(body)):
+            continue
+        sent = {"model": model, **dialect.body(body)}
+        assert _refusal(provider, dialect.endpoint, sent) is None, (provider, model, endpoint, sent)
+
+
 def _pairs(some: list[Body]) -> Iterator[Body]:
     for first, second in combinations([*some, *SETTINGS], 2):
         if first in some and first.keys().isdisjoint(second):

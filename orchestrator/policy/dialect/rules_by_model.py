@@ -27,6 +27,7 @@ from orchestrator.policy.dialect.structured import (
     ask_for_an_object,
     ask_loosely,
     ask_strictly,
+    ask_strictly_or_for_an_object,
     ask_strictly_without_limits,
 )
 
@@ -352,7 +353,7 @@ _OTHER_RULES = (
     TableRule(
         ("xai",),
         _ANY,
-        By(ask_strictly_without_limits),
+        By(ask_strictly_or_for_an_object),
         "openclaw/openclaw#32080; xAI's guide to structured outputs: no minLength, maxItems and the like",
         "2026-11-30",
         endpoints=_CHAT,

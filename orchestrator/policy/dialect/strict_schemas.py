@@ -140,8 +140,11 @@ class _Strict:
         return {**found, "anyOf": [self._node(choice, levels) for choice in choices]}
 
     def _typed(self, found: Schema, levels: int) -> Schema:
+        _keep_possible_values(found)
         values = found["enum"] if isinstance(found.get("enum"), list) else []
         known = [*values, *([found["const"]] if "const" in found else [])]
+        if any(isinstance(value, str) and "\n" in value for value in known):
+            raise _NotStrictError
         text = sum(len(str(value)) for value in known)
         if len(values) > BIG_ENUM and text > MOST_TEXT_OF_ONE:
             raise _NotStrictError
@@ -182,12 +185,36 @@ class _Strict:
         found["additionalProperties"] = False
 
 
+def _keep_possible_values(found: Schema) -> None:
+    """Take out the values that the type forbids: a provider refuses them, and no answer can have them."""
+    if "type" not in found:
+        return
+    kinds = set(found["type"] if isinstance(found["type"], list) else [found["type"]])
+    if "number" in kinds:
+        kinds.add("integer")
+    if isinstance(found.get("enum"), list):
+        found["enum"] = [value for value in found["enum"] if _TYPES[type(value)] in kinds]
+        if not found["enum"]:
+            raise _NotStrictError
+    if "const" in found and _TYPES[type(found["const"])] not in kinds:
+        raise _NotStrictError
+
+
 def described(schema: Schema, limits: Mapping[str, Any]) -> Schema:
     """Name limits that a provider does not take in the description, for the model."""
     if limits:
         words = ", ".join(f"{name}: {value}" for name, value in limits.items())
         schema["description"] = f"{schema.get('description', '')} ({words})".strip()
     return schema
+
+
+def has_limits(schema: Any) -> bool:
+    """Return True if a part of a schema has a limit."""
+    if isinstance(schema, list):
+        return any(map(has_limits, schema))
+    if not isinstance(schema, dict):
+        return False
+    return not DESCRIBED_LIMITS.isdisjoint(schema) or any(map(has_limits, schema.values()))
 
 
 def has_lookaround(pattern: str) -> bool:

@@ -12,11 +12,13 @@ from typing import Any
 from orchestrator.policy.dialect.draft import Draft, Messages, named
 from orchestrator.policy.dialect.recipient import LOCAL, Structured
 from orchestrator.policy.dialect.rules import RESPONSES
-from orchestrator.policy.dialect.strict_schemas import strict_schema
+from orchestrator.policy.dialect.strict_schemas import has_limits, strict_schema
 
 FIELD = "response_format"
 FIELDS = frozenset({FIELD, "text"})
 """The fields that ask for JSON: in chat completions, and in the Responses API."""
+_TUNED = "ft:"
+"""Begins the names of OpenAI's fine-tuned models: their strict mode takes no limits, patterns or formats."""
 
 
 def schema_of(draft: Draft) -> Mapping[str, Any] | None:
@@ -75,7 +77,7 @@ def ask_strictly(draft: Draft, *, limits: bool = True) -> None:
     asked = schema_of(draft)
     if asked is None or asked.get("strict") is not True:
         return
-    strict = strict_schema(asked["schema"], limits=limits)
+    strict = strict_schema(asked["schema"], limits=limits and not draft.model.startswith(_TUNED))
     if strict is None and not _is_object(asked["schema"]):
         ask_in_prompt(draft)
         return
@@ -86,6 +88,18 @@ def ask_strictly(draft: Draft, *, limits: bool = True) -> None:
 def ask_strictly_without_limits(draft: Draft) -> None:
     """Convert the schema to its strict form, for a recipient that refuses bounds of numbers and lists."""
     ask_strictly(draft, limits=False)
+
+
+def ask_strictly_or_for_an_object(draft: Draft) -> None:
+    """Convert the schema to its strict form, for a recipient that refuses limits in any schema.
+
+    A schema with limits that has no strict form is shown in the prompt.
+    """
+    asked = schema_of(draft)
+    if asked is not None and strict_schema(asked["schema"], limits=False) is None and has_limits(asked["schema"]):
+        ask_for_an_object(draft)
+    else:
+        ask_strictly_without_limits(draft)
 
 
 def ask_loosely(draft: Draft) -> None:

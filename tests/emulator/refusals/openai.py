@@ -45,10 +45,10 @@ MIN_OUTPUT_TOKENS = 16
 
 def chat(model: str, body: Json) -> Refused | None:
     """The first refusal of a chat completion."""
-    return first(_chat(model, body))
+    return first(_chat(models.base_of(model), body, is_tuned=models.is_tuned(model)))
 
 
-def _chat(model: str, body: Json) -> Iterator[Refused | None]:
+def _chat(model: str, body: Json, *, is_tuned: bool) -> Iterator[Refused | None]:
     yield _place_of_chat(model)
     unknown = next((name for name in body if name not in CHAT_FIELDS), None)
     yield refused(f"Unrecognized request argument supplied: {unknown}") if unknown else None
@@ -57,7 +57,7 @@ def _chat(model: str, body: Json) -> Iterator[Refused | None]:
     yield _search(model, body)
     yield from _reasoning_of_chat(model, body)
     yield _roles(model, body)
-    yield _format(model, body.get("response_format"), "response_format", body.get("messages"))
+    yield _format(model, body.get("response_format"), "response_format", body.get("messages"), is_tuned=is_tuned)
     yield _functions(body.get("tools"))
     yield _tools_beside_reasoning(model, body)
     if body.get("web_search_options") is not None and "-search-" not in model:
@@ -184,7 +184,7 @@ def _roles(model: str, body: Json) -> Refused | None:
     return None
 
 
-def _format(model: str, told: Any, param: str, messages: Any) -> Refused | None:
+def _format(model: str, told: Any, param: str, messages: Any, *, is_tuned: bool) -> Refused | None:
     """A response format, at either endpoint."""
     kind = told.get("type") if isinstance(told, dict) else None
     if kind is None or not isinstance(told, dict):
@@ -201,7 +201,7 @@ def _format(model: str, told: Any, param: str, messages: Any) -> Refused | None:
         return _without_json(param, messages)
     if kind == "json_schema":
         inner = told.get("json_schema") if param == "response_format" else told
-        return _schema(inner if isinstance(inner, dict) else {}, param)
+        return _schema(inner if isinstance(inner, dict) else {}, param, is_tuned=is_tuned)
     return None
 
 
@@ -217,7 +217,7 @@ def _without_json(param: str, messages: Any) -> Refused | None:
     return refused(f"{words} 'json_object'.", "input")
 
 
-def _schema(told: Json, param: str) -> Refused | None:
+def _schema(told: Json, param: str, *, is_tuned: bool) -> Refused | None:
     is_chat = param == "response_format"
     where = f"{param}.json_schema" if is_chat else param
     name = told.get("name")
@@ -236,7 +236,7 @@ def _schema(told: Json, param: str) -> Refused | None:
         )
         return refused(message, f"{where}.name", "string_above_max_length")
     schema = told.get("schema")
-    problem = root_problem(schema) or (openai_problem(schema) if told.get("strict") else None)
+    problem = root_problem(schema) or (openai_problem(schema, is_tuned=is_tuned) if told.get("strict") else None)
     if problem is None:
         return None
     message = f"Invalid schema for response_format '{name}': {problem}"
@@ -256,10 +256,10 @@ def _functions(tools: Any) -> Refused | None:
 
 def responses(model: str, body: Json) -> Refused | None:
     """The first refusal of a request to the Responses API."""
-    return first(_responses(model, body))
+    return first(_responses(models.base_of(model), body, is_tuned=models.is_tuned(model)))
 
 
-def _responses(model: str, body: Json) -> Iterator[Refused | None]:
+def _responses(model: str, body: Json, *, is_tuned: bool) -> Iterator[Refused | None]:
     if models.is_only_at_chat(model) or models.cannot_chat(model):
         message = f"The requested model '{model}' cannot be used with the Responses API."
         yield refused(message, "model", "unsupported_model")
@@ -270,7 +270,8 @@ def _responses(model: str, body: Json) -> Iterator[Refused | None]:
     yield from _bounds(body)
     yield from _reasoning_of_responses(model, body)
     text = body.get("text")
-    yield _format(model, text.get("format") if isinstance(text, dict) else None, "text.format", body.get("input"))
+    asked = text.get("format") if isinstance(text, dict) else None
+    yield _format(model, asked, "text.format", body.get("input"), is_tuned=is_tuned)
     yield _functions(body.get("tools"))
 
 

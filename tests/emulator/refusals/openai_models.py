@@ -68,6 +68,15 @@ _MOST_TOKENS = (
 _DIMENSIONS = (("text-embedding-3-small", 1_536), ("text-embedding-3-large", 3_072))
 
 
+def base_of(model: str) -> str:
+    """The model behind a fine-tuned one, whose name is `ft:BASE:ORGANISATION::ID`."""
+    return model.split(":")[1] if is_tuned(model) else model
+
+
+def is_tuned(model: str) -> bool:
+    return model.startswith("ft:")
+
+
 def is_known(model: str) -> bool:
     """True if it is a name of OpenAI's: nothing is known of others, and nothing about them is refused."""
     return re.match(_KNOWN, model) is not None

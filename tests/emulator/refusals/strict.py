@@ -20,6 +20,8 @@ NOT_PERMITTED = (
     *"uniqueItems prefixItems minLength maxLength".split(),
 )
 FORMATS = frozenset("date-time time date duration email hostname ipv4 ipv6 uuid".split())
+TUNED_TOO = ("pattern", "format", "minimum", "maximum", "multipleOf", "minItems", "maxItems")
+"""What fine-tuned models lack of structured outputs, beside the others."""
 GROQ_TOO = ("minItems", "maxItems", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 
 Path = tuple[str, ...]
@@ -42,11 +44,12 @@ def parts(schema: Any, path: Path = (), depth: int = 0) -> Iterator[tuple[Path, 
             yield from parts(part, (*path, name, key), 1)
 
 
-def openai_problem(schema: Any) -> str | None:
+def openai_problem(schema: Any, *, is_tuned: bool = False) -> str | None:
     """What OpenAI says of a schema under `strict: true`, None if it takes it."""
     found = list(parts(schema))
+    not_permitted = (*NOT_PERMITTED, *TUNED_TOO) if is_tuned else NOT_PERMITTED
     for path, part, _ in found:
-        told = _openai_part(part)
+        told = _openai_part(part, not_permitted)
         if told is not None:
             return f"In context={_context(path)}, {told}"
     return _too_large(found)
@@ -60,8 +63,8 @@ def root_problem(schema: Any) -> str | None:
     return None
 
 
-def _openai_part(part: Json) -> str | None:
-    bad = next((name for name in NOT_PERMITTED if name in part), None)
+def _openai_part(part: Json, not_permitted: tuple[str, ...]) -> str | None:
+    bad = next((name for name in not_permitted if name in part), None)
     if bad is not None:
         return f"'{bad}' is not permitted."
     if "$ref" in part:
@@ -73,7 +76,24 @@ def _openai_part(part: Json) -> str | None:
         return f"'format' is not permitted: '{part['format']}'."
     if part.get("type") == "array" and "items" not in part:
         return "array schema missing items."
-    return _object_problem(part) if _is_object(part) else None
+    return _value_problem(part) or (_object_problem(part) if _is_object(part) else None)
+
+
+_TYPES: dict[type, tuple[str, ...]] = {
+    bool: ("boolean",), int: ("integer", "number"), float: ("number",), str: ("string",), type(None): ("null",),
+}  # fmt: skip
+
+
+def _value_problem(part: Json) -> str | None:
+    """What OpenAI says of the values of an enum or a const: they have to be of the type, and on one line."""
+    values = [*(part.get("enum") or ()), *([part["const"]] if "const" in part else ())]
+    kinds = part["type"] if isinstance(part.get("type"), list) else [part.get("type")]
+    for value in values:
+        if isinstance(value, str) and "\n" in value:
+            return "\\n is not allowed in string literals for structured outputs (strict=true)."
+        if "type" in part and not set(_TYPES.get(type(value), kinds)) & set(kinds):
+            return f"enum value {value} does not validate against {{'type': {part['type']!r}}}."
+    return None
 
 
 def _is_object(part: Json) -> bool:
