@@ -115,6 +115,7 @@ _PHRASES = (
     (regex(r"\bmaximum tokens you requested\b", re.IGNORECASE), "max_tokens"),
     (regex(r"\bweb search options", re.IGNORECASE), "web_search_options"),
     (regex(r"\bstop sequences?", re.IGNORECASE), "stop_sequences"),
+    (regex(r"\btool choice\b", re.IGNORECASE), "tool_choice"),
     (regex(r"\bfrequency penalty", re.IGNORECASE), "frequency_penalty"),
     (regex(r"\bpresence penalty", re.IGNORECASE), "presence_penalty"),
     (regex(r"\bpenalt(?:y is|ies are) not enabled", re.IGNORECASE), "penalty"),
@@ -125,7 +126,7 @@ _PHRASES = (
 )
 _SCHEMA = regex(
     r"\bschema (?:for|of|in) ['`\"]?(?:response[ _]format|text\.format|output[ _]format)|^grammar error\b"
-    r"|\b(?:convert the|parse) grammar\b|\bthe specified schema\b"
+    r"|\b(?:convert|parse|compile|build) (?:the )?(?:\w+ )?grammar\b|\bgrammar is not valid\b|\bthe specified schema\b"
     r"|\ba schema in generationconfig\b|^schema is too complex\b|\bcompiled grammar is too\b"
     r"|^schemas? contains? too many\b",
     re.IGNORECASE,
@@ -178,7 +179,7 @@ _ROW_CODES = regex(
     re.IGNORECASE,
 )
 _RANGE_CODES = regex(
-    r"invalid_function_parameters|(?:below|above)_(?:min|max)|out_of_range|greater_than|less_than|too_(?:long|short|large|small)"
+    r"invalid_function_parameters|missing_required_parameter|(?:below|above)_(?:min|max)|out_of_range|greater_than|less_than|too_(?:long|short|large|small)"
 )
 _RANGE = regex(
     r"(?:minimum|maximum) (?:allowed )?(?:value|number)|expected a value|out of range|\bbetween\b"
@@ -186,7 +187,8 @@ _RANGE = regex(
     r"|must be (?:greater|less|larger|smaller|lower|higher|>|<|positive|non-?negative|below|above|in the range)"
     r"|must (?:contain|have|not contain|not be empty)|\btoo (?:large|small|long|short|high|low)\b|\bexceeds?\b"
     r"|\bvalid range\b|\brange (?:of|is)\b|\b(?:in|within) (?:the )?(?:interval |range )?[\[(]-?\d"
-    r"|\d\s*[<>]=?\s*\d|greater than or equal|less than or equal|\binvalid type\b",
+    r"|\d\s*[<>]=?\s*\d|greater than or equal|less than or equal|\binvalid type\b"
+    r"|(?:greater|less) than the (?:maximum|minimum) of|\bmissing required parameter\b|: field required\b",
     re.IGNORECASE,
 )
 _SETTING = regex(
@@ -253,7 +255,8 @@ def _may_refuse(error: ProviderError, text: str, asked: str) -> bool:
     if 400 <= status < 500:
         is_sure = status in _OF_REQUESTS and next(_sure_mentions(error.param, asked), None) is not None
         return is_sure or error.param is not None or _REFUSES.search(f"{text} {words}") is not None
-    return status == 500 and _SHAPE.search(text) is not None and _OUTAGE.search(text) is None
+    is_shape = _SHAPE.search(text) is not None or _SCHEMA.search(text) is not None
+    return status == 500 and is_shape and _OUTAGE.search(text) is None
 
 
 def _mentions(param: str | None, text: str) -> Iterator[str]:

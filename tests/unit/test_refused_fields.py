@@ -276,6 +276,7 @@ SENT = {
     "chat_template_kwargs": {},
     "thinking": {"type": "enabled"},
     "tools": [],
+    "tool_choice": "auto",
 }
 # Invented wordings, in no table: status, message, the field and what about it; None: it teaches nothing.
 WORDINGS: list[tuple[int, str, str | None, FieldFault | None]] = [
@@ -297,6 +298,11 @@ WORDINGS: list[tuple[int, str, str | None, FieldFault | None]] = [
     (400, "\u53c2\u6570 seed \u4e0d\u53d7\u652f\u6301", "seed", FIELD),
     (400, "stop \u53c2\u6570\u65e0\u6548", "stop", FIELD),
     (403, "This tier may not request logprobs", "logprobs", FIELD),
+    (400, "a tool choice of 'auto' requires --enable-tools to be set", "tool_choice", FIELD),
+    (422, "Input validation error: the grammar is not valid: it must have 'properties'", "response_format", FIELD),
+    (400, "Failed to compile json grammar: unknown keyword", "response_format", FIELD),
+    (500, "Grammar error: Unimplemented keys: ['x']", "response_format", FIELD),
+    (500, "ValueError: the JSON schema contains features not supported by the backend", "response_format", FIELD),
     (500, "ValueError: temperature (0.2) is unsupported for the greedy decoder", "temperature", FIELD),
     (400, "max_tokens isn't known here", "max_tokens", FIELD),
     (400, "max_tokens has been removed, call it something else", "max_tokens", FIELD),
@@ -305,6 +311,11 @@ WORDINGS: list[tuple[int, str, str | None, FieldFault | None]] = [
     (400, "max_tokens: 512 tokens is more than m has", "max_tokens", RANGE),
     (400, "I cannot give you 512 `max_tokens`", "max_tokens", RANGE),
     (400, "temperature must be in [0, 1]", "temperature", RANGE),
+    (400, "7 is greater than the maximum of 5 - 'logprobs'", "logprobs", RANGE),
+    # What a field lacks, no model takes.
+    (400, "Missing required parameter: 'tools[0].function'.", "tools", RANGE),
+    (400, "thinking.enabled.budget_tokens: Field required", "thinking", RANGE),
+    (400, "-3 is less than the minimum of 0 - 'seed'", "seed", RANGE),
     (400, "top_p should be a number in (0, 1)", "top_p", RANGE),
     (400, "Input validation error: `top_p` must be > 0.0 and < 1.0", "top_p", RANGE),
     (400, "reasoning_effort: invalid value high", "reasoning_effort", SETTING),
@@ -319,6 +330,8 @@ WORDINGS: list[tuple[int, str, str | None, FieldFault | None]] = [
     (403, "Your project does not have access to model m", None, None),
     (403, "Request blocked by rule 1020 (temperature)", None, None),
     (400, "Unrecognized chat message.", None, None),
+    (500, "the grammar worker crashed, not a valid state", None, None),
+    (503, "Grammar error: no worker", None, None),
     (429, "max_tokens per minute isn't enough", None, None),
     (503, "seed isn't supported", None, None),
 ]  # fmt: skip
