@@ -38,10 +38,11 @@ def answered(content: bytes, secret: str) -> DirectAnswer:
 
     The words of a refusal count as that refusal; the `secret` never appears in its message.
     """
-    try:
-        body = json.dumps(lenient.decode(content)).encode()
-    except ValueError:
-        return DirectAnswer(200, error=ProviderError(200, message="its answer is not JSON"), may_be_billed=True)
+    found = lenient.decode_object(content)
+    if found is None:
+        told = ProviderError(200, message="its answer is not a JSON object")
+        return DirectAnswer(200, error=told, may_be_billed=True)
+    body = json.dumps(found).encode()
     refusal = _refusal_in(body)
     return DirectAnswer(200, body) if refusal is None else refused(refusal, secret)
 

@@ -52,10 +52,11 @@ class _AnswerUsage(msgspec.Struct, frozen=True, gc=False):
     output_tokens: Tokens | None = None
     input_tokens_details: _Details | None = None
     output_tokens_details: _Details | None = None
-    # Cached tokens outside the details: Mistral, Moonshot, DeepSeek; also Anthropic's names, from gateways.
+    # Cached tokens outside the details: Mistral, Moonshot, DeepSeek, Inception; also Anthropic's names, from gateways.
     num_cached_tokens: Tokens | None = None
     cached_tokens: Tokens | None = None
     prompt_cache_hit_tokens: Tokens | None = None
+    cached_input_tokens: Tokens | None = None
     cache_read_input_tokens: Tokens | None = None
     cache_creation_input_tokens: Tokens | None = None
     cache_creation: dict[str, Tokens | None] | None = None
@@ -261,6 +262,7 @@ def _counted(usage: _AnswerUsage) -> TokenCounts:
         or usage.num_cached_tokens
         or usage.cached_tokens
         or usage.prompt_cache_hit_tokens
+        or usage.cached_input_tokens
         or usage.cache_read_input_tokens
         or 0
     )

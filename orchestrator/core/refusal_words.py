@@ -17,7 +17,8 @@ MODEL_WORDS = (
 MODEL_SAYS = (
     r"\binvalid model\b|\b(no such|unknown|unavailable) model\b|\bmodel not exist\b|\bon-demand throughput\b"
     r"|\bnot a valid model\b|\bunable to access (the )?(non-serverless )?model\b"
-    r"|(\bnot|n['\u2019]t) have access to (the )?model\b|\baccess to (the )?model\b.{0,120}\brestricted\b"
+    r"|(\bnot|n['\u2019]t) have access to (the )?model\b|\bnot allowed to (sample|generate \w+) from this model\b"
+    r"|\baccess to (the )?model\b.{0,120}\brestricted\b"
     r"|\bmodel\b.{0,120}\b(does not exist|not found|is not supported|not available|decommissioned)"
     r"|\bmodel\b.{0,80}\bis enabled only for api versions"
     r"|deployment\b.{0,80}does not exist|must be verified to use"

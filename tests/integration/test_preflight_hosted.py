@@ -375,7 +375,9 @@ def test_what_is_not_about_the_requests_lets_the_batch_go(desk: Desk, name: str,
 
 
 @pytest.mark.thinned(6)
-@pytest.mark.parametrize(("fault", "billed"), [("reset_after", 1), ("cut_body", 1), ("reset_before", 0)])
+@pytest.mark.parametrize(
+    ("fault", "billed"), [("reset_after", 1), ("cut_body", 1), ("reset_before", 0), ("json_null", 1)]
+)
 def test_an_answer_that_is_lost_is_uncertain_and_its_row_goes_on_in_the_batch(
     desk: Desk, name: str, fault: str, billed: int
 ) -> None:

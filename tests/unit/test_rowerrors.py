@@ -57,6 +57,9 @@ ROWS = {
     "openai: flagged prompt": (
         (400, "invalid_prompt", None, "Invalid prompt: it was flagged as potentially violating our usage policy"),
         NEVER, "content_filter"),
+    "openai: a model for no account": (
+        (403, None, "invalid_request_error", "You are not allowed to sample from this model"),
+        ELSEWHERE, "model_not_found"),
     "openai: no such model": ((404, "model_not_found", "invalid_request_error", "The model `x` does not exist"),
                               ELSEWHERE, "model_not_found"),
     "openai: no access to a model is not a missing permission": (

@@ -259,6 +259,10 @@ USAGES = {
     "cached beside the details, Moonshot": (
         {"prompt_tokens": 64, "cached_tokens": 32, "completion_tokens": 6, "total_tokens": 70}, (64, 32, 6, 0, 0),
     ),
+    "cached beside the details, Inception": (
+        {"prompt_tokens": 64, "cached_input_tokens": 32, "reasoning_tokens": 9, "completion_tokens": 6,
+         "total_tokens": 79}, (64, 32, 15, 9, 0),
+    ),
     "cached beside the details, DeepSeek": (
         {"prompt_tokens": 64, "prompt_cache_hit_tokens": 32, "prompt_cache_miss_tokens": 32, "completion_tokens": 6},
         (64, 32, 6, 0, 0),

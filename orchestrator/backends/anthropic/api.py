@@ -69,7 +69,9 @@ class AnthropicAPI(HttpAPI):
         return self.whole(f"{path_of(_BATCHES, file_id)}/results")
 
     def ask(self, path: str, body: bytes) -> ApiAnswer:
-        return converted(super().ask(_MESSAGES, body), lambda told: completion(lenient.mapping(told)))
+        return converted(
+            super().ask(_MESSAGES, body), lambda told: completion(told) if isinstance(told, dict) else told
+        )
 
     def _reason(self, status: int, body: object) -> tuple[int, object]:
         error = lenient.mapping(lenient.mapping(body).get("error"))
