@@ -52,7 +52,7 @@ class _AnswerUsage(msgspec.Struct, frozen=True, gc=False):
     output_tokens: Tokens | None = None
     input_tokens_details: _Details | None = None
     output_tokens_details: _Details | None = None
-    # Cached tokens outside the details: Mistral, Moonshot, DeepSeek, Inception; also Anthropic's names, from gateways.
+    # Cached tokens outside the details: Mistral, Moonshot, DeepSeek, Inception; from gateways, Anthropic's names too.
     num_cached_tokens: Tokens | None = None
     cached_tokens: Tokens | None = None
     prompt_cache_hit_tokens: Tokens | None = None

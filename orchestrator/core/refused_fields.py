@@ -126,7 +126,8 @@ _PHRASES = (
 )
 _SCHEMA = regex(
     r"\bschema (?:for|of|in) ['`\"]?(?:response[ _]format|text\.format|output[ _]format)|^grammar error\b"
-    r"|\b(?:convert|parse|compile|build) (?:the )?(?:\w+ )?grammar\b|\bgrammar is not valid\b|\bthe specified schema\b"
+    r"|\b(?:convert|parse|compile|build) (?:the )?(?:\w+ )?grammar\b|\bgrammar is not valid\b"
+    r"|\bthe specified schema\b"
     r"|\ba schema in generationconfig\b|^schema is too complex\b|\bcompiled grammar is too\b"
     r"|^schemas? contains? too many\b",
     re.IGNORECASE,
