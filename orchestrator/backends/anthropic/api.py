@@ -69,9 +69,7 @@ class AnthropicAPI(HttpAPI):
         return self.whole(f"{path_of(_BATCHES, file_id)}/results")
 
     def ask(self, path: str, body: bytes) -> ApiAnswer:
-        return converted(
-            super().ask(_MESSAGES, body), lambda told: completion(told) if isinstance(told, dict) else told
-        )
+        return converted(super().ask(_MESSAGES, body), lambda told: isinstance(told, dict) and completion(told))
 
     def _reason(self, status: int, body: object) -> tuple[int, object]:
         error = lenient.mapping(lenient.mapping(body).get("error"))
