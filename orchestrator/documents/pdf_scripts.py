@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
-from itertools import groupby
+from itertools import groupby, repeat
 from typing import Any, NamedTuple
 
 from pypdfium2 import raw
@@ -18,6 +19,8 @@ _NUMBER, _BLANK = re.compile("[0-9](?:[0-9.,]*[0-9])?"), re.compile(r"\s")
 _SIGNS, _POINTS = "+-−–", ",.;:"
 _LONGEST = 12
 """Characters of a script; more of them are small print."""
+_AT_ONCE = 512
+"""Characters or boxes of a page whose places are asked in one go."""
 _MOST = 50
 """Characters of a number."""
 _SMALLEST, _SMALL = 0.45, 0.85
@@ -145,6 +148,29 @@ def quick(name: str) -> Callable[..., int]:
     return ctypes.PYFUNCTYPE(ctypes.c_int)(address)
 
 
+def numbers_at(name: str, layer: Any, indexes: Sequence[int], width: int) -> Iterator[tuple[float, ...]]:
+    """Yield the `width` numbers that a function of PDFium sets for each index; all zero where it sets none.
+
+    Python runs no code of its own for an index, as a page has thousands.
+    """
+    read, (numbers, columns) = quick(name), _room(width)
+    for first in range(0, len(indexes), _AT_ONCE):
+        some = indexes[first : first + _AT_ONCE]
+        ctypes.memset(numbers, 0, ctypes.sizeof(numbers))
+        deque(map(read, repeat(layer), some, *columns), maxlen=0)
+        flat = iter(numbers[: width * len(some)])
+        yield from zip(*[flat] * width, strict=True)
+
+
+@cache
+def _room(width: int) -> tuple[Any, list[list[Any]]]:
+    """Return a buffer with `width` numbers in each row, and references to them by column."""
+    numbers = (ctypes.c_double * (_AT_ONCE * width))()
+    size = ctypes.sizeof(ctypes.c_double)
+    places = range(0, _AT_ONCE * width * size, width * size)
+    return numbers, [[ctypes.byref(numbers, place + column * size) for place in places] for column in range(width)]
+
+
 def _scripts(layer: Any, text: str, place: Callable[[int], int], glyph: Callable[[int], _Glyph]) -> Iterator[_Script]:
     done = 0
     for first, end in _on_two_baselines(layer, text, place):
@@ -176,17 +202,14 @@ def _on_two_baselines(layer: Any, text: str, place: Callable[[int], int]) -> Ite
     origin, x, y = quick("FPDFText_GetCharOrigin"), ctypes.c_double(), ctypes.c_double()
     to_x, to_y = ctypes.byref(x), ctypes.byref(y)
     line = script = math.inf
-    for number in _NUMBER.finditer(text):
-        end = number.end()
-        origin(layer, place(end - 1), to_x, to_y)
-        high = y.value
+    numbers = [number.span() for number in _NUMBER.finditer(text)]
+    ends = numbers_at("FPDFText_GetCharOrigin", layer, [place(end - 1) for _, end in numbers], 2)
+    for (first, end), (right, high) in zip(numbers, ends, strict=True):
         if -_STEP < high - line < _STEP:  # as most: on the line of the number before
             continue
-        first = number.start()
         if first and not text[first - 1].isspace():
             first -= 2 if text[first - 1] in _SIGNS and first > 1 and not text[first - 2].isspace() else 1
         elif _BEHIND_BREAK.fullmatch(text, max(0, first - 3), first):
-            right = x.value
             origin(layer, place(first - 3), to_x, to_y)
             first -= 3 * (0 < right - x.value < _CLOSE and abs(high - y.value) < _CLOSE)
         origin(layer, place(first), to_x, to_y)

@@ -7,7 +7,6 @@ character is lost or doubled.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import re
 from bisect import bisect_left, bisect_right
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pypdfium2 import raw
 
-from orchestrator.documents.pdf_scripts import ScriptedWord, char_places, quick
+from orchestrator.documents.pdf_scripts import ScriptedWord, char_places, numbers_at
 
 SEPARATOR = " | "
 MIN_LINES = 3
@@ -72,13 +71,12 @@ class _Words:
 
     def __init__(self, layer: Any, plain: str, scripted: Sequence[ScriptedWord]) -> None:
         place = char_places(layer, plain)
-        (box, to_box), read = _four(), quick("FPDFText_GetCharBox")
-        found: list[tuple[float, float, int, str]] = []
-        to_left, to_right, to_bottom, to_top = to_box
-        for start, word in _words(plain, scripted):
-            if read(layer, place(start), to_left, to_right, to_bottom, to_top):
-                found.append(((box[2] + box[3]) / 2, box[0], start, word))
-        self._words = sorted(found)
+        words = list(_words(plain, scripted))
+        boxes = numbers_at("FPDFText_GetCharBox", layer, [place(start) for start, _ in words], 4)
+        self._words = sorted(
+            ((bottom + top) / 2, left, start, word)
+            for (start, word), (left, _, bottom, top) in zip(words, boxes, strict=True)
+        )
 
     def within(self, box: Box) -> str:
         """Return the words that begin in a box, in the order of the page's text."""
@@ -205,27 +203,18 @@ def _boxes(layer: Any, scripted: Sequence[ScriptedWord]) -> list[Box]:
     if not 0 < count <= MOST_BOXES:
         return []
     places = sorted(place for word in scripted for place in word.places)
-    (box, to_box), read = _four(), quick("FPDFText_GetRect")
     boxes: list[Box] = []
-    begin, low, end, high = math.inf, 0.0, 0.0, 0.0
-    for index in range(count):
-        read(layer, index, *to_box)
-        x, up, far, y = box
+    rectangles = numbers_at("FPDFText_GetRect", layer, range(count), 4)
+    begin, high, end, low = next(rectangles)
+    for x, up, far, y in rectangles:
         tall = up - y
         follows = begin <= x and low < (y + up) / 2 < high and x < end + _GAP * max(min(high - low, tall), 1.0)
         if follows or (places and abs(x - end) < max(tall, 1.0) and _has_place(places, x, y, far, up)):
             low, end, high = min(low, y), max(end, far), max(high, up)
             continue
-        if index:
-            boxes.append(Box(begin, low, end, high))
+        boxes.append(Box(begin, low, end, high))
         begin, low, end, high = x, y, far, up
     return [*boxes, Box(begin, low, end, high)]
-
-
-def _four() -> tuple[Any, list[Any]]:
-    """Return four numbers that PDFium sets, and references to them."""
-    numbers = (ctypes.c_double * 4)()
-    return numbers, [ctypes.byref(numbers, index * ctypes.sizeof(ctypes.c_double)) for index in range(4)]
 
 
 def _has_place(places: list[tuple[float, float]], left: float, bottom: float, right: float, top: float) -> bool:
@@ -268,19 +257,19 @@ def _blocks(lines: list[Line]) -> Iterator[list[Line]]:
     for line in [*lines, []]:
         if not block and len(line) < 2:
             continue  # prose
+        cells = [(left, right) for left, _, right, _ in line]
         if block and line and block[-1][0].bottom - line[0].top < _FAR * line[0].height:
-            common = _columns([*columns, *_spans([line])])
+            common = _columns([*columns, *cells])
             if len(common) > 1 and (len(line) > 1 or len(common) >= len(columns) - 1):
                 block.append(line)
                 columns = common
                 continue
-        while block and len(block[-1]) == 1:
-            block.pop()
-        columns = _columns(_spans(block))  # without those of lines after its end
-        if len(columns) > 1 and sum(len(one) > 1 for one in block) >= MIN_LINES:
-            yield block
-        block = [line] if len(line) > 1 else []
-        columns = _columns(_spans(block))
+        if sum(len(one) > 1 for one in block) >= MIN_LINES:
+            while len(block[-1]) == 1:
+                block.pop()
+            if len(_columns(_spans(block))) > 1:  # without those of lines after its end
+                yield block
+        block, columns = ([line], cells) if len(line) > 1 else ([], [])
 
 
 def _spans(lines: list[Line]) -> list[tuple[float, float]]:
