@@ -86,6 +86,7 @@ class _Text:
         self._skipped = 0
         self._style = ""
         self._scripts: dict[str, Callable[[str], str]] = {}  # of text styles that have one
+        self._hidden: set[str] = set()  # styles of text that is not shown
         self._spans: list[tuple[Callable[[str], str] | None, list[str], int]] = []  # with the pieces at its start
         self._is_master = False
         self._is_footer = False  # of a master of slides
@@ -115,6 +116,10 @@ class _Text:
             self._is_master = False
         about = {key.rpartition("}")[2]: value for key, value in attributes.items()}
         match name:
+            case "p" | "h" | "span" if about.get("style-name") in self._hidden:
+                self._skipped = 1
+            case "section" | "hidden-text" if about.get("display") == "none" or about.get("is-hidden") == "true":
+                self._skipped = 1
             case "p" | "h":
                 self._paragraphs.append((self._mark(name, about), []))
             case "s":
@@ -124,8 +129,11 @@ class _Text:
                 self._spans.append((self._scripts.get(about.get("style-name", "")), pieces, len(pieces)))
             case "style" | "list-style":
                 self._style = about.get("name", "")
-            case "text-properties" if script := script_of(about.get("text-position", "")):
-                self._scripts[self._style] = script
+            case "text-properties":
+                if script := script_of(about.get("text-position", "")):
+                    self._scripts[self._style] = script
+                if about.get("display") == "none":
+                    self._hidden.add(self._style)
             case "master-page" | "handout-master":
                 self._is_master = True
                 self._master = about.get("name", "")

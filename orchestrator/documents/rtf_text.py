@@ -1,8 +1,8 @@
 """The text of RTF files as a reader sees the page, with headers, notes, comments and text boxes.
 
 Notes and comments are marked where they belong (`[^1]`, `[comment 1]`) and come at the end, as in Word documents.
-Deletions, field codes and pictures are not text. An invalid byte of a code page is replaced, which spoils one
-character. The source is the specification 1.9.1, and otherwise what Word and LibreOffice write.
+Deletions, hidden text, field codes and pictures are not text. An invalid byte of a code page is replaced, which
+spoils one character. The source is the specification 1.9.1, and otherwise what Word and LibreOffice write.
 """
 
 from __future__ import annotations
@@ -81,13 +81,14 @@ class _Group:
     word may name the group's kind.
     """
 
-    __slots__ = ("around", "at_end", "font", "is_deleted", "is_new", "is_starred", "out", "script", "since", "skip")
+    __slots__ = ("around", "at_end", "font", "is_new", "is_starred", "out", "script", "since", "skip", "unseen")
 
     around: list[str] | None
     font: int | None
     script: Callable[[str], str] | None
     skip: int
-    is_deleted: bool
+    unseen: frozenset[str]
+    """The words that hide its text."""
 
     def __init__(self, out: list[str] | None, parent: _Group | None = None) -> None:
         self.out = out
@@ -96,14 +97,14 @@ class _Group:
         self.at_end: Callable[[], None] = _nothing
         if parent is None:
             self.around = self.font = self.script = None
-            self.skip, self.is_deleted = 1, False
+            self.skip, self.unseen = 1, frozenset()
         else:
             self.around, self.font, self.script = parent.around, parent.font, parent.script
-            self.skip, self.is_deleted = parent.skip, parent.is_deleted
+            self.skip, self.unseen = parent.skip, parent.unseen
 
     def to(self, out: list[str] | None) -> None:
         """Direct its text there."""
-        self.out, self.script, self.is_deleted = out, None, False
+        self.out, self.script, self.unseen = out, None, frozenset()
         self.since = 0 if out is None else len(out)
 
     def scripted(self, script: Callable[[str], str] | None) -> None:
@@ -171,7 +172,7 @@ class _Text:
 
     def _put(self, text: str) -> None:
         group = self._group
-        if group.out is not None and not group.is_deleted:
+        if group.out is not None and not group.unseen:
             group.out.append(text)
 
     def _flush(self) -> None:
@@ -259,10 +260,10 @@ class _Text:
             case "uc":
                 group.skip = max(0, number or 0)
             case "plain":
-                group.is_deleted, group.font = False, self._default_font
+                group.unseen, group.font = frozenset(), self._default_font
                 group.scripted(None)
-            case "deleted":
-                group.is_deleted = number != 0
+            case "deleted" | "v":
+                group.unseen = group.unseen - {word} if number == 0 else group.unseen | {word}
             case "super" | "sub":
                 script = raised if word == "super" else lowered
                 group.scripted(None if number == 0 else script)

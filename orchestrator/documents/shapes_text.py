@@ -12,6 +12,8 @@ from orchestrator.documents.scripts import lowered, raised
 
 _TITLES = ("title", "ctrTitle")
 _BODIES = ("", "body", "obj")
+_FIELDS = ("sldNum", "dt")
+"""Placeholders that mostly hold nothing but a field: the number of the slide, or the day."""
 _MOST_LEVEL = 9
 _LOST = {"blip": "picture", "videoFile": "video", "audioFile": "sound"}
 
@@ -52,6 +54,8 @@ class _Shapes:
         self._level = 0
         self._marked: bool | None = None  # if the paragraph itself states that it has a bullet, or none
         self._is_text = False
+        self._is_typed = False  # if the paragraph has text outside fields
+        self._fields = 0
         self._script: Callable[[str], str] | None = None  # of the run that is open
         self._run = 0  # where its pieces begin
         self._fallback = 0
@@ -69,7 +73,9 @@ class _Shapes:
             case "ph":
                 self._place = attributes.get("type", "")
             case "p" if tag.endswith("drawingml/2006/main}p") or tag.endswith("drawingml/main}p"):
-                self._pieces, self._level, self._marked = [], 0, None
+                self._pieces, self._level, self._marked, self._is_typed = [], 0, None, False
+            case "fld":
+                self._fields += 1
             case "pPr":
                 level = attributes.get("lvl", "0")
                 self._level = min(int(level), _MOST_LEVEL) if level.isdigit() else 0
@@ -101,6 +107,8 @@ class _Shapes:
         name = tag.rpartition("}")[2]
         if name == "t":
             self._is_text = False
+        elif name == "fld":
+            self._fields -= 1
         elif name == "r" and self._pieces is not None and self._script is not None:
             self._pieces[self._run :] = [self._script("".join(self._pieces[self._run :]))]
             self._script = None
@@ -117,6 +125,7 @@ class _Shapes:
     def characters(self, text: str) -> None:
         """Text, in any number of pieces."""
         if self._is_text:
+            self._is_typed = self._is_typed or not self._fields
             self._add(text)
 
     def _add(self, text: str) -> None:
@@ -128,7 +137,8 @@ class _Shapes:
         if self._cells is not None:
             self._cells.append(text)
             return
-        if not text or (self._notes and self._place != "body") or self._place in ("sldNum", "dt"):
+        is_field = self._place in _FIELDS and not self._is_typed
+        if not text or is_field or (self._notes and self._place != "body"):
             return
         if self._place in _TITLES:
             self.lines.append("# " + " ".join(text.split()))

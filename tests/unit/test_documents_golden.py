@@ -33,10 +33,10 @@ READ_AS = {
     ("html", 6): "ec7a76b6b3dd216b",
     ("image", 2): "f14d126ee5bfbb52",
     ("msg", 7): "dd2010f5d93475d9",
-    ("odf", 7): "ea1d9db098c4c8b6",
+    ("odf", 8): "ea1d9db098c4c8b6",
     ("pdf", 10): "90fbb88b84d72a29",
-    ("pptx", 6): "b0c816145595c5f4",
-    ("rtf", 4): "cd81d3068ef26263",
+    ("pptx", 7): "b0c816145595c5f4",
+    ("rtf", 5): "cd81d3068ef26263",
     ("sheets", 17): "1bd8f6d070dc8b21",
     ("text", 5): "382214f97c9191e6",
 }

@@ -295,6 +295,33 @@ def test_a_slide_shows_no_placeholders_of_its_master(tmp_path: Path) -> None:
     assert told(found_in(tmp_path, {"a.odp": data})) == {"a.odp": "Only this\nand that"}
 
 
+FIELD = '<a:fld type="slidenum"><a:t>7</a:t></a:fld>'
+
+
+def test_a_date_that_was_typed_on_a_slide_is_read_and_fields_are_not(tmp_path: Path) -> None:
+    """A placeholder for the date or the number of a slide may hold any text."""
+
+    def shape(kind: str, *texts: str) -> str:
+        paragraphs = "".join(f"<a:p>{text}</a:p>" for text in texts)
+        return f'<sp><nvPr><ph type="{kind}"/></nvPr>{paragraphs}</sp>'
+
+    typed = "<a:r><a:t>{}</a:t></a:r>".format
+    day, numbers = shape("dt", typed("Spring term"), FIELD), (FIELD, typed("Page ") + FIELD)
+    slide = day + "".join(shape("sldNum", number) for number in numbers)
+    assert told(found_in(tmp_path, {"a.pptx": deck(slide)})) == {"a.pptx": "Spring term\nPage 7"}
+
+
+def test_hidden_text_of_an_open_document_is_left_out(tmp_path: Path) -> None:
+    hidden = '<style:style style:name="h"><style:text-properties text:display="none"/></style:style>'
+    body = (
+        f"<text:p>seen{SPAN.format('h', 'gone')}, too</text:p><text:p text:style-name='h'>gone</text:p>"
+        "<text:section text:display='none'><text:p>gone</text:p></text:section>"
+        "<text:section text:display='true'><text:p>end<text:hidden-text text:is-hidden='true'>gone</text:hidden-text>"
+        "</text:p></text:section>"
+    )
+    assert told(found_in(tmp_path, {"a.odt": office.open_document(hidden + body)})) == {"a.odt": "seen, too\nend"}
+
+
 SALES = office.open_chart(("", "2025"), ("North", "12.5"), ("South", "7"), title="Sales")
 
 

@@ -24,6 +24,7 @@ PAGES: dict[str, tuple[bytes, str]] = {
     "a byte that no code page has": (rb"a\'81b", "a\ufffdb"),
     "a deletion and an insertion": (rb"costs {\deleted\revauthdel1 100}{\revised 200} or \deleted 3\deleted0 4.",
                                     "costs 200 or 4."),
+    "hidden text": (rb"seen{\v  gone {\b too}}, \v gone\v0 seen \v gone \plain again", "seen, seen again"),
     "a deletion up to plain": (rb"\deleted gone \plain here", "here"),
     "a star inside a group": (rb"Pay {\loch\f0\*\cs7 all} now", "Pay all now"),
     "a group that nobody knows": (rb"a{\*\foo b{c}}d{\foo e}", "ade"),
