@@ -45,7 +45,7 @@ from orchestrator.policy.planner.stints import Sight
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 REMEMBERED = 200
 """Shards of each backend that are looked back upon."""
-RUNS = 20
+RUNS = 60
 """Runs of a job whose costs are remembered."""
 NIGHTS = 30
 """Nights of which progress is remembered."""
@@ -135,7 +135,7 @@ class Ours:
             answered = sum(one.done for one in mine)
             self._again[terms.name].insert(0, (answered, max(0, answered - terms.rows - terms.reduces)))
             if (told := self._told.pop(terms.name, None)) is not None:
-                self._costs[terms.name].append((*told, sum(one.paid for one in mine)))
+                self._costs[terms.name].insert(0, (*told, sum(one.paid for one in mine)))
             strong = sum(one.done for one in mine if one.strong)
             self._reached[terms.name].insert(0, (answered - strong, strong))
         del self._finished[:-REMEMBERED]
@@ -172,7 +172,7 @@ class Ours:
 
     def dearest(self, job: str) -> float:
         """What the dearest earlier run cost that was told less, as a multiple of what was expected."""
-        return observations.dearest(self._costs[job][-RUNS:])
+        return observations.dearest(self._costs[job][:RUNS])
 
     def reask_share(self, job: str) -> float:
         """Which part of a job's answers is asked for once more."""

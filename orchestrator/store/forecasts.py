@@ -67,8 +67,8 @@ class Forecasts:
         """Return the forecasts for a job, in the order of their creation."""
         return self._found(forecasts.c.job_id == job_id)
 
-    def costs(self, series: str, newest: int = 20) -> list[tuple[float, float, float]]:
-        """Return p50, p95 and actual cost of a job file's newest finished runs."""
+    def costs(self, series: str, newest: int = 60) -> list[tuple[float, float, float]]:
+        """Return p50, p95 and actual cost of a job file's newest finished runs, newest first."""
         c = forecasts.c
         query = (
             select(c.p50, c.p95, c.actual)

@@ -19,6 +19,7 @@ from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.replan_timer import ReplanTimer
 from orchestrator.pipeline.submit import rows_to_shards
 from orchestrator.policy.planner import SynchronousOption
+from tests.emulator.driving import jsonl
 from tests.support.hostedjob import HOUR, Desk, cost_of, plain, row
 
 JOB = """\
@@ -228,6 +229,26 @@ def test_a_budget_need_not_cover_what_every_row_may_take_alone(desk: Desk) -> No
     plan = view(desk, desk.submit(lines, new=True, budget=budget)).plan()
     assert plan.verdict.holds
     assert billed <= plan.at_most <= budget
+
+
+def test_what_a_run_cost_beyond_what_it_was_told_is_in_what_the_next_run_is_told(desk: Desk) -> None:
+    """No forecast knows the cause, so plans of the same file cover it, as far as the budget goes."""
+    desk.backends({"openai": {}, "flex": {"service_tier": "default"}})
+    path = desk.written(jsonl(plain(40)))
+    desk.run(path)  # answers are known from now on
+    budget = cost_of(desk.provider.bill()) * Decimal("1.7")  # it does not cover the dearer tier
+    dear = desk.submit(path, new=True, budget=budget)
+    desk.step(dear)
+    [told] = (one for one in desk.store.forecasts.of_job(dear.id) if one.kind == "cost")
+    desk.store.forecasts.settled(dear.id, "cost", 1.05 * told.p95, now())
+    desk.finish(dear)
+    excess = 1.05 * told.p95 / told.p50 - 1.0
+    for most in (budget, budget * Decimal("0.9")):
+        plan = view(desk, desk.submit(path, new=True, budget=most)).plan()
+        covered = float(plan.expected) * (1.0 + 2.0 * excess)
+        assert told.p95 < float(plan.at_most) == pytest.approx(min(float(most), covered))
+    other = view(desk, desk.submit(plain(40), budget=budget)).plan()
+    assert float(other.at_most) <= told.p95, "another file is told what its own runs cost"
 
 
 SHARED = '[[budgets]]\nname = "all"\namount = {}\nperiod = "month"\n'

@@ -206,6 +206,13 @@ def test_runs_that_cost_more_than_they_were_told_tell_what_the_next_may_cost() -
     assert observations.dearest([(2.0, 3.5, 3.0)]) == 0.0, "it was told"
 
 
+def test_what_a_run_cost_beyond_what_it_was_told_counts_as_long_as_others_cost_about_as_much() -> None:
+    fine, dear, told_of_it = (2.0, 2.2, 2.1), (2.0, 2.2, 2.6), (2.0, 3.2, 2.4)
+    assert observations.dearest([*[fine] * 19, dear]) == pytest.approx(1.6)
+    assert observations.dearest([*[fine] * 20, dear]) == 0.0
+    assert observations.dearest([*[fine] * 19, told_of_it, *[fine] * 20, dear]) == pytest.approx(1.6)
+
+
 def test_the_share_that_is_asked_once_more_follows_the_newest_runs() -> None:
     unknown = observations.reask_share([])
     often, never = observations.reask_share([(5000, 500)] * 5), observations.reask_share([(5000, 0)] * 5)

@@ -43,6 +43,8 @@ _UNSEEN_NIGHTS = 2.0
 """Weight of the prior that a late batch says nothing about an engine, in nights."""
 SLIP_FACTOR = 1.5
 """A cancel that takes this many times the planned time is too late."""
+CONFIRMED_BY = 20
+"""Runs after which a cost beyond its p95 is forgotten, unless one of them cost about as much."""
 
 
 class Asker(Struct, frozen=True):
@@ -335,13 +337,17 @@ def reached_share(runs: Sequence[tuple[int, int]], rows: int) -> tuple[float, fl
     return share, min(1.0, max(share + chance, seen))
 
 
-def dearest(runs: Iterable[tuple[float, float, float]]) -> float:
+def dearest(runs: Sequence[tuple[float, float, float]]) -> float:
     """Return what a run may cost, as a multiple of its p50, by earlier runs that cost more than their p95.
 
-    `runs` are (p50, p95, cost). It is 0 without such a run. Some causes no forecast knows, such as a price that rises
-    without a word. The few seen are hardly the worst ones, so the largest excess of k runs counts (1 + 1/k) times.
+    `runs` are (p50, p95, cost), newest first. It is 0 without such a run. Some causes no forecast knows, such as a
+    price that rises without a word. The few seen are hardly the worst ones, so the largest excess of k runs counts
+    (1 + 1/k) times. It counts until `CONFIRMED_BY` runs in a row stayed below half of it. Later runs were told of it,
+    so they do not exceed their own p95.
     """
-    excess = [cost / p50 - 1.0 for p50, p95, cost in runs if cost > p95 and p50 > 0]
+    seen = [(cost / p50 - 1.0, cost > p95) for p50, p95, cost in runs if p50 > 0]
+    recent = max((excess for excess, _ in seen[:CONFIRMED_BY]), default=0.0)
+    excess = [each for each, is_excess in seen if is_excess and each <= 2.0 * recent]
     return 1.0 + max(excess) * (1.0 + 1.0 / len(excess)) if excess else 0.0
 
 
