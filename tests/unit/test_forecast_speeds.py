@@ -330,6 +330,29 @@ def test_what_nobody_used_for_long_is_known_less_and_a_probe_tells_more() -> Non
     assert usual(used).rate > 1.4, "one night among many is not believed as it is"
 
 
+def used_on(days: list[int], rate: Callable[[int], float]) -> Pace:
+    """The forecast of an engine that worked for an hour so many days ago, each time."""
+    rates = [(ago, rate(ago)) for ago in sorted(days, reverse=True)]
+    return usual([one for ago, each in rates for one in night(lambda _, each=each: each, ago, hours=1.0)])  # type: ignore[misc]
+
+
+def test_an_engine_that_nobody_used_for_a_fortnight_may_have_become_a_third_as_fast() -> None:
+    """Its low rate is the one that a sole rescue is planned with: 99.7 % of nights reach it."""
+    low = NormalDist().inv_cdf(0.01 / 3)
+    fresh, stale = (used_on([since, since + 3, since + 9], lambda _: 2.0) for since in (1, 17))
+    assert fresh.rate * math.exp(low * fresh.spread) > 0.9
+    assert stale.rate * math.exp(low * stale.spread) < 2.0 / 3
+
+
+def test_how_far_an_engine_changes_while_nobody_uses_it_is_learned() -> None:
+    weekly = [8, 15, 22, 29, 36, 43]
+    steady = used_on(weekly, lambda _: 2.0)
+    unknown = used_on(weekly[:2], lambda _: 2.0)
+    changes = used_on(weekly, lambda ago: 0.7 if ago // 7 % 2 else 2.0)
+    assert steady.spread < 0.85 * unknown.spread
+    assert changes.spread > 1.1 * steady.spread
+
+
 @pytest.mark.parametrize("many", [1, 2, 10])
 @pytest.mark.parametrize(
     "assumed", [Assumed(0.6, 1.0), Assumed(6.0, 0.35, "stated"), Assumed(2.5, 0.12, "from a bench")]

@@ -14,6 +14,7 @@ from benchmarks.routing.invented import INVENTED
 from benchmarks.routing.judged import JUDGED
 from benchmarks.routing.table import Result, Told, run, together
 from benchmarks.routing.unseen import UNSEEN
+from benchmarks.routing.unused import UNUSED
 
 TOLD, TRUE = 0.999, 0.995
 """What is told with this chance or more has to come true so often."""
@@ -25,7 +26,7 @@ LONG, SEEDS = 100, (11, 12, 13)
 LONGEST = 4 * 3600
 """Seconds for a long form: ten minutes of CPU, on a machine that has much else to do. Nothing in it reads a clock."""
 OF_JUDGED = ("judged-month", "judged-ladder", "judged-ladder-budget", "judged-brownout")
-WORLDS = {**UNSEEN, **INVENTED, **{name: JUDGED[name] for name in OF_JUDGED}}
+WORLDS = {**UNSEEN, **UNUSED, **INVENTED, **{name: JUDGED[name] for name in OF_JUDGED}}
 SLOW = frozenset(
     {"day-users", "drifting", "flex-alone", "flex-refuses", "two-rescues-apart", "quota-shared", "engine-waves"}
 )

@@ -45,6 +45,8 @@ _SLOW_DECAY = 0.97
 """Exponential decay weight of outages, drift and the spread between nights, which change more slowly than rates."""
 _IDLE_HALF_LIFE = 14.0
 """Idle nights that halve the weight of all nights before them: an unused engine may have changed."""
+_IDLE_VARIANCE, _IDLE_PRIOR_NIGHTS = 0.02, 14.0
+"""Prior variance by which a log rate changes in an idle night, and its weight, in idle nights."""
 _ASSUMED_WEIGHT = 0.01
 """Weight of the assumed rate, in nights, once idle time has removed all evidence. Without idle time it is 0."""
 _MIN_WEIGHT = 1e-9
@@ -78,14 +80,16 @@ _LIKELY = 0.5
 class Speeds(Struct, frozen=True):
     """Statistics of the earlier nights of an engine.
 
-    `nights` are (rate, weight), newest first, in work per second with the hourly profile removed. `by_date` are the
-    means of all nights, outages included. `unfaded` is the total weight of `nights` without idle time. `hours` is the
-    profile: 24 factors (UTC). `drift` is the spread within a night. `outages` were observed in `watched` hours. They
-    lasted `outage_seconds` in total, and `ended_outages` of them ended; both include one assumed outage. `alike` is
-    the share of the work from the forecast's own job series. Work is tokens if `counted`, otherwise rows.
+    `nights` are (rate, weight), newest first, in work per second with the hourly profile removed. `idle` counts the
+    nights without rows since each. `by_date` are the means of all nights, outages included. `unfaded` is the total
+    weight of `nights` without idle time. `hours` is the profile: 24 factors (UTC). `drift` is the spread within a
+    night. `outages` were observed in `watched` hours. They lasted `outage_seconds` in total, and `ended_outages` of
+    them ended; both include one assumed outage. `alike` is the share of the work from the forecast's own job series.
+    Work is tokens if `counted`, otherwise rows.
     """
 
     nights: tuple[tuple[float, float], ...] = ()
+    idle: tuple[int, ...] = ()
     by_date: Mapping[date, float] = {}
     unfaded: float = 0.0
     hours: tuple[float, ...] = (1.0,) * 24
@@ -146,19 +150,18 @@ def learn(stints: Sequence[Stint], now: datetime) -> Speeds:
     past = [warms.at_usual_rate(windows, _level(windows)) for windows in past]
     hours = _hourly_profile(past)
     nights_seen = [NightSeen.of(stints_of, hours) for stints_of in past]
-    idle_weights = [_idle_weight((night_of(now) - date).days - 1 - newer) for newer, date in enumerate(dates)]
+    idle_nights = [(night_of(now) - date).days - 1 - newer for newer, date in enumerate(dates)]
     running = [one for one in nights_seen if one.rate > 0]
-    rates, bad = _winsorized_rates(
-        running, [age for age, one in zip(idle_weights, nights_seen, strict=True) if one.rate > 0]
-    )
+    idle = [count for count, one in zip(idle_nights, nights_seen, strict=True) if one.rate > 0]
+    rates, bad = _winsorized_rates(running, [_idle_weight(count) for count in idle])
     total = sum(weight for _, weight in rates)
     alike = (
         sum(one.alike * weight for one, (_, weight) in zip(running, rates, strict=True)) / total if running else 1.0
     )
     unfaded = sum(_night_weight(one, newer) for newer, one in enumerate(running))
     speeds = Speeds(
-        tuple(rates), {night: mean_rate(stints) for night, stints in nights.items()}, unfaded, hours, _drift(running),
-        alike=alike, counted=counted, warm_up=warms,
+        tuple(rates), tuple(idle), {night: mean_rate(stints) for night, stints in nights.items()}, unfaded, hours,
+        _drift(running), alike=alike, counted=counted, warm_up=warms,
     )  # fmt: skip
     is_bad = iter(bad)
     for newer, night in enumerate(nights_seen):
@@ -267,7 +270,7 @@ def _prior_pace(speeds: Speeds, assumed: Assumed, now: datetime, a_row: float, a
         )  # fmt: skip
     total, unfaded = sum(weight for _, weight in speeds.nights), speeds.unfaded
     mean = sum(weight * math.log(rate) for rate, weight in speeds.nights) / total
-    squares, nights = _squared_deviations(speeds.nights)
+    squares, nights, changes = _squared_deviations(speeds.nights, speeds.idle)
     idle = total / unfaded
     evidence = total / (total + _ASSUMED_WEIGHT * max(0.0, 1.0 - idle))
     if (weight := _assumed_weight(assumed, len(speeds.nights))) > 0:
@@ -280,7 +283,8 @@ def _prior_pace(speeds: Speeds, assumed: Assumed, now: datetime, a_row: float, a
     other_series = (1.0 - speeds.alike) * _OTHER_SERIES**2
     # Idle time widens the forecast, up to that of an engine without history.
     bound = max(_variance(squares, nights, unfaded), assumed.spread**2)
-    variance = min(_variance(idle * squares, idle * nights, total), bound) + other_series
+    widened = _variance(idle * squares, idle * nights, total) + changes * speeds.idle[0]
+    variance = min(widened, bound) + other_series
     level = evidence * mean + (1.0 - evidence) * math.log(assumed.rate * a_row) if assumed.rate > 0 else mean
     variance = evidence * variance + (1.0 - evidence) * assumed.spread**2
     count = len(speeds.nights)
@@ -308,23 +312,27 @@ def _variance(squares: float, nights: float, total: float) -> float:
     return (_PRIOR_NIGHTS * _NIGHTS_SPREAD**2 + squares) / counted * (1 + 1 / total) * (1 + 2 / counted)
 
 
-def _squared_deviations(nights: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the weighted sum of squared one-step forecast errors, and its number of nights.
+def _squared_deviations(nights: Sequence[tuple[float, float]], idle: Sequence[int]) -> tuple[float, float, float]:
+    """Return the weighted sum of squared one-step forecast errors, its number of nights, and the variance of an idle
+    night.
 
     The spread between nights changes more slowly than the level, so old nights decay more slowly here.
     """
     newest = nights[0][1]
     squares = count = 0.0
+    changes, idle_nights = _IDLE_PRIOR_NIGHTS * _IDLE_VARIANCE, _IDLE_PRIOR_NIGHTS
     mean, total = math.log(nights[-1][0]), 0.0
     for older, (rate, weight) in zip(range(len(nights) - 1, -1, -1), reversed(nights), strict=True):
         deviation = math.log(rate) - mean
         counts = weight / newest / math.pow(_DECAY, older) * math.pow(_SLOW_DECAY, older)
         if total:
             squares += counts * deviation**2 / (1 + newest * math.pow(_DECAY, older) / total)
+            if gap := idle[older + 1] - idle[older]:
+                changes, idle_nights = changes + deviation**2, idle_nights + gap
         count += counts
         total += weight
         mean += weight / total * deviation
-    return squares, count
+    return squares, count, changes / idle_nights
 
 
 def _hourly_steps(hours: Sequence[float], now: datetime) -> tuple[tuple[float, float], ...]:
