@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from orchestrator.core.errors import RowError, UsageError
 from orchestrator.library import arguments
 from orchestrator.library.answers import AnswerType, Schema, completions, finished_lines
-from orchestrator.library.client_batches import backend_at, url_and_address
+from orchestrator.library.client_batches import backend_at, body_of, url_and_address
 from orchestrator.library.context import ready
 from orchestrator.library.drafts import (
     Budget,
@@ -134,7 +134,7 @@ def requests(
     backend: str | None = None, endpoint: str = CHAT, name: str = "requests", raise_on_error: bool = False,
     progress: bool | None = None,
 ) -> list[Any]:  # fmt: skip
-    """Send request bodies as OpenAI's clients take them; return a ChatCompletion or a RowError for each, in order.
+    """Send what OpenAI's clients take as arguments; return a ChatCompletion or a RowError for each, in order.
 
     `endpoint` is their path: `/v1/responses` gives Response, `/v1/embeddings` gives CreateEmbeddingResponse.
     """
@@ -143,11 +143,12 @@ def requests(
     if isinstance(params, str | bytes | Mapping):
         raise UsageError("params: give a list of dicts, one for each request", hint="[params] for a single one")
     arguments.of_type("params", params, Iterable, "a list of dicts")
+    bodies = (body_of(one) if isinstance(one, Mapping) else one for one in params)
     view = view_for(wanted=progress)
     options = replace(JobTerms(deadline, budget, backend).options(), edited=Edited.BESIDE)
     with session() as context:
         with turn_of(context.home, name):
-            folder = write_requests(context.home, name, params, endpoint)
+            folder = write_requests(context.home, name, bodies, endpoint)
             if not folder.keys:
                 return []
             intake = take_in_file(context, folder, options, view)

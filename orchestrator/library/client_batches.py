@@ -1,11 +1,13 @@
-"""The backend that a client's calls would go to: found by the client's address, without its key."""
+"""Calls of a client as a batch: their bodies, and the backend at the client's address, without the client's key."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from orchestrator.core.errors import UsageError
+from orchestrator.core.listening import is_local_url
 from orchestrator.settings.backends import HostedBackend, LocalBackend, SyncBackend
 from orchestrator.settings.config import Config
 
@@ -13,6 +15,30 @@ _URLS = {
     "chat.completions": "/v1/chat/completions", "completions": "/v1/completions", "responses": "/v1/responses",
     "embeddings": "/v1/embeddings",
 }  # fmt: skip
+_NO_BODY = ("extra_headers", "extra_query")
+_PORTS = {"http": 80, "https": 443}
+
+
+def body_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body that a client sends for the arguments of a call.
+
+    Without `timeout`, as a batch has its deadline. Raises UsageError for what a request in a batch cannot have.
+    """
+    body = {name: value for name, value in arguments.items() if not _is_left_out(value)}
+    for name in _NO_BODY:
+        if body.pop(name, None):
+            raise UsageError(f"{name}: a request in a batch has only a body", hint="leave it out; extra_body is sent")
+    body.pop("timeout", None)
+    extra = body.pop("extra_body", None) or {}
+    if not isinstance(extra, Mapping):
+        raise UsageError(f"extra_body: {type(extra).__name__} is not a dict of fields")
+    return {**body, **extra}
+
+
+def _is_left_out(value: Any) -> bool:
+    """True for the values by which OpenAI's client marks arguments that are not sent."""
+    kind = type(value)
+    return kind.__module__.partition(".")[0] == "openai" and kind.__name__ in ("NotGiven", "Omit")
 
 
 def url_and_address(method: Callable[..., Any]) -> tuple[str, str]:
@@ -41,11 +67,21 @@ def backend_at(config: Config, address: str) -> str:
                 there = (backend.base_url,)
             case _:
                 there = ()
-        if address in {one.rstrip("/") for one in there}:
+        if _place(address) in map(_place, there):
             return name
-    lines = f'[backends.NAME]\nkind = "openai"\nbase_url = "{address}"\napi_key_env = "NAME_OF_THE_VARIABLE"'
+    if is_local_url(address):
+        lines, what = f'[backends.NAME]\nupstreams = ["{address}"]\nlocation = "local"\nidle = true', ""
+    else:
+        lines = f'[backends.NAME]\nkind = "openai"\nbase_url = "{address}"\napi_key_env = "NAME_OF_THE_VARIABLE"'
+        what = ", with the variable that holds the key"
     where = config.path or "orch.toml"
     raise UsageError(
         f"no backend of {where} has the client's address {address}; its key is not taken over",
-        hint=f"add to {where}, with the variable that holds the key:\n{lines}",
+        hint=f"add to {where}{what}:\n{lines}",
     )
+
+
+def _place(address: str) -> tuple[str, str, int | None, str]:
+    """Return what two spellings of one address have in common."""
+    parts = urlsplit(address)
+    return parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme), parts.path.rstrip("/")

@@ -315,6 +315,8 @@ class FrameDraft(_Draft[T]):
         return self._frame.with_columns(answer_columns(rows, self._question.type, self._prefix))
 
     def _written(self, context: Context) -> JobFolder:
+        if self._is_empty():
+            raise InputError("the frame has no rows", hint="run() returns it with its new columns")
         source = {"path": ROWS, "text_column": self._text or KEY, "id_column": KEY}
         question = self._question
         return write_frame(

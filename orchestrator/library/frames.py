@@ -202,7 +202,8 @@ class _Dataset(_Library):
     def records(self, names: Sequence[str]) -> Iterator[Record]:
         if not names:
             return iter([{} for _ in range(len(self._frame))])
-        return (dict(row) for row in self._frame.select_columns(list(names)))
+        # Rows as Python has them, however the caller formats them and whatever columns that shows.
+        return (dict(row) for row in self._frame.with_format(None).select_columns(list(names)))
 
     def with_columns(self, columns: Sequence[NewColumn]) -> Any:
         datasets: Any = importlib.import_module("datasets")

@@ -48,6 +48,7 @@ def write_frame(
     def lines() -> Iterator[bytes]:
         for number, record in enumerate(records):
             with _row(f"row {number}", record):
+                _check_texts(number, record)
                 key = keys.key(record)
                 found.append(key)
                 if text is not None and not isinstance(value := record[text], str | None):
@@ -67,6 +68,13 @@ def _row(name: str, record: Mapping[str, Any]) -> Iterator[None]:
         raise InputError(
             f"{name} cannot be written as JSON: {error}", field=field, hint="give text, numbers, lists and dicts"
         ) from None
+
+
+def _check_texts(number: int, record: Mapping[str, Any]) -> None:
+    """Raise InputError for bytes, which JSON would hold in base64."""
+    for name, value in record.items():
+        if isinstance(value, bytes | bytearray | memoryview):
+            raise InputError(f"row {number} has bytes", field=name, hint="decode them: a prompt is text")
 
 
 def _is_json(value: Any) -> bool:

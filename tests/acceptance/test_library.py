@@ -16,8 +16,6 @@ from typing import Any
 import pandas
 import polars
 import pytest
-from openai import OpenAI
-from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 
 import orchestrator as orch
@@ -197,41 +195,6 @@ def test_a_cancelled_job_keeps_its_rows(home: Path, upstream: Upstream) -> None:
     assert {row.error.code for row in job.rows() if row.error} == {"cancelled", "bad_row"}
     with pytest.raises(orch.UsageError, match="already ended"):
         job.cancel()
-
-
-def bodies(*texts: str) -> list[dict[str, Any]]:
-    return [{"model": "small", "messages": [{"role": "user", "content": text}]} for text in texts]
-
-
-def test_request_dicts_come_back_as_completions_or_errors(home: Path, upstream: Upstream) -> None:
-    answers = orch.requests(bodies("a", "b", "a", "[[fault:status:400]]"), deadline="2h")
-
-    assert [type(one) for one in answers] == [ChatCompletion] * 3 + [orch.RowError]
-    assert answers[0].choices[0].message.content.startswith("echo:")
-    asked = len(upstream.requests())
-    again = orch.requests(bodies("new", "a", "b"))
-    assert again[1].id == answers[0].id
-    assert len(upstream.requests()) == asked + 1
-    with pytest.raises(orch.RowError, match="1 of 1 rows failed"):
-        orch.requests(bodies("[[fault:status:400]]"), raise_on_error=True)
-    assert orch.requests([]) == []
-    with pytest.raises(orch.InputError, match="request 0 is str"):
-        orch.requests(["a"])  # type: ignore[list-item]
-
-
-def test_a_client_s_calls_go_to_the_backend_at_its_address_without_its_key(home: Path, upstream: Upstream) -> None:
-    with OpenAI(base_url=upstream.base_url, api_key="sk-secret") as client:
-        (answer,) = orch.batch(client.chat.completions.create, bodies("a"))
-        assert isinstance(answer, ChatCompletion)
-        with pytest.raises(orch.UsageError, match="bound method"):
-            orch.batch(client.models.list, [])
-    with (
-        OpenAI(base_url="https://elsewhere.example/v1", api_key="sk-secret") as client,
-        pytest.raises(orch.UsageError) as caught,
-    ):
-        orch.batch(client.embeddings.create, [])
-    assert 'base_url = "https://elsewhere.example/v1"' in str(caught.value)
-    assert not [path for path in home.rglob("*") if path.is_file() and b"sk-secret" in path.read_bytes()]
 
 
 def test_without_a_model_the_only_alias_answers(home: Path, upstream: Upstream) -> None:

@@ -106,6 +106,28 @@ def test_the_same_kind_comes_back_with_typed_columns_and_each_row_at_its_place(k
         assert out["pages"].dtype == "Int64"
 
 
+FORMATS: dict[str, dict[str, Any]] = {
+    **{name: {"type": name} for name in ("arrow", "numpy", "pandas", "polars", "python")},
+    "columns": {"type": "numpy", "columns": ["n"]},
+    "more columns": {"type": None, "columns": ["n"], "output_all_columns": True},
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows_of_a_dataset_are_the_same_in_every_format_which_stays(name: str) -> None:
+    plain = dataset(ROWS)
+    formatted = plain.with_format(**FORMATS[name])
+
+    found = frame_of(formatted)
+
+    assert found.columns == ["text", "n"]
+    assert list(found.records(["text", "n"])) == ROWS
+    out = found.with_columns(answer_columns(list(answer_rows(LINES, TYPE)), TYPE, ""))
+    assert out.format["type"] == formatted.format["type"]
+    rows = out.with_format(None).to_list()
+    assert [(row["n"], row["pages"]) for row in rows] == [(1, 2), (2, 3), (3, None), (4, None)]
+
+
 @each_kind
 def test_rows_have_the_same_keys_in_every_kind_of_frame(kind: str, tmp_path: Path) -> None:
     folder = write_frame(
