@@ -189,7 +189,7 @@ def fetch(
     With -o, --json reports what was written; without -o, the rows go to stdout as they are.
     """
     from orchestrator.cli.console_progress import progress
-    from orchestrator.cli.rows import form_of, place_of, require_own, table_for, write_rows
+    from orchestrator.cli.rows import form_of, place_of, require_own, style_of, table_for, write_lines, write_rows
     from orchestrator.pipeline.finish import outputs
     from orchestrator.pipeline.finish.own_files import writing
 
@@ -207,9 +207,10 @@ def fetch(
         owned = nullcontext() if place is None else writing(store, context.home.identity(), job.id, place, now)
         with owned:
             if partial and job.finished_at is None:
-                from orchestrator.cli.partial import write_partial
+                from orchestrator.library.partial_rows import rows_so_far
 
-                written = write_partial(context, job, place, form, shape)
+                with rows_so_far(context, job, style=style_of(form)) as lines:
+                    written = write_lines(lines, job, place, form, shape)
             else:
                 written = write_rows(context, job, place, form, shape, view.counted)
         view.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
@@ -19,15 +20,16 @@ from orchestrator.daemon import manual_actions
 from orchestrator.library.answers import Answers, AnswerType, EndedRow, answer_rows, finished_lines
 from orchestrator.library.context import Context, logging_to, ready, say_exposure
 from orchestrator.library.driving import Driver
+from orchestrator.library.partial_rows import rows_so_far
 from orchestrator.library.progress_views import LogView, progress_html, view_for
-from orchestrator.pipeline.finish.confidences import merging_checks
-from orchestrator.pipeline.finish.merge import lines as merge_lines
 from orchestrator.policy.planner import Outlook
 from orchestrator.reports.status import JobLine
 from orchestrator.store.gc import CLEARED
 
 T = TypeVar("T")
 LOOK_SECONDS = 1.0
+LOOK_SHARE = 10
+"""Pause between two looks, as a multiple of the last one: each reads all answers of running batches."""
 
 
 @contextmanager
@@ -100,7 +102,7 @@ class JobHandle(Generic[T]):
         return self._wait(lambda: False, progress)
 
     def rows(self, *, partial: bool = False) -> Iterator[EndedRow[T]]:
-        """Yield the rows in input order; `partial` yields those with an outcome so far.
+        """Yield the rows in input order; `partial` yields those with an outcome so far, also of running batches.
 
         Raises UsageError for a job that is not over, or whose files were removed.
         """
@@ -114,7 +116,8 @@ class JobHandle(Generic[T]):
             if (cleared := job.options.get(CLEARED)) is not None:
                 raise UsageError(f"the result files of job {job.id} were removed by [retention] at {cleared}")
             if job.finished_at is None:
-                yield from self._so_far(context, job)
+                with rows_so_far(context, job) as lines:
+                    yield from answer_rows(lines, self._type)
             else:
                 yield from answer_rows(finished_lines(context, job), self._type)
 
@@ -132,10 +135,14 @@ class JobHandle(Generic[T]):
         """Yield each row once it has an outcome."""
         working = asyncio.ensure_future(self._in_thread())
         seen: set[str] = set()
+        pause = LOOK_SECONDS
         try:
             while not working.done():
-                await asyncio.wait([working], timeout=LOOK_SECONDS)
-                for row in await asyncio.to_thread(self._new_rows, seen):
+                await asyncio.wait([working], timeout=pause)
+                began = time.monotonic()
+                found = await asyncio.to_thread(self._new_rows, seen)
+                pause = max(LOOK_SECONDS, LOOK_SHARE * (time.monotonic() - began))
+                for row in found:
                     yield row
             await working
             for row in await asyncio.to_thread(self._new_rows, seen):
@@ -161,17 +168,18 @@ class JobHandle(Generic[T]):
                 list(answer_rows(finished_lines(context, job, is_merged=is_merged), self._type)), self._type
             )
 
-    def _so_far(self, context: Context, job: Job) -> Iterator[EndedRow[T]]:
-        checks = merging_checks(context.store, context.home, job)
-        finished = context.store.rows.finished(job.id)
-        return answer_rows(
-            merge_lines(context.home.results, finished, checks, style="jsonl", partial=True), self._type
-        )
-
     def _new_rows(self, seen: set[str]) -> list[EndedRow[T]]:
-        if self.progress.counts.ended == len(seen):
-            return []
-        found = [row for row in self.rows(partial=True) if row.custom_id not in seen]
+        """Return the rows that have an outcome and are not `seen`; adds them there."""
+        with ready() as context:
+            line = context.detail(self.id).line
+            if (line.counts.ended if line.state.is_final else line.done) == len(seen):
+                return []
+            if line.state.is_final:
+                rows = list(self.rows())
+            else:
+                with rows_so_far(context, line.job, is_followed=True) as lines:
+                    rows = list(answer_rows(lines, self._type))
+        found = [row for row in rows if row.custom_id not in seen]
         seen.update(row.custom_id for row in found)
         return found
 

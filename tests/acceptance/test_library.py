@@ -189,6 +189,29 @@ def test_a_job_is_awaited_and_iterated_over(home: Path, upstream: Upstream) -> N
     assert (len(rows), len(upstream.requests())) == (4, 2)
 
 
+def test_rows_of_a_running_batch_come_as_they_are_done(home: Path, make_upstream: MakeUpstream) -> None:
+    upstream = make_upstream(slots=1, latency_ms=150)
+    write_config(home, [upstream.base_url], max_concurrency=1, extra='[models]\nsmall = "m"\n')
+    frame = [{"text": "[[fault:status:400]]"}, *({"text": f"row {number}"} for number in range(40))]
+
+    async def first(job: orch.JobHandle[Any]) -> orch.AnswerRow[Any]:
+        async for row in job:
+            return row
+        raise AssertionError("no row came")
+
+    job = orch.frame(frame, QUESTION).submit(daemon=False, progress=False)
+    row = asyncio.run(first(job))
+    assert row.answer is not None
+    assert not job.is_done
+    assert len(upstream.requests()) < 40, "while the batch still runs"
+
+    # Its answers are there for the next process too, which nobody works for.
+    so_far = [one.document for one in job.rows(partial=True)]
+    assert row.document in so_far
+    assert len(so_far) < 41
+    assert len(job.wait(progress=False)) == 41
+
+
 def test_a_cancelled_job_keeps_its_rows(home: Path, upstream: Upstream) -> None:
     job = orch.frame(FRAME, QUESTION).submit(daemon=False)
     job.cancel()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from orchestrator.core.model import FinishedRow, Job, Outcome
+from orchestrator.core.model import FinishedRow, Job, Outcome, RequestState
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect.sent_documents import SentDocuments
@@ -28,15 +28,21 @@ PREVIEW = "#preview"
 
 @contextmanager
 def partial_lines(
-    store: Store, home: Home, job: Job, checks: Mapping[str, AnswerCheck], handles: OpenHandle, *, style: str
-) -> Iterator[Iterator[bytes]]:
-    """Yield the merged lines of rows that have a result by now, in input order. Records nothing."""
+    store: Store, home: Home, job: Job, checks: Mapping[str, AnswerCheck], handles: OpenHandle, *, style: str,
+    with_failed: bool = True,
+) -> Iterator[Iterator[bytes]]:  # fmt: skip
+    """Yield the merged lines of rows that have a result by now, in input order. Records nothing.
+
+    Without `with_failed`, rows that failed in a running batch are left out: they may be asked again.
+    """
     with tempfile.TemporaryDirectory(prefix="orch-partial-") as name:
         folder = Path(name)
         found: dict[int, tuple[Shard, Outcome, BackendHandle]] = {}
         for shard in store.shards.of_job(job.id):
             if shard.state is ShardState.SUBMITTED and (handle := handles(shard.backend)) is not None:
-                found.update(_of_shard(store, home, shard, handle, checks, folder))
+                for seq, answer in _of_shard(store, home, shard, handle, checks, folder):
+                    if with_failed or answer[1].state is RequestState.SUCCEEDED:
+                        found[seq] = answer
 
         def locate(shard_id: str, kind: str) -> Path:
             # A row that settles meanwhile has another place in the collected file: the copy needs its own key.

@@ -1,53 +1,61 @@
-"""`orch fetch --partial`: the finished rows of a running job."""
+"""The finished rows of a running job, for `orch fetch --partial` and for callers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 from orchestrator.backends.open import profile_for
-from orchestrator.cli.output import say
-from orchestrator.cli.rows import WrittenRows, style_of, write_lines
 from orchestrator.core.errors import UsageError
 from orchestrator.core.model import Job
-from orchestrator.daemon.lock import daemon_lock
+from orchestrator.daemon.lock import daemon_lock, running_daemon
 from orchestrator.daemon.loop import Daemon
 from orchestrator.library.context import Context, say_keys
+from orchestrator.library.messages import say
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.backend_set import open_handle
 from orchestrator.pipeline.collect.partial import OpenHandle, partial_lines
 from orchestrator.pipeline.finish.confidences import merging_checks
-from orchestrator.pipeline.finish.outputs import Format, TableShape
 from orchestrator.server.host import socket_path
 from orchestrator.settings.backends import HostedBackend
 
 
-def write_partial(
-    context: Context, job: Job, output: str | Path | None, form: Format, table: TableShape
-) -> WrittenRows:
-    """Write the rows that have a result by now, including rows of running batches.
+@contextmanager
+def rows_so_far(
+    context: Context, job: Job, *, style: str = "jsonl", is_followed: bool = False
+) -> Iterator[Iterator[bytes]]:
+    """Yield the merged lines of rows that have a result by now, including rows of running batches.
 
     Asks the servers of the running daemon; without a daemon, starts them for this purpose and sends no row. Nothing
-    is asked of providers that give answers at a batch's end, so that their keys are not needed.
+    is asked of providers that give answers at a batch's end, so that their keys are not needed. `is_followed` is for
+    callers who look again and again: starts nothing, and leaves out rows that a running batch may still ask again.
     """
     with ExitStack() as stack:
-        holder = stack.enter_context(daemon_lock(context.home))
-        handles = _own(context, stack) if holder is None else _running(context, stack)
-        lines = stack.enter_context(
-            partial_lines(
-                context.store,
-                context.home,
-                job,
-                merging_checks(context.store, context.home, job),
-                _askable(context, handles),
-                style=style_of(form),
-            )
+        checks = merging_checks(context.store, context.home, job)
+        asked = _askable(context, _handles(context, stack, may_start=not is_followed))
+        lines = partial_lines(
+            context.store, context.home, job, checks, asked, style=style, with_failed=not is_followed
         )
-        return write_lines(lines, job, output, form, table)
+        yield stack.enter_context(lines)
 
 
-def _askable(context: Context, handles: Callable[[str], BackendHandle]) -> OpenHandle:
+def _handles(context: Context, stack: ExitStack, *, may_start: bool) -> OpenHandle:
+    """Return a function that opens backends; the daemon's lock is looked at, or taken, at its first call."""
+    opened: list[Callable[[str], BackendHandle]] = []
+
+    def handle(name: str) -> BackendHandle | None:
+        if not may_start and running_daemon(context.home) is None:
+            return None
+        if not opened:
+            holder = None if not may_start else stack.enter_context(daemon_lock(context.home))
+            is_own = may_start and holder is None
+            opened.append(_own(context, stack) if is_own else _running(context, stack))
+        return opened[0](name)
+
+    return handle
+
+
+def _askable(context: Context, handles: OpenHandle) -> OpenHandle:
     """Return a function that opens backends with answers of running batches, and names the others."""
     opened: dict[str, BackendHandle | None] = {}
 
