@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
+from types import UnionType
 from typing import Any, Generic, TypeVar, overload
 
 import msgspec
@@ -26,7 +27,7 @@ from orchestrator.pipeline.finish.outputs.column_types import Kind, Plain, Struc
 from orchestrator.pipeline.finish.outputs.layout import VECTOR, WHOLE, read
 
 T = TypeVar("T")
-Schema = type[Any] | Mapping[str, Any]
+Schema = type[Any] | UnionType | Mapping[str, Any]
 SHOWN = 20
 """Rows of a table in a notebook."""
 _TYPES = {

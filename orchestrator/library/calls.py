@@ -46,7 +46,7 @@ def frame(
 ) -> FrameDraft[M]: ...  # fmt: skip
 @overload
 def frame(
-    rows: Any, prompt: str, *, schema: Mapping[str, Any] | None = ..., model: str | None = ...,
+    rows: Any, prompt: str, *, schema: Schema | None = ..., model: str | None = ...,
     id: str | Sequence[str] | None = ..., text: str | None = ..., name: str | None = ..., prefix: str = ...,
     job: Mapping[str, Any] | None = ..., **task: Any,
 ) -> FrameDraft[Any]: ...  # fmt: skip
@@ -182,7 +182,7 @@ def batch(
 @overload
 def open_job(name: str, *, schema: type[M]) -> JobHandle[M]: ...
 @overload
-def open_job(name: str, *, schema: Mapping[str, Any] | None = ...) -> JobHandle[Any]: ...
+def open_job(name: str, *, schema: Schema | None = ...) -> JobHandle[Any]: ...
 def open_job(name: str, *, schema: Schema | None = None) -> JobHandle[Any]:
     """Return a job of this home by its id, the start of it, or its name, which means the newest run.
 

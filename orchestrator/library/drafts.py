@@ -26,6 +26,7 @@ from orchestrator.library.answers import (
     Answers,
     AnswerType,
     EndedRow,
+    Schema,
     answer_columns,
     answer_rows,
     finished_lines,
@@ -232,7 +233,7 @@ class Documents:
     ) -> DocumentDraft[M]: ...  # fmt: skip
     @overload
     def map(
-        self, prompt: str, *, schema: Mapping[str, Any] | None = ..., model: str | None = ..., name: str | None = ...,
+        self, prompt: str, *, schema: Schema | None = ..., model: str | None = ..., name: str | None = ...,
         job: Mapping[str, Any] | None = ..., **task: Any,
     ) -> DocumentDraft[Any]: ...  # fmt: skip
     def map(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -16,6 +17,7 @@ from tests.support.wheel import PIP, clean_environment
 
 pytestmark = pytest.mark.soak
 PAGE = ROOT / "docs/reference/python.md"
+NAMES = ROOT / "tests/soak/every_name.py"
 
 
 def test_a_stranger_installs_it_and_runs_the_demo(tmp_path: Path, upstream: Upstream) -> None:
@@ -45,15 +47,16 @@ def test_a_stranger_installs_it_and_runs_the_demo(tmp_path: Path, upstream: Upst
     orch("demo", "--upstream", upstream.base_url)
     assert len(upstream.requests()) == asked, "the second run asks nothing"
 
-    subprocess.run([*pip, "pandas"], check=True, env=environment)
-    # The page of the Python interface, as an editor and a strict type checker see it.
+    subprocess.run([*pip, "pandas", "polars"], check=True, env=environment)
+    # The page of the Python interface and every public name, as an editor and a strict type checker see them.
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     (tmp_path / "page.py").write_text("\n".join(['BASE_URL = "http://127.0.0.1:8000/v1"', *blocks]), encoding="utf-8")
+    shutil.copy(NAMES, tmp_path)
     python = str(bin_folder / "python")
     for checker in (
         (ROOT / ".release/bin/pyright", "--pythonpath", python),
         (sys.executable, "-m", "mypy", "--strict", "--ignore-missing-imports", "--python-executable", python),
     ):
-        command = [*map(str, checker), "page.py"]
+        command = [*map(str, checker), "page.py", NAMES.name]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
