@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Callable
 
+from orchestrator.documents.code_pages import byte_page
 from orchestrator.documents.ods_cells import OdsSheet, too_many_cells, without_empty
 from orchestrator.documents.office import encrypted
 from orchestrator.documents.workbook_repair import ERRORS, MOST_CELLS
@@ -31,7 +32,6 @@ _FIRST, _FIRST_MAC = (
 )
 _LEAP, _DAYS = 60, 2_958_466
 """From this day on, Excel counts one day too many; days of its calendar."""
-_PAGES = {0x8000: "mac_roman", 0x8001: "cp1252", 10000: "mac_roman", 367: "ascii"}
 
 
 def is_old_stream(data: bytes) -> bool:
@@ -76,7 +76,7 @@ class _Book:
             raise encrypted()
         elif kind == _CODE_PAGE:
             (page,) = struct.unpack_from("<H", record)
-            self._encoding = _PAGES.get(page, f"cp{page}")
+            self._encoding = byte_page(page) or "cp1252"
         elif kind == _FROM_1904:
             self._is_from_1904 = record[:1] == b"\1"
         elif kind in _FORMATS:

@@ -5,7 +5,6 @@ Identifiers and their meaning are from [MS-OXPROPS], code pages from [MS-OXCMSG]
 
 from __future__ import annotations
 
-import codecs
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
 
+from orchestrator.documents.code_pages import code_page
 from orchestrator.documents.encoding import clean, decode, decode_declared
 from orchestrator.documents.types import ExtractionError
 
@@ -23,12 +23,6 @@ ATTACHED_NAMES, ATTACHED_TYPE, ATTACHED_DATA = (0x3707, 0x3704, 0x3001), 0x370E,
 _YEARS = range(1970, 4500)
 """Outlook writes 1601 or 4501 for a time that is not set."""
 
-_CODE_PAGES = {
-    936: "gb18030", 1200: "utf-16-le", 10000: "mac_roman", 10007: "mac_cyrillic", 20127: "ascii", 20866: "koi8-r",
-    20932: "euc_jp", 20936: "gb18030", 21866: "koi8-u", 28591: "cp1252", 50220: "iso2022_jp", 50221: "iso2022_jp",
-    50222: "iso2022_jp", 50225: "iso2022_kr", 51932: "euc_jp", 51936: "gb18030", 51949: "cp949", 52936: "hz",
-    54936: "gb18030", 65000: "utf-7", 65001: "utf-8", **{28590 + i: f"iso8859-{i}" for i in (*range(2, 10), 13, 15)},
-}  # fmt: skip
 _OF_LANGUAGES = {
     "cp1250": (0x05, 0x0E, 0x15, 0x18, 0x1A, 0x1B, 0x1C, 0x24), "cp1251": (0x02, 0x19, 0x22, 0x23, 0x2F),
     "cp1253": (0x08,), "cp1254": (0x1F, 0x2C), "cp1255": (0x0D,), "cp1256": (0x01, 0x20, 0x29),
@@ -103,15 +97,6 @@ class MapiProperties:
     def body_encoding(self) -> str | None:
         """The encoding of an HTML body, or None."""
         return code_page(self.number(_BODY_CODE_PAGE))
-
-
-def code_page(number: int) -> str | None:
-    """Return Python's name for a Windows code page, or None."""
-    name = _CODE_PAGES.get(number, f"cp{number}")
-    try:
-        return codecs.lookup(name).name
-    except LookupError:
-        return None
 
 
 class Attachment(Struct, frozen=True):

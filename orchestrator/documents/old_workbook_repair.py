@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from orchestrator.documents import compound
+from orchestrator.documents.code_pages import byte_page
 from orchestrator.documents.office import OLE
 from orchestrator.documents.workbook_repair import ERRORS, MOST_CELLS
 from orchestrator.documents.workbook_scripts import write_scripts
@@ -29,6 +30,11 @@ _ERROR = re.compile(
 _LABEL = 0x0204
 _FORMAT = 0x041E
 _EXCEL_5 = b"\0\5"
+_CODE_PAGE, _WIDE, _WESTERN = 0x0042, 1200, 1252
+_AS_BYTES = {
+    ord(bytes((one,)).decode("cp1252")): one for one in range(0x80, 0xA0) if one not in b"\x81\x8d\x8f\x90\x9d"
+}
+"""What the library makes of a byte in windows-1252, and the byte; all others are as in Latin-1."""
 _LOOK = 500
 """Number of a sheet's first records that may state its size."""
 _CELLS = frozenset((0x0006, 0x00BD, 0x00BE, 0x00D6, 0x00FD, 0x0201, 0x0203, 0x0204, 0x0205, 0x0208, 0x027E, 0x0406))
@@ -36,9 +42,11 @@ _BLANK = frozenset((0x00BE, 0x0201, 0x0208))
 """Records of rows and cells with formatting but no content."""
 
 
-def repaired(data: bytes) -> bytes:
-    """Return the workbook as the library can read it; unchanged if it can already.
+def repaired(data: bytes) -> tuple[bytes, str | None]:
+    """Return the workbook as the library can read it, unchanged if it can already; and the encoding of its texts.
 
+    With an encoding, `in_encoding` makes the texts of what the library gives for them: it knows few code pages, and
+    none with two bytes for a character.
     The used rows of sparse sheets are moved together. Long texts that formulas give become one record each, errors
     become texts, and raised and lowered digits stay apart. Errors that were typed in are lost: their records have no
     room for a text.
@@ -46,20 +54,27 @@ def repaired(data: bytes) -> bytes:
     """
     name, stream = _workbook(data)
     if not name:
-        return data
+        return data, None
     sparse = [at for at in _sheets(stream) if _is_sparse(stream, at)]
     is_wide = stream[4:6] != _EXCEL_5
     has_formats = not is_wide and _write_formats(stream)
     has_scripts = is_wide and write_scripts(stream, list(_records(stream, 0)))
+    page = _write_code_page(stream, _WIDE if is_wide else _WESTERN)
+    encoding = None if is_wide or page is None else byte_page(page)
     changes = (_join_texts(stream), _write_errors(stream, is_wide=is_wide), has_formats, has_scripts, sparse)
-    if not any(changes):
-        return data
+    if page is None and not any(changes):
+        return data, None
     for at in sparse:
         _move_together(stream, at)
     out = io.BytesIO(data)
     with compound.opened(out, "spreadsheets", write_mode=True) as file:
         file.write_stream(name, bytes(stream))
-        return out.getvalue()
+        return out.getvalue(), encoding
+
+
+def in_encoding(text: str, encoding: str) -> str:
+    """Return a text that the library read in windows-1252 as it is in its encoding."""
+    return text.translate(_AS_BYTES).encode("latin-1", "replace").decode(encoding, "replace")
 
 
 def needs_password(data: bytes) -> bool:
@@ -128,6 +143,16 @@ def _write_formats(stream: bytearray) -> bool:
         size = stream[at + 2]
         stream[at + 2 : at + 3 + size] = struct.pack("<H", size - 1) + stream[at + 3 : at + 2 + size]
     return bool(found)
+
+
+def _write_code_page(stream: bytearray, usual: int) -> int | None:
+    """Replace the code page by the usual one, and return it; None if it is the usual one or not stated."""
+    for kind, at, size in _records(stream, 0):
+        if kind == _CODE_PAGE and size == 2:
+            (page,) = struct.unpack_from("<H", stream, at)
+            struct.pack_into("<H", stream, at, usual)
+            return int(page) if page != usual else None
+    return None
 
 
 def _records(stream: bytearray, at: int) -> Iterator[tuple[int, int, int]]:

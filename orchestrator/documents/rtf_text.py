@@ -7,11 +7,11 @@ spoils one character. The source is the specification 1.9.1, and otherwise what 
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections import Counter
 from collections.abc import Callable
 
+from orchestrator.documents.code_pages import byte_page
 from orchestrator.documents.encoding import clean, named, whole
 from orchestrator.documents.office import Losses, damaged
 from orchestrator.documents.scripts import lowered, raised
@@ -250,11 +250,11 @@ class _Text:
                 if (code_page := _CHARSETS.get(number or 0)) is not None:
                     self._fonts[group.font] = code_page
             case "cpg" if self._in_fonts and group.font is not None:
-                self._fonts[group.font] = _code_page(number) or self._code_page
+                self._fonts[group.font] = byte_page(number or 1252) or self._code_page
             case "deff":
                 group.font = self._default_font = number
             case "ansicpg":
-                self._code_page = _code_page(number) or self._code_page
+                self._code_page = byte_page(number or 1252) or self._code_page
             case "mac" | "pc" | "pca":
                 self._code_page = _CODE_PAGES[word]
             case "uc":
@@ -361,12 +361,3 @@ def _framed(place: list[str] | None, text: str) -> None:
     """Put the text of a box where it is anchored."""
     if place is not None:
         place.extend(("\n", text.strip("\n"), "\n"))
-
-
-def _code_page(number: int | None) -> str | None:
-    name = {0: "cp1252", 10000: "mac_roman", 65001: "utf-8"}.get(number or 0, f"cp{number}")
-    try:
-        codecs.lookup(name)
-    except LookupError:
-        return None
-    return name

@@ -19,7 +19,7 @@ from orchestrator.documents.lines import text_too_large
 from orchestrator.documents.ods_cells import OdsParts, OdsSheet, holds_sheets, ods_sheets
 from orchestrator.documents.office import EXCELS_PASSWORD, OLE, damaged, encrypted, is_locked, unlocked
 from orchestrator.documents.office_package import DAMAGE, Package
-from orchestrator.documents.old_workbook_repair import needs_password
+from orchestrator.documents.old_workbook_repair import in_encoding, needs_password
 from orchestrator.documents.old_workbook_repair import repaired as repaired_old
 from orchestrator.documents.rows import TableRow, bad_row
 from orchestrator.documents.sheet_parts import SheetParts, is_about_sheet
@@ -101,6 +101,7 @@ class _Workbook:
     def __init__(self, data: bytes) -> None:
         self._library = require("python_calamine", "spreadsheets", "office")
         self._package: Package | None = None
+        self._encoding: str | None = None  # of texts that the library reads in another one
         with self._errors():
             if data.startswith(OLE):
                 data = _opened(data)
@@ -108,7 +109,10 @@ class _Workbook:
             self._open = self._opened(data)
             if self._open is not None:
                 return
-            data = repaired_old(data) if self._package is None else repaired(data, self._package)
+            if self._package is None:
+                data, self._encoding = repaired_old(data)
+            else:
+                data = repaired(data, self._package)
             try:
                 self._book = self._library.CalamineWorkbook.from_filelike(io.BytesIO(data))
             except self._library.CalamineError as error:  # it tries all formats, and names no reason
@@ -135,12 +139,19 @@ class _Workbook:
             about = {one.name: (one.typ, one.visible) for one in self._book.sheets_metadata}  # made anew at each call
             for name in self._book.sheet_names:
                 kind, visible = about.get(name, (cells, seen))
+                told = name if self._encoding is None else in_encoding(name, self._encoding)
                 if kind == cells:
                     rows = self._book.get_sheet_by_name(name).to_python(skip_empty_area=False)
+                    if self._encoding is not None:
+                        rows = self._decoded(rows, self._encoding)
                     shown = [[cell if isinstance(cell, str) else _shown(cell) for cell in row] for row in rows]
-                    yield name, visible != seen, shown
+                    yield told, visible != seen, shown
                 elif kind == chart:
-                    yield name, visible != seen, []
+                    yield told, visible != seen, []
+
+    @staticmethod
+    def _decoded(rows: list[list[object]], encoding: str) -> list[list[object]]:
+        return [[in_encoding(cell, encoding) if isinstance(cell, str) else cell for cell in row] for row in rows]
 
     def parts(self, most: int) -> SheetParts | OdsParts | None:
         """Return the parts besides the cells; None without any, or if they cannot be read."""

@@ -27,7 +27,7 @@ READERS: Mapping[str, int] = {
     "pdf": 10,
     "pptx": 7,
     "rtf": 5,
-    "sheets": 17,
+    "sheets": 18,
     "svg": 3,
     "text": 5,
     "xml": 3,

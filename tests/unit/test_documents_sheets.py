@@ -424,6 +424,36 @@ def old_workbook(
     return compound({stream: whole.ljust(8192, b"\0")})
 
 
+@pytest.mark.parametrize(
+    ("page", "encoding", "text"),
+    [
+        (1251, "cp1251", "Счёт"), (932, "cp932", "日本の家賃"), (936, "gbk", "房租"), (949, "cp949", "임대료"),
+        (950, "big5", "租金"), (437, "cp437", "größer"), (852, "cp852", "Źródło"), (10000, "mac_roman", "größer"),
+        (10001, "cp932", "家賃"), (10006, "mac_greek", "Ωμέγα"), (10029, "mac_latin2", "Źródło"),
+        (0x8001, "cp1252", "größer"), (0, "cp1252", "größer"),
+    ],
+)  # fmt: skip
+def test_texts_of_excel_5_are_read_in_the_code_page_that_the_workbook_states(
+    page: int, encoding: str, text: str
+) -> None:
+    coded = text.encode(encoding)
+    label = struct.pack("<HHHHHH", 0x204, 8 + len(coded), 0, 1, 0, len(coded)) + coded
+    stated = struct.pack("<HHH", 0x42, 2, page)
+    data = old_workbook({(0, 0): 1.5, (1, 1): 2}, label, stated, 0x500, "Book")
+    assert text_of(data) == f"## S\n1.5 | {text}\n | 2"
+
+
+@pytest.mark.parametrize("page", [0, 437, 932, 1200, 1252, 10000, 10029])
+def test_texts_since_excel_97_do_not_depend_on_the_code_page(page: int) -> None:
+    narrow, wide = b"a\xf6b", "日本".encode("utf-16-le")
+    labels = b"".join(
+        struct.pack("<HHHHHHB", 0x204, 9 + len(coded), 0, column, 0, len(coded) >> width, width) + coded
+        for column, coded, width in ((1, narrow, 0), (2, wide, 1))
+    )
+    data = old_workbook({(0, 0): 1.5, (1, 2): 2}, labels, struct.pack("<HHH", 0x42, 2, page))
+    assert text_of(data) == "## S\n1.5 | aöb | 日本\n |  | 2"
+
+
 def old_locked(password: str, cells: dict[tuple[int, int], float]) -> bytes:
     """A workbook of Excel 97-2003 locked by RC4 ([MS-XLS] 2.2.10), except heads of records and places of sheets."""
     salt, proof = bytes(range(16)), bytes(range(16, 32))

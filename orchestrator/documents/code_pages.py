@@ -1,0 +1,33 @@
+"""Windows and Macintosh code pages, by the numbers that office files and Outlook mails state."""
+
+from __future__ import annotations
+
+import codecs
+
+from orchestrator.documents.encoding import extends_ascii
+
+_ENCODINGS = {
+    367: "ascii", 936: "gb18030", 1200: "utf-16-le", 10000: "mac_roman", 10001: "cp932", 10002: "big5",
+    10003: "cp949", 10004: "mac_arabic", 10006: "mac_greek", 10007: "mac_cyrillic", 10008: "gb18030",
+    10010: "mac_romanian", 10021: "cp874", 10029: "mac_latin2", 10079: "mac_iceland", 10081: "mac_turkish",
+    10082: "mac_croatian",
+    20127: "ascii", 20866: "koi8-r", 20932: "euc_jp", 20936: "gb18030", 21866: "koi8-u", 28591: "cp1252",
+    0x8000: "mac_roman", 0x8001: "cp1252", 50220: "iso2022_jp", 50221: "iso2022_jp", 50222: "iso2022_jp",
+    50225: "iso2022_kr", 51932: "euc_jp", 51936: "gb18030", 51949: "cp949", 52936: "hz", 54936: "gb18030",
+    65000: "utf-7", 65001: "utf-8", **{28590 + i: f"iso8859-{i}" for i in (*range(2, 10), 13, 15)},
+}  # fmt: skip
+
+
+def code_page(number: int) -> str | None:
+    """Return Python's name for a code page, or None."""
+    name = _ENCODINGS.get(number, f"cp{number}")
+    try:
+        return codecs.lookup(name).name
+    except LookupError:
+        return None
+
+
+def byte_page(number: int) -> str | None:
+    """Return Python's name for a code page whose first half is ASCII, or None."""
+    name = code_page(number)
+    return name if name is not None and extends_ascii(name) else None
