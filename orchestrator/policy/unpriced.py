@@ -30,6 +30,27 @@ _hints = re.compile(
     rb"|(?<=citation_)tokens|(?<=video_)tokens|(?<=iteration_)tokens|(?<=executed_)tools"
     rb'|(?<="total_)tokens"\s*:\s*(\d{1,9}))'
 ).finditer
+_KNOWN = frozenset(
+    {
+        "prompt_tokens", "completion_tokens", "total_tokens", "input_tokens", "output_tokens", "num_cached_tokens",
+        "cached_tokens", "cached_input_tokens", "prompt_cache_hit_tokens", "prompt_cache_miss_tokens",
+        "cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation_tokens", "cache_write_tokens",
+        "cache_write_1h_tokens", "ephemeral_5m_input_tokens", "ephemeral_1h_input_tokens", "reasoning_tokens",
+        "thinking_tokens", "text_tokens", "audio_tokens", "image_tokens", "accepted_prediction_tokens",
+        "rejected_prediction_tokens", "web_search_requests", "web_fetch_requests", "num_search_queries",
+    }
+)  # fmt: skip
+"""Counts in a usage that are priced, or part of such a count, or free."""
+_is_count = re.compile(
+    r"num_\w+|(?:\w+_)?(?:tokens|units|requests|calls|searches|queries|pages|images|characters)"
+).fullmatch
+# With two levels of objects; no server is known to have more.
+_find_usage = re.compile(rb'"usage"\s*:\s*(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})').search
+_names = re.compile(rb'"(\w+)"\s*:').findall
+_DIGITS = b"0123456789"
+_plain_usages: set[bytes] = set()
+"""Usages of known counts alone, without their digits: most answers have one of a few."""
+MOST_SHAPES, MOST_SHAPE = 256, 1_000
 UNCOUNTED = "uncounted_tokens"
 """Our name for tokens that are in the total of a usage alone: Gemini's thoughts, where it speaks OpenAI's API."""
 
@@ -52,7 +73,25 @@ def may_have_unpriced(text: bytes | msgspec.Raw, counted: int = 0) -> bool:
         total = found[1]
         if total is None or int(total) > counted > 0:
             return True
+    return _has_unknown_count(text)
+
+
+def _has_unknown_count(text: bytes | msgspec.Raw) -> bool:
+    found = _find_usage(text)
+    if found is None:
+        return False
+    usage = found[1].translate(None, _DIGITS)
+    if usage in _plain_usages:
+        return False
+    if any(_is_unknown(name.decode()) for name in _names(usage)):
+        return True
+    if len(_plain_usages) < MOST_SHAPES and len(usage) < MOST_SHAPE:
+        _plain_usages.add(usage)
     return False
+
+
+def _is_unknown(name: str) -> bool:
+    return name not in _KNOWN and _is_count(name) is not None
 
 
 def unpriced(body: bytes | msgspec.Raw, counted: int = 0) -> tuple[str, ...]:
@@ -85,5 +124,5 @@ def _counts(usage: Any) -> Iterator[str]:
     for name, value in usage.items():
         if isinstance(value, Mapping):
             yield from _counts(value)
-        elif name in _COUNTS and isinstance(value, int | float) and value > 0:
+        elif (name in _COUNTS or _is_unknown(name)) and isinstance(value, int | float) and value > 0:
             yield name

@@ -54,6 +54,13 @@ SHAPES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"type": "message", "input_tokens": 5, "output_tokens": 1}]}}), ()),
     "code that ran": (completion({"usage": {"server_tool_use": {"code_execution_requests": 1}}}),
                       ("code_execution_requests",)),
+    "a count that nobody knows": (response(search_units=3), ("search_units",)),
+    "one within the details": (
+        {"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"document_tokens": 44}}}, ("document_tokens",)),
+    "pictures by their number": ({"usage": {"prompt_tokens": 9, "num_pictures": 2}}, ("num_pictures",)),
+    "times and costs": ({"usage": {"prompt_tokens": 9, "queue_time": 1.5, "cost": 2, "total_ms": 12}}, ()),
+    "parts of what is counted": ({"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"text_tokens": 9},
+        "completion_tokens_details": {"accepted_prediction_tokens": 4}, "prompt_cache_miss_tokens": 9}}, ()),
     "nothing of it": (response(num_server_side_tools_used=0), ()),
     "the user's own function": (response({"type": "function_call", "name": "web_search_call"}), ()),
     "only named in the text": ({"choices": [{"message": {"content": '{"type": "web_search_call"}'}}]}, ()),
