@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
 def prepare(out: Path) -> dict[Path, Path]:
     """Copy all pages to `out` with links that lead to each other there; return the new place of each page."""
     shutil.rmtree(out, ignore_errors=True)
-    places = {page: out / place for page, place in _pages()}
+    places = {page: out / place for page, place in pages()}
     for page, place in places.items():
         place.parent.mkdir(parents=True, exist_ok=True)
         if page.suffix == ".md":
@@ -60,7 +60,8 @@ def finish(site: Path) -> None:
         page.write_text(text.replace(SHIM_ADDRESS, there), encoding="utf-8")
 
 
-def _pages() -> Iterator[tuple[Path, Path]]:
+def pages() -> Iterator[tuple[Path, Path]]:
+    """Yield each file of the site with its place there."""
     for page in sorted((ROOT / "docs").rglob("*.*")):
         place = page.relative_to(ROOT / "docs")
         yield page, place.with_name("index.md") if page.name == "README.md" else place

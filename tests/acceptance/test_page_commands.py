@@ -11,10 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import msgspec
 import openai
 import pandas
 import polars
+import psycopg
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -32,8 +34,9 @@ from tests.support.raycluster import free_port
 from tests.support.serving import serve
 from tests.support.shell import Shell
 from tests.support.signing import SECRET, event, signed
+from tools import site
 
-BLOCK = re.compile(r"^```(sh|console|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(sh|console|python|sql)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 SERVER = re.compile(r"^(orch (?:serve|up|view)\b[^#\n]*?) *(?:#.*)?$")
 LOOKS_TYPED = re.compile(r"(\$|orch|curl|pip|export|python3?|gcloud|pg_dump|[A-Z_]+=\S+) (?!.*\bis up;)")
 NIGHTS = (datetime(2026, 11, 20, 21, tzinfo=UTC), datetime(2026, 11, 21, 21, tzinfo=UTC))
@@ -42,8 +45,9 @@ SECONDS_A_SECOND = 60.0
 NOT_TYPED = {
     r"(/opt/ray/bin/)?pip install |python3 -m venv ": "downloads; `make soak-release` installs every extra",
     r"gcloud ": "changes an account at Google",
-    r"duckdb[ .]": "a program of others",
-    r"letters = lancedb": "`make soak-far` runs the same lines in the recipe",
+    r"duckdb -c ": "a program of others",
+    r"(podman|kubectl) ": "needs a builder of images, and a cluster",
+    r"letters(\.search| = lancedb)": "`make soak-far` runs the same lines in the recipe",
 }
 """Commands and Python that no test runs, and why."""
 
@@ -58,6 +62,15 @@ ELSEWHERE = {
     "docs/reference/emulator.md": "tests/emulator/test_faults.py",  # a sketch of a test
 }
 """Pages whose blocks another test runs, or commands like theirs."""
+
+PYTHON = {
+    "README.md": "tests/acceptance/test_library_page.py",
+    "docs/how-to/vectors-and-labels.md": "test_vectors_are_read_as_the_page_says",
+    "docs/reference/results.md": "test_tables_are_read_as_the_page_says",
+    "docs/reference/server/extensions.md": "test_a_webhook_is_verified_as_the_page_says",
+    "docs/reference/server/files.md": "test_a_large_file_is_uploaded_as_the_page_says",
+}
+"""Pages of PAGES with Python or SQL, and the test that runs it."""
 
 HOME = """
 home = "state"
@@ -146,6 +159,7 @@ class Page(msgspec.Struct):
 
 
 PAGES = {
+    "deploy/README.md": Page(),
     "README.md": Page("rm orch.toml job.yaml", changes={"init contracts ": "init documents --upstream UPSTREAM "}),
     "docs/explanation/changes.md": Page(),
     "docs/explanation/planning.md": Page(),
@@ -203,19 +217,24 @@ def commands(page: str) -> list[str]:
         lines = code.replace("\\\n", " ").splitlines()
         if language == "console":
             lines = [line[2:] for line in lines if line.startswith("$ ")]
-        if language != "python":
+        if language in ("sh", "console"):
             found += [line for line in lines if not any(re.match(one, line) for one in NOT_TYPED)]
     return found
 
 
+def on_the_site() -> list[str]:
+    """Every page of the documentation's site."""
+    return [str(page.relative_to(ROOT)) for page, _ in site.pages() if page.suffix == ".md"]
+
+
 def test_every_block_is_run_or_named() -> None:
-    everything = [ROOT / "README.md", ROOT / "integrations/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    pages = {str(page.relative_to(ROOT)) for page in everything}
-    with_blocks = {page for page in pages if blocks(page)}
+    with_blocks = {page for page in on_the_site() if blocks(page)}
     elsewhere = {str(page.relative_to(ROOT)) for pattern in ELSEWHERE for page in ROOT.glob(pattern)}
     assert with_blocks - elsewhere == {*PAGES}
     assert not elsewhere & {*PAGES}
     assert all((ROOT / test).is_file() for test in ELSEWHERE.values())
+    assert {page for page in PAGES if {"python", "sql"} & {language for language, _ in blocks(page)}} == {*PYTHON}
+    assert all((ROOT / test).is_file() or test in globals() for test in PYTHON.values())
     texts = [code for page in PAGES for _, code in blocks(page)]
     assert [
         one for one in NOT_TYPED if not any(re.search(f"^(?:\\$ )?(?:{one})", text, re.M) for text in texts)
@@ -226,7 +245,7 @@ def test_blocks_without_a_language_hold_no_commands() -> None:
     unlabelled = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
     found = [
         f"{page}: {line}"
-        for page in {*PAGES, *(str(one.relative_to(ROOT)) for one in (ROOT / "docs").rglob("*.md"))}
+        for page in on_the_site()
         for language, code in unlabelled.findall((ROOT / page).read_text(encoding="utf-8"))
         if not language
         for line in code.splitlines()
@@ -353,8 +372,8 @@ def test_commands_of_a_page_run_as_they_stand(page: str, reader: Reader) -> None
 
 
 def python_of(page: str) -> str:
-    """The page's block of Python, without the lines that no test runs."""
-    [code] = [code for language, code in blocks(page) if language == "python"]
+    """The page's Python, without the lines that no test runs."""
+    code = "".join(code for language, code in blocks(page) if language == "python")
     return "".join(line for line in code.splitlines(True) if not any(re.match(one, line) for one in NOT_TYPED))
 
 
@@ -363,9 +382,38 @@ def test_tables_are_read_as_the_page_says(tmp_path: Path, monkeypatch: pytest.Mo
     row = {"task": "facts", "facts.topic": "roof", "facts.sender": {"name": "Tom Birch"}, "cost_usd": 0.1}
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), "night.parquet")
     lines = python_of("docs/reference/results.md").splitlines()
-    counts, names = (eval(line, {"pandas": pandas, "polars": polars}) for line in lines)
+    known = {"duckdb": duckdb, "pandas": pandas, "polars": polars}
+    counts, names, sums = (eval(line, known) for line in lines)
     assert counts.to_dict() == {"roof": 1}
     assert names.item() == "Tom Birch"
+    assert sums.fetchall() == [("roof", 1, 0.1)]
+
+
+def test_vectors_are_read_as_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres_url: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page, size = "docs/how-to/vectors-and-labels.md", 1536
+    near, far = ([0.1, place] + [0.0] * (size - 2) for place in (0.2, -0.9))
+    columns = {"document": ["far", "near"], "task": ["vec", "vec"], "vec.vector": [far, near]}
+    kind = pyarrow.list_(pyarrow.float32(), size)
+    types = pyarrow.schema([("document", "string"), ("task", "string"), ("vec.vector", kind)])
+    pyarrow.parquet.write_table(pyarrow.table(columns, schema=types), "night.parquet")
+    names: dict[str, Any] = {"duckdb": duckdb, "pyarrow": pyarrow, "query": near}
+    code = python_of(page)
+    shown = code.index("duckdb.sql(")
+    exec(f"{code[:shown]}found = {code[shown:]}", names)
+    assert names["rows"].column_names == ["document", "task", "vec_vector"]
+    assert names["found"].fetchall() == [("near",), ("far",)]
+
+    [sql] = [code for language, code in blocks(page) if language == "sql"]
+    with psycopg.connect(postgres_url.replace("+psycopg", "")) as database:
+        database.execute("CREATE EXTENSION vector")
+        database.execute(f"CREATE TABLE nights (document text, vec_vector vector({size}))")
+        for document, vector in (("far", far), ("near", near)):
+            database.execute("INSERT INTO nights VALUES (%s, %s)", [document, str(vector)])
+        database.execute(f"PREPARE near(vector) AS {sql}")  # type: ignore[call-overload]
+        assert database.execute(f"EXECUTE near('{near}')").fetchall() == [("near",), ("far",)]  # type: ignore[call-overload]
 
 
 def test_a_webhook_is_verified_as_the_page_says() -> None:

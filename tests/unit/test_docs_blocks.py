@@ -15,9 +15,10 @@ from jsonschema import Draft202012Validator
 from orchestrator.settings import config
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.job_spec import json_schema
+from tools import site
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "integrations/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [page for page, _ in site.pages() if page.suffix == ".md"]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 BLOCKS = [
     (f"{page.relative_to(ROOT)}:{number}", language, code)
@@ -26,7 +27,8 @@ BLOCKS = [
 ]
 PARTS = {"docs/how-to/bench.md:1", "docs/reference/dialects.md:0", "docs/reference/documents.md:2"}
 """TOML that stands below a table of orch.toml, or is a plug-in's own."""
-LANGUAGES = {"console", "json", "python", "sh", "sql", "toml", "yaml"}
+LANGUAGES = {"console", "json", "mermaid", "python", "sh", "sql", "toml", "yaml"}
+"""The drawing in mermaid is compared by tests/unit/test_docs.py, consoles and SQL by test_page_commands.py."""
 
 
 def of_language(language: str) -> pytest.MarkDecorator:
