@@ -99,4 +99,6 @@ class PlanReport(Struct, frozen=True):
             ["✗", no.backend, None, no.cost and money(no.cost.p50), no.chance and chance_words(no.chance), no.reason]
             for no in self.plan.refused
         ]
-        return html_table(["", "route", "rows", "cost (p50)", "in time", "reason"], rows, str(self).splitlines()[-1])
+        below = str(self).splitlines()[len(rows) + 1 if self.to_send else 0 :]
+        notes = "; ".join(line.strip() for line in below)
+        return html_table(["", "route", "rows", "cost (p50)", "in time", "reason"], rows, notes)
