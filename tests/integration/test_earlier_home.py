@@ -12,6 +12,7 @@ import pytest
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import CancelCode, Job
 from tests.emulator.client import Emulator
+from tests.integration.test_escalation_hosted import job_file
 from tests.support.earlier_home import put_home
 from tests.support.hostedjob import RATES, Desk, desk_of, table
 
@@ -73,6 +74,17 @@ def test_what_was_under_way_is_finished(earlier: Desk) -> None:
     for job in going:
         warned = earlier.events(job, EventKind.BUDGET)
         assert len(warned) <= 1, "the budget's warning of the month is not told again"
+
+
+def test_an_unchanged_job_of_it_sends_nothing(earlier: Desk) -> None:
+    found = jobs(earlier)
+    path = job_file(earlier, ["Fine.", "Too long.", "Longer."], ["m", "big"], name="climbed")
+    again = earlier.run(path.rename(earlier.folder / "climbed.yaml"))
+    assert earlier.batches() == []
+    assert earlier.provider.calls("chat") == {}
+    assert earlier.cost(again) == 0
+    before, after = (earlier.rows(job) for job in (found["climbed"], again))
+    assert [row["output"] for row in after.values()] == [row["output"] for row in before.values()]
 
 
 def test_a_row_that_climbed_begins_again_with_the_first_model(earlier: Desk) -> None:
