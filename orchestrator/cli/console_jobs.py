@@ -63,7 +63,7 @@ def job_lines(jobs: Sequence[JobLine], width: int | None) -> list[Line]:
         rows.append(
             (
                 line.job.id,
-                _state(line),
+                _state(line, " (limited)" if line.job.is_limited else ""),
                 f"{line.done:,}/{counts.total:,}",
                 _failed(line),
                 money(line.cost),
@@ -89,8 +89,8 @@ def _when(at: datetime | None) -> str:
     return "—" if at is None else at.astimezone().strftime("%m-%d %H:%M")
 
 
-def _state(line: JobLine) -> StyledText:
-    return StyledText(line.state.value, STATE_STYLE.get(line.state, ""))
+def _state(line: JobLine, note: str = "") -> StyledText:
+    return StyledText(line.state.value + note, STATE_STYLE.get(line.state, ""))
 
 
 def job_detail(detail: JobDetail, width: int | None, *, events: int | None = EVENTS) -> list[Line]:
@@ -191,6 +191,7 @@ def _shards(detail: JobDetail, width: int | None) -> list[Line]:
         Column("model", rank=1),
         Column("rows", right=True),
         Column("done", right=True),
+        Column("failed", right=True),
         Column("batch", rank=2),
         Column("reason", prose=True),
     )
@@ -202,6 +203,7 @@ def _shards(detail: JobDetail, width: int | None) -> list[Line]:
             detail.model_name(shard),
             f"{shard.rows:,}",
             f"{detail.done_in(shard):,}",
+            f"{detail.failed_in(shard):,}" if detail.failed_in(shard) else "—",
             shard.batch_id or "—",
             shard.reason,
         )

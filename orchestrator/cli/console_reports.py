@@ -137,8 +137,8 @@ def diff_lines(found: Difference, title: str, width: int | None) -> list[Line]:
     ]
     rows += [("~", *cells) for change in found.first for cells in change_cells(change)]
     if rows:
-        prose = [Column(name, prose=True) for name in ("document", "field", "before", "after")]
-        lines += [(), *table((Column(""), *prose), rows, width)]
+        prose = [Column(name, prose=True) for name in ("field", "before", "after")]
+        lines += [(), *table((Column(""), Column("document"), *prose), rows, width)]
     left = added + removed + found.changed - len(found.added.first) - len(found.removed.first) - len(found.first)
     if left:
         lines += sentence(f"and {number_of(left, 'more row')} (--limit shows more)", width)

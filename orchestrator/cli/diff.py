@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from orchestrator.cli.output import json_option, print_json
+from orchestrator.cli.output import json_option, print_json, say
 from orchestrator.library.context import opened
 
 
@@ -25,6 +25,12 @@ def diff(before: str, after: str, limit: int, as_json: bool) -> int:
         store, home = context.store, context.home
         jobs = [job_of(store, home.identity(), name) for name in (before, after)]
         found = compare(store, home, jobs[0], jobs[1], limit)
+        totals = {
+            store.jobs.counts([job.id])[job.id].total - own.number
+            for job, own in zip(jobs, (found.removed, found.added), strict=True)
+        }
+    if totals == {0}:
+        say(f"orch: {jobs[0].id} and {jobs[1].id} have no document and task in common")
     if as_json:
         print_json(found.to_json())
     else:

@@ -132,9 +132,9 @@ class JobDetail(Struct, frozen=True):
     """Everything known about one job. `model_names` maps shards to their backends' names of the model.
 
     `holds` are the refusals for which rows wait; empty once the job has ended. `settled` counts the rows with an
-    outcome in collected shards whose provider counted none. With `is_estimate`, some of the booked
-    cost is an estimate; `unpriced` rows used something that it does not cover. `carried` rows have an earlier
-    outcome, and `carried_answers` of them are answers.
+    outcome in collected shards whose provider counted none, `failed_rows` the failed rows of each shard. With
+    `is_estimate`, some of the booked cost is an estimate; `unpriced` rows used something that it does not cover.
+    `carried` rows have an earlier outcome, and `carried_answers` of them are answers.
     """
 
     line: JobLine
@@ -150,6 +150,7 @@ class JobDetail(Struct, frozen=True):
     model_names: Mapping[str, str] = field(default_factory=dict)
     holds: Sequence[RefusalHold] = ()
     settled: Mapping[str, int] = field(default_factory=dict)
+    failed_rows: Mapping[str, int] = field(default_factory=dict)
     is_estimate: bool = False
     unpriced: int = 0
     carried_answers: int = 0
@@ -160,8 +161,12 @@ class JobDetail(Struct, frozen=True):
         return self.line.counts.succeeded - self.carried_answers
 
     def done_in(self, shard: Shard) -> int:
-        """Return the rows that a batch has finished."""
+        """Return the rows that a batch has finished, failed ones included."""
         return self.settled.get(shard.id) or shard.done_rows
+
+    def failed_in(self, shard: Shard) -> int:
+        """Return the failed rows of a batch, as the job counts them: an answer that fails its check has failed."""
+        return failing_now(shard) if shard.state is ShardState.SUBMITTED else self.failed_rows.get(shard.id, 0)
 
     def model_name(self, shard: Shard) -> str:
         """Return the backend's name of a shard's model, or its alias if that is unknown."""
@@ -198,7 +203,12 @@ class JobDetail(Struct, frozen=True):
             "tags": self.tags,
             "reasons": [_reason_json(one) for one in self.reasons],
             "shards": [
-                {**_shard_json(shard), "done": self.done_in(shard), "model_name": self.model_name(shard)}
+                {
+                    **_shard_json(shard),
+                    "done": self.done_in(shard),
+                    "done_failed": self.failed_in(shard),
+                    "model_name": self.model_name(shard),
+                }
                 for shard in self.shards
             ],
             "events": [
@@ -385,6 +395,7 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
         settled=store.rows.settled(
             [one.id for one in shards if one.state is ShardState.COLLECTED and not one.done_rows]
         ),
+        failed_rows=store.rows.failed_by_shard(job.id),
         is_estimate=guesses.estimated,
         unpriced=guesses.unpriced,
         carried_answers=carried[RequestState.SUCCEEDED],

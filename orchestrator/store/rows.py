@@ -161,6 +161,14 @@ class Rows:
                 found[shard_id] = sum(at is not None for (at,) in rows)
         return found
 
+    def failed_by_shard(self, job_id: JobId) -> dict[str, int]:
+        """Count a job's failed rows, for each shard that has some."""
+        c = requests.c
+        query = select(c.shard_id, func.count()).where(c.job_id == job_id, c.state == RequestState.FAILED)
+        with self._db.read() as tx:
+            rows = tx.execute(query.where(c.shard_id.is_not(None)).group_by(c.shard_id)).all()
+            return dict(map(tuple, rows))
+
     def custom_ids(self, shard_id: ShardId) -> set[str]:
         """Return the custom_ids of a shard's rows."""
         query = select(requests.c.custom_id).where(requests.c.shard_id == shard_id)

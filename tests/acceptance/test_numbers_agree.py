@@ -217,8 +217,9 @@ def test_rows_read_the_same_in_words(moment: Moment) -> None:
     assert f"{notes} running {at}/10" in moment.words("status")
     assert "rows 17: 6 succeeded, 1 failed, 10 pending failures 1 known" in moment.words(f"status {letters}")
     assert f"so far {so_far}" in moment.words(f"status {letters}")
-    assert "gpu m 10 8 batch_" in moment.words(f"status {letters}")
+    assert "gpu m 10 8 2 batch_" in moment.words(f"status {letters}")
     assert f"so far {at} pending rows finished in running batches" in moment.words(f"status {notes}")
+    assert "gpu m 7 7 1 batch_" in moment.words(f"status {moment.before}"), "an answer that fails its check"
     assert f"{8 + at} pending rows finished in running batches, 2 of them failed" in moment.words("report night")
     assert "6 of 27 rows answered (1 failed, 20 pending)" in moment.words("report night")
     assert f"6 of 17 rows answered (1 failed, 10 pending) • {so_far}" in moment.words(f"report night {letters}")
@@ -244,7 +245,7 @@ def test_rows_read_the_same_on_the_pages(moment: Moment) -> None:
     page = moment.page(f"/jobs/{letters}")
     assert "rows done 15 of 17" in page
     assert "finished in running batches 8 of the pending" in page
-    assert re.search(r"submitted gpu m 10 8 ", page)
+    assert re.search(r"submitted gpu m 10 8 2 ", page)
     assert f"{12 + at}/27" in moment.page("/nights"), "answered, of all"
     assert "3 failed, 1 known" in moment.page("/nights")
     assert "batches there 1 rows there 8 of 10" in moment.page("/backends")

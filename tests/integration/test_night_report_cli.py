@@ -119,6 +119,20 @@ def test_a_diff_and_back(home: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "and 1 more row (--limit shows more)" in table
 
 
+def test_a_diff_of_jobs_with_nothing_in_common_says_so(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "documents/contract-with-a-long-name-2026.txt"
+    with opened(home) as store:
+        nights = Nights(store, Home(home))
+        for number, fields in enumerate(({"party": "an old party"}, {"party": "another party"})):
+            nights.finish(nights.run({name: fields}, id=f"other-{number}", name="other", at=later(number)), later(2))
+    assert run(["diff", "contracts-1", "other-0"]) == 0
+    assert capsys.readouterr().err == "orch: contracts-1 and other-0 have no document and task in common\n"
+    assert run(["diff", "other-0", "other-1"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert f"~  {name}  " in shown.out, "a document is whole on 80 columns"
+
+
 def test_answers_whose_file_is_gone_are_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Home(home).results("contracts-1.001", "output").unlink()
     found = told(capsys, "diff", "contracts-1", "contracts-2")

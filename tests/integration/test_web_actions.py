@@ -23,7 +23,10 @@ from orchestrator.core.listening import bound
 from orchestrator.core.model import JobId
 from orchestrator.core.schedules import Night, NightState
 from orchestrator.library.context import Context, opened
+from orchestrator.settings.home import Home
 from orchestrator.store import Store
+from tests.support.figures import words_of
+from tests.support.nights import Nights
 from tests.support.webhome import SETTINGS, WebHome, web_home
 
 LINE = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "m", "input": "x"}})
@@ -199,3 +202,10 @@ def test_who_only_looks_or_comes_from_elsewhere_does_nothing(
         told = reader.post("/do/cancel", data=body)
         assert told.status_code == 403
     assert desk.store.jobs.get(job).cancel_requested_at is None
+
+
+def test_a_limited_run_is_not_taken_for_a_whole_one_in_lists(desk: Desk) -> None:
+    nights = Nights(desk.store, Home(desk.home.root))
+    trial = nights.run({"a.txt": {"party": "A"}}, id="trial-1", name="trial", at=now(), options={"limit": 5})
+    nights.finish(trial, now())
+    assert re.search(r"trial-1\s+completed\s+limited", words_of(desk.client.get("/jobs").text))

@@ -108,7 +108,31 @@ def test_rows_that_a_cut_batch_reports_as_failed_are_not_done_there() -> None:
         found = detail(line_of(succeeded=4), shards=[shard(LONG, rows=4, state=ShardState.COLLECTED, **facts)])
         assert found.to_json()["shards"][0]["done"] == done
         [told] = [text.split() for text in shown(job_detail(found, 160)) if text.startswith("001")]
-        assert str(done) == told[told.index("4") + 1]
+        assert told[told.index("4") + 1 :][:2] == [str(done), "—"], "they are asked again, and have not failed"
+
+
+def test_a_batch_whose_rows_were_all_refused_says_so_beside_what_is_done() -> None:
+    refused = shard(LONG, rows=26, state=ShardState.COLLECTED)
+    for facts, settled in (({"provider_failed": 26}, {}), ({}, {refused.id: 26})):
+        failed = {refused.id: 26}
+        found = detail(line_of(failed=26), shards=[replace(refused, **facts)], settled=settled, failed_rows=failed)
+        [told] = [text.split() for text in shown(job_detail(found, 80)) if text.startswith("001")]
+        assert told.count("26") == 3, "rows, done, failed"
+
+
+def test_an_answer_that_fails_its_check_has_failed_in_its_batch_too() -> None:
+    running = shard(LONG, rows=10, state=ShardState.SUBMITTED, provider_completed=7, provider_failed=1)
+    running = replace(running, failing={"new": {"schema_mismatch": 1, "status_400": 1}})
+    found = detail(replace(line_of(pending=10), done=8, failed_so_far=2), shards=[running])
+    assert "8 pending rows finished in running batches, 2 of them failed" in "\n".join(shown(job_detail(found, 80)))
+    assert found.to_json()["shards"][0]["done_failed"] == 2
+
+
+def test_a_limited_run_is_not_taken_for_a_whole_one() -> None:
+    line = line_of(JobState.COMPLETED, succeeded=5)
+    trial = replace(line, job=replace(line.job, options={"limit": 5}))
+    states = [" (limited)" in text for text in shown(job_lines([line, trial], 160))]
+    assert states == [False, False, True]
 
 
 @pytest.mark.parametrize(
