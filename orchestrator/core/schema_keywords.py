@@ -33,7 +33,8 @@ _OTHER_WORDS: Mapping[str, str] = {
     "min": "minimum", "max": "maximum", "min_length": "minLength", "max_length": "maxLength", "min_items": "minItems",
     "max_items": "maxItems", "regex": "pattern", "choices": "enum", "values": "enum", "options": "enum",
     "maxlen": "maxLength", "minlen": "minLength", "max_len": "maxLength", "min_len": "minLength", "allowed": "enum",
-    "fields": "properties", "ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum",
+    "fields": "properties", "property": "properties", "props": "properties",
+    "ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum",
 }  # fmt: skip
 """Keywords by their names in other tools. Elsewhere, such a key is a mistake as well: nothing checks it."""
 FORMATS = (

@@ -402,12 +402,15 @@ def _nothing(opened: _Opened, ignored: Ignored) -> InputError:
         hint = 'write a list of patterns:  include: ["*.txt", "*.pdf"]'
     elif any(pattern.endswith("$") or ".*" in pattern for pattern in source.include):
         hint = "a pattern is not a regular expression: write *.txt, or **/letter-?.txt"
+    elif any(pattern.startswith(".") and "*" not in pattern for pattern in source.include):
+        hint = f"write *{source.include[0]}: a pattern is for whole names"
     elif words := told(ignored.to_json()):
         hint = f"it has only files that are not read: {words}"
         if ignored.counts[IgnoredReason.LINK]:
             hint += "; `follow_links: true` follows links"
+    field = "include" if source.include or not source.exclude else "exclude"
     return InputError(
-        f"There are no documents in {source.path!r}: looked for {wanted}{but}; add files or correct `include`.",
-        field="include" if source.include else "path",
+        f"There are no documents in {source.path!r}: looked for {wanted}{but}; add files or correct `{field}`.",
+        field=field if source.include or source.exclude else "path",
         hint=hint,
     )

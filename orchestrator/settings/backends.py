@@ -375,10 +375,14 @@ OwnBackend = LocalBackend | EnginesBackend | RayBackend | SyncBackend
 Backend = LocalBackend | EnginesBackend | RayBackend | SyncBackend | HostedBackend
 
 
+_NEVER = frozenset(("never", "forever", "none", "off", "no", "unlimited"))
+
+
 def window_seconds(text: str) -> int:
     """Parse `24h`, `7d` or `30m` into seconds. Raises ValueError."""
     if (seconds := durations.window_seconds(text)) is None:
-        raise ValueError(f"{text!r} is not a window such as 24h, 7d or 30m")
+        cure = "; leave it out" if text.lower() in _NEVER else ""
+        raise ValueError(f"{text!r} is not a window such as 24h, 7d or 30m{cure}")
     return seconds
 
 

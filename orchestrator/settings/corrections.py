@@ -56,6 +56,7 @@ OTHER_WORDS: Mapping[str, str] = {
     "cost_limit": "budget", "max_spend": "budget", "max_budget": "budget", "columns": "text_column",
     "id": "id_column", "chunk_size": "part_tokens", "chunk_overlap": "overlap_tokens", "overlap": "overlap_tokens",
     "completion": "output", "to": "email_to", "recipients": "email_to", "webhook_url": "webhook_env",
+    "org": "organization", "organisation": "organization", "upstreams": "base_url", "upstream": "base_url",
 }  # fmt: skip
 """Our names of fields, by their names in other tools."""
 MISSING: Mapping[str, str] = {
@@ -64,6 +65,7 @@ MISSING: Mapping[str, str] = {
     "documents": "the folder or file to read:  documents: {path: FOLDER}",
     "tasks": "the questions:  tasks: [{id: NAME, model: ALIAS, prompt: …}]",
     "name": "what the job is called:  name: letters",
+    "budgets.name": 'what the budget is called:  name = "legal"',
     "base_url": 'the address of the API:  base_url = "https://HOST/v1"',
     "models": 'the models that it starts:  [backends.NAME.models.ALIAS]  model = "FOLDER_OR_NAME"',
     "api_key_env": 'the variable that holds the key:  api_key_env = "MY_KEY"',
@@ -100,6 +102,7 @@ ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(
         ("email", "notify", "webhook", "slack", "alerts"), "[reports] and [alerts] of orch.toml say who is told what"
     ),
+    "wide": "write  shape: wide",
     "format": "the file's ending says it:  output: {path: FILE.csv}",
     "timeout": "`request_timeout` of a backend in orch.toml; `deadline` says when the job is due",
     **dict.fromkeys(

@@ -116,6 +116,8 @@ def load_toml(path: Path, text: str | None = None) -> tuple[dict[str, Any], Line
         found = re.search(r"\(at line (\d+), column \d+\)", str(error))
         line = int(found[1]) if found else len(text.splitlines())
         problem = re.sub(r"\s*\(at .*\)$", "", str(error))
+        if problem == 'Expected "\'"':  # told at the file's end
+            line = next(number for number, row in enumerate(text.splitlines(), 1) if _leaves_open(row))
         hint = toml_hint(text.splitlines()[line - 1] if text else "", problem)
         raise InputError(f"is not valid TOML: {problem}", file=path, line=line, hint=hint) from None
     except (ValueError, RecursionError) as error:
@@ -125,6 +127,11 @@ def load_toml(path: Path, text: str | None = None) -> tuple[dict[str, Any], Line
     refuse_long_keys(data, text, path)
     refuse_no_text(data, (), lines, path)
     return data, lines
+
+
+def _leaves_open(row: str) -> bool:
+    """True if a line opens a single quote and does not close it."""
+    return re.sub(r'"[^"]*"|#.*', "", row).count("'") % 2 == 1
 
 
 def _toml_lines(text: str) -> Lines:
@@ -193,6 +200,7 @@ def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> 
             hint = corrections.of_shape(name, problem["input"], "list", None, is_toml=is_toml)
         case "too_short":
             message = "must not be empty"
+            hint = None if is_toml else corrections.MISSING.get(name)
         case "unknown_kind":
             place, hint = (*place, "kind"), corrections.of_kind(problem["input"])
         case "string_type" if place[:1] == ("models",) and len(place) == 3:
@@ -204,8 +212,8 @@ def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> 
 
 def _hint_of_missing(model: type[BaseModel], loc: Place, name: str) -> str | None:
     """Return the purpose of a missing field, from its description."""
-    if name in corrections.MISSING:
-        return corrections.MISSING[name]
+    if (cure := corrections.MISSING.get(f"{loc[0]}.{name}") or corrections.MISSING.get(name)) is not None:
+        return cure
     here = _type_at(model, loc[:-1])
     if not _is_model(here):
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from orchestrator.core.first_use import regex
 
@@ -21,6 +22,7 @@ _NO_BLANK_AFTER_DASH = regex(r"\s*-[A-Za-z_][\w-]*:.*")
 _WINDOWS_PATH = regex(r"\"[A-Za-z]:\\|\"\\\\|\\[A-Z]")
 _TOML_PAIR = regex(r"(\s*[A-Za-z0-9_.-]+)\s*=\s*([A-Za-z/.~$<%][^#\"']*?)\s*(?:#.*)?")
 _TOML_COMMA = regex(r"\s*([A-Za-z0-9_.-]+)\s*=\s*(\d+),(\d+)\s*(?:#.*)?")
+_TOML_AMOUNT = regex(r"\s*([A-Za-z0-9_.-]+)\s*=\s*([$€£]\d+(?:\.\d+)?|\d+(?:\.\d+)?(?:%|[A-Za-z]\w*))\s*(?:#.*)?")
 _TOML_WORDS = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
 _STARTS = "\"'[{0123456789"
 _SMART = "“”„‘’«»"
@@ -28,10 +30,12 @@ _SECRET = regex(r"env$|key|secret|token|passw|url|hook|auth", re.IGNORECASE)
 """Names of fields whose values are not repeated: a secret may stand there."""
 _IN_BRACES = 'quote the texts in braces and brackets (["*.txt"]), or write each in a line of its own'
 _PLACEHOLDER = regex(r"\{\{|\{\w+\}\s*\S")
+_BLOCK = regex(r"\w: +[|>][-+]?\s*$")
 _NO_COLON = "could not find expected ':'"
 _BRACED_PAIR = regex(r"[{,]\s*([A-Za-z_][\w-]*)\s*:\s")
 _QUESTION = regex(r"([A-Za-z_][\w-]*): +((?:(?![\w-]+: )[^?\"'{}\[\]]){1,200}\?)")
 """A text with a question mark in braces, where YAML takes it for the sign of a key."""
+_OPEN = "a quote is not closed"
 _STRAIGHT = 'use straight quotes: "…"'
 MOST = 200
 """Longest line that is shown again."""
@@ -49,6 +53,13 @@ def yaml_hint(lines: Sequence[str], number: int, problem: str) -> str | None:
         return "one file is one job: put the second one into a file of its own"
     if len(here) > MOST:
         return None
+    if problem == "found unexpected end of stream":
+        return "close the quote, or put the text into a block:  prompt: |-  and the text indented below it"
+    if problem.startswith("expected a comment or a line break"):
+        return "the text of a block begins in the next line, indented: put nothing after the | or >"
+    near = [line for line in lines[max(0, number - 3) : number + 1] if line.strip()]
+    if any(_BLOCK.search(line) and _indent(below) < _indent(line) for line, below in pairwise(near)):
+        return "indent the text of the block: deeper than its field"
     before = next((line for line in reversed(lines[:number]) if line.strip()), "")
     for line in (here, before):
         if (cure := _of_line(line)) is not None:
@@ -70,6 +81,10 @@ def yaml_hint(lines: Sequence[str], number: int, problem: str) -> str | None:
     if problem == _NO_COLON:
         return "write `field: value`, or indent the text as the line above it in its block"
     return _IN_BRACES if "{" in here else None
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def _of_line(line: str) -> str | None:
@@ -126,6 +141,8 @@ def toml_hint(line: str, problem: str) -> str | None:
         return "the table is there already: put its keys together"
     if any(mark in line for mark in _SMART):
         return _STRAIGHT
+    if problem == 'Expected "\'"':
+        return _OPEN
     if found := _TOML_COMMA.fullmatch(line):
         return f"write  {found[1]} = {found[2]}.{found[3]}"
     if _COMMENT.search(line):
@@ -151,9 +168,13 @@ def toml_hint(line: str, problem: str) -> str | None:
     if problem.startswith("Expected '='") and "=" not in line and (found := re.match(r"\s*([\w.-]+)\s+\S", line)):
         return f"write  {found[1]} = VALUE"
     if problem.startswith("Unclosed array"):
+        if re.search(r"([\"'])\s+\1", line):
+            return "put a comma between the values"
         return "close the list of a line above with ]"
     if re.fullmatch(r"\s*\[+[^\]\"']*\s[^\]\"']*\]+\s*", line):
         return 'put a name with blanks in quotes:  [backends."my server"]'
+    if found := _TOML_AMOUNT.fullmatch(line):
+        return f"write  {found[1]} = {_amount(found[1], found[2])}"
     if found := _TOML_PAIR.fullmatch(line):
         meant = _TOML_WORDS.get(found[2].lower()) or _shown(found[1], found[2])
         return f"write  {found[1].strip()} = {meant}"
@@ -167,8 +188,15 @@ def toml_hint(line: str, problem: str) -> str | None:
     if "=" in line and (found := _BRACED_PAIR.search(line)):
         return f"TOML writes  {found[1]} = …  in braces too"
     if line.count('"') % 2 or line.count("'") % 2:
-        return "a quote is not closed"
+        return _OPEN
     return None
+
+
+def _amount(name: str, text: str) -> str:
+    """Return an amount with its sign or unit as TOML writes it: dollars and shares as numbers, others in quotes."""
+    if text.endswith("%"):
+        return f"{float(text[:-1]) / 100:g}"
+    return text[1:] if text[0] in "$€£" else _shown(name, text)
 
 
 def _quoted(text: str) -> str:

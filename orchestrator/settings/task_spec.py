@@ -260,12 +260,14 @@ class Task(JobFilePart):
             except SchemaError as error:
                 place = ".".join(map(str, error.path))
                 last = next((part for part in reversed(error.path) if isinstance(part, str)), "")
-                meant = JSON_TYPES.get(str(error.instance).lower()) if last == "type" else None
-                hint = f"; did you mean {meant!r}?" if meant else SCHEMA_SHAPES.get(last, "")
+                hint = SCHEMA_SHAPES.get(last, "")
                 message = error.message
-                if last == "type" and isinstance(error.instance, str):
-                    message = f"{error.instance!r} is not a type"
-                    hint = hint or _type_hint(error.instance)
+                wrong = _wrong_type(error.instance) if last == "type" else None
+                if wrong is not None:
+                    message = f"{wrong!r} is not a type"
+                    hint = hint or _type_hint(wrong)
+                elif [*error.path][-2:-1] == ["properties"] and isinstance(error.instance, str):
+                    hint = "; write  {type: string, description: …}"
                 told = f"{place + ': ' if place else ''}{message}{hint}"
                 raise ValueError(f"is not a JSON Schema: {told}") from None
             _check_references(value)
@@ -343,8 +345,16 @@ JSON_TYPES = {
 """JSON Schema's names for types of other languages."""
 
 
+def _wrong_type(types: Any) -> str | None:
+    """Return the name that is not a type of JSON Schema, the first of several."""
+    names = types if isinstance(types, list) else [types]
+    return next((name for name in names if isinstance(name, str) and name not in _TYPES), None)
+
+
 def _type_hint(written: str) -> str:
     """Return a cure for a `type` that JSON Schema does not have, by the notations of other languages."""
+    if (meant := JSON_TYPES.get(written.lower())) is not None:
+        return f"; did you mean {meant!r}?"
     bare = written.removesuffix("?").removeprefix("Optional[").removesuffix("]")
     if written == "json_schema":
         return "; write the schema itself, without OpenAI's `json_schema` around it"
@@ -365,7 +375,7 @@ def _type_hint(written: str) -> str:
 def _only(info: ValidationInfo, kind: TaskKind, *, is_set: bool) -> None:
     """Raise ValueError if a field of another kind of task is set."""
     if is_set and info.data.get("kind") not in (kind, None):
-        raise ValueError(f"is for `kind: {kind}`")
+        raise ValueError(f"is for `kind: {kind}`: write  kind: {kind}  above it, or leave it out")
 
 
 def _check_references(schema: dict[str, Any]) -> None:

@@ -71,7 +71,8 @@ def load_yaml(path: Path) -> tuple[Any, Lines]:
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        is_open = str(error.context).endswith("quoted scalar")
+        mark = (error.context_mark if is_open else None) or error.problem_mark or error.context_mark
         hint = None if mark is None else yaml_hint(text.splitlines(), mark.line, str(error.problem))
         raise InputError(
             f"is not valid YAML: {error.problem}", file=path, line=mark.line + 1 if mark else None, hint=hint

@@ -17,6 +17,7 @@ from tests.support.mistakes import (
     Case,
     as_made,
     folder,
+    haste,
     newcomers,
     other_names,
     other_tools,
@@ -25,7 +26,7 @@ from tests.support.mistakes import (
 )
 
 __all__ = ["folder"]
-TABLES = (as_made, newcomers, other_names, other_tools, syntax)
+TABLES = (as_made, haste, newcomers, other_names, other_tools, syntax)
 
 
 def everywhere(kind: str) -> list[object]:
