@@ -94,12 +94,11 @@ class Ours:
                 view.waiting, books.options, books.terms, books.now, later=books.later, claims=books.claims,
                 later_cost=books.later_cost,
             )  # fmt: skip
-            actions = [Send(route.backend, route.rows) for route in planned.routes]
+            decision = replan(books.open, books.options, books.terms, books.now)
             if planned.starts_at is not None:
-                wait = replan(books.open, books.options, books.terms, books.now)
-                return Look([], (wait.next_look - books.now).total_seconds(), wait.chance, books.told(planned))
-            if not actions:
-                actions = [Send(min(books.options, key=lambda one: one.cost.p50).backend, view.waiting)]
+                wait = (decision.next_look - books.now).total_seconds()
+                return Look([], wait, decision.chance, books.told(planned))
+            actions = [*books.actions(decision)]
             self._foreseen += books.foreseen(actions)
             if not planned.routes:  # they wait for a budget: nothing is told of their cost
                 return Look(actions, 1800.0, planned.chance)

@@ -1,4 +1,4 @@
-"""When an engine that was seen standing still gets rows again, lived through in `benchmarks.routing`."""
+"""When an engine that stood still, or nearly, gets rows again, lived through in `benchmarks.routing`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from functools import cache
 import pytest
 from msgspec.structs import replace
 
-from benchmarks.routing.night import FULL, Job, Night, Score, Speed, SynchronousNight
+from benchmarks.routing.night import FULL, BatchNight, Job, Night, Score, Speed, SynchronousNight
 from benchmarks.routing.ours import Ours
 from benchmarks.routing.world import World
 from orchestrator.policy.planner import Open, replan
-from tests.unit.test_planner import NOW, synchronous, terms
+from tests.unit.test_planner import NOW, batch, synchronous, terms
 
 HOUR, MINUTE = 3600.0, 60.0
 ROWS = 2_000
@@ -112,3 +112,32 @@ def test_rows_that_must_move_anyway_move_at_once_though_no_plan_is_sure(rates: t
     assert found.chance < terms(3).target
     moved = sum(one.rows for one in found.sends if one.source == "engine" and one.backend == "realtime")
     assert moved >= 0.5 * (rows - rates[0] * 3 * HOUR)
+
+
+@pytest.mark.parametrize(
+    ("price", "sent"), [("0.0003", {"engine": 20, "batch": 7_980}), ("0.0006", {"batch": 8_000})]
+)
+def test_a_cheap_option_that_is_too_slow_for_more_gets_a_few_rows(price: str, sent: dict[str, int]) -> None:
+    """They cost less there, and tell when it is fast again."""
+    engine = synchronous("engine", price, 0.01, spread=0.3, location="local")
+    options = [batch("batch", "0.0005", 900.0), engine, synchronous("realtime", "0.001", 8.0)]
+    found = replan(Open(waiting=8_000), options, terms(5), NOW)
+    assert {one.backend: one.rows for one in found.sends} == sent
+    assert found.chance >= terms(5).target
+
+
+@pytest.mark.slow
+def test_a_cheap_engine_that_is_fast_again_is_seen_to_be() -> None:
+    """Nobody needs it while it is slow: batches do all rows in time."""
+    ours = Ours()
+
+    def does(number: int, rate: float) -> int:
+        api = SynchronousNight("realtime", REALTIME, 3.0, 3.0, start=5.0)
+        engine = SynchronousNight("engine", ENGINE, rate, None, location="local")
+        batches = (BatchNight("batch", 0.0005, 600.0, (1.0,)),)
+        [score] = World(Night(number, (Job("job", ROWS, 3 * HOUR),), batches, (engine, api))).live(ours)
+        assert score.in_time
+        return score.by_route.get("engine", 0)
+
+    assert [does(number, 0.01) for number in range(8)][-1] < ROWS / 8
+    assert max(does(number, 1.0) for number in range(8, 14)) == ROWS

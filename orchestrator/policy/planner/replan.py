@@ -178,9 +178,9 @@ def _coming_in(job: Open, now: datetime) -> float:
 
 
 def _with_probe(chosen: Chosen, ours: Capacity) -> Chosen:
-    """Return the plan with a few of its new rows at a cheaper option that stands still, to see when it is back.
+    """Return the plan with a few of its new rows at a cheaper option that has none, to see if it is faster now.
 
-    Nothing changes if these rows could not be taken over late.
+    It stands still, or was too slow for more. Nothing changes if these rows could not be taken over late.
     """
     candidate = chosen.candidate
     shares, new, held = list(candidate.batch_shares), list(candidate.new), list(candidate.held)
@@ -190,7 +190,7 @@ def _with_probe(chosen: Chosen, ours: Capacity) -> Chosen:
         sent, price, to = shares[-1].rows, shares[-1].price, -1
     rows = min(PROBE_ROWS, int(MAX_PROBE_SHARE * sent))
     cheaper = enumerate(ours.sync_options[: candidate.fallback])
-    place = next((at for at, sync in cheaper if sync.price < price and not (sync.low or held[at])), None)
+    place = next((at for at, sync in cheaper if sync.price < price and not held[at]), None)
     if place is None or not rows or ours.horizon < 2 * PROBE_SECONDS:
         return chosen
     if to >= 0:
