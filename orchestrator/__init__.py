@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         JobFailed,
         OrchError,
         RefusedError,
+        RequestRefused,
         RowError,
         StorageError,
         UsageError,
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnswerRow", "AnsweredRow", "Answers", "BackendError", "DocumentDraft", "Documents", "FailedRow", "FrameDraft",
-    "InputError", "JobFailed", "JobHandle", "OrchError", "PlanReport", "RefusedError", "RowError", "StorageError",
-    "UsageError", "__version__", "batch", "documents", "frame", "map", "open_job", "requests",
+    "InputError", "JobFailed", "JobHandle", "OrchError", "PlanReport", "RefusedError", "RequestRefused", "RowError",
+    "StorageError", "UsageError", "__version__", "batch", "documents", "frame", "map", "open_job", "requests",
 ]  # fmt: skip
 _PLACES = {
     **dict.fromkeys(("AnswerRow", "AnsweredRow", "Answers", "FailedRow"), "orchestrator.library.answers"),

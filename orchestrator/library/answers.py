@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
@@ -14,17 +15,20 @@ import msgspec
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
+from orchestrator.core.batch_api import ResultLine
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import RowError, StorageError, UsageError
 from orchestrator.core.json_decoders import json_decoder
-from orchestrator.core.model import Job
+from orchestrator.core.model import Job, RequestState
 from orchestrator.core.money import money, plain
 from orchestrator.library.context import Context
 from orchestrator.library.frames import CellType, NewColumn, as_json
 from orchestrator.library.html_tables import html_table
 from orchestrator.pipeline.finish.finisher import merged_lines
+from orchestrator.pipeline.finish.merge import ResultLines
 from orchestrator.pipeline.finish.outputs.column_types import Kind, Plain, Struct, kind_of, root_of
 from orchestrator.pipeline.finish.outputs.layout import VECTOR, WHOLE, read
+from orchestrator.policy.answer_text import response_json
 
 T = TypeVar("T")
 Schema = type[Any] | UnionType | Mapping[str, Any]
@@ -202,8 +206,8 @@ def answer_rows(lines: Iterable[bytes], type_: AnswerType[T]) -> Iterator[EndedR
                     f"the answer does not fit {type_.name or 'the schema'}: {mismatch}", code="schema_mismatch"
                 )
         else:
-            code, message = (row.status, None) if row.error is None else (row.error.code, row.error.message)
-            error = RowError(message or f"this row is {row.status}", code=code)
+            code, message = (None, None) if row.error is None else (row.error.code, row.error.message)
+            error = _row_error(row.status, code, message)
         yield FailedRow(row.document, None, error, *whence)
 
 
@@ -294,18 +298,24 @@ def answer_columns(rows: Sequence[EndedRow[T]], type_: AnswerType[T], prefix: st
     ]
 
 
-_decode = json_decoder().decode
+_decode_line = json_decoder(ResultLine).decode
+_decode_body = json_decoder().decode
 
 
-def completions(lines: Iterable[bytes], parse: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the id of each result line of a batch with its body, by `parse`, or with the RowError of a failed row."""
-    for line in lines:
-        row = _decode(line)
-        response, error = row.get("response"), row.get("error")
-        body = None if response is None else response.get("body")
-        if response is not None and 200 <= response["status_code"] < 300 and error is None:
-            yield row["custom_id"], parse(body)
-            continue
-        told = error or (body.get("error") if isinstance(body, dict) else None) or {}
-        message = str(told.get("message") or f"HTTP {response and response['status_code']}")
-        yield row["custom_id"], RowError(message, code=str(told.get("code") or told.get("type") or "failed"))
+def completions(context: Context, job: Job, parse: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the id of each row of a finished batch file with its body, by `parse`, or with its RowError.
+
+    Raises StorageError.
+    """
+    with closing(ResultLines(context.home.results)) as results:
+        for row in context.store.rows.finished(job.id):
+            line = results.read(row) if row.state is RequestState.SUCCEEDED else None
+            response = None if line is None else _decode_line(line).response
+            if response is None:
+                yield row.custom_id, _row_error(row.state, row.error_code, row.error_message)
+            else:
+                yield row.custom_id, parse(_decode_body(response_json(response)))
+
+
+def _row_error(state: str, code: str | None, message: str | None) -> RowError:
+    return RowError(message or f"this row is {state}", code=code or state)

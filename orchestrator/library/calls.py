@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from orchestrator.core.errors import RowError, UsageError
 from orchestrator.library import arguments
-from orchestrator.library.answers import AnswerType, Schema, completions, finished_lines
+from orchestrator.library.answers import AnswerType, Schema, completions
 from orchestrator.library.client_batches import backend_at, body_of, url_and_address
 from orchestrator.library.context import ready
 from orchestrator.library.drafts import (
@@ -152,8 +152,8 @@ def requests(
             if not folder.keys:
                 return []
             intake = take_in_file(context, folder, options, view)
-        job, is_merged = finish(context, intake, view)
-        by_key = dict(completions(finished_lines(context, job, style="batch", is_merged=is_merged), parse))
+        job, _ = finish(context, intake, view)
+        by_key = dict(completions(context, job, parse))
     found = [by_key[key] for key in folder.keys]
     failed = [one for one in found if isinstance(one, RowError)]
     if raise_on_error and failed:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from orchestrator.core import addresses
 from orchestrator.core.clock import now
-from orchestrator.core.errors import InputError, UsageError
+from orchestrator.core.errors import InputError, RequestRefused, UsageError
 from orchestrator.core.model import Job
 from orchestrator.core.near_names import meant
 from orchestrator.core.templates import TemplateProblem, template
@@ -187,9 +187,27 @@ def take_in_file(context: Context, folder: JobFolder, options: Options, view: Lo
 
 
 def finish(context: Context, intake: Intake, view: LogView) -> tuple[Job, bool]:
-    """See a job to its end; return it, and True if its merged rows were made just now."""
+    """See a job to its end; return it, and True if its merged rows were made just now.
+
+    Rows that a backend refuses alike fail with its words, so that the others come back. Raises RequestRefused if no
+    row has an answer.
+    """
+    store, refused = context.store, None
     view.say(f"orch: {intake.job.id}: {intake.reason}")
-    return see_through(context, intake.job, view), intake.job.finished_at is None
+    while True:
+        try:
+            job = see_through(context, intake.job, view)
+            break
+        except RequestRefused as error:
+            refused = error
+            if not sum([store.holds.end(hold, now()) for hold in store.holds.of(intake.job.id)]):
+                raise
+    if refused is not None and not store.jobs.counts([job.id])[job.id].succeeded:
+        cure = "correct the model, the field or the backend, and call again: that asks these rows again"
+        raise RequestRefused(
+            refused.message, hint=cure, code=refused.code or "", job_id=job.id, holds=refused.holds
+        )
+    return job, intake.job.finished_at is None
 
 
 class DocumentDraft(_Draft[T]):

@@ -18,7 +18,7 @@ from orchestrator.daemon.settings_in_force import differences, other_settings
 from orchestrator.library.build_processes import BuildProcesses
 from orchestrator.library.context import Context
 from orchestrator.pipeline.collect.abandoned import likely_cost, row_cost
-from orchestrator.pipeline.plan.routes import request_refused
+from orchestrator.pipeline.plan.routes import all_held, request_refused
 from orchestrator.reports import status
 from orchestrator.settings.backends import HostedBackend
 
@@ -167,7 +167,11 @@ def _others(context: Context, job: Job) -> str | None:
         for one in store.jobs.unfinished(context.home.identity())
         if one.id != job.id and not one.options.get("dry_run") and one.options.get(SUPERSEDED_BY) != job.id
     ]
-    others = [one for one in found if other_settings(store, one, context.path, now()) is None]
+    others = [
+        one
+        for one in found
+        if other_settings(store, one, context.path, now()) is None and not all_held(store, one)
+    ]
     if not others:
         return None
     told = [
@@ -229,10 +233,5 @@ def _not_ended(context: Context, job: Job, why: str) -> BackendError:
 
 def _check_held(context: Context, job: Job) -> None:
     """Raise RequestRefused if the only rows left of a job are rows that a backend refuses alike."""
-    holds = context.store.holds.of(job.id)
-    if not holds or any(not shard.state.is_final for shard in context.store.shards.of_job(job.id)):
-        return
-    waiting = context.store.sizes.open_work(job.id)
-    held = {(hold.model, hold.task) for hold in holds}
-    if waiting and all(rows.avoid and (rows.model, rows.task) in held for rows in waiting):
+    if holds := all_held(context.store, job):
         raise request_refused(job, holds)

@@ -18,7 +18,7 @@ from orchestrator.core.model import Job, JobState, RequestState, Usage, job_stat
 from orchestrator.core.money import money
 from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
 from orchestrator.policy.night_figures import DeadlineResult, deadline_result
-from orchestrator.settings.model_lists import alias_words
+from orchestrator.settings.model_lists import alias_words, refused_rows
 
 if TYPE_CHECKING:
     from orchestrator.core.events import Event
@@ -356,9 +356,11 @@ def running_sum(shards: Sequence[Shard], running_cost: RunningCost) -> Decimal:
     return sum((running_cost(shard) for shard in running), Decimal(0))
 
 
-def _describe(holds: Sequence[RefusalHold]) -> str | None:
-    """Say why rows wait: a backend refuses all rows of their task."""
-    told = [f"{hold.backend} refuses all rows of {hold.task} alike: {hold.message}" for hold in holds]
+def _describe(job: Job, holds: Sequence[RefusalHold]) -> str | None:
+    """Say why rows wait: a backend refuses all rows of their kind."""
+    told = [
+        f"{hold.backend} refuses {refused_rows(job, hold.model, hold.task)} alike: {hold.message}" for hold in holds
+    ]
     return "; ".join(told) or None
 
 
@@ -389,7 +391,7 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
         [*store.failures.reasons(job.id), *_running_reasons(running)],
         store.jobs.events(job.id),
         store.jobs.tags(job.id),
-        problem or _describe(holds),
+        problem or _describe(job, holds),
         quality=store.quality.of(job.id),
         holds=holds,
         settled=store.rows.settled(

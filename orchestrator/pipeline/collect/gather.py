@@ -28,6 +28,7 @@ from orchestrator.pipeline.succession import open_jobs
 from orchestrator.policy import evidence
 from orchestrator.policy.preflight import fields_of
 from orchestrator.settings.home import Home
+from orchestrator.settings.model_lists import refused_rows
 from orchestrator.store import Store
 
 
@@ -195,7 +196,8 @@ class Gather:
         self._work.polls.forget(shard)
         self._work.note(job, EventKind.COLLECTED, str(tally), shard)
         for task, refused in tally.refused_alike.items():
-            why = f"{shard.backend} refuses all rows of {task} alike: {refused.message}"
+            rows = refused_rows(job, shard.model, task)
+            why = f"{shard.backend} refuses {rows} alike: {refused.message}"
             self._work.store.jobs.note(job.id, EventKind.HELD, why, now, shard.id, code=refused.code)
         self._settled(shard)
         self._work.budgets.warn(job)

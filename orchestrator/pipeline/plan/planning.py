@@ -262,11 +262,17 @@ class Planning:
     # --- as the rows are now
 
     def outlook(self) -> Outlook | None:
-        """Return how the job stands, or None if no backend may take its rows."""
-        if not self._usable:
+        """Return how the job stands, or None if no backend may take its rows, or some of them."""
+        if not self._usable or self._is_stuck:
             return None
         found = self._decision()
         return Outlook(found.chance, found.expected, found.reroute, found.reason)
+
+    @property
+    def _is_stuck(self) -> bool:
+        """True if rows wait that all backends have refused."""
+        usable = {one.backend for one in self._usable}
+        return any(usable <= {*avoid} for avoid in self._refused_by)
 
     @property
     def gives_up_at(self) -> datetime | None:

@@ -31,7 +31,7 @@ from orchestrator.settings.backends import (
 )
 from orchestrator.settings.config import Config
 from orchestrator.settings.job_file import lines_of
-from orchestrator.settings.model_lists import Names, RungStanding, above, expand, standing
+from orchestrator.settings.model_lists import Names, RungStanding, above, expand, refused_rows, standing
 from orchestrator.settings.source_lines import line_of, spell
 from orchestrator.settings.stored_spec import spec_of, tasks_of
 from orchestrator.settings.task_spec import Task
@@ -330,12 +330,22 @@ def why_not(
     return request_refused(job, holds)
 
 
+def all_held(store: Store, job: Job) -> list[RefusalHold]:
+    """Return the holds of a job if its only rows left are rows that backends refuse alike; else none."""
+    holds = store.holds.of(job.id)
+    if not holds or any(not shard.state.is_final for shard in store.shards.of_job(job.id)):
+        return []
+    waiting, held = store.sizes.open_work(job.id), {(hold.model, hold.task) for hold in holds}
+    is_held = waiting and all(rows.avoid and (rows.model, rows.task) in held for rows in waiting)
+    return holds if is_held else []
+
+
 def request_refused(job: Job, holds: Sequence[RefusalHold]) -> RequestRefused:
     """Return the error for rows that wait because a backend refuses them all."""
     first = holds[0]
-    tasks = ", ".join(dict.fromkeys(hold.task for hold in holds if hold.code == first.code))
+    alike = list(dict.fromkeys(refused_rows(job, hold.model, hold.task) for hold in holds if hold.code == first.code))
     return RequestRefused(
-        f"job {job.id}: {first.backend} refuses all rows of {tasks or 'the file'} alike: {first.message}",
+        f"job {job.id}: {first.backend} refuses {' and '.join(alike)} alike: {first.message}",
         hint="all of them wait, and none has failed. Correct the model, the field or the backend, then run the same "
         f"command again, or `orch retry {job.id}`",
         code=first.code,
