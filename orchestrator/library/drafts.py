@@ -204,9 +204,7 @@ def finish(context: Context, intake: Intake, view: LogView) -> tuple[Job, bool]:
                 raise
     if refused is not None and not store.jobs.counts([job.id])[job.id].succeeded:
         cure = "correct the model, the field or the backend, and call again: that asks these rows again"
-        raise RequestRefused(
-            refused.message, hint=cure, code=refused.code or "", job_id=job.id, holds=refused.holds
-        )
+        raise RequestRefused(refused.message, hint=cure, code=refused.code or "", job_id=job.id, holds=refused.holds)
     return job, intake.job.finished_at is None
 
 

@@ -168,9 +168,7 @@ def _others(context: Context, job: Job) -> str | None:
         if one.id != job.id and not one.options.get("dry_run") and one.options.get(SUPERSEDED_BY) != job.id
     ]
     others = [
-        one
-        for one in found
-        if other_settings(store, one, context.path, now()) is None and not all_held(store, one)
+        one for one in found if other_settings(store, one, context.path, now()) is None and not all_held(store, one)
     ]
     if not others:
         return None
