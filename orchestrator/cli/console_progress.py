@@ -47,6 +47,8 @@ class LiveProgress:
         """Print a lasting message, and clear the view until the next draw."""
         self.show(lambda width: [text_line(part) for part in paragraph(text, width).split("\n")])
 
+    warn = say
+
     def show(self, view: View) -> None:
         """Print lasting lines."""
         if self._screen.is_on:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
@@ -330,7 +331,7 @@ def ready() -> Iterator[Context]:
     """Open the context with all settings: errors in them are reported before a database is created."""
     settings = CommandSettings(locate())
     config = settings.config
-    with _few_collections(), opened(settings.place) as context:
+    with _few_collections(), _quiet_libraries, opened(settings.place) as context:
         context.use(config)
         yield context
 
@@ -383,11 +384,45 @@ class _LogFile(logging.FileHandler):
         self.is_failing = True
 
 
+_NOISY = ("httpx2", "httpcore", "openai", "uvicorn.access", "alembic")
+"""Logs of libraries that have a line for each of orch's own calls."""
+
+
 def log_to(home: Home) -> None:
     """Send the process's log to the home's file: stderr is for the user."""
     logging.basicConfig(level=logging.INFO, handlers=[_log_file(home)], force=True)
-    for noisy in ("httpx2", "httpcore", "openai", "uvicorn.access", "alembic"):
+    for noisy in _NOISY:
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class _QuietLibraries:
+    """A block during which libraries log only warnings, for orch's own calls are not the caller's.
+
+    A level that the caller has set stays. Blocks of several threads may overlap.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks = 0
+        self._changed: list[logging.Logger] = []
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._blocks += 1
+            if self._blocks == 1:
+                loggers = map(logging.getLogger, (*_NOISY, "uvicorn.error"))
+                self._changed = [one for one in loggers if one.level == logging.NOTSET]
+            for one in self._changed:  # each time, as uvicorn sets a level of its own
+                one.setLevel(logging.WARNING)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._blocks -= 1
+            for one in self._changed if not self._blocks else ():
+                one.setLevel(logging.NOTSET)
+
+
+_quiet_libraries = _QuietLibraries()
 
 
 @contextmanager

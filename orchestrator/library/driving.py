@@ -23,6 +23,8 @@ from orchestrator.reports import status
 from orchestrator.settings.backends import HostedBackend
 
 FOLLOW_SECONDS = 0.5
+STANDSTILL_SECONDS = 5.0
+"""Time between two looks at a daemon's problem, which is told if it is still the same."""
 MOST_NAMED = 5
 """Most batches, or jobs, that a message names."""
 
@@ -32,6 +34,9 @@ class ProgressView(Protocol):
 
     def say(self, text: str) -> None:
         """Show a lasting message."""
+
+    def warn(self, text: str) -> None:
+        """Show a lasting message, also to somebody who watches no progress."""
 
     def is_due(self) -> bool:
         """True if a draw would show something now."""
@@ -62,6 +67,9 @@ class Driver:
         self._command = command
         self._rate = status.RateWindow()
         self.followed: Holder | None = None
+        self._standstill_at = 0.0
+        self._problem: str | None = None
+        self._warned: set[str] = set()
 
     def finish(self, job: Job, *, alone: bool = False) -> None:
         """Run the job to its end as the daemon, or follow the running daemon.
@@ -76,7 +84,7 @@ class Driver:
 
         def tell(daemon: Daemon) -> None:
             for news in daemon.news():
-                say(news)
+                view.warn(f"orch: {news}")
 
         def say(line: str) -> None:
             view.say(f"orch: {line}")
@@ -101,6 +109,7 @@ class Driver:
                     view.say(f"orch: {line}")
             _check_held(context, job)
             self._draw(job, None)
+            self._warn_of_standstill(job)
 
         self._until_over(job, be_daemon, follow)
 
@@ -137,6 +146,16 @@ class Driver:
         if self._view.is_due():
             detail = self._context.detail(job.id, problem)
             self._view.job(detail, self._rate.add(time.monotonic(), detail.line.done))
+
+    def _warn_of_standstill(self, job: Job) -> None:
+        """Say once why the daemon makes no progress with a job: it waits without an end, and nobody may see it."""
+        if time.monotonic() < self._standstill_at:
+            return
+        self._standstill_at = time.monotonic() + STANDSTILL_SECONDS
+        seen, self._problem = self._problem, self._context.detail(job.id).problem
+        if self._problem is not None and self._problem == seen and seen not in self._warned:
+            self._warned.add(seen)
+            self._view.warn(f"orch: {job.id}: {seen}")
 
     def _until_over(
         self,

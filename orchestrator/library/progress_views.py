@@ -54,6 +54,10 @@ class LogView:
         """Log a message."""
         log.info("%s", text.removeprefix("orch: "))
 
+    def warn(self, text: str) -> None:
+        """Log a warning, which Python prints for callers without a log as well."""
+        log.warning("%s", text.removeprefix("orch: "))
+
     def is_due(self) -> bool:
         """True if a draw would show something now."""
         return not self._is_quiet and time.monotonic() - self._drawn_at >= self.seconds
@@ -91,6 +95,10 @@ class TerminalView(LogView):
         """Print a lasting message."""
         self.stop()
         say(text)
+
+    def warn(self, text: str) -> None:
+        """Print a lasting message."""
+        self.say(text)
 
     def stop(self) -> None:
         """Clear the line."""
