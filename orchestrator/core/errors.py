@@ -282,6 +282,9 @@ class RowError(OrchError):
         super().__init__(message, hint=hint)
         self.code = code
 
+    def __str__(self) -> str:
+        return f"{self.code}: {super().__str__()}"
+
 
 class JobFailed(OrchError):
     """A job as a whole cannot continue. Its finished rows are kept; `code` is the job's `error_code`."""

@@ -223,9 +223,16 @@ class HomeBackends(BackendSet):
 
     def last_paid(self) -> list[str]:
         """Send no more rows that are billed; return the backends that have such rows in flight."""
+        return self._last(SyncBackend)
+
+    def last_in_flight(self) -> list[str]:
+        """Send no more rows from our own servers; return the backends that have rows in flight."""
+        return self._last(object)
+
+    def _last(self, kind: type) -> list[str]:
         found = []
         for name, opened in [*self._opened.items()]:
-            if isinstance(opened.settings, SyncBackend) and opened.server is not None:
+            if isinstance(opened.settings, kind) and opened.server is not None:
                 with suppress(BackendError):  # it has ended
                     if opened.server.send_no_more():
                         found.append(name)

@@ -68,6 +68,8 @@ BUSY_SHARE = 4.0
 TIDY_SECONDS = 3.0
 REFUSED_SECONDS = 5.0
 """Longest wait of a caller for an upstream that refuses the key or the account: only a person can end that."""
+LEAVING_SECONDS = 10.0
+"""How long a process whose own job is over waits for rows in flight of others."""
 SILENT_SECONDS = 3.0
 """Time without an answer after which orch tells the caller how long it waits."""
 
@@ -113,6 +115,8 @@ class Daemon:
         self.notices = Notices(now)
         self.say: Callable[[str], None] = log.info
         """Called with a message about what delays the end of this daemon."""
+        self.may_wait: Callable[[], bool] = lambda: False
+        """True while its end may wait for rows in flight, for which the next daemon would ask again."""
         self.listeners: list[Callable[[Config], None]] = []
         """Called with new settings."""
         self.rounds: list[Callable[[], None]] = []
@@ -139,6 +143,9 @@ class Daemon:
     def __exit__(self, *_: object) -> None:
         with closing(self._backends), closing(self._telemetry), closing(self._monitor), closing(self._provider_calls):
             self._wait_for_paid_rows()
+            until = time.monotonic() + LEAVING_SECONDS
+            while self.may_wait() and self.may_act and time.monotonic() < until and self._backends.last_in_flight():
+                self._provider_calls.wait(SHORTEST_WAIT)
 
     def _wait_for_paid_rows(self) -> None:
         """Wait for answers that are billed: the next daemon would ask, and pay, for them again."""

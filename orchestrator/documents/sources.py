@@ -353,7 +353,8 @@ def _is_file(path: str, named: str) -> bool:
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
-        message = f"There is no file or folder {named}; correct the path, which starts at the job file's folder."
+        start = "" if os.path.isabs(named) else ", which starts at the job file's folder"
+        message = f"There is no file or folder {named}; correct the path{start}."
         raise InputError(message, field="path", hint=_path_hint(path)) from error
     except OSError as error:
         message = f"The path {named} cannot be reached ({error.strerror}); give this user access to it."

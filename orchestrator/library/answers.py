@@ -24,6 +24,7 @@ from orchestrator.core.money import money, plain
 from orchestrator.library.context import Context
 from orchestrator.library.frames import CellType, NewColumn, as_json
 from orchestrator.library.html_tables import html_table
+from orchestrator.library.job_folders import name_prefix
 from orchestrator.pipeline.finish.finisher import merged_lines
 from orchestrator.pipeline.finish.merge import ResultLines
 from orchestrator.pipeline.finish.outputs.column_types import Kind, Plain, Struct, kind_of, root_of
@@ -189,17 +190,18 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def answer_rows(lines: Iterable[bytes], type_: AnswerType[T]) -> Iterator[EndedRow[T]]:
-    """Yield the rows of merged lines; the parts of a long document are in the row of the whole."""
+def answer_rows(job: Job, lines: Iterable[bytes], type_: AnswerType[T]) -> Iterator[EndedRow[T]]:
+    """Yield the rows of a job's merged lines; the parts of a long document are in the row of the whole."""
+    prefix = name_prefix(job)
     for line in lines:
         row, output, raw = read(line)
         if row.stage == "map":
             continue
-        origin = row.provenance
+        origin, document = row.provenance, row.document.removeprefix(prefix)
         whence = (plain(origin.cost_usd), origin.backend, origin.model, row.custom_id, row.status)
         if row.status == "succeeded":
             try:
-                yield AnsweredRow(row.document, type_.parse(output, raw), None, *whence)
+                yield AnsweredRow(document, type_.parse(output, raw), None, *whence)
                 continue
             except ValidationError as mismatch:
                 error = RowError(
@@ -208,7 +210,7 @@ def answer_rows(lines: Iterable[bytes], type_: AnswerType[T]) -> Iterator[EndedR
         else:
             code, message = (None, None) if row.error is None else (row.error.code, row.error.message)
             error = _row_error(row.status, code, message)
-        yield FailedRow(row.document, None, error, *whence)
+        yield FailedRow(document, None, error, *whence)
 
 
 def finished_lines(context: Context, job: Job, *, style: str = "jsonl", is_merged: bool = False) -> Iterator[bytes]:
@@ -230,6 +232,14 @@ def _lines_of(merged: Path) -> Iterator[bytes]:
                 yield line.removesuffix(b"\n")
     except OSError as error:
         raise StorageError(f"the result file {merged} cannot be read: {error.strerror}") from error
+
+
+def raise_first(rows: Sequence[tuple[str, RowError | None]]) -> None:
+    """Raise the first error of rows, with the row's name and the number of all errors, if there is one."""
+    if failed := [(name, error) for name, error in rows if error is not None]:
+        name, first = failed[0]
+        hint = f"{len(failed)} of {len(rows)} rows failed; leave out raise_on_error to get them as values"
+        raise RowError(f"{name}: {first.message}", code=first.code, hint=hint)
 
 
 class Answers(Sequence[EndedRow[T]]):
@@ -263,11 +273,7 @@ class Answers(Sequence[EndedRow[T]]):
 
     def raise_failed(self) -> None:
         """Raise the first row's error, with the number of all, if any row failed."""
-        if not (failed := self.failed):
-            return
-        first = failed[0].error
-        hint = f"{len(failed)} of {len(self)} rows failed; leave out raise_on_error to get them as values"
-        raise RowError(f"{failed[0].document}: {first.message}", code=first.code, hint=hint)
+        raise_first([(row.document, row.error) for row in self._rows])
 
     def __repr__(self) -> str:
         return f"<Answers: {len(self)} rows, {len(self.failed)} failed, {money(self.cost)}>"

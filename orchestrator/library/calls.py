@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from orchestrator.core.errors import RowError, UsageError
 from orchestrator.library import arguments
-from orchestrator.library.answers import AnswerType, Schema, completions
+from orchestrator.library.answers import AnswerType, Schema, completions, raise_first
 from orchestrator.library.client_batches import backend_at, body_of, url_and_address
 from orchestrator.library.context import ready
 from orchestrator.library.drafts import (
@@ -155,9 +155,9 @@ def requests(
         job, _ = finish(context, intake, view)
         by_key = dict(completions(context, job, parse))
     found = [by_key[key] for key in folder.keys]
-    failed = [one for one in found if isinstance(one, RowError)]
-    if raise_on_error and failed:
-        raise RowError(failed[0].message, code=failed[0].code, hint=f"{len(failed)} of {len(found)} rows failed")
+    if raise_on_error:
+        errors = [one if isinstance(one, RowError) else None for one in found]
+        raise_first([(f"params[{number}]", error) for number, error in enumerate(errors)])
     return found
 
 

@@ -30,6 +30,7 @@ from orchestrator.library.answers import (
     answer_columns,
     answer_rows,
     finished_lines,
+    raise_first,
 )
 from orchestrator.library.context import Context
 from orchestrator.library.detached import daemon_of
@@ -166,7 +167,7 @@ class _Draft(Generic[T]):
         with session() as context:
             intake, folder = self._taken_in(context, options, view)
             job, is_merged = finish(context, intake, view)
-            rows = list(answer_rows(finished_lines(context, job, is_merged=is_merged), self._question.type))
+            rows = list(answer_rows(job, finished_lines(context, job, is_merged=is_merged), self._question.type))
         return Answers(rows, self._question.type), folder
 
     def _taken_in(self, context: Context, options: Options, view: LogView) -> tuple[Intake, JobFolder]:
@@ -328,7 +329,8 @@ class FrameDraft(_Draft[T]):
         answers, folder = self._answers(JobTerms(deadline, budget, backend), view_for(wanted=progress))
         rows = _in_order(answers, folder.keys)
         if raise_on_error:
-            Answers(rows, self._question.type).raise_failed()
+            places = map(self._row_name, range(len(rows)), folder.keys)
+            raise_first([(place, row.error) for place, row in zip(places, rows, strict=True)])
         return self._frame.with_columns(answer_columns(rows, self._question.type, self._prefix))
 
     def _written(self, context: Context) -> JobFolder:
@@ -382,6 +384,9 @@ class FrameDraft(_Draft[T]):
             )
         return prompt, column, [name for name in there if name in used]
 
+    def _row_name(self, number: int, key: str) -> str:
+        return f"{self._frame.row_name(number)}, id {key!r}" if self._id_columns else self._frame.row_name(number)
+
     def _is_empty(self) -> bool:
         return next(iter(self._frame.records([])), None) is None
 
@@ -391,7 +396,7 @@ def _in_order(answers: Sequence[EndedRow[T]], keys: Sequence[str]) -> list[Ended
 
     A row that cannot be read, such as a row that is too large, has no key. Such rows take the missing keys in turn.
     """
-    by_key = {row.document.removeprefix(f"{ROWS}#"): row for row in answers}
+    by_key = {row.document: row for row in answers}
     wanted = {*keys}
     keyless = iter([row for key, row in by_key.items() if key not in wanted])
     return [by_key[key] if key in by_key else next(keyless) for key in keys]

@@ -45,6 +45,9 @@ class Frame(Protocol):
     def records(self, names: Sequence[str]) -> Iterator[Record]:
         """Yield these columns of each row."""
 
+    def row_name(self, number: int) -> str:
+        """Name a row by its place, from 0, and its index if it has one."""
+
     def with_columns(self, columns: Sequence[NewColumn]) -> Any:
         """Return a frame of the same kind with more columns; its rows and index are those of the caller's."""
 
@@ -77,7 +80,14 @@ _CURES = {
 """Cures for values that are nearly a frame."""
 
 
-class _Records:
+class _Numbered:
+    """A frame whose rows have no other name than their place."""
+
+    def row_name(self, number: int) -> str:
+        return f"row {number}"
+
+
+class _Records(_Numbered):
     """A list of mappings."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -99,7 +109,7 @@ class _Records:
         return found
 
 
-class _Library:
+class _Library(_Numbered):
     """A frame of another library; most name its columns `column_names`."""
 
     def __init__(self, frame: Any) -> None:
@@ -121,6 +131,10 @@ class _Pandas(_Library):
     @property
     def columns(self) -> list[str]:
         return [name for name in self._frame.columns if isinstance(name, str)]
+
+    def row_name(self, number: int) -> str:
+        label = self._frame.index[number]
+        return super().row_name(number) if str(label) == str(number) else f"row {number}, index {label}"
 
     def records(self, names: Sequence[str]) -> Iterator[Record]:
         if not names:

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from orchestrator.core.atomic import durable
 from orchestrator.core.errors import InputError, StorageError
+from orchestrator.core.model import Job
 from orchestrator.library.frames import Record
 from orchestrator.library.row_keys import RowKeys, json_bytes
 from orchestrator.pipeline.build.builder import locked
@@ -25,6 +26,11 @@ from orchestrator.settings.home import Home
 ROWS = "rows.jsonl"
 KEY = "_key"
 """Column of a row's key in the file of rows."""
+
+
+def name_prefix(job: Job) -> str:
+    """Return what stands before a row's key in the names of a job's documents; empty if the job has no frame."""
+    return f"{ROWS}#" if any(source.get("id_column") == KEY for source in job.spec.get("documents", ())) else ""
 
 
 class JobFolder(Struct, frozen=True):
@@ -104,8 +110,8 @@ def write_requests(home: Home, name: str, requests: Iterable[Mapping[str, Any]],
     def lines() -> Iterator[bytes]:
         for number, body in enumerate(requests):
             if not isinstance(body, Mapping):
-                raise InputError(f"request {number} is {type(body).__name__} instead of a dict", field="params")
-            with _row(f"request {number}", body):
+                raise InputError(f"is {type(body).__name__} instead of a dict", field=f"params[{number}]")
+            with _row(f"params[{number}]", body):
                 key = keys.key(body)
                 found.append(key)
                 yield json_bytes({"custom_id": key, "method": "POST", "url": url, "body": body})

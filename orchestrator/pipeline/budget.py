@@ -59,7 +59,8 @@ def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, handle_of: Handl
     )
     if not ahead or spent + ahead < job.budget:
         return None
-    return f"budget of {amount(job.budget)} reached: {money(spent)} spent, stopping now costs up to {up_to(ahead)}"
+    more = f"{money(spent)} spent, and until the engine has stopped, up to {up_to(ahead)} more"
+    return f"the budget of {amount(job.budget)} covers no further row: {more}"
 
 
 def no_room(

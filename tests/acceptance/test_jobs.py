@@ -457,7 +457,7 @@ def test_a_budget_stops_the_job_and_keeps_what_was_paid_for(slow: Upstream, run_
     assert job["requests"]["succeeded"] > 0
     assert job["requests"]["cancelled"] > 0
     assert [reason["code"] for reason in job["reasons"]] == ["budget_exhausted"]
-    assert "budget of $0.08 reached" in done.stdout
+    assert "budget of $0.08 covers no further row" in done.stdout
     assert 0 < float(job["cost_usd"]) <= 0.08
 
 

@@ -150,7 +150,7 @@ def test_submit_starts_a_daemon_that_does_the_work_and_any_process_opens_the_job
     assert "`orch up --quiet`" in job.runner
     assert "daemon: `orch up --quiet`" in run_orch("status").stdout
     answers = orch.open_job(job.id, schema=Facts).wait(progress=False)
-    assert [row.document for row in answers] == [f"rows.jsonl#{number}" for number in (1, 2, 3, 4)]
+    assert [row.document for row in answers] == ["1", "2", "3", "4"]
     assert isinstance(answers[0].answer, Facts)
     assert job.is_done
     assert job.outlook is None

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from enum import Enum
@@ -26,6 +27,7 @@ from typing_extensions import TypedDict
 import orchestrator as orch
 from tests.conftest import MakeUpstream
 from tests.support.cli import write_config
+from tests.support.letters import gateway
 from tests.support.library import use_home
 from tests.support.process import Upstream, wait_until
 
@@ -177,8 +179,8 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "bytes": (lambda: ask(FRAME.assign(text=[b"one", b"\xff"])), r"text: row 0 has bytes\n.*decode"),
     "bytes in a column of the prompt": (lambda: ask([{"a": bytearray(b"x")}], "{{ a }}?"), "a: row 0 has bytes"),
     "half a character": (lambda: ask([{"text": "a\ud800"}]), "text: row 0 cannot"),
-    "requests: class": (lambda: requests({"response_format": Part}), "response_format: request 0 cannot"),
-    "requests: object": (lambda: requests({"user": object()}), "user: request 0 cannot"),
+    "requests: class": (lambda: requests({"response_format": Part}), r"response_format: params\[0\] cannot"),
+    "requests: object": (lambda: requests({"user": object()}), r"user: params\[0\] cannot"),
     "requests: dict": (lambda: orch.requests({"model": "small"}), "params: give a list"),  # type: ignore[arg-type]
     "requests: text": (lambda: orch.requests("abc"), "params: give a list"),  # type: ignore[arg-type]
     "requests: None": (lambda: orch.requests(None), "params: NoneType"),  # type: ignore[arg-type]
@@ -364,5 +366,27 @@ def test_forked_children_of_a_caller_map_beside_each_other(home: Path, upstream:
 
     assert answered == [[None] * 5] * 2
     assert ask([{"text": "parent again"}], LOOP)[0]["error"] is None
-    # A child drives the other's rows as well. If it leaves while they are in flight, the other asks them again.
     assert len({one["marker"] for one in upstream.requests()}) == 12, "each row has its own prompt"
+    assert len(upstream.requests()) == 12, "a child that leaves lets the other's rows in flight end"
+
+
+def test_a_call_that_is_over_lets_rows_in_flight_of_another_end(home: Path) -> None:
+    held = {"mine": threading.Event(), "other": threading.Event()}
+
+    def answer(body: dict[str, Any]) -> None:
+        held[body["messages"][-1]["content"]].wait()
+
+    with gateway() as at, ThreadPoolExecutor() as pool:
+        at.refuses = answer
+        write_config(home, [at.url], extra='[models]\nsmall = "some-model"\n')
+        mine = pool.submit(ask, [{"text": "mine"}], "{{ text }}", name="mine")
+        wait_until(lambda: len(at.bodies) == 1)
+        other = pool.submit(ask, [{"text": "other"}], "{{ text }}", name="other")
+        wait_until(lambda: len(at.bodies) == 2)
+        held["mine"].set()
+        wait_until(lambda: orch.open_job("mine").is_done)
+        held["other"].set()
+        assert mine.result()[0]["error"] is None
+        assert other.result()[0]["error"] is None
+
+    assert len(at.bodies) == 2, "each row is asked once"

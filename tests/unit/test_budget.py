@@ -109,7 +109,11 @@ def test_what_is_paid_by_the_hour_is_not_bounded_before_it_runs() -> None:
 
 @pytest.mark.parametrize(
     ("spent", "seconds", "told"),
-    [("0", 7.9, None), ("0", 8.0, "$8.00 spent, stopping now costs up to $2.00"), ("5", 3.0, "$8.00 spent")],
+    [
+        ("0", 7.9, None),
+        ("0", 8.0, "$8.00 spent, and until the engine has stopped, up to $2.00 more"),
+        ("5", 3.0, "$8.00 spent"),
+    ],
     ids=["room for the last two seconds", "no more", "booked and running"],
 )
 def test_upstreams_by_the_hour_are_stopped_while_stopping_still_fits(
@@ -136,4 +140,4 @@ def test_what_a_hosted_batch_may_still_cost_is_not_there_for_the_hours() -> None
     found = budget.used_up(
         job(budget=Decimal(10)), shards, Decimal(0), lambda shard: handles[shard.number], lambda *_: "m"
     )
-    assert "stopping now costs" in str(found)
+    assert "covers no further row" in str(found)

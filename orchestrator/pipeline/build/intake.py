@@ -233,7 +233,7 @@ def check_deadline(job: Job) -> None:
         place = mistake_at(Path(job.source), ("deadline",), "")
     raise RefusedError(
         f"the deadline {job.deadline_at:%Y-%m-%d %H:%M} UTC has already passed",
-        hint="give a later one, in the job file or with --deadline (8h, 06:00)",
+        hint="give a later one, such as 8h or 06:00",
     ).at(place)
 
 
