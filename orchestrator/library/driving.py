@@ -149,7 +149,7 @@ class Driver:
             self._view.job(detail, self._rate.add(time.monotonic(), detail.line.done))
 
     def _warn_of_standstill(self, job: Job) -> None:
-        """Say once why the daemon makes no progress with a job: it waits without an end, and nobody may see it."""
+        """Warn once of what keeps the daemon from a job: a daemon waits without an end."""
         if time.monotonic() < self._standstill_at:
             return
         self._standstill_at = time.monotonic() + STANDSTILL_SECONDS

@@ -22,6 +22,7 @@ from orchestrator.library.frames import Record
 from orchestrator.library.row_keys import RowKeys, json_bytes
 from orchestrator.pipeline.build.builder import locked
 from orchestrator.settings.home import Home
+from orchestrator.settings.stored_spec import spec_of
 
 ROWS = "rows.jsonl"
 KEY = "_key"
@@ -30,7 +31,8 @@ KEY = "_key"
 
 def name_prefix(job: Job) -> str:
     """Return what stands before a row's key in the names of a job's documents; empty if the job has no frame."""
-    return f"{ROWS}#" if any(source.get("id_column") == KEY for source in job.spec.get("documents", ())) else ""
+    spec = spec_of(job)
+    return f"{ROWS}#" if spec is not None and any(one.id_column == KEY for one in spec.documents) else ""
 
 
 class JobFolder(Struct, frozen=True):

@@ -18,7 +18,7 @@ from orchestrator.core.model import Job, JobState, RequestState, Usage, job_stat
 from orchestrator.core.money import money
 from orchestrator.core.shards import AT_BACKEND, Shard, ShardState
 from orchestrator.policy.night_figures import DeadlineResult, deadline_result
-from orchestrator.settings.model_lists import alias_words, refused_rows
+from orchestrator.settings.model_lists import alias_words
 
 if TYPE_CHECKING:
     from orchestrator.core.events import Event
@@ -358,10 +358,14 @@ def running_sum(shards: Sequence[Shard], running_cost: RunningCost) -> Decimal:
 
 def _describe(job: Job, holds: Sequence[RefusalHold]) -> str | None:
     """Say why rows wait: a backend refuses all rows of their kind."""
+    if not holds:
+        return None
+    from orchestrator.settings.stored_spec import refused_rows
+
     told = [
         f"{hold.backend} refuses {refused_rows(job, hold.model, hold.task)} alike: {hold.message}" for hold in holds
     ]
-    return "; ".join(told) or None
+    return "; ".join(told)
 
 
 def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, problem: str | None = None) -> JobDetail:

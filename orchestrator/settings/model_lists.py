@@ -12,8 +12,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from orchestrator.core.model import Job
-
 MOST = 9
 """Most rungs of an alias, and so the most payments of a row for bad answers."""
 Names = str | dict[str, str]
@@ -59,12 +57,6 @@ def alias_words(alias: str) -> str:
     """Format an alias for display, without the sign of its rungs."""
     name, rung = rung_of(alias)
     return name if rung == 1 else f"{name} (model {rung} of its list)"
-
-
-def refused_rows(job: Job, model: str, task: str) -> str:
-    """Name the rows of a kind that a backend refuses: by their model, and by their task if the job has several."""
-    of_task = f" of {task}" if len(job.spec.get("tasks", ())) > 1 else ""
-    return f"all rows{of_task} for {alias_words(model)}"
 
 
 def expand(models: Mapping[str, Names | Sequence[Names]], backends: Iterable[str]) -> dict[str, Names]:

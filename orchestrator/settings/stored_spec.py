@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from orchestrator.core.model import Job, JobKind
 from orchestrator.settings.job_spec import JobSpec
+from orchestrator.settings.model_lists import alias_words
 from orchestrator.settings.task_spec import Task
 
 KEPT = 256
@@ -41,6 +42,12 @@ def tasks_of(job: Job) -> tuple[Task, ...]:
     """Return the tasks of a job; a ready batch file has none."""
     spec = spec_of(job)
     return () if spec is None else spec.tasks
+
+
+def refused_rows(job: Job, model: str, task: str) -> str:
+    """Name the rows of a kind that a backend refuses: by their model, and by their task if the job has several."""
+    of_task = f" of {task}" if len(tasks_of(job)) > 1 else ""
+    return f"all rows{of_task} for {alias_words(model)}"
 
 
 def expires(job: Job) -> bool:

@@ -28,7 +28,7 @@ from orchestrator.pipeline.succession import open_jobs
 from orchestrator.policy import evidence
 from orchestrator.policy.preflight import fields_of
 from orchestrator.settings.home import Home
-from orchestrator.settings.model_lists import refused_rows
+from orchestrator.settings.stored_spec import refused_rows
 from orchestrator.store import Store
 
 

@@ -31,9 +31,9 @@ from orchestrator.settings.backends import (
 )
 from orchestrator.settings.config import Config
 from orchestrator.settings.job_file import lines_of
-from orchestrator.settings.model_lists import Names, RungStanding, above, expand, refused_rows, standing
+from orchestrator.settings.model_lists import Names, RungStanding, above, expand, standing
 from orchestrator.settings.source_lines import line_of, spell
-from orchestrator.settings.stored_spec import spec_of, tasks_of
+from orchestrator.settings.stored_spec import refused_rows, spec_of, tasks_of
 from orchestrator.settings.task_spec import Task
 from orchestrator.store import Store
 from orchestrator.store.records import RefusalHold
