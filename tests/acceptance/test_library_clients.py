@@ -54,7 +54,7 @@ def test_request_dicts_come_back_as_completions_or_errors(home: Path, upstream: 
     with pytest.raises(orch.RowError, match="1 of 1 rows failed"):
         orch.requests(bodies("[[fault:status:400]]"), raise_on_error=True)
     assert orch.requests([]) == []
-    with pytest.raises(orch.InputError, match="request 0 is str"):
+    with pytest.raises(orch.InputError, match=r"params\[0\]: is str"):
         orch.requests(["a"])  # type: ignore[list-item]
 
 
