@@ -47,14 +47,10 @@ class RowEnd(NamedTuple):
     is_answer: bool
 
 
-class PointWork(Work):
+class PointWork(Work, eq=False):
     """A row of a point; a sample that is too short for the point starts again, in another `cycle`."""
 
-    __slots__ = ("cycle",)
-
-    def __init__(self, source: PointRows, index: int, size: int, cycle: int) -> None:
-        super().__init__(source, index, size)
-        self.cycle = cycle
+    cycle: int = 0
 
 
 class PointRows(RowSource):
@@ -122,7 +118,7 @@ class PointRows(RowSource):
             index = self._queues.take(upstream.url)
             assert index is not None, "a sample has rows"
         self.taken += 1
-        return PointWork(self, index, self._plan.size(index), self._cycle)
+        return PointWork(self, index, self._plan.size(index), cycle=self._cycle)
 
     def give_back(self, work: Work) -> None:
         """Requeue a row whose attempt failed."""

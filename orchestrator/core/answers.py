@@ -165,6 +165,7 @@ class TokenCounts(NamedTuple):
 
 
 NO_TOKENS = TokenCounts()
+_NO_MORE = NO_TOKENS[3:]
 
 
 class AnswerHead(NamedTuple):
@@ -252,7 +253,7 @@ def _known_fields(kind: type[_Fields], values: dict[str, Any]) -> _Fields:
 
 def _counted(usage: _AnswerUsage) -> TokenCounts:
     if not any(msgspec.structs.astuple(usage)[_TOTALS:]):
-        return TokenCounts(usage.prompt_tokens or 0, 0, usage.completion_tokens or 0)
+        return tuple.__new__(TokenCounts, (usage.prompt_tokens or 0, 0, usage.completion_tokens or 0, *_NO_MORE))
     taken = usage.prompt_tokens_details or usage.input_tokens_details or _NO_DETAILS
     given = usage.completion_tokens_details or usage.output_tokens_details or _NO_DETAILS
     fed = usage.prompt_tokens or usage.input_tokens or 0

@@ -62,7 +62,7 @@ class ServerThread(SteeredServer):
         self,
         root: Path,
         settings: Settings,
-        may_send: Callable[[], bool] = lambda: True,
+        may_send: Callable[[], bool] | None = None,
         resumes: Callable[[Batch], bool] = lambda batch: True,
     ) -> None:
         """`may_send` returns True while rows may be sent. `resumes` says which unfinished batches go on."""

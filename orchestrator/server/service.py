@@ -59,7 +59,7 @@ class Service:
         root: Path,
         settings: Settings,
         replica: Replica | None = None,
-        may_send: Callable[[], bool] = lambda: True,
+        may_send: Callable[[], bool] | None = None,
         resumes: Callable[[batch_api.Batch], bool] = lambda batch: True,
     ) -> None:
         """`replica` is where this server, as the active one, replicates its folder. `may_send` returns True while the
@@ -309,7 +309,9 @@ class Service:
     @property
     def is_active(self) -> bool:
         """True if no other server can have taken over; without a replica none can, but `may_send` may say no."""
-        return self._may_send() if self.replicator is None else self.replicator.is_held
+        if self.replicator is not None:
+            return self.replicator.is_held
+        return self._may_send is None or self._may_send()
 
     def resume(self) -> None:
         """Tell the dispatcher that it may send rows again."""

@@ -301,7 +301,8 @@ class ActiveBatch(RowSource):
         sent.
         """
         try:
-            line = read or self._open_input.line(index)
+            assert self._input is not None
+            line = read or self._input.line(index)
         except Unreadable as error:
             self._unreadable[index] = str(error)
             self._misses += 1
@@ -327,19 +328,20 @@ class ActiveBatch(RowSource):
             work.line = None
             # A slice of a line would keep the whole line in memory.
             work.custom_id, body = (line.custom_id if work.size <= SHORT_LINE else line.custom_id.copy()), line.body
+        is_vllm = upstream.gauges is not None
         return body_changes.prepare(
             body,
             endpoint=self.endpoint,
-            vllm=upstream.is_vllm,
+            vllm=is_vllm,
             model=upstream.served.sent_for(self.batch.model),
             asked=self.batch.model,
-            priority=BATCH_PRIORITY if upstream.takes_priority else None,
+            priority=BATCH_PRIORITY if is_vllm and upstream.takes_priority else None,
             tier=self._tier,
         )
 
     def refuse(self, work: Work, fault: batch_api.LineError) -> None:
         rows = work.packed or (work.index,)
-        for index in rows:
+        for index in (row for row in rows if not self.plan.done[row]):
             line = error_line(self._open_input.custom_id(index), fault.code, fault.message, None)
             self._put(index, "error", line, NO_TOKENS, work.upstream_seconds / len(rows))
 
@@ -365,7 +367,7 @@ class ActiveBatch(RowSource):
         latency: float,
     ) -> None:  # fmt: skip
         if self.plan.done[index]:
-            return
+            return  # one row, one outcome
         seconds, orch = work.upstream_seconds / (len(work.packed) or 1), None
         if self._sent is not None and reply.status < 300 and verdict.action is Action.KEEP:
             self._sent.answered(index)
@@ -401,10 +403,8 @@ class ActiveBatch(RowSource):
         seconds: float,
         place: RoomShare | None = None,
     ) -> None:
-        done = self.plan.done
-        if not done[index]:  # one row, one outcome
-            done[index] = 1
-            self._writer.put(self._files[kind], line, Note(kind == "output", tokens, seconds), place)
+        self.plan.done[index] = 1
+        self._writer.put(self._files[kind], line, Note(kind == "output", tokens, seconds), place)
 
     def _durable(self, notes: Sequence[Note]) -> None:
         self.tally.add(notes)

@@ -29,8 +29,6 @@ class BodyMemory:
 
         `full` are the rooms that rows of this turn wait for.
         """
-        if work.size <= UNCOUNTED_ROW:
-            return True
         room = self._rooms.for_body(work.size)
         if room in full:
             return False
@@ -66,7 +64,8 @@ class RowPayload(Payload):
         self.content, self._memory, self._work, self._upstream = content, memory, work, upstream
 
     def sent(self) -> None:
-        self._memory.release(self._work)
+        if self._work.held is not None:
+            self._memory.release(self._work)
 
     def ask(self, size: int) -> asyncio.Future[RoomShare]:
         return self._memory.ask(self._work.source.tenant, size, self._upstream)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from orchestrator.core.answers import TokenCounts, answer_tokens, plain_answer_tokens, read_answer
 from orchestrator.core.batch_api import JSON_ERRORS
@@ -22,7 +23,7 @@ from orchestrator.core.retry_after import retry_after
 from orchestrator.server.dispatch import http1
 from orchestrator.server.dispatch.payload import Payload
 from orchestrator.server.dispatch.rate_limiter import LONGEST_TEXT, Standings, read_standings
-from orchestrator.server.dispatch.retry import End
+from orchestrator.server.dispatch.retry import ANSWER, End
 from orchestrator.server.memory_limits import SMALL, RoomShare
 
 CONNECT_SECONDS = 5.0
@@ -43,7 +44,7 @@ _ENDS = {
 }
 
 
-class Reply(NamedTuple):
+class Reply(msgspec.Struct, frozen=True):
     """The end of one attempt; `body` is the answer's, `detail` describes it and never contains the prompt.
 
     `standings` are the rates that the answer states, None if not read or not stated. `tokens` come from the body,
@@ -96,25 +97,23 @@ class Client:
                 answer.place.give_back()
             raise
         if answer.place is not None:
-            reply = reply._replace(place=answer.place)
-        return reply._replace(standings=read_standings(answer.header, now())) if self._reads_rates else reply
+            reply = replace(reply, place=answer.place)
+        return replace(reply, standings=read_standings(answer.header, now())) if self._reads_rates else reply
 
 
 def _reply(path: str, answer: http1.HttpAnswer) -> Reply:
-    return _good(path, answer) if answer.status < 300 else _unlike(answer)
-
-
-def _good(path: str, answer: http1.HttpAnswer) -> Reply:
-    """Return the reply for a good status. A body that says it is not an answer becomes an error, or is retried.
+    """Return the reply. A body that says it is not an answer becomes an error, or is retried.
 
     Other endpoints have their own meanings: a video may well be `queued`.
     """
+    if answer.status >= 300:
+        return _unlike(answer)
     body = answer.body
     if not path.startswith(_GENERATING):
         tokens = _read(body, answer_tokens)
         return _unlike(answer) if tokens is None else Reply(End.ANSWERED, answer.status, body, tokens=tokens)
     if (tokens := _read(body, plain_answer_tokens)) is not None:
-        return Reply(End.ANSWERED, answer.status, body, tokens=tokens)
+        return Reply(ANSWER, answer.status, body, tokens=tokens)
     if (head := _read(body, read_answer)) is None:
         return _unlike(answer)
     reply = Reply(End.ANSWERED, answer.status, body, tokens=head.tokens)
@@ -122,9 +121,9 @@ def _good(path: str, answer: http1.HttpAnswer) -> Reply:
     if words.is_page:
         words = ErrorWords()  # an object that cannot be read in full: no server reports an error like this
     if (status := status_meant(words)) is not None:
-        return reply._replace(status=status, tokens=None)
+        return replace(reply, status=status, tokens=None)
     problem = words.message or head.not_an_answer
-    return reply if problem is None else reply._replace(end=End.ABORTED, detail=problem, tokens=None)
+    return reply if problem is None else replace(reply, end=End.ABORTED, detail=problem, tokens=None)
 
 
 def is_object(body: bytes) -> bool:

@@ -151,7 +151,7 @@ class ConcurrencyLimiter:
         self._flight.answered(now, seconds)
         if inflight < FULL * self.limit:
             self._flight.was_full = False
-        elif self._is_blind and self._flight.is_good(self.limit):
+        elif self._is_blind and self._flight.completed >= self.limit and self._flight.is_good(self.limit):
             self._by_throughput(now)  # at once, not only at the next reading
 
     def observe(self, now: float, inflight: int, gauges: Gauges | None) -> None:
@@ -251,8 +251,8 @@ class _Flight:
         self.completed += 1
 
     def is_good(self, limit: int) -> bool:
-        """True if, before the flight is judged, a higher limit is known to be possible."""
-        return self.completed >= limit and self._settled_at is None and self._is_abreast(limit)
+        """True if a full flight shows, before it is judged, that a higher limit is possible."""
+        return self._settled_at is None and self._is_abreast(limit)
 
     def _is_abreast(self, limit: int) -> bool:
         """True if the rows of this flight ran in parallel: they came back as fast as if none waited for another."""

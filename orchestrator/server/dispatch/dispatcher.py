@@ -13,7 +13,7 @@ from typing import assert_never
 from orchestrator.core.clock import now as clock_now
 from orchestrator.core.errors import StorageError
 from orchestrator.server.dispatch.body_changes import BodyError
-from orchestrator.server.dispatch.body_memory import BodyMemory, RowPayload
+from orchestrator.server.dispatch.body_memory import UNCOUNTED_ROW, BodyMemory, RowPayload
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.fair_queue import Fair, KeepsTurnError
 from orchestrator.server.dispatch.in_flight import NO_TRIES, UNREADABLE_SECONDS, RowSource, Work
@@ -21,6 +21,8 @@ from orchestrator.server.dispatch.outcomes import INTERNAL
 from orchestrator.server.dispatch.rate_alarms import RateAlarms
 from orchestrator.server.dispatch.refused_rows import FailedAttempt, RefusedRows
 from orchestrator.server.dispatch.retry import (
+    ANSWER,
+    KEEP,
     MAX_TRIES,
     SHARED_FAULTS,
     Action,
@@ -43,7 +45,7 @@ ALONE_CUTS = MAX_TRIES[AttemptFault.CUT] - 1
 AFTER_DEATH_SECONDS = 0.5
 """Pause after an engine's death: a dying engine accepts connections to the very end, and a row's last try must not
 meet it."""
-ANSWERED = RetryVerdict(Action.KEEP)
+ANSWERED = RetryVerdict(KEEP)
 _size = attrgetter("size")
 
 
@@ -102,7 +104,8 @@ class Dispatcher:
 
     def _start_one(self, upstream: Upstream) -> bool:
         if (
-            not self._takes_rows(upstream)
+            not upstream.takes_rows
+            or upstream is self._emptied
             or not upstream.has_slot(upstream.workers)
             or not self._alarms.may_ask(upstream)
         ):
@@ -117,9 +120,6 @@ class Dispatcher:
         """Review the deadlines of batches; call it about once a second."""
         self.refused.prune()
         self.sources.review(clock_now().timestamp(), rows_per_second)
-
-    def _takes_rows(self, upstream: Upstream) -> bool:
-        return upstream.takes_rows and upstream is not self._emptied
 
     def _start(self, upstream: Upstream, work: Work) -> None:
         self._count(upstream, work)
@@ -225,7 +225,7 @@ class Dispatcher:
                 log.exception("a batch could not give its next row")
                 source.hold("an internal error; see the log")
                 return None
-            if work is None or self._memory.admit(work, full):
+            if work is None or work.size <= UNCOUNTED_ROW or self._memory.admit(work, full):
                 return work
             source.put_back(work)
             raise KeepsTurnError
@@ -247,18 +247,40 @@ class Dispatcher:
         try:
             work: Work | None = first
             while work is not None:
+                source, has_failed = work.source, work.tries is not NO_TRIES
+                is_counted = has_failed and work.is_suspect and work is not self._alone
                 try:
-                    await self._attempt(task, upstream, work)
+                    is_read = work.size <= SMALL or await self._read_ahead(task, upstream, work)
+                    body = self._prepared(upstream, work) if is_read else None
+                    if body is not None:
+                        sent_at, reply = upstream.clock(), None
+                        began = upstream.begin(sent_at)
+                        source.enter(task, work, upstream, began)
+                        try:
+                            reply = await upstream.send(source.endpoint, body)
+                        except asyncio.CancelledError:
+                            if not self._is_taken_back(task, upstream, work):
+                                raise
+                        finally:
+                            now = upstream.clock()
+                            work.upstream_seconds += upstream.time_share.step(now, -1) - began
+                            source.leave(task)
+                            if is_counted:
+                                self._suspects_out, is_counted = self._suspects_out - 1, False
+                        self._came(upstream, work, reply, sent_at, now)
                 finally:
+                    self._suspects_out -= is_counted
                     if work.held is not None:
                         self._memory.release(work)
-                others = upstream.workers - 1
-                if not self._takes_rows(upstream) or not upstream.has_slot(others):
+                others, has_rates = upstream.workers - 1, upstream.rate_limiter is not None
+                if upstream.problem is not None and not upstream.takes_rows:
                     return
-                if not self._enabled or self._paused() or not self._alarms.may_ask(upstream):
+                if upstream is self._emptied or not upstream.has_slot(others):
+                    return
+                if not self._enabled or self._paused() or (has_rates and not self._alarms.may_ask(upstream)):
                     return
                 work = self._take(upstream, others)
-                if work is not None:
+                if work is not None and has_rates:
                     self._count(upstream, work)
         finally:
             upstream.workers -= 1
@@ -267,39 +289,18 @@ class Dispatcher:
             if upstream is self._emptied:
                 self.top_up()
 
-    async def _attempt(self, task: asyncio.Task[None], upstream: Upstream, work: Work) -> None:
-        source = work.source
-        counted = work.is_suspect and work is not self._alone
-        is_wanted = not source.is_stopping  # else stopped since it was taken; its row may already have ended
-        if is_wanted and work.size > SMALL:
-            is_wanted = await self._read_ahead(task, upstream, work)
-        body = self._prepared(upstream, work) if is_wanted else None
-        if body is None:
-            self._suspects_out -= counted
-            return
-        sent_at = upstream.clock()
-        began = upstream.begin(sent_at)
-        source.enter(task, work, upstream, began)
-        try:
-            reply: Reply | None = await upstream.send(source.endpoint, body)
-        except asyncio.CancelledError:
-            if not self._is_taken_back(task, upstream, work):
-                raise
-            reply = None
-        finally:
-            now = upstream.clock()
-            work.upstream_seconds += upstream.time_share.end(began, now)
-            source.leave(task)
-            self._suspects_out -= counted
+    def _came(self, upstream: Upstream, work: Work, reply: Reply | None, sent_at: float, now: float) -> None:
+        """End a row or retry it, by its reply; None if it is no longer wanted, or left to another upstream."""
         if reply is None:
-            self._again(work)  # no longer wanted, or left to another upstream
+            self._again(work)
             return
         work.attempts += 1
         if work.held is not None:
             self._memory.release(work)
         try:
-            upstream.heard(work.ticket, reply, sent_at)
-            if reply.end is End.ANSWERED and reply.status < 300:
+            if work.ticket is not None:
+                upstream.heard(work.ticket, reply, sent_at)
+            if reply.end is ANSWER and reply.status < 300:
                 self._end(upstream, work, reply, ANSWERED, sent_at, now)
             else:
                 self._act(upstream, work, reply, sent_at, now)
@@ -307,7 +308,7 @@ class Dispatcher:
             # An internal error ends only this row, without holding up the others.
             log.exception("a row failed with an internal error")
             self.refused.forget(work)
-            source.refuse(work, INTERNAL)
+            work.source.refuse(work, INTERNAL)
         finally:
             if reply.place is not None:
                 reply.drop()
@@ -315,13 +316,14 @@ class Dispatcher:
     async def _read_ahead(self, task: asyncio.Task[None], upstream: Upstream, work: Work) -> bool:
         """Read a long row before it is sent; False if it is no longer wanted, or left to another upstream."""
         try:
-            await work.source.read_ahead(work)
+            if not work.source.is_stopping:
+                await work.source.read_ahead(work)
         except asyncio.CancelledError:
             if not self._is_taken_back(task, upstream, work):
                 raise
             self._again(work)
             return False
-        return not work.source.is_stopping
+        return True
 
     def _is_taken_back(self, task: asyncio.Task[None], upstream: Upstream, work: Work) -> bool:
         """True if a cancelled task goes on: a stopping batch takes back its rows, a leaving upstream returns them."""
@@ -333,6 +335,8 @@ class Dispatcher:
     def _prepared(self, upstream: Upstream, work: Work) -> RowPayload | None:
         """Return the body to send; None if the row has ended without being sent, or is retried later."""
         source = work.source
+        if source.is_stopping:
+            return None  # since it was taken; the row may already have ended
         try:
             body = source.request_body(work, upstream)
             source.leaves(work)
@@ -353,7 +357,7 @@ class Dispatcher:
         if work.tries is not NO_TRIES:
             self.refused.forget(work)
         has_room = upstream.answered(now, now - sent_at)
-        if verdict.action is Action.KEEP and upstream.well(sent_at, is_success=verdict is ANSWERED):
+        if verdict.action is KEEP and upstream.well(sent_at, is_success=verdict is ANSWERED):
             self.top_up()
         elif has_room:
             self.top_up(upstream)

@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 from orchestrator.server.dispatch import unreachable
@@ -71,12 +72,11 @@ class ConnectionPool:
         self._addresses_until = float("-inf")
         self._look: asyncio.TimerHandle | None = None
 
-    async def post(self, path: str, body: bytes | Payload) -> HttpAnswer:
+    def post(self, path: str, body: bytes | Payload) -> Coroutine[Any, Any, HttpAnswer]:
         """POST a body and wait for the whole answer, whatever its status. Raises ExchangeError."""
-        loop = asyncio.get_running_loop()
         payload = Payload(body) if isinstance(body, bytes) else body
         head = b"%s%d\r\n\r\n" % (self._heads.get(path) or self._head(path), len(payload.content))
-        return await self._exchange(loop, self._idle_one(loop.time()) or await self._connect(loop), head, payload)
+        return self._exchange(head, payload)
 
     async def get(self, path: str) -> HttpAnswer:
         """GET a page, whatever its status. Raises ExchangeError."""
@@ -85,12 +85,15 @@ class ConnectionPool:
         if (kept := self._idle_one(loop.time())) is not None:
             # The server may just be closing a kept connection; repeating a GET does no harm.
             with contextlib.suppress(ConnectionCutError):
-                return await self._exchange(loop, kept, head, NOTHING)
-        return await self._exchange(loop, await self._connect(loop), head, NOTHING)
+                return await self._exchange(head, NOTHING, kept)
+        return await self._exchange(head, NOTHING, await self._connect(loop))
 
     async def _exchange(
-        self, loop: asyncio.AbstractEventLoop, connection: UpstreamConnection, head: bytes, payload: Payload
+        self, head: bytes, payload: Payload, connection: UpstreamConnection | None = None
     ) -> HttpAnswer:
+        loop = asyncio.get_running_loop()
+        if connection is None:
+            connection = self._idle_one(loop.time()) or await self._connect(loop)
         waiter: asyncio.Future[HttpAnswer] = loop.create_future()
         connection.deadline, connection.is_late = loop.time() + self._timeout, False
         self._busy.add(connection)

@@ -9,9 +9,11 @@ import asyncio
 import sys
 import zlib
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from msgspec import Struct
+from msgspec.structs import replace
 
 from orchestrator.server.dispatch.payload import UNCOUNTED, Payload
 from orchestrator.server.memory_limits import SMALL, RoomShare
@@ -58,7 +60,7 @@ class TooLongError(ExchangeError):
         self.status = status
 
 
-class HttpAnswer(NamedTuple):
+class HttpAnswer(Struct, frozen=True):
     """A complete answer. Header names are lower case; of a repeated header the first counts.
 
     `place` is the room that a large body takes: the receiver must give it back.
@@ -109,7 +111,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._waiter, self._payload = waiter, payload
         self._counted = UNCOUNTED
         body = payload.take()
-        self._headers, self._body = [], []
+        self._headers = []
         self._size = self._head_size = 0
         self._in_body = self._until_close = False
         if isinstance(body, bytes) and len(body) <= JOINED_BYTES:
@@ -250,23 +252,22 @@ class UpstreamConnection(asyncio.Protocol):
             self._give_back()
 
     def _complete(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is None or waiter.done():
-            self._dropped()
-            return
-        parts, self._body = self._body, []
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        del parts
-        place, self._place = self._place, None
-        if place is not None:
-            place.give_back(keep=len(body))
-        answer = HttpAnswer(self._parser.get_status_code(), self._headers, body, place)
-        try:
-            waiter.set_result(_plain(answer, self._max_body) if self._is_encoded else answer)
-        except ExchangeError as error:
-            self._place = place
-            waiter.set_exception(error)
-        self._dropped()
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+            self._body = []
+            if (place := self._place) is not None:
+                place.give_back(keep=len(body))
+            answer = HttpAnswer(self._parser.get_status_code(), self._headers, body, place)
+            if self._is_encoded:
+                try:
+                    answer = _plain(answer, self._max_body)
+                except ExchangeError as error:
+                    self._fail(error)
+                    return
+            self._place = None
+            waiter.set_result(answer)
+        self.abandon()
 
     def _fail(self, error: ExchangeError) -> None:
         waiter, self._waiter = self._waiter, None
@@ -291,7 +292,7 @@ def _plain(answer: HttpAnswer, most: int) -> HttpAnswer:
         raise TooLongError(answer.status)
     if not unpacker.eof:
         raise ConnectionCutError("the compressed answer is incomplete")
-    return answer._replace(body=body)
+    return replace(answer, body=body)
 
 
 def _cause(error: HttpParserError) -> str:

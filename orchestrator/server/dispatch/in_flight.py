@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Protocol
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from orchestrator.core.batch_api import LineError
 from orchestrator.server.dispatch.client import Reply
@@ -25,7 +25,7 @@ UNREADABLE_SECONDS = 1.0
 NO_TRIES: Counter[AttemptFault] = Counter()
 
 
-class Work:
+class Work(Struct, eq=False):
     """One request on its way: a row, or several rows packed into one.
 
     `held` is the room that its body takes in memory now. `tries` counts failed attempts by fault, `failed_on` is the
@@ -37,28 +37,22 @@ class Work:
     answered other rows afterwards.
     """
 
-    __slots__ = (
-        *("attempts", "custom_id", "failed_on", "held", "index", "is_at_fault", "line", "pack", "packed"),
-        *("packed_ids", "refused_at", "size", "source", "ticket", "tries", "upstream_seconds"),
-    )
-
-    def __init__(self, source: RowSource, index: int, size: int) -> None:
-        self.source = source
-        self.index = index
-        self.size = size
-        self.held: Room | None = None
-        self.custom_id: Raw | None = None
-        self.line: InputLine | None = None
-        self.pack: Pack | None = None
-        self.packed: tuple[int, ...] = ()
-        self.packed_ids: tuple[Raw, ...] = ()
-        self.tries = NO_TRIES
-        self.failed_on: Upstream | None = None
-        self.is_at_fault = False
-        self.attempts = 0
-        self.upstream_seconds = 0.0
-        self.refused_at: float | None = None
-        self.ticket: Ticket | None = None
+    source: RowSource
+    index: int
+    size: int
+    held: Room | None = None
+    custom_id: Raw | None = None
+    line: InputLine | None = None
+    pack: Pack | None = None
+    packed: tuple[int, ...] = ()
+    packed_ids: tuple[Raw, ...] = ()
+    tries: Counter[AttemptFault] = NO_TRIES
+    failed_on: Upstream | None = None
+    is_at_fault: bool = False
+    attempts: int = 0
+    upstream_seconds: float = 0.0
+    refused_at: float | None = None
+    ticket: Ticket | None = None
 
     def failed_by(self, fault: AttemptFault) -> int:
         """Count a failed attempt and return how many failed by this fault."""

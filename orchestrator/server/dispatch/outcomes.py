@@ -12,7 +12,7 @@ from orchestrator.core.batch_api import MAX_LINE_BYTES, LineError
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.result_lines import answer_line, error_body, error_line
 from orchestrator.server.dispatch.results import Line
-from orchestrator.server.dispatch.retry import Action, RetryVerdict
+from orchestrator.server.dispatch.retry import KEEP, Action, RetryVerdict
 from orchestrator.server.dispatch.stats import Stats
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def outcome_of(
     """Return the outcome of a row after its last attempt, counted in its upstream's `stats`. Never raises."""
     line: Line
     try:
-        if verdict.action is Action.KEEP and reply.status < 300:
+        if verdict.action is KEEP and reply.status < 300:
             tokens = answers.answer_tokens(reply.body) if reply.tokens is None else reply.tokens
             line = answer_line(custom_id, reply.status, reply.body, orch)
             if len(line) <= MAX_LINE_BYTES:

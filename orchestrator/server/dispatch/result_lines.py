@@ -23,26 +23,31 @@ _encode = msgspec.json.encode
 # Ids consist of a random part for the process and a number: asking the kernel for each id would cost more than the
 # rest of the line.
 _PREFIX = os.urandom(8).hex().encode()
+_NEWLINE, _RETURN = b"\n\r"
+"""As numbers: to look for bytes in bytes, Python first raises and drops an error."""
+_HEAD, _REQUEST_ID = b'{"id":"batch_req_' + _PREFIX, b',"request_id":"' + _PREFIX
 _numbers = count()
 
 
 def answer_line(custom_id: msgspec.Raw | bytes, status: int, body: bytes, orch: batch_api.Provenance | None) -> Line:
     """Return a result line around an answer's unchanged bytes; `custom_id` is JSON."""
     # In JSON, newlines occur only between tokens, so spaces can replace them.
-    flat = body.replace(b"\n", b" ").replace(b"\r", b" ") if b"\n" in body or b"\r" in body else body
-    request_id = b"%b%08x" % (_PREFIX, next(_numbers))
-    head = b'{"id":"batch_req_%b","custom_id":%b,"response":{"status_code":%d,"request_id":"%b","body":' % (
-        request_id, custom_id, status, request_id,
-    )  # fmt: skip
-    pieces = head, flat.strip(), b'},"error":null%b}' % _extension(orch)
-    return LongLine(*map(single_line, pieces)) if len(body) > SMALL else single_line(b"".join(pieces))
+    flat = body.replace(b"\n", b" ").replace(b"\r", b" ") if _NEWLINE in body or _RETURN in body else body
+    number = b"%08x" % next(_numbers)
+    pieces = (
+        *(_HEAD, number, b'","custom_id":', custom_id, b',"response":{"status_code":%d' % status),
+        *(_REQUEST_ID, number, b'","body":', flat.strip(), b'},"error":null', _extension(orch)),
+    )
+    if len(body) > SMALL:
+        return LongLine(*(single_line(bytes(piece)) for piece in pieces))
+    return single_line(b"".join(pieces))
 
 
 def error_line(custom_id: msgspec.Raw | bytes, code: str, message: str, orch: batch_api.Provenance | None) -> bytes:
     """Return the result line of a row without an answer; `custom_id` is JSON."""
     return single_line(
-        b'{"id":"batch_req_%b%08x","custom_id":%b,"response":null,"error":%b%b}'
-        % (_PREFIX, next(_numbers), custom_id, _encode({"code": code, "message": message}), _extension(orch))
+        b'%b%08x","custom_id":%b,"response":null,"error":%b%b'
+        % (_HEAD, next(_numbers), custom_id, _encode({"code": code, "message": message}), _extension(orch))
     )
 
 
@@ -60,7 +65,7 @@ def unfinished_line(
 
 
 def _extension(orch: batch_api.Provenance | None) -> bytes:
-    return b"" if orch is None else b',"orch":' + _encode(orch)
+    return b"}" if orch is None else b',"orch":' + _encode(orch) + b"}"
 
 
 def error_body(reply: Reply) -> bytes:

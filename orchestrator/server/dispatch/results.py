@@ -104,19 +104,15 @@ class Writer:
         self.waiting_bytes = 0
         self._placed_bytes = 0
         self.problem: str | None = None
-        self._was_full = False
-        self._wake = asyncio.Event()
-        self._closing = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="result-writer")
-        self.task = asyncio.create_task(self._run())
-
-    @property
-    def is_full(self) -> bool:
+        self.is_full = False
         """True if no more results should be produced until some are written.
 
         Lines with a room share do not count: their room bounds them, and they must not hold up other tenants.
         """
-        return self.waiting_bytes - self._placed_bytes > MAX_WAITING_BYTES or self.problem is not None
+        self._wake = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="result-writer")
+        self.task = asyncio.create_task(self._run())
 
     def put(self, file: ResultFile, line: Line, note: object, place: RoomShare | None = None) -> None:
         """Queue one line (without newline); `file.report` gets its `note` once it is durable.
@@ -134,8 +130,8 @@ class Writer:
         file.lines.append(line)
         file.notes.append(note)
         self.waiting_bytes += len(line) + 1
-        if self.is_full:
-            self._was_full = True
+        if self.waiting_bytes - self._placed_bytes > MAX_WAITING_BYTES:
+            self.is_full = True
 
     async def close(self) -> None:
         """Write what is queued, unless the disk refuses, and end."""
@@ -157,10 +153,9 @@ class Writer:
             self.problem = problem
             if self._waiting:
                 self._wake.set()
-            if self.is_full:
-                self._was_full = True
-            elif self._was_full:
-                self._was_full = False
+            was_full = self.is_full
+            self.is_full = problem is not None or self.waiting_bytes - self._placed_bytes > MAX_WAITING_BYTES
+            if was_full and not self.is_full:
                 self.on_room()
 
     async def _pause(self, seconds: float) -> None:

@@ -33,6 +33,10 @@ class Action(StrEnum):
     GIVE_UP = "give_up"  # write an error row
 
 
+ANSWER, KEEP = End.ANSWERED, Action.KEEP
+"""For every row: to reach a member through its class takes as long as two calls."""
+
+
 class UpstreamRefusal(StrEnum):
     """Refusals of an upstream that only a person can end."""
 

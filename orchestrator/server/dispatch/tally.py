@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from operator import itemgetter
+
+from msgspec import Struct
 
 from orchestrator.core.answers import NO_TOKENS, TokenCounts, answer_tokens
 from orchestrator.core.batch_api import JSON_ERRORS, ResultLine
 
 
-class Note(NamedTuple):
+class Note(Struct, frozen=True, gc=False):
     """Facts that the tally needs about a row whose line is being written."""
 
     succeeded: bool
@@ -34,7 +36,7 @@ class Tally:
         self.completed = 0
         self.failed = 0
         self.upstream_seconds = 0.0
-        self._input = self._cached = self._output = self._reasoning = 0
+        self._tokens = [0, 0, 0, 0]
 
     @property
     def rows(self) -> int:
@@ -44,22 +46,13 @@ class Tally:
     @property
     def tokens(self) -> TokenCounts:
         """The tokens of the successful rows."""
-        return TokenCounts(self._input, self._cached, self._output, self._reasoning)
+        return TokenCounts(*self._tokens)
 
     def add(self, notes: Sequence[Note]) -> None:
         """Count more rows."""
-        completed = fed = cached = output = reasoning = 0
-        for succeeded, tokens, seconds in notes:
-            self.upstream_seconds += seconds
-            if succeeded:
-                completed += 1
-                fed += tokens[0]
-                cached += tokens[1]
-                output += tokens[2]
-                reasoning += tokens[3]
-        self.completed += completed
-        self.failed += len(notes) - completed
-        self._input += fed
-        self._cached += cached
-        self._output += output
-        self._reasoning += reasoning
+        tokens = [note.tokens for note in notes if note.succeeded]
+        self.upstream_seconds += sum([note.seconds for note in notes])
+        self.completed += len(tokens)
+        self.failed += len(notes) - len(tokens)
+        for place in range(len(self._tokens)):
+            self._tokens[place] += sum(map(itemgetter(place), tokens))

@@ -149,7 +149,7 @@ class Upstream:
     @property
     def at_work(self) -> int:
         """Number of rows that it works on: not those whose answers wait here, which say nothing about its limit."""
-        return self.time_share.rows - self.unread.total()
+        return self.time_share.rows - (self.unread.total() if self.unread else 0)
 
     @property
     def http(self) -> aiohttp.ClientSession:
@@ -239,13 +239,13 @@ class Upstream:
 
     def begin(self, now: float) -> float:
         """Count a row that is sent, and return this upstream's shared clock (see `TimeShare`)."""
-        if not self.inflight:
+        if not self.time_share.rows:
             self._busy.set()
-        return self.time_share.begin(now)
+        return self.time_share.step(now, 1)
 
     def so_far(self, began: float) -> float:
         """Return the share, up to now, of a row that is still in flight."""
-        return self.time_share.so_far(began, self.clock())
+        return self.time_share.step(self.clock()) - began
 
     def refuses_priority(self, reply: Reply) -> bool:
         """True if a reply refuses `priority`: then no row carries it from now on."""
@@ -313,7 +313,8 @@ class Upstream:
     def answered(self, now: float, seconds: float) -> bool:
         """Note a row's end, that many seconds after it was sent; True if more rows may be in flight than before."""
         before = self.limiter.limit
-        self.limiter.completed(now, self.at_work + 1, seconds)
+        at_work = self.at_work if self.unread else self.time_share.rows
+        self.limiter.completed(now, at_work + 1, seconds)
         return self.limiter.limit > before
 
     def well(self, sent_at: float, *, is_success: bool = True) -> bool:
