@@ -153,7 +153,8 @@ def check_line(raw: bytes, endpoint: str | None = None) -> CheckedLine | LineErr
         return LineError("invalid_json_line", f"This line is longer than {MAX_LINE_BYTES:,} bytes.")
     try:
         line = _decode_line(raw)
-        raw.decode()  # the JSON decoder does not check strings that it skips
+        if not raw.isascii():
+            raw.decode()  # the JSON decoder does not check strings that it skips
     except RecursionError:
         return TOO_DEEP
     except JSON_ERRORS:

@@ -16,6 +16,14 @@ from orchestrator.policy.request_limits import WITHOUT_OUTPUT
 _CHANGING = frozenset({"conversation", "previous_response_id", "tools", "web_search_options"})
 
 
+class _Sampling(msgspec.Struct):
+    temperature: Any = None
+    seed: Any = None
+
+
+_decode_sampling = json_decoder(_Sampling).decode
+
+
 def cache_key(url: str, body: Mapping[str, Any]) -> str | None:
     """Return a key that is the same for all requests that can share an answer; None for requests that need their own.
 
@@ -39,10 +47,11 @@ def line_cache_key(url: str, body: msgspec.Raw) -> str | None:
     without sampling, there is only one answer.
     """
     try:
+        sampling = _decode_sampling(body)
+        if url not in WITHOUT_OUTPUT and sampling.temperature != 0 and sampling.seed is None:
+            return None
         told = _decode_object(body)
     except JSON_ERRORS:
-        return None
-    if url not in WITHOUT_OUTPUT and told.get("temperature") != 0 and told.get("seed") is None:
         return None
     return cache_key(url, told)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import msgspec
+from msgspec.structs import astuple
 
 from orchestrator.core.batch_api import NO_BODY
 from orchestrator.core.json_decoders import json_decoder
@@ -22,6 +23,7 @@ class _Bounds(msgspec.Struct):
     input: msgspec.Raw = NO_BODY
 
 
+_BOUNDS = _Bounds.__struct_fields__[:-1]
 _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
 _decode_bounds = json_decoder(_Bounds).decode
 _decode_list = json_decoder(list[msgspec.Raw]).decode
@@ -38,14 +40,13 @@ def too_large(raw: bytes, url: str, body: msgspec.Raw) -> tuple[str | None, str]
             return None, f"a number has more than {MAX_DIGITS:,} digits"
         except (RecursionError, UnicodeDecodeError):
             return None
+    if url in WITHOUT_OUTPUT:
+        return None
     found = _decode_bounds(body)
-    limits = {
-        name: getattr(found, name) for name in ("max_completion_tokens", "max_output_tokens", "max_tokens", "n")
-    }
-    for name, limit in limits.items():
-        if url not in WITHOUT_OUTPUT and bytes(limit).isdigit() and int(limit) > MAX_TOKENS:
+    for name, limit in zip(_BOUNDS, astuple(found), strict=False):
+        if bytes(limit).isdigit() and int(limit) > MAX_TOKENS:
             return f"body.{name}", f"must be at most {MAX_TOKENS:,}"
-    if url not in WITHOUT_OUTPUT and (bounds(url, body)[1] or 0) > MAX_TOKENS:
+    if (_most_output(found) or 0) > MAX_TOKENS:
         return "body.n", f"times max_tokens must be at most {MAX_TOKENS:,}"
     return None
 
@@ -57,7 +58,11 @@ def bounds(url: str, body: msgspec.Raw) -> tuple[int, int | None]:
         # A list of numbers is one input: tokens of a text.
         inputs = _decode_list(found.input) if bytes(found.input).lstrip()[:1] == b"[" else []
         return (1 if not inputs or bytes(inputs[0])[:1].isdigit() else len(inputs)), 0
+    return 1, _most_output(found)
+
+
+def _most_output(found: _Bounds) -> int | None:
     for limit in (found.max_completion_tokens, found.max_output_tokens, found.max_tokens):
         if bytes(limit).isdigit():
-            return 1, int(limit) * (int(found.n) if bytes(found.n).isdigit() else 1)
-    return 1, None
+            return int(limit) * (int(found.n) if bytes(found.n).isdigit() else 1)
+    return None

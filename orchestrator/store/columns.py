@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from msgspec.structs import fields
@@ -20,6 +21,8 @@ from sqlalchemy import (
 from orchestrator.core.model import PICO, Usage
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Rows that are settled together share their time.
+_instant = lru_cache(maxsize=1024)(lambda micros: _EPOCH + timedelta(microseconds=micros))
 
 
 class Instant(TypeDecorator[datetime]):
@@ -32,7 +35,7 @@ class Instant(TypeDecorator[datetime]):
         return None if value is None else (value - _EPOCH) // timedelta(microseconds=1)
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
-        return None if value is None else _EPOCH + timedelta(microseconds=int(value))
+        return None if value is None else _instant(int(value))
 
 
 class Money(TypeDecorator[Decimal]):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, assert_never
@@ -95,14 +94,14 @@ class ByToken(Struct, frozen=True):
 
     def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
         """Price the row's tokens at the tier that served it."""
-        with _told():
+        with _TOLD:
             return pricing.row_price(
                 self.provider, model, outcome, asked=self.tier, expected=expected, **self._terms()
             )
 
     def of_uncertain(self, model: str, sends: int, usage: Usage) -> Price:
         """Price these sends as if all of them were billed."""
-        with _told():
+        with _TOLD:
             one = self._rates(model).price(usage)
         return Price(one.cost * sends, f"uncertain: {sends} x {one.source}", estimated=True)
 
@@ -112,14 +111,14 @@ class ByToken(Struct, frozen=True):
 
     def known(self, model: str, endpoint: str) -> str:
         """Describe the cost of a million tokens."""
-        with _told():
+        with _TOLD:
             found = self._rates(model)
             found.check(endpoint)
         return str(found)
 
     def at_most(self, model: str, usage: Usage) -> Price:
         """Price these tokens, none of them cached."""
-        with _told():
+        with _TOLD:
             return self._rates(model).price(usage)
 
     def synchronous(self) -> ByToken:
@@ -142,13 +141,18 @@ class ByToken(Struct, frozen=True):
         return {"at": self.now(), **terms}
 
 
-@contextmanager
-def _told() -> Iterator[None]:
-    """Raise UsageError for an unknown price: the job is not at fault, and waits until orch.toml has it."""
-    try:
-        yield
-    except InputError as error:
-        raise UsageError(error.message, hint=error.hint) from error
+class _Told:
+    """Raises UsageError for an unknown price: the job is not at fault, and waits until orch.toml has it."""
+
+    def __enter__(self) -> None:
+        """Begin; a generator would take each row ten times as long."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        if isinstance(error, InputError):
+            raise UsageError(error.message, hint=error.hint) from error
+
+
+_TOLD = _Told()
 
 
 def prices_of(backend: Backend, settings: Config, now: Callable[[], datetime]) -> Prices:

@@ -395,14 +395,9 @@ class ActiveBatch(RowSource):
         return 0 if self._sent is None else self._sent.doubts(index)
 
     def _put(
-        self,
-        index: int,
-        kind: str,
-        line: results.Line,
-        tokens: TokenCounts,
-        seconds: float,
+        self, index: int, kind: str, line: results.Line, tokens: TokenCounts, seconds: float,
         place: RoomShare | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.plan.done[index] = 1
         self._writer.put(self._files[kind], line, Note(kind == "output", tokens, seconds), place)
 
