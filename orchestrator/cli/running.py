@@ -65,9 +65,14 @@ def _stop_message(context: Context, job: Job, followed: Holder | None) -> str:
         return f"stopped; {goes_on}"
     rows, names = sum(shard.rows for shard in hosted), ", ".join(sorted({shard.backend for shard in hosted}))
     batches = number_of(len(hosted), "batch")
-    verb = "goes" if len(hosted) == 1 else "go"
+    ends, goes, has, it = ("ends", "goes", "has", "it") if len(hosted) == 1 else ("end", "go", "have", "they")
+    if context.store.jobs.get(job.id).cancel_requested_at is not None:
+        return (
+            f"stopped here; {batches} of {number_of(rows, 'row')} {ends} at {names}, and what {it} {has} answered is "
+            f"billed; `orch cancel {job.id}` or `orch up` collects it; follow it: `orch status {job.id}`"
+        )
     return (
-        f"stopped here, but {batches} of {number_of(rows, 'row')} {verb} on at {names} and will be billed; "
+        f"stopped here, but {batches} of {number_of(rows, 'row')} {goes} on at {names} and will be billed; "
         f"{goes_on}; follow it: `orch status {job.id}`; end it: `orch cancel {job.id}`"
     )
 

@@ -16,7 +16,10 @@ _ODD_HYPHENS = "–—‐‑−"
 _ACTIONS: Mapping[str, str] = {
     "delete": "remove", "rm": "remove", "del": "remove", "create": "add", "new": "add", "ls": "list", "show": "list",
     "costs": "cost", "money": "cost", "nights": "night",
-    "start": "up", "stop": "down",
+    "start": "up", "stop": "down", "daemon": "up", "why": "status", "list": "status", "jobs": "status",
+    "logs": "status", "explain": "status", "progress": "status", "download": "fetch", "export": "fetch",
+    "results": "fetch", "answers": "fetch", "get": "fetch", "dashboard": "view", "web": "view", "ui": "view",
+    "check": "validate", "lint": "validate", "estimate": "plan", "compare": "diff", "test": "try", "preview": "try",
 }  # fmt: skip
 """Names of commands in other tools."""
 

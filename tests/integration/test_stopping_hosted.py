@@ -61,6 +61,12 @@ def test_a_run_that_is_stopped_says_that_its_batch_goes_on(
     # The hour of the batch begins to pass only now: a slow start of the command would let the batch end before it.
     wait_until(lambda: provider.calls("cancel"), 60)
     assert "waits for the end of 1 batch of 3 rows at openai" in " ".join(orch.output(cancelling).split())
+    cancelling.send_signal(number)
+    assert cancelling.wait(60) == 130
+    told = " ".join(orch.output(cancelling).split())
+    assert "stopped here; 1 batch of 3 rows ends at openai, and what it has answered is billed" in told
+    assert f"`orch cancel {job['job']}` or `orch up` collects it; follow it: `orch status {job['job']}`" in told
+    cancelling = orch.start("cancel", job["job"], env=env)
     provider.clock.set(speed=600.0)
     assert cancelling.wait(120) == 0
     assert {batch["status"] for batch in provider.state()["batches"]} == {"cancelled"}
