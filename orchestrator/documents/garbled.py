@@ -24,6 +24,14 @@ _FEW_LETTERS, _MANY_SIGNS = 0.2, 0.45
 _FEW_WORDS, _MANY_WORDS = 0.05, 0.15
 """Shares of a language's small words in a text of another language, and in one of this language."""
 _DIFFERENT = 3
+_GLYPHS = 29
+"""What most fonts that lack a mapping subtract from a letter: their text is the numbers of drawings, of which the
+first are no characters. A blank is one of these, and lost."""
+_A_FEW_BROKEN = 0.005
+_PROSE, _NO_PROSE = 0.45, 0.3
+"""The share of the most frequent letters in a text of a language of Europe, and in one that is none."""
+_FREQUENT = "aeinorst"
+_LETTERS_OF_GLYPHS = str.maketrans({code: code + _GLYPHS for code in range(3, 0x7F - _GLYPHS)})
 _BROKEN = re.compile("[\0-\x08\x0e-\x1f\x7f-\x9f\ufffd\ue000-\uf8ff]")
 _LEADERS = re.compile(r"([.\-_·…=*—–|•])(?:\s?\1){2,}")
 _SOLID = "".join(map(chr, range(ord("!"), ord("~") + 1)))
@@ -38,11 +46,20 @@ _SMALL_WORDS = frozenset(map(str.encode, SMALL_WORDS))
 def is_garbled(text: str) -> bool:
     """True if a text cannot be what its page shows; never for short texts, lists and code."""
     if _BROKEN.search(text) is not None:
-        solid = len("".join(text.split()))
-        if len(_BROKEN.findall(text)) > MAX_BROKEN * solid:
-            return solid >= MIN_CHARACTERS
+        solid = "".join(text.split())
+        broken = len(_BROKEN.findall(text))
+        if broken > MAX_BROKEN * len(solid):
+            return len(solid) >= MIN_CHARACTERS
+        if broken > _A_FEW_BROKEN * len(solid) and len(solid) >= MIN_LETTERS and _are_glyphs(solid):
+            return True
     text = text[:MOST_JUDGED]
     return not _has_small_words(text) and _is_shifted(_LEADERS.sub(" ", text))
+
+
+def _are_glyphs(solid: str) -> bool:
+    """True if a text without blanks is of a language only if its characters are the numbers of drawings."""
+    read, moved = (sum(map(text.count, _FREQUENT)) for text in (solid, solid.translate(_LETTERS_OF_GLYPHS)))
+    return read < _NO_PROSE * len(solid) and moved > _PROSE * len(solid)
 
 
 def _has_small_words(text: str) -> bool:

@@ -24,7 +24,7 @@ READERS: Mapping[str, int] = {
     "mhtml": 4,
     "msg": 7,
     "odf": 8,
-    "pdf": 10,
+    "pdf": 11,
     "pptx": 7,
     "rtf": 5,
     "sheets": 18,

@@ -79,6 +79,19 @@ def test_shifted_letters_are_no_text(language: str, by: int) -> None:
         assert is_garbled(shifted(prose, by))
 
 
+@pytest.mark.parametrize("language", PROSE)
+def test_numbers_of_drawings_whose_blanks_are_lost_are_no_text(language: str) -> None:
+    """Stops, commas and digits are control characters then, too few to tell by themselves."""
+    prose = PROSE[language].replace("day", "3rd day")
+    glyphs = "".join(chr(ord(one) - 29) if " " < one < "\x7f" else one for one in prose if one != " ")
+    assert is_garbled(glyphs)
+    assert is_garbled(glyphs.replace("\n", "")[:200])
+    bullets = "\x0f" + prose.replace(" ", "") + "\x11"
+    assert not is_garbled(bullets)
+    assert not is_garbled(bullets.upper())
+    assert not is_garbled("\x0f" + "1,204.50 AB-12 " * 20)
+
+
 def test_letters_that_became_signs_are_no_text() -> None:
     codes: dict[str, str] = {}
     assert is_garbled(
