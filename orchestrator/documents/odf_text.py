@@ -26,6 +26,8 @@ _SKIPPED = frozenset(
     "tracked-changes forms sequence-decls scripts font-face-decls meta date creator binary-data".split()
 )
 _BOXES = {int(code, 16): sign for code, sign in SYMBOLS.items()}
+_DESCRIPTION = ("svg-compatible:1.0}title", "svg-compatible:1.0}desc")
+"""What is said of a picture to those who do not see it, as elsewhere not a part of the text."""
 _SAME_FORMULA = "http://www.w3.org/1998/Math/MathML}annotation"
 """The formula once more, in another language than MathML."""
 _FORMATS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
@@ -108,7 +110,8 @@ class _Text:
             self._is_master, self._is_footer = False, True
             self._lines.append([])
             return
-        is_left_out = name in _SKIPPED or tag == _SAME_FORMULA or (self._is_master and name not in _MASTER_TEXTS)
+        is_unseen = tag == _SAME_FORMULA or tag.endswith(_DESCRIPTION)
+        is_left_out = name in _SKIPPED or is_unseen or (self._is_master and name not in _MASTER_TEXTS)
         if self._skipped or is_left_out or (self._is_footer and tag.startswith(_PRESENTATION)):  # each slide's own
             self._skipped += 1
             return

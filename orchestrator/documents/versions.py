@@ -23,7 +23,7 @@ READERS: Mapping[str, int] = {
     "ipynb": 3,
     "mhtml": 4,
     "msg": 7,
-    "odf": 8,
+    "odf": 9,
     "pdf": 11,
     "pptx": 7,
     "rtf": 5,

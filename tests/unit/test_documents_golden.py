@@ -33,7 +33,7 @@ READ_AS = {
     ("html", 6): "ec7a76b6b3dd216b",
     ("image", 2): "f14d126ee5bfbb52",
     ("msg", 7): "dd2010f5d93475d9",
-    ("odf", 8): "ea1d9db098c4c8b6",
+    ("odf", 9): "ea1d9db098c4c8b6",
     ("pdf", 11): "90fbb88b84d72a29",
     ("pptx", 7): "b0c816145595c5f4",
     ("rtf", 5): "cd81d3068ef26263",

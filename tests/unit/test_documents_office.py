@@ -322,6 +322,15 @@ def test_hidden_text_of_an_open_document_is_left_out(tmp_path: Path) -> None:
     assert told(found_in(tmp_path, {"a.odt": office.open_document(hidden + body)})) == {"a.odt": "seen, too\nend"}
 
 
+def test_what_describes_a_picture_of_an_open_document_does_not_join_its_words(tmp_path: Path) -> None:
+    """The title of the document is a field that has the same name."""
+    space = "urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0"
+    words = f"<svg:title xmlns:svg='{space}'>a cat</svg:title><svg:desc xmlns:svg='{space}'>on a mat</svg:desc>"
+    described = f"<draw:frame><draw:image/>{words}</draw:frame>"
+    data = office.open_document(f"<text:p>be{described}fore <text:title>Lease</text:title></text:p>")
+    assert told(found_in(tmp_path, {"a.odt": data})) == {"a.odt": "before Lease"}
+
+
 SALES = office.open_chart(("", "2025"), ("North", "12.5"), ("South", "7"), title="Sales")
 
 
