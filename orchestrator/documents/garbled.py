@@ -25,11 +25,11 @@ _FEW_WORDS, _MANY_WORDS = 0.05, 0.15
 """Shares of a language's small words in a text of another language, and in one of this language."""
 _DIFFERENT = 3
 _GLYPHS = 29
-"""What most fonts that lack a mapping subtract from a letter: their text is the numbers of drawings, of which the
-first are no characters. A blank is one of these, and lost."""
+"""The distance of a letter's code from the number of its drawing in most fonts without a mapping. The first numbers
+are control characters, so that blanks are lost."""
 _A_FEW_BROKEN = 0.005
 _PROSE, _NO_PROSE = 0.45, 0.3
-"""The share of the most frequent letters in a text of a language of Europe, and in one that is none."""
+"""The share of the most frequent letters in a European language, and in a text without language."""
 _FREQUENT = "aeinorst"
 _LETTERS_OF_GLYPHS = str.maketrans({code: code + _GLYPHS for code in range(3, 0x7F - _GLYPHS)})
 _BROKEN = re.compile("[\0-\x08\x0e-\x1f\x7f-\x9f\ufffd\ue000-\uf8ff]")

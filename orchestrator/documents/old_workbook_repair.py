@@ -34,7 +34,7 @@ _CODE_PAGE, _WIDE, _WESTERN = 0x0042, 1200, 1252
 _AS_BYTES = {
     ord(bytes((one,)).decode("cp1252")): one for one in range(0x80, 0xA0) if one not in b"\x81\x8d\x8f\x90\x9d"
 }
-"""What the library makes of a byte in windows-1252, and the byte; all others are as in Latin-1."""
+"""Characters of windows-1252 that differ from Latin-1, and their bytes."""
 _LOOK = 500
 """Number of a sheet's first records that may state its size."""
 _CELLS = frozenset((0x0006, 0x00BD, 0x00BE, 0x00D6, 0x00FD, 0x0201, 0x0203, 0x0204, 0x0205, 0x0208, 0x027E, 0x0406))
