@@ -21,6 +21,9 @@ _ABOUT = (
 )  # fmt: skip
 EARLIER = [requests.c[name] for name in (*CARRIED, *_ABOUT)]
 """Columns that `earlier` takes: half of them, as a night reads a row for each unchanged document."""
+_STATE, _ERROR_CODE = CARRIED.index("state"), CARRIED.index("error_code")
+_FACTS = len(CARRIED)
+_CUSTOM_ID, _FINGERPRINT, _JOB_ID, _, _RELEASED_AT = range(_FACTS, _FACTS + 5)
 
 
 class Known:
@@ -54,11 +57,12 @@ class Known:
         query = select(*EARLIER).where(IS_FRESH, requests.c.state.in_((RequestState.SUCCEEDED, RequestState.FAILED)))
         age = {job_id: number for number, job_id in enumerate(runs)}
         with self._db.read() as tx:
-            found = tx.execute(bulk.each(query, requests.c.custom_id, list(wanted), tx.dialect))
-            rows = [row for row in found if row.job_id in age and wanted[row.custom_id] == row.fingerprint]
-        rows.sort(key=lambda row: age[row.job_id])
-        newest = {row.custom_id: row for row in rows}
-        return {key: earlier(row) for key, row in newest.items() if row.released_at is None}
+            found = tx.execute(bulk.each(query, requests.c.custom_id, list(wanted), tx.dialect)).all()
+        # By place: a name takes a third of the time that a row does here.
+        rows = [row for row in found if row[_JOB_ID] in age and wanted[row[_CUSTOM_ID]] == row[_FINGERPRINT]]
+        rows.sort(key=lambda row: age[row[_JOB_ID]])
+        newest = {row[_CUSTOM_ID]: row for row in rows}
+        return {key: earlier(row) for key, row in newest.items() if row[_RELEASED_AT] is None}
 
     def _taken(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
         query = select(*EARLIER, BACKEND).where(requests.c.job_id == runs[-1])
@@ -147,9 +151,10 @@ def answers_to(
 
 def earlier(row: Any) -> Earlier:
     """Read an earlier outcome from a row that begins with `EARLIER`."""
+    name, fingerprint, job_id, carried_from, _, cut, sent_as, notes = row[_FACTS : _FACTS + len(_ABOUT)]
     return Earlier(
-        row.custom_id, row.fingerprint, STATES[row.state], row.error_code, row.carried_from or row.job_id,
-        row[: len(CARRIED)], row.cut_from_tokens, sent_as=row.sent_as, notes=row.notes,
+        name, fingerprint, STATES[row[_STATE]], row[_ERROR_CODE], carried_from or job_id, row[:_FACTS], cut,
+        sent_as=sent_as, notes=notes,
     )  # fmt: skip
 
 

@@ -260,8 +260,8 @@ class Jobs:
         c = documents.c
         query = select(c.key, c.stamp, c.content, c.digest).where(c.series == series)
         with self._db.read() as tx:
-            found = tx.execute(bulk.each(query, c.key, keys, tx.dialect))
-            return {key: FileMark(stamp, content, digest) for key, stamp, content, digest in found}
+            found = tx.execute(bulk.each(query, c.key, keys, tx.dialect)).all()
+        return {key: FileMark(stamp, content, digest) for key, stamp, content, digest in found}
 
     def marks_in(self, series: str, file: str) -> dict[str, FileMark]:
         """Return the stored knowledge of documents that a container had when it was last read, by key."""
