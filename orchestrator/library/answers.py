@@ -24,7 +24,6 @@ from orchestrator.core.money import money, plain
 from orchestrator.library.context import Context
 from orchestrator.library.frames import CellType, NewColumn, as_json
 from orchestrator.library.html_tables import html_table
-from orchestrator.library.job_folders import name_prefix
 from orchestrator.pipeline.finish.finisher import merged_lines
 from orchestrator.pipeline.finish.merge import ResultLines
 from orchestrator.pipeline.finish.outputs.column_types import Kind, Plain, Struct, kind_of, root_of
@@ -190,9 +189,11 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def answer_rows(job: Job, lines: Iterable[bytes], type_: AnswerType[T]) -> Iterator[EndedRow[T]]:
-    """Yield the rows of a job's merged lines; the parts of a long document are in the row of the whole."""
-    prefix = name_prefix(job)
+def answer_rows(lines: Iterable[bytes], type_: AnswerType[T], prefix: str = "") -> Iterator[EndedRow[T]]:
+    """Yield the rows of merged lines; the parts of a long document are in the row of the whole.
+
+    `prefix` is left out of the names of documents: `name_prefix` of their job.
+    """
     for line in lines:
         row, output, raw = read(line)
         if row.stage == "map":

@@ -36,7 +36,7 @@ from orchestrator.library.context import Context
 from orchestrator.library.detached import daemon_of
 from orchestrator.library.frames import frame_of
 from orchestrator.library.handles import JobHandle, see_through, session
-from orchestrator.library.job_folders import KEY, ROWS, JobFolder, turn_of, write_documents, write_frame
+from orchestrator.library.job_folders import KEY, ROWS, JobFolder, name_prefix, turn_of, write_documents, write_frame
 from orchestrator.library.plan_reports import PlanReport
 from orchestrator.library.progress_views import LogView, log, view_for
 from orchestrator.pipeline.build.intake import How, Intake, Options
@@ -167,7 +167,9 @@ class _Draft(Generic[T]):
         with session() as context:
             intake, folder = self._taken_in(context, options, view)
             job, is_merged = finish(context, intake, view)
-            rows = list(answer_rows(job, finished_lines(context, job, is_merged=is_merged), self._question.type))
+            rows = list(
+                answer_rows(finished_lines(context, job, is_merged=is_merged), self._question.type, name_prefix(job))
+            )
         return Answers(rows, self._question.type), folder
 
     def _taken_in(self, context: Context, options: Options, view: LogView) -> tuple[Intake, JobFolder]:

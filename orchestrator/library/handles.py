@@ -21,6 +21,7 @@ from orchestrator.library.answers import Answers, AnswerType, EndedRow, answer_r
 from orchestrator.library.call_words import told_by_arguments
 from orchestrator.library.context import Context, logging_to, ready, say_exposure
 from orchestrator.library.driving import Driver
+from orchestrator.library.job_folders import name_prefix
 from orchestrator.library.partial_rows import rows_so_far
 from orchestrator.library.progress_views import LogView, progress_html, view_for
 from orchestrator.policy.planner import Outlook
@@ -118,9 +119,9 @@ class JobHandle(Generic[T]):
                 raise UsageError(f"the result files of job {job.id} were removed by [retention] at {cleared}")
             if job.finished_at is None:
                 with rows_so_far(context, job) as lines:
-                    yield from answer_rows(job, lines, self._type)
+                    yield from answer_rows(lines, self._type, name_prefix(job))
             else:
-                yield from answer_rows(job, finished_lines(context, job), self._type)
+                yield from answer_rows(finished_lines(context, job), self._type, name_prefix(job))
 
     def cancel(self) -> None:
         """Cancel the job; finished rows are kept."""
@@ -166,7 +167,8 @@ class JobHandle(Generic[T]):
             if job.finished_at is None:  # it was interrupted
                 return Answers([], self._type)
             return Answers(
-                list(answer_rows(job, finished_lines(context, job, is_merged=is_merged), self._type)), self._type
+                list(answer_rows(finished_lines(context, job, is_merged=is_merged), self._type, name_prefix(job))),
+                self._type,
             )
 
     def _new_rows(self, seen: set[str]) -> list[EndedRow[T]]:
@@ -179,7 +181,7 @@ class JobHandle(Generic[T]):
                 rows = list(self.rows())
             else:
                 with rows_so_far(context, line.job, is_followed=True) as lines:
-                    rows = list(answer_rows(line.job, lines, self._type))
+                    rows = list(answer_rows(lines, self._type, name_prefix(line.job)))
         found = [row for row in rows if row.custom_id not in seen]
         seen.update(row.custom_id for row in found)
         return found

@@ -114,7 +114,7 @@ def test_a_plan_spends_nothing_and_a_refusal_is_an_exception(home: Path, upstrea
     assert plan.to_json()["holds"]
     late = draft.plan(deadline="1s")
     assert not late.holds
-    for words in ("<p>expected $0, at most $0", "the target is 99%", "would hold: --deadline"):
+    for words in ("<p>expected $0, at most $0", "the target is 99%", "would hold: deadline="):
         assert words in late._repr_html_()
     assert upstream.requests() == []
     assert jobs_of(run_orch) == []

@@ -33,6 +33,7 @@ from orchestrator import (
     OrchError,
     PlanReport,
     RefusedError,
+    RequestRefused,
     RowError,
     StorageError,
     UsageError,
@@ -148,6 +149,8 @@ got = batch(client.chat.completions.create, params, deadline="2h", budget=1)
 got2 = batch(AsyncOpenAI(base_url="x", api_key="y").chat.completions.create, params)
 try:
     pass
+except RequestRefused as refused:
+    use(refused.job_id, refused.message)
 except (BackendError, InputError, JobFailed, RefusedError, StorageError, UsageError) as error:
     use(error.message, error.hint)
 except OrchError as error:

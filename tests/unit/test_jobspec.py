@@ -165,13 +165,19 @@ BAD = {
         GOOD.replace(TASK, ""),
         ":4: tasks[0].model: is required\n  hint: an alias declared under `models`, here or in orch.toml",
     ),
-    "no documents": (GOOD.replace("docs", "[]"), ":2: documents: must not be empty"),
+    "no documents": (
+        GOOD.replace("docs", "[]"),
+        ":2: documents: must not be empty\n  hint: the folder or file to read:  documents: {path: FOLDER}",
+    ),
     "documents null": (
         GOOD.replace("docs", ""),
         ":2: documents: must be a list (`- item`)\n  hint: nothing follows the colon: write a value (in quotes "
         "if it begins with #), or leave the field out",
     ),
-    "no tasks": ("name: x\ndocuments: d\ntasks: []\n", ":3: tasks: must not be empty"),
+    "no tasks": (
+        "name: x\ndocuments: d\ntasks: []\n",
+        ":3: tasks: must not be empty\n  hint: the questions:  tasks: [{id: NAME, model: ALIAS, prompt: …}]",
+    ),
     "two tasks of one id": (
         GOOD.replace(TASK, TASK + "  - {id: parties, prompt: x, model: small}\n"),
         ":7: tasks[1].id: two tasks have the id 'parties': rename one of them",
