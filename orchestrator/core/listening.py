@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 
 from orchestrator.core.errors import BackendError, UsageError
 
+_USUAL_PORTS = {"http": 80, "https": 443}
+
 
 def bound(host: str, port: int) -> socket.socket:
     """Return a listening socket, which queues clients until it is served. Port 0 takes a free port.
@@ -32,6 +34,12 @@ def bound(host: str, port: int) -> socket.socket:
 def url_host(host: str) -> str:
     """Return a host as written in a URL: IPv6 in brackets."""
     return f"[{host}]" if ":" in host else host
+
+
+def host_and_port(url: str) -> tuple[str | None, int | None]:
+    """Return a URL's host, and its port or that of its scheme; None for what it lacks."""
+    parts = urlsplit(url)
+    return parts.hostname, parts.port or _USUAL_PORTS.get(parts.scheme)
 
 
 def is_local_url(url: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from orchestrator.core.errors import UsageError
-from orchestrator.core.listening import is_local_url
+from orchestrator.core.listening import host_and_port, is_local_url
 from orchestrator.settings.backends import HostedBackend, LocalBackend, SyncBackend
 from orchestrator.settings.config import Config
 
@@ -16,7 +16,6 @@ _URLS = {
     "embeddings": "/v1/embeddings",
 }  # fmt: skip
 _NO_BODY = ("extra_headers", "extra_query")
-_PORTS = {"http": 80, "https": 443}
 
 
 def body_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,7 +80,7 @@ def backend_at(config: Config, address: str) -> str:
     )
 
 
-def _place(address: str) -> tuple[str, str, int | None, str]:
+def _place(address: str) -> tuple[str, str | None, int | None, str]:
     """Return what two spellings of one address have in common."""
     parts = urlsplit(address)
-    return parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme), parts.path.rstrip("/")
+    return parts.scheme, *host_and_port(address), parts.path.rstrip("/")

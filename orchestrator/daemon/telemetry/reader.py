@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
 
 from orchestrator.core.batch_api import JSON_ERRORS
+from orchestrator.core.listening import host_and_port
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.daemon.telemetry.messages import bounded, content_of
@@ -47,7 +47,6 @@ from orchestrator.store.traces import Booked, Spread
 
 MOST_ROWS = 1000
 """Most rows of a batch with a span: if everything fails, the first thousand show what is wrong."""
-DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class EndedWork(Struct, frozen=True):
@@ -154,12 +153,10 @@ def served_by(backend: Backend, settings: Config, now: Callable[[], datetime]) -
     """Return who serves a backend. A user's own upstream counts as a vLLM server."""
     if not isinstance(backend, SyncBackend | HostedBackend):
         return ServedBy("vllm")
-    parts = urlsplit(backend.base_url)
     known: str | None = getattr(prices_of(backend, settings, now), "provider", None)
-    # A package whose addresses go by its region has no single one.
-    port = parts.port or DEFAULT_PORTS.get(parts.scheme)
     name = PROVIDERS.get(backend.kind) or PROVIDERS.get(known or "", known or "unknown")
-    return ServedBy(name, parts.hostname, port)
+    # A package whose addresses go by its region has no single one.
+    return ServedBy(name, *host_and_port(backend.base_url))
 
 
 def _is_private(job: Job, settings: Telemetry) -> bool:
