@@ -11,7 +11,6 @@ import json
 import os
 import time
 from datetime import UTC, date, datetime, timedelta, tzinfo
-from pathlib import Path
 
 from orchestrator.core.errors import InputError
 
@@ -55,7 +54,8 @@ def iso(at: datetime | None) -> str | None:
 
 def _shared(path: str) -> datetime:
     try:
-        told = json.loads(Path(path).read_bytes())
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123  (a third of the time of a Path's)
+            told = json.loads(file.read())
         return _utc(told["at"]) + timedelta(seconds=(time.time() - told["since"]) * told["speed"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise InputError(f"{path} holds no clock: {error}", field="ORCH_CLOCK") from None

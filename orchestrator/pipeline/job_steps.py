@@ -325,9 +325,10 @@ class Pipeline:
         self._store.rows.end_open(job.id, RequestState.CANCELLED, code, reason, self._now())
 
     def _stopped_by_budget(self, job: Job, shards: list[Shard]) -> bool:
-        reason = budget.used_up(
-            job, shards, self._store.ledger.spent(job.id), self._batches.handle, self._batches.model
-        )
+        reason = None
+        if job.budget is not None:
+            booked = self._store.ledger.spent(job.id)
+            reason = budget.used_up(job, shards, booked, self._batches.handle, self._batches.model)
         reason = reason or self._budgets.used_up(job, shards)
         if reason is not None:
             self._store.jobs.request_cancel(job.id, CancelCode.BUDGET, reason, self._now())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Connection, and_, exists, func, or_, select, true
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, exists, func, or_, select, true
 
 from orchestrator.core.model import Job, JobId, JobKind, RequestState
 from orchestrator.core.shards import AT_BACKEND, ShardId
@@ -18,6 +18,11 @@ from orchestrator.store.rows import open_rows
 from orchestrator.store.tables import HAS_KEY, IS_AWAITING, IS_FRESH, requests, shards
 
 PAGE = 5000
+_SOURCES = (
+    select(requests.c.carried_from, func.count())
+    .where(requests.c.job_id == bindparam("job"), IS_AWAITING)
+    .group_by(requests.c.carried_from)
+)
 
 
 class AwaitedEnd(Struct, frozen=True):
@@ -159,10 +164,8 @@ class AwaitedRows:
 
     def sources(self, job_id: JobId) -> dict[JobId, int]:
         """Return the number of a job's waiting rows for each other job that they await."""
-        c = requests.c
-        query = select(c.carried_from, func.count()).where(c.job_id == job_id, IS_AWAITING).group_by(c.carried_from)
         with self._db.read() as tx:
-            return {JobId(of): rows for of, rows in tx.execute(query)}
+            return {JobId(of): rows for of, rows in tx.execute(_SOURCES, {"job": job_id})}
 
     def is_awaited(self, jobs: Collection[JobId], shard_id: ShardId) -> bool:
         """True if an open row of a shard is awaited by one of these jobs."""

@@ -94,6 +94,7 @@ class Database:
     def read(self) -> Iterator[Connection]:
         """Open a read transaction: one consistent view."""
         with self._translated(), self._engine.connect() as connection:
+            self._begin(connection)
             yield connection
 
     @contextmanager
@@ -121,13 +122,21 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """Open a write transaction: all of it is durable at the end, or nothing."""
-        with self._translated(), self._engine.connect() as plain:
-            connection = plain.execution_options(orch_write=True)
+        with self._translated(), self._engine.connect() as connection:
+            self._begin(connection, write=True)
             with connection.begin():
                 self.has_written = True
                 if self._fence is not None:
                     self._fence.require(connection)
                 yield connection
+
+    def _begin(self, connection: Connection, *, write: bool = False) -> None:
+        """Start a transaction on SQLite: its driver would start a writer's too late."""
+        if self.is_sqlite:
+            # Not a listener of SQLAlchemy's event: with one, each statement takes a tenth more.
+            driver: Any = connection.connection.dbapi_connection
+            # A writer takes the lock immediately: upgrading it later would fail instead of waiting.
+            driver.execute("BEGIN IMMEDIATE" if write else "BEGIN")
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -171,13 +180,14 @@ class Database:
 
     def _create_or_migrate(self) -> None:
         with self._alone(), self._engine.connect() as connection:
-            writing = connection.execution_options(orch_write=True)
-            with writing.begin():
+            self._begin(connection, write=True)
+            with connection.begin():
                 from orchestrator.store.creation import create
 
-                if create(writing):
+                if create(connection):
                     return
-            _migrate(writing)
+            self._begin(connection, write=True)
+            _migrate(connection)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -246,7 +256,7 @@ def _sqlite(url: str, timeout: float, ours: bool) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _settings(connection: sqlite3.Connection, _: Any) -> None:
-        # The driver's own BEGIN is too late for BEGIN IMMEDIATE; `_begin` starts transactions.
+        # The driver's own BEGIN is too late for BEGIN IMMEDIATE; `Database` starts transactions.
         connection.isolation_level = None
         if not ours:
             return
@@ -256,12 +266,6 @@ def _sqlite(url: str, timeout: float, ours: bool) -> Engine:
         cursor.execute("PRAGMA synchronous=FULL")
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.close()
-
-    @event.listens_for(engine, "begin")
-    def _begin(connection: Connection) -> None:
-        # A writer takes the lock immediately: upgrading it later would fail instead of waiting.
-        write = connection.get_execution_options().get("orch_write")
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
     return engine
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 
 from orchestrator.policy.quota import LearnedLimit
 from orchestrator.store.database import Database
 from orchestrator.store.learned_tables import limits
+
+_OF_MODEL = select(limits).where(limits.c.backend == bindparam("backend"), limits.c.model == bindparam("model"))
 
 
 class LearnedLimits:
@@ -17,9 +19,8 @@ class LearnedLimits:
 
     def of(self, backend: str, model: str) -> LearnedLimit:
         """Return the known limits; empty if nothing was learned."""
-        query = select(limits).where(limits.c.backend == backend, limits.c.model == model)
         with self._db.read() as tx:
-            row = tx.execute(query).first()
+            row = tx.execute(_OF_MODEL, {"backend": backend, "model": model}).first()
         return LearnedLimit(backend, model) if row is None else LearnedLimit(**row._mapping)
 
     def all(self) -> list[LearnedLimit]:

@@ -33,22 +33,20 @@ def postgres_engine(url: str, timeout: float, fence: DaemonFence | None) -> Engi
     named = {} if fence is None else {"application_name": fence.name}
     connect = {"connect_timeout": 10, "client_encoding": "utf8", **named}
     engine = create_engine(url, pool_pre_ping=True, connect_args=connect)
-    _Sessions(timeout).attach(engine)
+    _Sessions(engine, timeout)
     return engine
 
 
 class _Sessions:
     """Settings of an engine's sessions; the first connection shows how to set them."""
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, engine: Engine, timeout: float) -> None:
         # JIT compilation takes longer than most of our queries, and is triggered by the planner's wrong estimates.
         self._settings = {"lock_timeout": f"{int(timeout * 1000)}ms", "jit": "off"}
         self._is_pooled = False
-
-    def attach(self, engine: Engine) -> None:
+        self._engine = engine
         event.listen(engine, "do_connect", self._connect)
         event.listen(engine, "connect", self._begin_session)
-        event.listen(engine, "begin", self._begin)
 
     def _connect(self, dialect: Dialect, record: Any, arguments: list[Any], named: dict[str, Any]) -> Any:
         import psycopg
@@ -64,6 +62,8 @@ class _Sessions:
                 # A pooler refuses options; any other refusal happens again without them.
                 connection = self._connect_pooled(dialect, arguments, named)
                 self._is_pooled = True
+                # Not before: with a listener, each statement takes a tenth more.
+                event.listen(self._engine, "begin", self._begin)
                 return connection
         return self._connect_pooled(dialect, arguments, named)
 
@@ -83,6 +83,5 @@ class _Sessions:
             )
 
     def _begin(self, connection: Connection) -> None:
-        if self._is_pooled:
-            each = [f"set_config('{name}', '{value}', true)" for name, value in self._settings.items()]
-            connection.exec_driver_sql(f"SELECT {', '.join([*each, _COMMIT.format('true')])}")
+        each = [f"set_config('{name}', '{value}', true)" for name, value in self._settings.items()]
+        connection.exec_driver_sql(f"SELECT {', '.join([*each, _COMMIT.format('true')])}")

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Connection, delete, exists, func, literal_column, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, exists, func, literal_column, select, update
 
 from orchestrator.core.model import JobId, RequestState
 from orchestrator.store.database import Database
 from orchestrator.store.learned_tables import refusal_holds
 from orchestrator.store.records import RefusalHold
 from orchestrator.store.tables import IS_TWIN, IS_WAITING, keeps_from, requests, shards
+
+_OF_JOB = select(refusal_holds).where(refusal_holds.c.job_id == bindparam("job")).order_by(*refusal_holds.primary_key)
 
 
 class RefusalHolds:
@@ -38,9 +40,8 @@ class RefusalHolds:
 
     def of(self, job_id: JobId) -> list[RefusalHold]:
         """Return the holds of a job."""
-        query = select(refusal_holds).where(refusal_holds.c.job_id == job_id).order_by(*refusal_holds.primary_key)
         with self._db.read() as tx:
-            return [RefusalHold(**row._mapping) for row in tx.execute(query)]
+            return [RefusalHold(**row._mapping) for row in tx.execute(_OF_JOB, {"job": job_id})]
 
     def waiting(self, hold: RefusalHold) -> int:
         """Count the rows that a hold keeps from its backend."""

@@ -50,6 +50,13 @@ from orchestrator.store.tables import (
 PAGE = 5000
 
 
+# In the order of their index, so that the index is used.
+_WAITING = (
+    select(requests.c.seq)
+    .where(requests.c.job_id == bindparam("job"), IS_WAITING)
+    .order_by(requests.c.endpoint, requests.c.model, requests.c.seq)
+    .limit(1)
+)
 _OF_AN_END = (
     "finished_at", "output_path", "cancel_requested_at", "cancel_code", "cancel_reason", "error", "error_code",
 )  # fmt: skip
@@ -112,11 +119,8 @@ class Rows:
         """True if a row of the job waits for a shard; with `canary`, a canary row."""
         if canary:
             return bool(self._of_canary(job_id))
-        c = requests.c
-        query = select(c.seq).where(c.job_id == job_id, IS_WAITING)
         with self._db.read() as tx:
-            # In the order of their index, so that the index is used.
-            return tx.execute(query.order_by(c.endpoint, c.model, c.seq).limit(1)).first() is not None
+            return tx.execute(_WAITING, {"job": job_id}).first() is not None
 
     def waiting(self, job_id: JobId, avoid: tuple[str, ...] = (), *, canary: bool = False) -> Iterator[WaitingRow]:
         """Yield rows without outcome and shard that avoid exactly `avoid`, sorted by endpoint, model and place.

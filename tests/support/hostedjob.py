@@ -213,9 +213,12 @@ class Desk:
 
     def step(self, job: Job) -> bool:
         """One step, as the daemon takes it: what keeps the job from going on is put into `said`."""
+        return self._step(self.store.jobs.get(job.id))
+
+    def _step(self, current: Job) -> bool:
         assert self.daemon is not None
         try:
-            return self.daemon.pipeline.advance(self.store.jobs.get(job.id))
+            return self.daemon.pipeline.advance(current)
         except StateConflict:
             return True
         except (BackendError, UsageError, RefusedError, JobFilesError) as error:
@@ -233,7 +236,7 @@ class Desk:
     def settle(self, *jobs: Job) -> bool:
         """Steps until nothing moves; whether anything did."""
         moved = False
-        while sum(self.step(job) for job in jobs if not self.is_over(job)):
+        while sum(self._step(current) for job in jobs if not _is_over(current := self.store.jobs.get(job.id))):
             moved = True
         assert self.daemon is not None
         self.daemon.pipeline.remote_cleanup.tick()
@@ -260,8 +263,7 @@ class Desk:
         return job
 
     def is_over(self, job: Job) -> bool:
-        current = self.store.jobs.get(job.id)
-        return current.finished_at is not None or current.error is not None
+        return _is_over(self.store.jobs.get(job.id))
 
     def cancel(self, job: Job) -> None:
         """As `orch cancel` asks for it."""
@@ -322,6 +324,10 @@ class Desk:
     def files(self) -> list[Json]:
         """The files that are still at the provider."""
         return [file for file in self.provider.state()["files"] if file["is_there"]]
+
+
+def _is_over(current: Job) -> bool:
+    return current.finished_at is not None or current.error is not None
 
 
 def _end(found: Json) -> str:

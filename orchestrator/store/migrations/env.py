@@ -21,7 +21,7 @@ def run(connection: Connection) -> None:
 
 given = context.config.attributes.get("connection")
 if given is not None:
-    run(given.execution_options(orch_write=True))
+    run(given)
 else:
     with create_engine(os.environ["ORCH_DATABASE_URL"]).connect() as own:
         run(own)
