@@ -23,6 +23,7 @@ class IgnoredReason(StrEnum):
     LINK = "link"  # it leads out of the source's folder, or into the system's own
     SPECIAL = "special"  # a pipe, socket or device
     SECRET = "secret"  # a key or certificate, which is never sent to a model
+    SYSTEM = "system"  # what a system keeps about a folder, of no interest to its users: not counted
 
 
 IN_PART = "in_part"
@@ -59,6 +60,8 @@ class Ignored:
 
     def add(self, reason: IgnoredReason, key: str, ending: str) -> None:
         """Count something that is not a document."""
+        if reason is IgnoredReason.SYSTEM:
+            return
         self.counts[reason] += 1
         self._list(key, reason.value)
         if reason is IgnoredReason.KIND:
@@ -178,16 +181,20 @@ def _counted(kinds: Mapping[str, int], *, number_last: bool = False) -> str:
 _SECRETS = frozenset(
     ".cer .crt .csr .der .jks .kdbx .key .keystore .p12 .p7b .p7c .p8 .pem .pfx .pk8 .ppk .pvk".split()
 )
+_SYSTEM_NAMES = frozenset("thumbs.db ehthumbs.db ehthumbs_vista.db desktop.ini .ds_store .localized".split())
 _SECRET_NAMES = frozenset("id_dsa id_ecdsa id_ecdsa_sk id_ed25519 id_ed25519_sk id_rsa".split())
 
 
 def never_document(name: str) -> IgnoredReason | None:
     """Return why a file of this name is never a document, even if a pattern chooses it; None if it may be one.
 
-    Lock files of office programs are called `~$a.docx` (Word) and `.~lock.a.odt#` (LibreOffice).
+    Lock files of office programs are called `~$a.docx` (Word) and `.~lock.a.odt#` (LibreOffice). macOS keeps what
+    other file systems cannot hold of `a.txt` in `._a.txt`.
     """
     if name.startswith("~$") or (name.startswith(".~lock.") and name.endswith("#")):
         return IgnoredReason.LOCK
+    if name.lower() in _SYSTEM_NAMES or name.startswith("._"):
+        return IgnoredReason.SYSTEM
     if name in _SECRET_NAMES or name[name.rfind(".") :].lower() in _SECRETS:
         return IgnoredReason.SECRET
     return None

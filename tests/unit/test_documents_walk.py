@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -409,6 +410,27 @@ def test_what_becomes_a_link_after_it_was_listed_is_not_read(around: Path, name:
     assert isinstance(told, UnreadableDocument)
     assert told.code is DocumentProblem.UNREADABLE
     assert "link" in told.message
+
+
+SYSTEMS_OWN = ("Thumbs.db", "sub/thumbs.db", "ehthumbs.db", "Desktop.ini", ".DS_Store", "sub/.DS_Store", "._a.txt")
+
+
+def test_files_that_a_system_keeps_about_a_folder_are_nothing(tmp_path: Path) -> None:
+    base = make(tmp_path, ("a.txt", "sub/b.txt", "index.db", *SYSTEMS_OWN))
+    with zipfile.ZipFile(base / "docs" / "packed.zip", "w") as packed:
+        for name in ("c.txt", *SYSTEMS_OWN, "__MACOSX/._c.txt"):
+            packed.writestr(name, "text")
+    ignored = Ignored(lists=True)
+    every = DocumentSource(path="docs", include=("**/*", "**/.*"))
+    expected = ["docs/a.txt", "docs/index.db", "docs/packed.zip#c.txt", "docs/sub/b.txt"]
+    assert [one.key for one in read(every, base, ignored)] == expected
+    assert (told(ignored.to_json()), ignored.listed) == ("", [])
+    assert [one.key for one in read(DocumentSource(path="docs"), base, ignored)] == [
+        "docs/a.txt",
+        "docs/packed.zip#c.txt",
+        "docs/sub/b.txt",
+    ]
+    assert told(ignored.to_json()) == "1 of other kinds (.db 1)"
 
 
 def test_locks_and_kinds_that_are_not_read_are_counted(tmp_path: Path) -> None:
