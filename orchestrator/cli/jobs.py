@@ -32,7 +32,7 @@ from orchestrator.daemon import manual_actions
 from orchestrator.daemon.lock import Holder, running_daemon
 from orchestrator.daemon.settings_in_force import differences
 from orchestrator.documents.ignored import told as told_ignored
-from orchestrator.library.context import Context, opened, ready, say_exposure
+from orchestrator.library.context import Context, opened, ready, say_exposure, say_schema_hints
 from orchestrator.pipeline.backend_set import unstoppable
 from orchestrator.pipeline.build.intake import How, Intake, Options, draft
 from orchestrator.pipeline.build.intake import submit as take_in
@@ -109,6 +109,7 @@ def submit(
         if dry:
             intake = rehearse(context.store, context.home, context.config, file, options, now, view.reading)
             view.stop()
+            say_schema_hints(intake.job)
             _show_rehearsal(intake, as_json)
             return exit_code(intake)
         intake = _taken_in(context, file, options, view)
@@ -146,6 +147,8 @@ def _taken_in(context: Context, file: Path, options: Options, view: LiveProgress
 
 
 def _say_taken_in(view: LiveProgress, intake: Intake) -> None:
+    if intake.how is How.NEW:
+        say_schema_hints(intake.job)
     view.say(f"orch: {intake.reason}")
     if (plan := intake.plan) is not None:
         view.show(lambda width: plan_lines(plan, intake.job.deadline_at, width))

@@ -80,6 +80,20 @@ def faults(schema: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
         yield circle, "refers to itself without going deeper into the answer, so no check would end"
 
 
+def without_nullable(schema: Mapping[str, Any]) -> Iterator[tuple[Place, dict[str, Any]]]:
+    """Yield the place of each part with OpenAPI's `nullable: true`, which checks nothing, and its right form."""
+    for place, part in _parts(schema, ()):
+        if part.get("nullable") is not True or "null" in (kind := part.get("type", ())):
+            continue
+        plain = {keyword: value for keyword, value in part.items() if keyword != "nullable"}
+        if not isinstance(kind, str | list) or not ONE.isdisjoint(part) or not LIST.isdisjoint(part):
+            plain = {"anyOf": [plain, {"type": "null"}]}
+        else:
+            plain["type"] = [*([kind] if isinstance(kind, str) else kind), "null"]
+            plain |= {"enum": [*part["enum"], None]} if isinstance(part.get("enum"), list) else {}
+        yield place, plain
+
+
 def _parts(schema: Any, place: Place) -> Iterator[tuple[Place, Mapping[str, Any]]]:
     """Yield a schema and all its subschemas, each with its place, without true and false."""
     pending = [(place, schema)]

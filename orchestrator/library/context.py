@@ -352,6 +352,15 @@ def say_unknown_backends(config: Config) -> None:
         say(f"orch: warning: {mistake.where}: {mistake.reason}")
 
 
+def say_schema_hints(job: Job) -> None:
+    """Warn of what has no effect in the schemas of a job file."""
+    from orchestrator.settings.job_file import schema_hints
+    from orchestrator.settings.stored_spec import spec_of
+
+    for told in schema_hints(spec, Path(job.source)) if (spec := spec_of(job)) is not None else ():
+        say(f"orch: warning: {told}")
+
+
 def say_keys(config: Config | None) -> None:
     """Report who receives keys by an orch.toml that was found rather than named, before sending any."""
     if config is not None and config.place.is_found:

@@ -339,6 +339,25 @@ def of_kind(table: Any) -> str | None:
     return meant and f"did you mean {meant}?"
 
 
+def meant_field(name: str, value: Any, known: list[str], *, is_job_file: bool) -> str | None:
+    """Return the known field that an unknown one with this `value` stands for, or None."""
+    meant, lower = OTHER_WORDS.get(name.lower(), ""), name.lower()
+    if meant in known:
+        return meant
+    # A field that is known elsewhere is only misspelt if it is very near.
+    is_elsewhere = _cure_elsewhere(name, known, is_job_file=is_job_file) is not None
+    least = 0.85 if is_elsewhere else 0.6 if value is not None else 0.8
+    return next(iter(get_close_matches(lower, known, 1, least)), None)
+
+
+def _cure_elsewhere(name: str, known: list[str], *, is_job_file: bool) -> str | None:
+    """Return the cure for a field that this kind of file has nowhere or in another place, or None."""
+    lower = name.lower()
+    if not is_job_file and lower in _ADDRESSES and not {"upstreams", "backends"} & {*known}:
+        return None  # this table names no server
+    return (ELSEWHERE if is_job_file else NOT_HERE).get(lower)
+
+
 def of_unknown(name: str, value: Any, known: list[str], elsewhere: Mapping[str, str], *, is_job_file: bool) -> str:
     """Return a cure for an unknown field with its `value`: its name here, its place, or the names that exist.
 
@@ -346,18 +365,11 @@ def of_unknown(name: str, value: Any, known: list[str], elsewhere: Mapping[str, 
     """
     if not is_job_file and name.partition(".")[0] in known:
         return f"write  [{name}], without quotes"
-    meant, lower = OTHER_WORDS.get(name.lower(), ""), name.lower()
-    cure = (ELSEWHERE if is_job_file else NOT_HERE).get(lower)
-    if not is_job_file and lower in _ADDRESSES and not {"upstreams", "backends"} & {*known}:
-        cure = None  # this table names no server
-    least = 0.6 if value is not None else 0.8
-    # A field that is known elsewhere is only misspelt if it is very near.
-    near = [meant] if meant in known else get_close_matches(lower, known, 1, least if cure is None else 0.85)
-    if near:
-        return f"did you mean {near[0]!r}?"
+    if (near := meant_field(name, value, known, is_job_file=is_job_file)) is not None:
+        return f"did you mean {near!r}?"
     if is_job_file and value is None and "id" in known:
         return f"a task is named by its id:  - id: {name}"
-    if cure is not None:
+    if (cure := _cure_elsewhere(name, known, is_job_file=is_job_file)) is not None:
         return cure
     if not is_job_file and {"options", "tensor_parallel"} <= {*known}:
         return f'flags of vLLM belong into options:  options = ["--{name.replace("_", "-")}", "…"]'

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -152,6 +153,17 @@ def _check_schemas(spec: JobSpec, path: Path, lines: Lines) -> None:
         first, *rest = sorted(found, key=lambda problem: problem.line or 0)[:MAX_ERRORS]
         first.others = rest
         raise first
+
+
+def schema_hints(spec: JobSpec, path: Path) -> Iterator[str]:
+    """Yield what stands in the tasks' schemas without an effect, with its place and the corrected line."""
+    from orchestrator.core import schemas
+
+    for index, task in enumerate(spec.tasks):
+        for inner, part in schemas.without_nullable(task.output_schema) if task.output_schema else ():
+            line = ": ".join([*map(str, inner[-1:]), json.dumps(part, ensure_ascii=False)])
+            place = place_of(path, "tasks", index, "schema", *inner)
+            yield f"{place}: `nullable` is OpenAPI's, and an answer of null fails the check; write  {line}"
 
 
 def _check_template(source: str, path: Path, lines: Lines, place: tuple[str | int, ...]) -> None:

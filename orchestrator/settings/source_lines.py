@@ -159,19 +159,31 @@ def validated(model: type[Model], data: Any, lines: Lines, file: Path) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        found = [_explain(problem, model, lines, file) for problem in _without_echoes(error.errors())]
+        found = [_explain(problem, model, lines, file) for problem in _without_echoes(error.errors(), model, file)]
         found.sort(key=lambda problem: problem.line or 0)
         first, *rest = found
         first.others = rest
         raise first from None
 
 
-def _without_echoes(problems: list[Any]) -> list[Any]:
-    """Drop a complaint about a short list if only its invalid items are missing."""
+def _without_echoes(problems: list[Any], model: type[BaseModel], file: Path) -> list[Any]:
+    """Drop a complaint about a list that only lacks its invalid items, or about a field that is misspelt."""
     places = [problem["loc"] for problem in problems]
+    misspelt = {
+        (
+            *loc[:-1],
+            corrections.meant_field(
+                str(loc[-1]), problem["input"], _fields_at(model, loc[:-1]), is_job_file=file.suffix != ".toml"
+            ),
+        )
+        for problem in problems
+        if problem["type"] == "extra_forbidden" and (loc := problem["loc"])
+    }
 
     def echoes(problem: Any) -> bool:
         loc = problem["loc"]
+        if problem["type"] == "missing":
+            return loc in misspelt
         return problem["type"] == "too_short" and any(place[: len(loc)] == loc != place for place in places)
 
     return [problem for problem in problems if not echoes(problem)]

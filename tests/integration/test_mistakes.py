@@ -23,6 +23,7 @@ from tests.support.mistakes import (
     other_tools,
     prompt,
     syntax,
+    task,
 )
 
 __all__ = ["folder"]
@@ -81,6 +82,26 @@ def test_the_files_without_a_mistake_are_taken(folder: Path, capsys: pytest.Capt
     capsys.readouterr()
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("orch.toml:2: backends.local.upstream", TOML.replace("upstreams", "upstream")),
+        ("orch.toml:2: backends.local.upstrems", TOML.replace("upstreams", "upstrems")),
+        ("orch.toml:6: backends.g.api_key_en", f"{TOML}{HOSTED}".replace("_env", "_en").replace(TOML, "\n\n\n")),
+    ],
+)
+def test_a_misspelt_field_is_not_missing_as_well(
+    folder: Path, name: str, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "orch.toml").write_text(content, encoding="utf-8")
+    (folder / "job.yaml").write_text(JOB, encoding="utf-8")
+    assert run(["submit", "job.yaml"]) == 2
+    told = capsys.readouterr().err
+    assert f"{name}: unknown field" in told
+    assert "did you mean" in told
+    assert "is required" not in told
+
+
 @pytest.mark.parametrize(("encoding", "line"), [("latin-1", 6), ("utf-16", 1)])
 def test_a_file_in_another_encoding(
     folder: Path,
@@ -101,6 +122,41 @@ def test_a_file_name_for_a_prompt_is_a_warning(folder: Path, capsys: pytest.Capt
     (folder / "job.yaml").write_text(prompt("prompts/sender.txt"), encoding="utf-8")
     assert run(["validate", "job.yaml"]) == 0
     assert "job.yaml:6: tasks[0].prompt: is sent as it is, a file's name" in "".join(capsys.readouterr())
+
+
+NULLABLE = {
+    "{type: string, nullable: true}": 'a: {"type": ["string", "null"]}',
+    "{type: string, enum: [x, y], nullable: true}": 'a: {"type": ["string", "null"], "enum": ["x", "y", null]}',
+    "{type: [string, integer], nullable: true}": 'a: {"type": ["string", "integer", "null"]}',
+    "{$ref: '#/$defs/b', nullable: true}": 'a: {"anyOf": [{"$ref": "#/$defs/b"}, {"type": "null"}]}',
+    "{type: array, nullable: true, items: {type: string}}": (
+        'a: {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]}'
+    ),
+}
+
+
+@pytest.mark.parametrize("command", ["validate", "plan", "submit --dry-run"])
+@pytest.mark.parametrize("part", NULLABLE)
+def test_a_null_of_openapi_is_a_warning_with_the_right_line(
+    folder: Path, part: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "orch.toml").write_text(TOML, encoding="utf-8")
+    schema = f"schema: {{type: object, properties: {{a: {part}}}, $defs: {{b: {{type: string}}}}, required: [a]}}"
+    (folder / "job.yaml").write_text(task(schema), encoding="utf-8")
+    assert run([*command.split(), "job.yaml"]) == 0
+    told = "".join(capsys.readouterr())
+    assert "warning: job.yaml:7: tasks[0].schema.properties.a: `nullable` is OpenAPI's" in told.replace(
+        f"{folder}/", ""
+    )
+    assert NULLABLE[part] in " ".join(told.split())
+
+
+@pytest.mark.parametrize("part", ["{type: [string, 'null'], nullable: true}", "{type: string, nullable: false}"])
+def test_a_null_that_is_allowed_is_none(folder: Path, part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "orch.toml").write_text(TOML, encoding="utf-8")
+    (folder / "job.yaml").write_text(task(f"schema: {{properties: {{a: {part}}}}}"), encoding="utf-8")
+    assert run(["validate", "job.yaml"]) == 0
+    assert "nullable" not in "".join(capsys.readouterr())
 
 
 def test_a_backend_in_the_name_of_a_model_is_a_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

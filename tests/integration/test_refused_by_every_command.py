@@ -104,6 +104,13 @@ MISTAKES: dict[str, tuple[Callable[[Path], None], str, str, str]] = {
     "backend-of-a-model": (
         nothing, JOB.replace("some-model", "{locl: x}"), ":7: models.small: has names for locl", "{local: NAME}",
     ),
+    "setting-for-a-backend": (
+        nothing, JOB.replace("some-model", "{backend: local, model: x}"), ":7: models.small: has a name for 'backend",
+        "write  small: {local: x}",
+    ),
+    "slip-beside-a-backend": (
+        nothing, JOB.replace("some-model", "{locl: x, local: y}"), ":7: models.small: has a name for 'locl", "local",
+    ),
     "allowed-backend": (
         nothing, f"{JOB}allow: {{backends: [locl]}}\n", ":8: allow.backends: there is no backend 'locl'", "local",
     ),
@@ -161,8 +168,21 @@ def test_every_command_refuses_it_alike(
 
 
 OF_NO_BACKEND = {
-    '[models]\nsmall = {lokal = "x"}': (":6: models.small: has names for lokal, and", "write  small: {local: NAME}"),
-    '[models.small]\nlokal = "x"': (":5: models.small: has names for lokal, and", "write  small: {local: NAME}"),
+    '[models]\nsmall = {lokal = "x"}': (":6: models.small: has names for lokal", 'write  small = {local = "NAME"}'),
+    '[models.small]\nlokal = "x"': (":5: models.small: has names for lokal", 'write  small = {local = "NAME"}'),
+    '[models]\nsmall = {backend = "local", model = "qwen"}': (
+        ":6: models.small: has a name for 'backend', and",
+        'write  small = {local = "qwen"}',
+    ),
+    '[models]\nsmall = {model = "qwen", local = "x"}': (
+        ":6: models.small: has a name for 'model', and",
+        'write  small = {local = "qwen"}',
+    ),
+    '[models]\nsmall = {lokal = "x", local = "y"}': (":6: models.small: has a name for 'lokal'", "mean 'local'?"),
+    '[models]\nsmall = ["a", {lokal = "x", local = "y"}]': (
+        ":6: models.small: has a name for 'lokal'",
+        "mean 'local'?",
+    ),
     '[models]\nsmall = ["a", {lokal = "x"}]': (":6: models.small: model 2 of the list is for lokal", "known: local"),
 }
 

@@ -38,7 +38,7 @@ from orchestrator.settings import known_answers
 from orchestrator.settings.backend_packages import hosted_kinds
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
-from orchestrator.settings.job_file import place_of
+from orchestrator.settings.job_file import place_of, schema_hints
 from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.known_answers import Gold
 from orchestrator.settings.task_spec import Task
@@ -341,6 +341,7 @@ _FILE_NAME = re.compile(r"(?:@|file:/*)?[\w./\\-]+\.(txt|md|jinja2?|j2|ya?ml|jso
 def _warnings(path: Path, spec: JobSpec, read: _Read) -> Iterator[str]:
     from orchestrator.policy.requests import places_text_late
 
+    yield from schema_hints(spec, path)
     yield from foreign_placeholders(path, spec, {*read.fields, *FIELDS, "text"})
     for index, task in enumerate(spec.tasks):
         place = place_of(path, "tasks", index, "prompt")

@@ -12,6 +12,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.errors import InputError, OrchError, RefusedError, RequestRefused, UsageError
 from orchestrator.core.model import Job
 from orchestrator.core.money import per_hour
+from orchestrator.core.near_names import meant
 from orchestrator.core.shards import Shard
 from orchestrator.pipeline.dialects import Refused, losses, nothing_refused, recipient_of
 from orchestrator.pipeline.plan.prices import prices_of
@@ -31,7 +32,7 @@ from orchestrator.settings.backends import (
 )
 from orchestrator.settings.config import Config
 from orchestrator.settings.job_file import lines_of
-from orchestrator.settings.model_lists import Names, RungStanding, above, expand, standing
+from orchestrator.settings.model_lists import Names, RungStanding, above, expand, rung_of, standing
 from orchestrator.settings.source_lines import line_of, spell
 from orchestrator.settings.stored_spec import refused_rows, spec_of, tasks_of
 from orchestrator.settings.task_spec import Task
@@ -94,13 +95,24 @@ def _check_rungs(config: Config, job: Job) -> None:
 
 def _wrong_model(config: Config, job: Job, alias: str, message: str, hint: str) -> OrchError:
     """Return an error about an alias, with its line in the job file or in orch.toml."""
-    spec, file = spec_of(job), Path(job.source)
-    place, line = ("models", alias), None
-    if spec is None or alias not in spec.models:
+    file, line, place = Path(job.source), None, ("models", alias)
+    if not _is_in_job_file(job, alias):
         return config.mistake(place, message, hint)
     with suppress(OrchError, OSError):  # a job outlives its file
         line = line_of(place, lines_of(file))
     return InputError(message, file=file, line=line, field=spell(place), hint=hint)
+
+
+def _is_in_job_file(job: Job, alias: str) -> bool:
+    spec = spec_of(job)
+    return spec is not None and alias in spec.models
+
+
+def _spelled(job: Job, alias: str, backend: str, model: str) -> str:
+    """Return how to name an alias's model at a backend, in the file that has the alias."""
+    base = rung_of(alias)[0]
+    pair = f"{base}: {{{backend}: {model}}}" if _is_in_job_file(job, base) else f'{base} = {{{backend} = "{model}"}}'
+    return f"write  {pair}"
 
 
 def eligibility_of(
@@ -209,6 +221,7 @@ def check_eligible(config: Config, job: Job) -> None:
     Raises UsageError for a useless rung.
     """
     _check_rungs(config, job)
+    _check_names_of_backends(config, job)
     found = eligibility_of(config, job)
     if found.eligible or lots_of(config, job):
         return
@@ -224,6 +237,25 @@ def check_eligible(config: Config, job: Job) -> None:
     raise RefusedError(f"no backend may run this job:{reasons}")
 
 
+def _check_names_of_backends(config: Config, job: Job) -> None:
+    """Raise UsageError for an alias of a task with a setting or a misspelt backend among its backends' names.
+
+    Other unknown backends may be those of another machine.
+    """
+    models, known = models_of(config, job), config.backends
+    aliases = {alias for task in asked_tasks(job) for alias in task.aliases.values()}
+    for alias in sorted({rung for first in aliases for rung in (first, *above(first, models))}):
+        names = models.get(alias)
+        unknown = [name for name in names if name not in known] if isinstance(names, Mapping) and known else []
+        for name in unknown:
+            said = f"has a name for {name!r}, and orch.toml has no such backend"
+            if name in ("backend", "model", "provider"):
+                cure = _spelled(job, alias, names.get("backend", next(iter(known))), names.get("model", "NAME"))
+                raise _wrong_model(config, job, rung_of(alias)[0], said, cure)
+            if (cure := meant(name, known)) is not None and names.keys() & known:
+                raise _wrong_model(config, job, rung_of(alias)[0], said, cure)
+
+
 def _check_backends_of_models(config: Config, job: Job) -> None:
     """Raise UsageError for an alias of a task whose names are all for backends that orch.toml does not have."""
     models = models_of(config, job)
@@ -236,7 +268,7 @@ def _check_backends_of_models(config: Config, job: Job) -> None:
                 job,
                 alias,
                 f"has names for {', '.join(sorted(names))}, and orch.toml has no such backend",
-                f"write  {alias}: {{{known}: NAME}}  (backends of orch.toml: {', '.join(config.backends)})",
+                f"{_spelled(job, alias, known, 'NAME')}  (backends of orch.toml: {', '.join(config.backends)})",
             )
 
 

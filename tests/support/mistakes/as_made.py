@@ -23,7 +23,9 @@ JOBS: dict[str, Case] = {
         "name: x\ndocuments: documents\ntasks:\n  - Who wrote this?\n", ":4: tasks[0]: must be a map", "- id: NAME",
     ),
     "question": (JOB.replace("prompt:", "question:"), ":6: tasks[0].question: unk", "did you mean 'prompt'?"),
-    "no-prompt": (JOB.replace("prompt:", "question:"), ":4: tasks[0].prompt: is required", "asked about every"),
+    "no-prompt": (
+        JOB.replace("    prompt: Who wrote this?\n", ""), ":4: tasks[0].prompt: is required", "asked about every",
+    ),
     "no-model": (JOB.replace("    model: small\n", ""), ":4: tasks[0].model: is required", "an alias declared"),
     "id-of-words": (JOB.replace("id: sender", "id: the sender"), ":4: tasks[0].id: ", "letters, digits, - and _"),
     "id-twice": (
