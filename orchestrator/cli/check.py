@@ -316,7 +316,7 @@ def _examine_hosted(name: str, backend: HostedBackend, config: settings.Config, 
     yield f"backend {name}", True, f"{profile.name}, location {backend.location}, {windows}, {limits}", 0
     try:
         for check in api.check(models):
-            yield f"{name}: {check.name}", check.ok, check.found, 4
+            yield f"{name}: {check.name}", check.ok, check.found.removeprefix(f"{name}: "), 4
     finally:
         api.close()
     yield from _examine_prices(name, prices_of(backend, config, now), models)

@@ -11,7 +11,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration, pace_words
 from orchestrator.core.events import Event, EventKind
-from orchestrator.core.money import money
+from orchestrator.core.money import amount, money
 from orchestrator.reports.layout import Cell, Column, Line, StyledText, pairs, sentence, table
 from orchestrator.reports.plans import clock
 from orchestrator.reports.words import (
@@ -144,13 +144,13 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
     if used := tokens(detail.usage, detail.answered_itself):
         told.append(("tokens", used))
     about = "≈" if detail.is_estimate else ""
-    cost = f"{about}{money(line.cost)}" + (f" of ${job.budget:f}" if job.budget is not None else "")
+    cost = f"{about}{money(line.cost)}" + (f" of {amount(job.budget)}" if job.budget is not None else "")
     told.append(("cost", "; ".join([cost, *running_words(line.running)])))
     if detail.unpriced:
         told.append(("unpriced", unpriced_words(detail.unpriced)))
     if not line.state.is_final:
         left = "" if line.eta_seconds is None else f", {_eta(line)} to go"
-        told.append(("rate", f"{pace_words(line.rate)}{left}"))
+        told.append(("rate", f"{pace_words(line.rate)}{left}" if line.rate else "no rate yet"))
     if job.deadline_at is not None:
         due = line.due(now())
         kept = "" if due is None or due.met is None else f"; {kept_words(due)}"

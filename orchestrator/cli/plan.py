@@ -12,7 +12,7 @@ from orchestrator.cli.options import FILE, plan_options
 from orchestrator.cli.output import json_option, print_json, quiet_option, show
 from orchestrator.core.clock import now
 from orchestrator.documents.ignored import told
-from orchestrator.library.context import opened, say_unknown_backends
+from orchestrator.library.context import opened, say_schema_hints, say_unknown_backends
 from orchestrator.pipeline.build.intake import How, Intake, Options
 from orchestrator.pipeline.build.rehearsal import rehearse
 from orchestrator.pipeline.plan.problems_now import problems_now
@@ -35,6 +35,7 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
         say_unknown_backends(context.config)
         intake = rehearse(context.store, context.home, context.config, file, options, now, view.reading)
         view.stop()
+        say_schema_hints(intake.job)
         found = intake.plan
         assert found is not None, "a rehearsal plans"
         assert intake.report is not None, "and builds"
@@ -51,7 +52,7 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
         else:
             if report.to_send:
                 out().print(plan_lines(found, intake.job.deadline_at, out().width, problems))
-                if report.saved or report.changes:
+                if report.saved or report.changes or report.to_send != report.requests:
                     show(f"requests: {', '.join(report.counts)}")
             else:
                 show(f"nothing to send: {report}")

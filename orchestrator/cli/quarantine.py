@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.store.quarantine import Held
 
 _COLUMNS = (
-    Column("document"),
+    Column("document", prose=True),
     Column("task"),
     Column("code"),
     Column("since", rank=2),

@@ -18,6 +18,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.durations import duration
 from orchestrator.core.errors import InputError, UsageError
 from orchestrator.core.fail_on import FailOn
+from orchestrator.core.money import amount
 from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.core.zones import zone_of
 from orchestrator.daemon.lock import running_daemon
@@ -278,7 +279,7 @@ def _show(context: Context, one: Schedule) -> None:
         when = "no further nights" if following is None else f"next {due_nights.ahead(one, following.at, at)}"
     show(f"{one.name}: {when} ({', '.join(filter(None, (one.cron, one.tz)))})")
     terms = [] if one.deadline is None else [f"deadline {one.deadline}"]
-    terms += [] if one.budget is None else [f"budget ${one.budget:f}"]
+    terms += [] if one.budget is None else [f"budget {amount(one.budget)}"]
     grace = duration(one.grace.total_seconds())
     late = f"late nights still run, up to {grace} late" if one.misfire is Misfire.RUN else "late nights are skipped"
     overlap = "is skipped" if one.overlap is Overlap.SKIP else "waits"

@@ -35,11 +35,12 @@ def up_to(most: Decimal) -> str:
 
 
 def amount(dollars: Decimal | None) -> str:
-    """Format a user's amount without the zeros that TOML adds, but with whole cents; `no amount` for None."""
+    """Format a user's amount with whole cents, as costs beside it, and without the zeros that TOML adds; `no amount`
+    for None."""
     if dollars is None:
         return "no amount"
     found = dollars.normalize()
-    return f"${found.quantize(Decimal('0.01')) if found.as_tuple().exponent == -1 else found:f}"
+    return f"${found.quantize(Decimal('0.01')) if int(found.as_tuple().exponent) > -2 else found:,f}"
 
 
 def per_hour(dollars: Decimal | None) -> str:

@@ -146,7 +146,7 @@ class Driver:
     def _draw(self, job: Job, problem: str | None) -> None:
         if self._view.is_due():
             detail = self._context.detail(job.id, problem)
-            self._view.job(detail, self._rate.add(time.monotonic(), detail.line.done))
+            self._view.job(detail, self._rate.add(time.monotonic(), detail.done_in_batches))
 
     def _warn_of_standstill(self, job: Job) -> None:
         """Warn once of what keeps the daemon from a job: a daemon waits without an end."""

@@ -51,7 +51,7 @@ def backends_report(store: Store, settings: Config, health: Health, now: datetim
                 "preflight": backend.preflight if isinstance(backend, HostedBackend) else None,
                 "requests": [] if backend is None else _spellings(settings, name, backend),
                 **_waiting(store.shards.at_backend(name)),
-                **_pace(store.shards.sent_to(name), now),
+                **_pace(store.shards.counted_since(name, now - RECENT), now),
                 "turnaround": _turnaround([ended for _, ended in store.shards.durations(name, NEWEST)]),
                 "limits": [_limit(one, now) for one in learned if one.backend == name],
                 "refused_fields": [_refused(one) for one in fields if one.backend == name],
@@ -103,17 +103,18 @@ def _waiting(shards: Sequence[Shard]) -> dict[str, Any]:
 
 
 def _pace(shards: Sequence[Shard], now: datetime) -> dict[str, Any]:
-    """Return the rows completed in the last 24 hours, and the rate over the time in which batches ran."""
-    ended = [one for one in shards if one.ended_at is not None and one.ended_at > now - RECENT]
-    rows = sum(one.provider_completed for one in ended)
-    spans = sorted(
-        (max(one.submitted_at, now - RECENT), one.ended_at) for one in ended if one.submitted_at and one.ended_at
-    )
+    """Return the rows of these shards that are completed, and the rate over the time in which batches ran."""
+    rows = sum(one.provider_completed for one in shards)
+    ran = [one for one in shards if one.submitted_at is not None and not one.preflight]
+    spans = sorted((max(one.submitted_at, now - RECENT), one.ended_at or now) for one in ran if one.submitted_at)
     busy, until = 0.0, now - RECENT
     for began, end in spans:
         busy += max(0.0, (end - max(began, until)).total_seconds())
         until = max(until, end)
-    return {"rows_24h": rows, "rows_per_second": round(rows / busy, 3) if busy else None}
+    return {
+        "rows_24h": rows,
+        "rows_per_second": round(sum(one.provider_completed for one in ran) / busy, 3) if busy else None,
+    }
 
 
 def _turnaround(seconds: Sequence[float]) -> dict[str, Any] | None:

@@ -209,7 +209,8 @@ def _fit(columns: Sequence[Column], rows: Sequence[Sequence[StyledText]], width:
             shown.remove(least)
             left_out.append(columns[least].name)
         else:
-            widths = _squeezed(widths, width)
+            # Names break nowhere well: prose makes room for them, down to a word.
+            widths = _with_prose(columns, natural, shown, width, WORD) or _squeezed(widths, width)
             break
     in_order = [column.name for column in columns if column.name in left_out]
     return _Fit(tuple(shown), tuple(widths), below, tuple(in_order))
@@ -226,11 +227,14 @@ def _empty(columns: Sequence[Column], rows: Sequence[Sequence[StyledText]], show
 
 
 def _with_prose(
-    columns: Sequence[Column], natural: Sequence[int], shown: Sequence[int], width: int
+    columns: Sequence[Column], natural: Sequence[int], shown: Sequence[int], width: int, alone: int = PROSE
 ) -> list[int] | None:
-    """Return widths that shrink only prose columns, or None if prose would become too narrow to read."""
+    """Return widths that shrink only prose columns, or None if prose would become too narrow to read.
+
+    `alone` is the least width of a prose column without another.
+    """
     prose = [place for place in shown if columns[place].prose]
-    least = PROSE if len(prose) == 1 else WORD
+    least = alone if len(prose) == 1 else WORD
     left = width - _total([0 if place in prose else natural[place] for place in shown])
     if not prose or sum(min(natural[place], least) for place in prose) > left:
         return None

@@ -168,6 +168,11 @@ class JobDetail(Struct, frozen=True):
         """Return the failed rows of a batch, as the job counts them: an answer that fails its check has failed."""
         return failing_now(shard) if shard.state is ShardState.SUBMITTED else self.failed_rows.get(shard.id, 0)
 
+    @property
+    def done_in_batches(self) -> int:
+        """Rows that are done, without those that were asked ahead of their batches: of these, a rate is made."""
+        return self.line.done - sum(shard.done_rows for shard in self.shards if shard.preflight)
+
     def model_name(self, shard: Shard) -> str:
         """Return the backend's name of a shard's model, or its alias if that is unknown."""
         return self.model_names.get(shard.id) or alias_words(shard.model)
@@ -314,9 +319,12 @@ def _line(
     ahead = sum(shard.done_rows for shard in running)
     finished = min(counts.pending, sum(0 if _is_unclear(shard) else shard.done_rows for shard in running))
     rate = 0.0
-    started = [shard.submitted_at for shard in running if shard.submitted_at is not None]
-    if started and ahead:
-        rate = ahead / max(0.001, (now - min(started)).total_seconds())
+    sent = [
+        shard for shard in running if not shard.preflight
+    ]  # a row that was asked first says nothing about batches
+    started = [shard.submitted_at for shard in sent if shard.submitted_at is not None]
+    if started and (done := sum(shard.done_rows for shard in sent)):
+        rate = done / max(0.001, (now - min(started)).total_seconds())
     left = counts.pending - min(counts.pending, ahead)
     so_far = counts.failed + sum(failing_now(shard) for shard in running if shard.state is ShardState.SUBMITTED)
     eta = left / rate if rate and left else None

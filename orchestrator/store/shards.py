@@ -14,7 +14,7 @@ from orchestrator.core import tokens
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import StateConflict
 from orchestrator.core.model import SUPERSEDED_BY, JobId, RequestState
-from orchestrator.core.shards import TRANSITIONS, HoldCode, Shard, ShardId, ShardState
+from orchestrator.core.shards import AT_BACKEND, TRANSITIONS, HoldCode, Shard, ShardId, ShardState
 from orchestrator.policy.sharding import Range
 from orchestrator.store import bulk
 from orchestrator.store.database import Database
@@ -244,6 +244,14 @@ class Shards:
         """Return every job's newest shards that were sent to a backend, the latest last."""
         with self._db.read() as tx:
             return [_shard(row) for row in reversed(tx.execute(_SENT, {"backend": backend, "newest": newest}).all())]
+
+    def counted_since(self, backend: str, since: datetime) -> list[Shard]:
+        """Return every job's shards that are at a backend or ended there since then, also rows that it was asked
+        first."""
+        query = select(shards).where(shards.c.backend == backend)
+        query = query.where(or_(shards.c.ended_at > since, shards.c.state.in_(AT_BACKEND)))
+        with self._db.read() as tx:
+            return [_shard(row) for row in tx.execute(query).all()]
 
     def move(self, shard: Shard, to: ShardState, **facts: Any) -> None:
         """Move a shard from the state in which it was read. Raises StateConflict if it has moved since.

@@ -42,7 +42,7 @@ def test_an_agent_plans_submits_and_reads_within_its_budget(job_file: str, upstr
     tools = AgentTools(Decimal(5))
     plan = tools.plan(job_file, deadline="8h")
     assert (plan["holds"], plan["to_send"]) == (True, 3)
-    with pytest.raises(orch.RefusedError, match=r"\$5 are left"):
+    with pytest.raises(orch.RefusedError, match=r"\$5\.00 are left"):
         tools.submit(job_file, 6)
     assert upstream.requests() == []
 
@@ -57,7 +57,7 @@ def test_an_agent_plans_submits_and_reads_within_its_budget(job_file: str, upstr
     assert (page["total"], [row["document"] for row in page["rows"]]) == (3, ["letters/1.txt"])
     assert tools.submit(job_file, 1)["how"] == "unchanged", "costs nothing, and counts for nothing"
     Path(job_file).write_text(json.dumps({**JOB, "name": "others"}))
-    with pytest.raises(orch.RefusedError, match=r"\$1 are left"):
+    with pytest.raises(orch.RefusedError, match=r"\$1\.00 are left"):
         tools.submit(job_file, 2)
     with pytest.raises(orch.UsageError, match="not an amount"):
         tools.submit(job_file, float("nan"))

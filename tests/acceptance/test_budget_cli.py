@@ -53,9 +53,9 @@ def test_it_shows_what_is_left_until_when(run_orch: Orch) -> None:
     shown = run_orch("budget", env=env)
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout.splitlines() == [
-        "legal: warning, 82% of $120 for the month until 2026-12-01 00:00, jobs tagged team=legal",
+        "legal: warning, 82% of $120.00 for the month until 2026-12-01 00:00, jobs tagged team=legal",
         "  $98.20 spent, up to $0 in flight, $21.80 left",
-        "nightly: stopped, 50% of $120 for the night until 2026-11-22 18:30, all jobs",
+        "nightly: stopped, 50% of $120.00 for the night until 2026-11-22 18:30, all jobs",
         "  $60.00 spent, up to $0 in flight, $0 left (nothing is sent above 50%)",
     ]
     legal, nightly = json.loads(run_orch("budget", "--json", env=env).stdout)

@@ -153,7 +153,7 @@ api_key_env = "CLOUD_API_KEY"
     assert found["cloud: batches"][0] is True
     plain = run_orch("doctor", env=KEYS | emulator.environment)
     assert plain.returncode == 4
-    assert "BAD  away: batches: away: cannot list batches: " in plain.stdout
+    assert "BAD  away: batches: cannot list batches: " in plain.stdout
     assert "ok   cloud: batches: can be listed, as " in plain.stdout
 
 

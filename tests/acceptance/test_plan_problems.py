@@ -89,6 +89,30 @@ def test_a_server_that_is_well_has_no_problem(run_orch: Orch, tmp_path: Path, ma
     assert found["first_rows"] == []
 
 
+def test_rows_that_are_not_sent_are_named_beside_those_that_are(
+    run_orch: Orch, tmp_path: Path, make_upstream: MakeUpstream
+) -> None:
+    upstream = make_upstream(model=["m"])
+    toml = f'[backends.local]\nupstreams = ["{upstream.base_url}"]\nlocation = "local"\nidle = true\n'
+    (run_orch.home / "orch.toml").write_text(toml, encoding="utf-8")
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text(f"text {number}", encoding="utf-8")
+    (tmp_path / "broken.pdf").write_bytes(b"%PDF-nothing")
+    file = tmp_path / "letters.yaml"
+    file.write_text(
+        "name: letters\ndocuments: {path: ., include: ['*.txt', '*.pdf']}\nmodels: {s: m}\n"
+        "tasks: [{id: a, model: s, prompt: 'Who?'}]\n",
+        encoding="utf-8",
+    )
+    said, found = plan(run_orch, file, toml)
+    assert (found["requests"], found["to_send"]) == (5, 4)
+    assert "requests: 5 requests of 5 documents, 1 that cannot be asked" in said
+    assert run_orch("try", str(file), "--sample", "1").returncode == 0
+    said, found = plan(run_orch, file, toml)
+    assert (found["requests"], found["to_send"]) == (5, 3)
+    assert "5 requests of 5 documents, 1 unchanged since an earlier run, 1 that cannot be asked, 3 new" in said
+
+
 def test_a_refused_key_is_said_also_if_nothing_is_to_be_sent(
     run_orch: Orch, tmp_path: Path, make_upstream: MakeUpstream
 ) -> None:

@@ -44,10 +44,10 @@ def test_terms_that_hold_are_said_and_the_same_ones_change_nothing(user: User) -
     path = user.rows(*plain(3))
     job = user("submit", path, "--budget", "1").stdout.split()[0]
     lower = user("submit", path, "--budget", "0.5")
-    assert (lower.returncode, "it stopped, now with budget $0.50 (was $1)" in lower.stderr) == (
+    assert (lower.returncode, "it stopped, now with budget $0.50 (was $1.00)" in lower.stderr) == (
         0,
         True,
     )
     assert "now with" not in user("submit", path, "--budget", "0.50").stderr
     revised = [event["reason"] for event in user.status(job)["events"] if event["kind"] == "revised"]
-    assert revised == ["budget $0.50 (was $1)"]
+    assert revised == ["budget $0.50 (was $1.00)"]

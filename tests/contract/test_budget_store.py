@@ -133,8 +133,9 @@ def test_jobs_share_a_budget_and_wait_for_each_other(make: Make) -> None:
     second = bench.shard(two, 2, tokens=2000, max_output=501)
     told = bench.budgets.no_room(two, second)
     assert told == (
-        "this batch may cost up to $3.51, and $5.00 of the $10 of budget legal for the month is spent, up to $2.00 "
-        "more in flight; it continues when batches settle for less, or when the budget renews at 2026-12-01 00:00"
+        "this batch may cost up to $3.51, and $5.00 of the $10.00 of budget legal for the month is spent, up to "
+        "$2.00 more in flight; it continues when batches settle for less, or when the "
+        "budget renews at 2026-12-01 00:00"
     )
     assert bench.budgets.left(one) == 5, "its own batch is counted by who asks"
     assert (bench.budgets.left(two), bench.budgets.left(free)) == (3, 5)
@@ -160,7 +161,7 @@ def test_a_held_batch_goes_when_the_month_is_over(make: Make) -> None:
 def test_what_fits_into_no_month_or_has_no_bound_is_refused(make: Make) -> None:
     bench = make(LEGAL)
     one, free = bench.job("a"), bench.job("b", None)
-    with pytest.raises(RefusedError, match=r"may cost up to \$10\.01, more than the \$10 of budget legal"):
+    with pytest.raises(RefusedError, match=r"may cost up to \$10\.01, more than the \$10\.00 of budget legal"):
         bench.budgets.no_room(one, bench.shard(one, 1, tokens=6000, max_output=1001))
     with pytest.raises(RefusedError, match="job a counts against budget legal, and has rows with unlimited answers"):
         bench.budgets.no_room(one, bench.shard(one, 2, max_output=None))
@@ -206,7 +207,7 @@ def test_what_is_paid_by_the_hour_is_stopped_in_time_and_not_started_too_late(ma
     bench.store.shards.note(running, provider_seconds=6.0)
     told = bench.budgets.used_up(one, [running])
     assert told is not None
-    assert told.startswith("budget legal reached: $6.00 of the $10 of budget legal for the month is spent")
+    assert told.startswith("budget legal reached: $6.00 of the $10.00 of budget legal for the month is spent")
     assert bench.budgets.no_room(two, beside) == told, "held, where the other is stopped"
     assert bench.budgets.used_up(two, [beside]) is None, "nothing of it runs by the hour"
     assert bench.budgets.used_up(bench.job("c", cancel_requested_at=NOW), [running]) is None
@@ -230,7 +231,7 @@ def test_a_mark_is_told_once_a_job_and_period(make: Make) -> None:
     assert warned(one) == []
     bench.spend(one, "8", NOW)
     first = (
-        "budget legal, month until 2026-12-01 00:00: $8.00 of the $10 of budget legal for the month is spent (80%)"
+        "budget legal, month until 2026-12-01 00:00: $8.00 of the $10.00 of budget legal for the month is spent (80%)"
     )
     assert warned(one) == [first]
     bench.spend(two, "1", NOW)

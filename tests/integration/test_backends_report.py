@@ -7,7 +7,7 @@ import pytest
 from orchestrator.cli import run
 from orchestrator.core.clock import now
 from orchestrator.reports.backends import backends_report
-from tests.support.hostedjob import Desk, plain
+from tests.support.hostedjob import DAY, HOUR, Desk, plain, script
 
 
 def test_a_backend_that_left_orch_toml_is_told_as_long_as_it_has_batches(desk: Desk) -> None:
@@ -24,6 +24,27 @@ def test_a_backend_that_left_orch_toml_is_told_as_long_as_it_has_batches(desk: D
     assert (removed["backend"], removed["kind"], removed["state"]) == (shard.backend, None, "removed")
     assert "put it back" in removed["problem"]
     assert (removed["batches"], removed["rows"]) == (1, 4)
+
+
+def test_rows_of_a_day_are_those_of_batches_that_run_too_and_of_what_was_asked_first(desk: Desk) -> None:
+    desk.backends({"openai": {"preflight": True}})
+    script(desk, "turnaround", seconds=2 * HOUR)
+    job = desk.submit(plain(40))
+    desk.settle(job)
+
+    def pace() -> tuple[int, float | None]:
+        (one,) = backends_report(desk.store, desk.config, lambda name: None, now())
+        return one["rows_24h"], one["rows_per_second"]
+
+    assert pace() == (1, None)
+    desk.later(HOUR, job)
+    rows, rate = pace()
+    assert 1 < rows < 40
+    assert rate == pytest.approx((rows - 1) / HOUR, abs=0.001)
+    desk.finish(job)
+    assert pace()[0] == 40
+    desk.provider.clock.advance(2 * DAY)
+    assert pace() == (0, None)
 
 
 def test_batches_at_a_backend_that_left_orch_toml_are_told_before_anything_polls_them(

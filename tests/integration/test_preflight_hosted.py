@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 
 from orchestrator.backends.batches import ApiBatches
+from orchestrator.cli.console_jobs import job_detail
+from orchestrator.core.clock import now
 from orchestrator.core.model import Job
+from orchestrator.reports import status
 from tests.emulator.client import Emulator
 from tests.emulator.driving import jsonl
 from tests.support.hosted_crashes import Killed
@@ -88,6 +91,24 @@ def test_the_smallest_row_is_asked_first_and_the_answer_is_its_own(desk: Desk, n
     assert uncertain(desk, job) == 0
     assert desk.rows(job)["r7"]["provenance"]["batch_id"] is None
     assert "is answered" in desk.events(job, "preflight")[0]
+
+
+def test_the_answer_of_the_row_that_is_asked_first_makes_no_rate(desk: Desk) -> None:
+    desk.backend(preflight=True)
+    job = desk.submit(plain(MANY))
+    desk.settle(job)
+    desk.later(60.0, job)
+
+    def told() -> tuple[status.JobDetail, str]:
+        found = status.detail(desk.store, desk.store.jobs.get(job.id), now(), lambda shard: Decimal(0))
+        return found, "\n".join("".join(part.text for part in line) for line in job_detail(found, 80))
+
+    found, shown = told()
+    assert (found.line.done, found.done_in_batches, found.line.eta_seconds) == (1, 0, None)
+    assert "no rate yet" in shown
+    desk.finish(job)
+    found, _ = told()
+    assert (found.line.done, found.done_in_batches) == (MANY, MANY - 1)
 
 
 def test_a_batch_waits_for_the_row_that_is_asked_first(desk: Desk) -> None:

@@ -71,7 +71,7 @@ def of(number: int, state: ShardState, tokens: int = 1000, output: int | None = 
             "4",
             [of(2, ENDED), of(3, PENDING)],
             "0.5",
-            "$0.5000 of the budget of $4 is spent, up to $2.00 more in flight",
+            "$0.5000 of the budget of $4.00 is spent, up to $2.00 more in flight",
         ),
     ],
     ids=["no budget", "all of it", "beside another", "the other is booked", "not beside another", "spent as well"],

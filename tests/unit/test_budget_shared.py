@@ -118,7 +118,7 @@ def standing(spent: str = "0", flying: str = "0", unbounded: str | None = None, 
 
 UNKNOWN = "c-1.001 is in flight, with unlimited answers"
 HELD = (
-    "this batch may cost up to $20.01, and $50.00 of the $100 of budget legal for the month is spent, up to "
+    "this batch may cost up to $20.01, and $50.00 of the $100.00 of budget legal for the month is spent, up to "
     "$30.00 more in flight; it continues when batches settle for less, or when the budget renews at 2026-12-01 00:00"
 )
 ROOM = {
@@ -137,12 +137,14 @@ def test_a_batch_goes_when_all_that_flies_fits(stands: BudgetStanding, wanted: s
 
 
 def test_a_batch_that_fits_into_no_period_is_refused() -> None:
-    told = r"up to \$50\.01, more than the \$100 of budget legal for the month, stopped at 50% ever allows"
+    told = r"up to \$50\.01, more than the \$100\.00 of budget legal for the month, stopped at 50% ever allows"
     with pytest.raises(RefusedError, match=told):
         budgets.no_room(standing(stop_at=0.5), Decimal("50.01"))
 
 
-STOPS = "budget legal reached: $99.00 of the $100 of budget legal for the month is spent, up to $1.00 more in flight"
+STOPS = (
+    "budget legal reached: $99.00 of the $100.00 of budget legal for the month is spent, up to $1.00 more in flight"
+)
 
 
 HOURS = {
@@ -171,7 +173,7 @@ def test_what_is_paid_by_the_hour_ends_while_stopping_still_fits(
         (
             standing("80"),
             BudgetMark.WARNING,
-            "until 2026-12-01 00:00: $80.00 of the $100 of budget legal for the month is spent",
+            "until 2026-12-01 00:00: $80.00 of the $100.00 of budget legal for the month is spent",
         ),
         (standing("10", "90"), BudgetMark.STOPPED, None),
         (standing("0", unbounded=UNKNOWN), BudgetMark.STOPPED, None),

@@ -35,7 +35,15 @@ def test_an_amount_is_plain(dollars: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("dollars", "text"),
-    [("2.50", "$2.50"), ("2.5", "$2.50"), ("0.1", "$0.10"), ("12.0", "$12"), ("100", "$100"), ("0.025", "$0.025")],
+    [
+        ("2.50", "$2.50"),
+        ("2.5", "$2.50"),
+        ("0.1", "$0.10"),
+        ("12.0", "$12.00"),
+        ("1", "$1.00"),
+        ("1000", "$1,000.00"),
+        ("0.025", "$0.025"),
+    ],
 )
 def test_an_amount_has_whole_cents(dollars: str, text: str) -> None:
     assert amount(Decimal(dollars)) == text

@@ -11,8 +11,8 @@ from orchestrator.policy.eligibility import Candidate, eligibility
 from tests.support.examples import ample
 
 GPU = Candidate("gpu", "local", "local", "idle, so free")
-LAN = Candidate("lan", "local", "local", "$2 per upstream hour")
-CLOUD = Candidate("cloud", "local", "hosted", "$3 per upstream hour")
+LAN = Candidate("lan", "local", "local", "$2.00 per upstream hour")
+CLOUD = Candidate("cloud", "local", "hosted", "$3.00 per upstream hour")
 KNOWN = {name: {"small": "m"} for name in ("gpu", "lan", "cloud")}
 NOT_LOCAL = 'the job is local only, and this backend does not have location = "local"'
 
@@ -25,7 +25,7 @@ TABLE = {
     "all of them, in the order of orch.toml": (
         {"candidates": [CLOUD, GPU]},
         {
-            "cloud": "the only one that fits; hosted, $3 per upstream hour",
+            "cloud": "the only one that fits; hosted, $3.00 per upstream hour",
             "gpu": "the only one that fits; local, idle, so free",
         },
         {},
@@ -39,7 +39,7 @@ TABLE = {
         {"candidates": [CLOUD, GPU, LAN], "allowed": ["lan", "gpu"]},
         {
             "gpu": "the only one that fits; local, idle, so free",
-            "lan": "the only one that fits; local, $2 per upstream hour",
+            "lan": "the only one that fits; local, $2.00 per upstream hour",
         },
         {"cloud": "the job allows lan, gpu"},
     ),
@@ -58,7 +58,7 @@ TABLE = {
             "candidates": [replace(GPU, example="tiny"), LAN],
             "models": {"gpu": {"small": None}, "lan": {"small": "m"}},
         },
-        {"lan": "the only one that fits; local, $2 per upstream hour"},
+        {"lan": "the only one that fits; local, $2.00 per upstream hour"},
         {"gpu": "the model small has no name there; give it one:  models: {small: {gpu: tiny}}"},
     ),
     "asked for, but hosted": (

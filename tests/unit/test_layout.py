@@ -88,6 +88,16 @@ def test_a_column_that_has_no_room_is_named() -> None:
     assert shown(table(columns, [("a", "completed", "—", "—")], 20))[:2] == ["job  state", "a    completed"]
 
 
+def test_a_name_stays_whole_beside_a_long_subject() -> None:
+    subject = "Post/2026/Re: WG: Kündigung des Mietvertrages über die Flächen in der Überseestraße zum 31.12.2026.eml"
+    columns = (Column("document", prose=True), Column("task"), Column("code"), Column("reason", prose=True))
+    task = "kuendigungsfristen-klassifizieren-neu-01"
+    lines = table(columns, [(subject, task, "schema_mismatch", "it lacks a date")], 80)
+    shown = ["".join(span.text for span in line) for line in lines]
+    assert any(line.endswith(f"{task}  schema_mismatch") for line in shown)
+    assert subject.split() == [word for line in shown[1:-1] for word in line[:22].split()]
+
+
 def test_sentences_that_have_no_room_stand_below_their_row() -> None:
     columns = (Column("route"), Column("rows", right=True), Column("reason", prose=True))
     rows = [("openai", "1,000", "half the price, and in time"), ("local", "2", "—")]

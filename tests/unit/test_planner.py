@@ -200,7 +200,7 @@ def test_a_budget_that_does_not_do_names_the_one_that_does() -> None:
     assert not planned.verdict.holds
     assert planned.verdict.budget is not None
     assert planned.verdict.budget > 5
-    assert "the budget of $5 is too small to be in time" in planned.verdict.reason
+    assert "the budget of $5.00 is too small to be in time" in planned.verdict.reason
     enough = plan(8000, [BATCH, REALTIME], terms(0.6, str(planned.verdict.budget)), NOW)
     assert enough.verdict.holds
     assert enough.at_most <= planned.verdict.budget
@@ -224,10 +224,10 @@ def test_a_deadline_that_does_not_do_names_the_one_that_does() -> None:
 def test_a_budget_that_pays_for_nothing_gives_no_routes() -> None:
     planned = plan(8000, [BATCH, REALTIME], terms(8, "1"), NOW)
     assert (planned.routes, planned.reroute, planned.at_most) == ((), None, 0)
-    assert planned.verdict.reason == "every way to run this costs more than the budget of $1"
+    assert planned.verdict.reason == "every way to run this costs more than the budget of $1.00"
     assert planned.verdict.deadline is None
     assert planned.verdict.budget == Decimal("4.8000")
-    assert refused(planned)["openai"] == "costs up to $4.80, which is over the budget of $1"
+    assert refused(planned)["openai"] == "costs up to $4.80, which is over the budget of $1.00"
 
 
 def test_no_deadline_ever_holds() -> None:

@@ -48,7 +48,7 @@ def token_price(provider: str | None, model: str, usage: Usage, **terms: Any) ->
         (0.1, "2.50", "0.000069444444"),
         (0.0, "2.50", "0.000000000000"),
         (1e-9, "0.01", "0.000000000000"),
-        (1 / 3, "1", "0.000092592593"),
+        (1 / 3, "1.00", "0.000092592593"),
     ],
 )
 def test_a_local_row_costs_its_share_of_the_hour(seconds: float, per_hour: str, cost: str) -> None:

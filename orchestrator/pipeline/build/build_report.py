@@ -28,13 +28,13 @@ class BuildReport(Struct):
     """Figures of a build: documents, requests, and problems with documents.
 
     Some requests are not sent: those `carried` over, those `cached` from answers to the same request, `twins` of sent
-    requests, and `awaited` ones in flight in other jobs. `to_send` are the others that can be asked. `later` requests
-    are made from the answers to a long document's parts. `input_bytes` is what goes out, without the
-    `trimmed_tokens` removed by cleaning. Files of `unread` documents have not changed. `whys` counts all requests by
-    their reason, `asks` the sent ones. `of_other_models` counts carried answers by their model and the model of
-    today. `removed` documents were in the last run; `gone` names the first GONE of them. `ignored` counts what is not
-    a document. `expected` is the total of documents, None if only reading tables can tell. `limited_to` describes the
-    scope of a limited run.
+    requests, `awaited` ones in flight in other jobs, and `unaskable` ones, whose documents cannot be read or do not
+    fit. `to_send` are the others. `later` requests are made from the answers to a long document's parts.
+    `input_bytes` is what goes out, without the `trimmed_tokens` removed by cleaning. Files of `unread` documents have
+    not changed. `whys` counts all requests by their reason, `asks` the sent ones. `of_other_models` counts carried
+    answers by their model and the model of today. `removed` documents were in the last run; `gone` names the first
+    GONE of them. `ignored` counts what is not a document. `expected` is the total of documents, None if only reading
+    tables can tell. `limited_to` describes the scope of a limited run.
     """
 
     documents: int = 0
@@ -45,6 +45,7 @@ class BuildReport(Struct):
     cached: int = 0
     twins: int = 0
     awaited: int = 0
+    unaskable: int = 0
     to_send: int = 0
     input_bytes: int = 0
     trimmed_tokens: int = 0
@@ -102,6 +103,7 @@ class BuildReport(Struct):
             (self.cached, "with an answer to the same request"),
             (self.twins, "the same as another row"),
             (self.awaited, "under way in another job"),
+            (self.unaskable, "that cannot be asked"),
             (self.trimmed_tokens, "tokens removed by cleaning"),
             (self.later, "created later from the answers to parts, not included in the forecast"),
         )

@@ -213,8 +213,10 @@ class _Recorder:
         report.twins += len(twins)
         report.awaited += len(awaited)
         report.whys.update(whys.values())
-        report.asks.update(whys[seq] for seq in left)
-        report.to_send += sum(built.row.problem is None for built in sent)
+        askable = [built.row.seq for built in sent if built.row.problem is None]
+        report.asks.update(whys[seq] for seq in askable)
+        report.to_send += len(askable)
+        report.unaskable += len(sent) - len(askable)
         report.input_bytes += sum(len(built.line) for built in sent)
         report.trimmed_tokens += sum(built.row.trimmed_tokens for built in sent)
         report.later += sum(built.row.parts is not None and built.row.part is None for built in sent)
