@@ -246,14 +246,15 @@ def _check_names_of_backends(config: Config, job: Job) -> None:
     aliases = {alias for task in asked_tasks(job) for alias in task.aliases.values()}
     for alias in sorted({rung for first in aliases for rung in (first, *above(first, models))}):
         names = models.get(alias)
-        unknown = [name for name in names if name not in known] if isinstance(names, Mapping) and known else []
-        for name in unknown:
+        if not isinstance(names, Mapping) or not known:
+            continue
+        for name in sorted(names.keys() - known.keys()):
             said = f"has a name for {name!r}, and orch.toml has no such backend"
             if name in ("backend", "model", "provider"):
                 cure = _spelled(job, alias, names.get("backend", next(iter(known))), names.get("model", "NAME"))
                 raise _wrong_model(config, job, rung_of(alias)[0], said, cure)
-            if (cure := meant(name, known)) is not None and names.keys() & known:
-                raise _wrong_model(config, job, rung_of(alias)[0], said, cure)
+            if names.keys() & known and (near := meant(name, known)) is not None:
+                raise _wrong_model(config, job, rung_of(alias)[0], said, near)
 
 
 def _check_backends_of_models(config: Config, job: Job) -> None:
