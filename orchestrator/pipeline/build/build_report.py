@@ -28,8 +28,8 @@ class BuildReport(Struct):
     """Figures of a build: documents, requests, and problems with documents.
 
     Some requests are not sent: those `carried` over, those `cached` from answers to the same request, `twins` of sent
-    requests, `awaited` ones in flight in other jobs, and `unaskable` ones, whose documents cannot be read or do not
-    fit. `to_send` are the others. `later` requests are made from the answers to a long document's parts.
+    requests, and `awaited` ones in flight in other jobs. `unaskable` requests lack a document that can be read and
+    fits. `to_send` are the others. `later` requests are made from the answers to a long document's parts.
     `input_bytes` is what goes out, without the `trimmed_tokens` removed by cleaning. Files of `unread` documents have
     not changed. `whys` counts all requests by their reason, `asks` the sent ones. `of_other_models` counts carried
     answers by their model and the model of today. `removed` documents were in the last run; `gone` names the first

@@ -46,7 +46,7 @@ def problems_now(config: Config, job: Job) -> dict[str, str]:
     _all_at_once([lambda name=name: look(name) for name in names])  # type: ignore[misc]
     slow = f"has not answered for {ALL_SECONDS:.0f} s, so it is not checked; see `orch doctor`"
     told = {name: found.get(name, slow) for name in names}
-    # Who shows a problem names the backend, as errors of its calls do.
+    # The caller names the backend in front of its problem.
     named = {name: problem.removeprefix(f"{name}: ") for name, problem in told.items() if problem is not None}
     return {name: shortened(problem, MOST_WORDS) for name, problem in named.items()}
 
