@@ -99,7 +99,8 @@ _CALLED = tuple(
         r"(?<![\w.])([A-Za-z_][A-Za-z0-9_.]{0,60})\s*参数",
         r"\b([A-Za-z_][\w.]{0,60})\s+(?:parameter|field|argument|option|property|setting)s?\b",
         r"\binvalid\s+(?!input\b)([A-Za-z_][\w.]{0,60})\s*:",
-        r"\bdoes(?: not|n['\u2019]t) support ([A-Za-z_][\w.]{0,60})(?=\s*(?:[.,;:)]|$|\b(?:with|for|on|at)\b))",
+        r"\bdoes(?: not|n['\u2019]t) support (?:this )?([A-Za-z_][\w.]{0,60})"
+        r"(?=\s*(?:[.,;:)]|$|\b(?:with|for|on|at)\b))",
         r"(?<![\w.])([A-Za-z_][\w.]{0,60}) (?:is|are) not (?:supported|enabled)\b",
         r"\b(?:parameter|argument|option)s? (?:is |are )?not supported\b[^:]{0,40}: ([A-Za-z_][\w.]{0,60})\b",
     )

@@ -46,6 +46,8 @@ def inference(**settings: Any) -> Json:
 HAIKU_4_5, OPUS_5 = "us.anthropic.claude-haiku-4-5-20251001-v1:0", "us.anthropic.claude-opus-5"
 THINKING = {"thinking": {"type": "enabled", "budget_tokens": 2000}, "max_tokens": 3000}
 TOOLS = {"tools": [{"type": "function", "function": {"name": "f", "parameters": {**CLOSED, "required": ["a"]}}}]}
+FORCED = {**TOOLS, "tool_choice": "required"}
+UNTHINKING = {"thinking": {"type": "disabled"}}
 JSON_OBJECT = {"response_format": {"type": "json_object"}}
 
 REASONERS = (
@@ -282,7 +284,10 @@ REFUSED: list[tuple[str, str, str, Json, str]] = [
         as_chat(CLOSED),
         "This response_format type is unavailable now",
     ),
-    ("xai", CHAT, "grok-4.6 grok-3-mini", {"stop": ["x"]}, "does not support parameter stop."),
+    ("deepseek", CHAT, "deepseek-v4-pro", FORCED, "Thinking mode does not support this tool_choice"),
+    ("mistral", CHAT, "ministral-8b-2512 magistral-medium-latest", {"reasoning_effort": "high"}, "not supported"),
+    ("xai", CHAT, "grok-4.6 grok-3-mini grok-build-0.1", {"stop": ["x"]}, "does not support parameter stop."),
+    ("xai", CHAT, "grok-build-0.1", {"reasoning_effort": "low"}, "does not support parameter reasoningEffort."),
     ("xai", CHAT, "grok-4", {"presence_penalty": 1}, "does not support parameter presencePenalty."),
     ("openai", CHAT, "gpt-5.4 gpt-5.6-luna", {**TOOLS, "reasoning_effort": "low"}, "Function tools with reasoning_"),
     ("openai", CHAT, "gpt-5.6 gpt-6-sol", TOOLS, "or set reasoning_effort to 'none'."),
@@ -290,6 +295,16 @@ REFUSED: list[tuple[str, str, str, Json, str]] = [
     ("xai", CHAT, "grok-4.5 grok-4.6", {"reasoning_effort": "none"}, "'reasoning_effort' value 'none'"),
     ("xai", CHAT, "grok-4.3 grok-4.5", {"reasoning_effort": "xhigh"}, "'reasoning_effort' value 'xhigh'"),
     ("moonshot", CHAT, "kimi-k2.6 kimi-k3", {"reasoning_effort": "none"}, "invalid reasoning_effort"),
+    ("moonshot", CHAT, "kimi-k2.6", {**UNTHINKING, "temperature": 1}, "invalid temperature: only 0.6 is allowed"),
+    ("moonshot", CHAT, "kimi-k2.7-code kimi-k3", UNTHINKING, "invalid thinking"),
+    (
+        "moonshot",
+        CHAT,
+        "kimi-k2.6",
+        {"thinking": {"type": "enabled"}, "reasoning_effort": "low"},
+        "cannot specify both",
+    ),
+    ("moonshot", CHAT, "kimi-k2.6 kimi-k3", FORCED, "is incompatible with thinking enabled"),
     (
         "gemini",
         GENERATE,
@@ -374,6 +389,9 @@ TAKEN: list[tuple[str, str, str, Json]] = [
     ("xai", CHAT, "grok-4.3", {"reasoning_effort": "none"}),
     ("moonshot", CHAT, "kimi-k2.5", {"temperature": 1}),
     ("moonshot", CHAT, "kimi-k3", {"reasoning_effort": "max"}),
+    ("moonshot", CHAT, "kimi-k2.6", {**UNTHINKING, **FORCED, "temperature": 0.6}),
+    ("deepseek", CHAT, "deepseek-v4-flash", {**UNTHINKING, **FORCED}),
+    ("deepseek", CHAT, "deepseek-v4-flash deepseek-chat", {**TOOLS, "tool_choice": "auto", "temperature": 0}),
     ("mistral", CHAT, "mistral-small-latest", {"reasoning_effort": "high"}),
     ("vertex", GENERATE, "gemini-2.5-flash", config(responseLogprobs=True, logprobs=2, frequencyPenalty=1.0)),
     ("gemini", GENERATE, "gemini-3.6-flash gemini-3-flash-preview", thinking("minimal")),

@@ -299,6 +299,8 @@ WORDINGS: list[tuple[int, str, str | None, FieldFault | None]] = [
     (400, "stop \u53c2\u6570\u65e0\u6548", "stop", FIELD),
     (403, "This tier may not request logprobs", "logprobs", FIELD),
     (400, "a tool choice of 'auto' requires --enable-tools to be set", "tool_choice", FIELD),
+    (400, "Careful mode does not support this tool_choice", "tool_choice", FIELD),
+    (400, "Thinking mode does not support this tool_choice", "tool_choice", FIELD),
     (422, "Input validation error: the grammar is not valid: it must have 'properties'", "response_format", FIELD),
     (400, "Failed to compile json grammar: unknown keyword", "response_format", FIELD),
     (500, "Grammar error: Unimplemented keys: ['x']", "response_format", FIELD),

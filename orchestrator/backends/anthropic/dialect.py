@@ -10,7 +10,7 @@ from orchestrator.policy.dialect.claude_rules import BOUNDS, NO_SAMPLING_SINCE, 
 from orchestrator.policy.dialect.draft import Draft, is_number, named
 from orchestrator.policy.dialect.families import Claude, claude_efforts, claude_of
 from orchestrator.policy.dialect.recipient import ANTHROPIC_CHAT
-from orchestrator.policy.dialect.rules import NEUTRAL, By, NotTaken, TableRule
+from orchestrator.policy.dialect.rules import NEUTRAL, By, NotForced, NotTaken, TableRule
 from orchestrator.policy.dialect.structured import FIELD, ask_in_prompt, schema_of
 
 _THINKS_SINCE = (3, 7)
@@ -123,16 +123,11 @@ def _check_budget(draft: Draft, thinking: dict[str, object], model: Claude) -> N
         draft.lose("thinking", f"takes no budget of thinking that is not below max_tokens ({budget:,} and {bound:,})")
 
 
-def check_tool_choice(draft: Draft) -> None:
-    """Note the loss of a forced tool call if the model always thinks, or has a budget for it."""
-    choice, model = draft.fields.get("tool_choice"), _model(draft)
-    is_forced = choice == "required" or isinstance(choice, dict)
-    if not is_forced or model is None:
-        return
-    # Adaptive thinking gives way to a forced call.
+def forces_no_tool(draft: Draft) -> bool:
+    """Return True if the model always thinks, or has a budget for it. Adaptive thinking yields to a forced call."""
+    model = _model(draft)
     has_budget = named(draft.fields.get("thinking"), "type") == "enabled"
-    if has_budget or _always_thinks(model):
-        draft.lose("tool_choice", "takes no tool_choice that forces a tool")
+    return model is not None and (has_budget or _always_thinks(model))
 
 
 def ask_anthropic(draft: Draft) -> None:
@@ -163,7 +158,7 @@ ANTHROPIC_RULES = (
     _rule(By(check_fields), "Anthropic's reference of messages"),
     _rule(By(check_effort), "Oaklight/llm-rosetta#289; a recorded refusal of xhigh"),
     _rule(By(check_thinking), "freecodexyz/free-code#32, mnfst/modelparams.dev#214"),
-    _rule(By(check_tool_choice), "pydantic-ai's profiles; Anthropic's guide to tools"),
+    _rule(NotForced(), "pydantic-ai's profiles; Anthropic's guide to tools", when=forces_no_tool),
     _rule(By(ask_in_prompt), "laurent22/joplin#15801; pydantic-ai's profiles", when=takes_no_schema),
     _chat_rule(By(ask_in_prompt), "Anthropic's page on the OpenAI SDK: response_format is ignored"),
     _chat_rule(NotTaken(("reasoning_effort",)), "the same page: it is ignored"),

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from orchestrator.policy.dialect.draft import MODEL, Draft, is_number
+from orchestrator.policy.dialect.draft import MODEL, Draft, is_number, named
 from orchestrator.policy.dialect.families import plain_name
 
 CHAT = "/v1/chat/completions"
@@ -177,6 +177,25 @@ class NotTogether(Struct, frozen=True):
     def apply(self, draft: Draft) -> None:
         if self.first in draft.fields and self.second in draft.fields:
             draft.lose(self.second, f"takes no {self.second} beside {self.first}")
+
+
+class NotForced(Struct, frozen=True):
+    """The recipient refuses a `tool_choice` that forces a tool."""
+
+    def apply(self, draft: Draft) -> None:
+        choice = draft.fields.get("tool_choice")
+        if choice == "required" or isinstance(choice, dict):
+            draft.lose("tool_choice", "takes no tool_choice that forces a tool")
+
+
+def is_unthinking(draft: Draft) -> bool:
+    """True if a request turns off the thoughts of a model that thinks by default."""
+    return bool(named(draft.fields.get("thinking"), "type") == "disabled")
+
+
+def is_thinking(draft: Draft) -> bool:
+    """True if a request leaves a model that thinks by default thinking."""
+    return not is_unthinking(draft)
 
 
 class By(Struct, frozen=True):

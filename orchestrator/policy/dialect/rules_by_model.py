@@ -6,6 +6,8 @@ orch recorded. A name like `owner/repo#1` is an issue on GitHub. Rules apply in 
 
 from __future__ import annotations
 
+from functools import partial
+
 from orchestrator.policy.dialect import openai_transforms as openai
 from orchestrator.policy.dialect.draft import system_into_question
 from orchestrator.policy.dialect.rules import (
@@ -15,6 +17,7 @@ from orchestrator.policy.dialect.rules import (
     Bounded,
     By,
     NotAbove,
+    NotForced,
     NotMore,
     NotTaken,
     NotThere,
@@ -22,6 +25,8 @@ from orchestrator.policy.dialect.rules import (
     OnlyValues,
     Renamed,
     TableRule,
+    is_thinking,
+    is_unthinking,
 )
 from orchestrator.policy.dialect.structured import (
     ask_for_an_object,
@@ -46,10 +51,15 @@ _SAMPLING = (
     "logprobs",
     "top_logprobs",
 )
+_DEEPSEEK_THINKS = r"deepseek-(reasoner|v[4-9])"
+_KIMI_THINKS = r"kimi-k(2\.[5-9]|[3-9])"
+_KIMI_ALWAYS_THINKS = r"kimi-k(2\.7-code|[3-9])"
+_MISTRAL_WITHOUT_EFFORTS = r"ministral|magistral|codestral|devstral|pixtral|open-"
 _XAI_EFFORTS = "xAI's guide to reasoning; pydantic-ai's profiles; can1357/oh-my-pi#4888 and #8369"
 _CHAT = (CHAT,)
 _VECTORS = (EMBEDDINGS,)
 _PROMPTED = (CHAT, RESPONSES)
+_moonshot = partial(TableRule, ("moonshot",), endpoints=_CHAT)
 
 _OPENAI_RULES = (
     *(
@@ -350,6 +360,16 @@ _OTHER_RULES = (
         "DeepSeek's guide to its reasoning model: these fields are an error",
         endpoints=_CHAT,
     ),
+    *(
+        TableRule(("deepseek",), _DEEPSEEK_THINKS, change, source, "2026-11-30", endpoints=_CHAT, when=is_thinking)
+        for change, source in (
+            (NotForced(), "deepseek-ai/DeepSeek-V3#1376: Thinking mode does not support this tool_choice"),
+            (
+                NotTaken(("temperature", "top_p", "presence_penalty", "frequency_penalty")),
+                "DeepSeek's guide to thinking, in anomalyco/models.dev#1558: they are no error, and have no effect",
+            ),
+        )
+    ),
     TableRule(
         ("xai",),
         _ANY,
@@ -360,16 +380,16 @@ _OTHER_RULES = (
     ),
     TableRule(
         ("xai",),
-        r"grok-[4-9]|grok-3-mini|grok-code",
+        r"grok-[4-9]|grok-3-mini|grok-(code|build)",
         NotTaken(("stop", "presence_penalty", "frequency_penalty")),
         "lidge-jun/opencodex#5278; xAI's guide to reasoning",
         endpoints=_PROMPTED,
     ),
     TableRule(
         ("xai",),
-        r"grok-[23]($|-fast|-latest|-1212)|grok-4($|-0709|-latest|-fast|-1|\.20(?!-multi))|grok-code",
+        r"grok-[23]($|-fast|-latest|-1212)|grok-4($|-0709|-latest|-fast|-1|\.20(?!-multi))|grok-(code|build)",
         NotTaken(("reasoning_effort",)),
-        "xAI's guide to reasoning: Model grok-4 does not support parameter reasoningEffort",
+        "xAI's guide to reasoning, earendil-works/pi#8381: Model grok-4 does not support parameter reasoningEffort",
         endpoints=_PROMPTED,
     ),
     *(
@@ -388,37 +408,37 @@ _OTHER_RULES = (
                 "pydantic-ai's profiles",
                 ("medium", "minimal", "low", "high"),
             ),
-            ("mistral", _ANY, "architects-toolkit/SmartHopper#647: Must be one of", ("none", "high")),
+            ("mistral", rf"(?!{_MISTRAL_WITHOUT_EFFORTS})", "architects-toolkit/SmartHopper#647", ("none", "high")),
         )
     ),
     TableRule(
-        ("moonshot",),
-        r"kimi-k(2\.[5-9]|[3-9])",
-        OnlyValues("temperature", (1,)),
-        "moona3k/macparakeet#1087: only 1 is allowed for this model",
+        ("mistral",),
+        _MISTRAL_WITHOUT_EFFORTS,
+        NotTaken(("reasoning_effort",)),
+        "tontinton/maki#396, NousResearch/hermes-agent#11243, after Mistral's guide to reasoning",
+        "2026-11-30",
         endpoints=_CHAT,
     ),
-    TableRule(
-        ("moonshot",),
-        r"kimi-k(2\.[5-9]|[3-9])",
-        OnlyValues("n", (1,)),
-        "the same page",
-        endpoints=_CHAT,
+    # Under `drop`, a rule reads what the ones before it have left.
+    _moonshot(
+        _KIMI_ALWAYS_THINKS,
+        NotTaken(("thinking",), why="always thinks, and takes no thinking of type disabled"),
+        "theopenco/llmgateway#3065, agentscope-ai/agentscope-java#2320",
+        "2026-11-30",
+        when=is_unthinking,
     ),
-    TableRule(
-        ("moonshot",),
-        r"kimi-k(2\.[5-9]|[3-9])",
-        OnlyValues("top_p", (0.95,)),
-        "Moonshot's page of the model: a fixed value",
-        endpoints=_CHAT,
+    _moonshot(_KIMI_THINKS, NotTogether("thinking", "reasoning_effort"), "HKUDS/nanobot#3939", "2026-11-30"),
+    _moonshot(_KIMI_THINKS, NotForced(), "can1357/oh-my-pi#1077", "2026-11-30", when=is_thinking),
+    *(
+        _moonshot(_KIMI_THINKS, OnlyValues("temperature", (only,)), source, "2026-11-30", when=when)
+        for only, when, source in (
+            (1, is_thinking, "moona3k/macparakeet#1087: only 1 is allowed for this model"),
+            (0.6, is_unthinking, "MoonshotAI/kimi-code#686: only 0.6 is allowed for this model"),
+        )
     ),
-    TableRule(
-        ("moonshot",),
-        r"kimi-k(2\.[5-9]|[3-9])",
-        NotTaken(("presence_penalty", "frequency_penalty")),
-        "the same page",
-        endpoints=_CHAT,
-    ),
+    _moonshot(_KIMI_THINKS, OnlyValues("n", (1,)), "Moonshot's page of the model: fixed values"),
+    _moonshot(_KIMI_THINKS, OnlyValues("top_p", (0.95,)), "the same page"),
+    _moonshot(_KIMI_THINKS, NotTaken(("presence_penalty", "frequency_penalty")), "the same page"),
 )
 
 RULES = _OPENAI_RULES + _OTHER_RULES

@@ -32,10 +32,13 @@ MISTRAL_FIELDS = frozenset(
 )
 
 MISTRAL_EFFORTS = ("none", "high")
+MISTRAL_NO_EFFORT = r"ministral|magistral|codestral|devstral|pixtral|open-"
+DEEPSEEK_THINKS = r"deepseek-(reasoner|v4)"
 
-XAI_REASONS = r"grok-4|grok-3-mini"
+XAI_REASONS = r"grok-4|grok-3-mini|grok-build"
 XAI_NO_EFFORT = (
-    r"grok-4(-0709|-latest)?$|grok-4-(fast|1-fast)|grok-4\.20(?!-multi)|grok-code|grok-3(-fast|-latest)?$|grok-2"
+    r"grok-4(-0709|-latest)?$|grok-4-(fast|1-fast)|grok-4\.20(?!-multi)|grok-(code|build)"
+    r"|grok-3(-fast|-latest)?$|grok-2"
 )
 XAI_EFFORTS = {
     r"grok-3-mini": ("low", "high"),
@@ -45,6 +48,7 @@ XAI_EFFORTS = {
 }
 XAI_NOT_IN_SCHEMAS = {"minLength", "maxLength", "minItems", "maxItems", "minContains", "maxContains"}
 MOONSHOT_FIXED = r"kimi-k2\.[5-9]|kimi-k[3-9]|kimi-latest"
+MOONSHOT_ALWAYS_THINKS = r"kimi-k2\.7-code|kimi-k3"
 MOONSHOT_EFFORTS = {
     r"kimi-k3": ("low", "high", "max"),
     r"kimi-k2\.[5-9]|kimi-k2-thinking": ("minimal", "low", "medium", "high"),
@@ -110,9 +114,11 @@ def mistral(model: str, body: Json) -> Refused | None:
         if name not in MISTRAL_FIELDS
     ]
     effort = body.get("reasoning_effort")
-    if not found and effort is not None and effort not in MISTRAL_EFFORTS:
-        named = ", ".join(f"<ReasoningEffort.{one}: '{one}'>" for one in MISTRAL_EFFORTS)
-        words = f"reasoning_effort='{effort}' is not supported for this model. Must be one of ({named})"
+    known = () if re.match(MISTRAL_NO_EFFORT, model) else MISTRAL_EFFORTS
+    if not found and effort is not None and effort not in known:
+        named = ", ".join(f"<ReasoningEffort.{one}: '{one}'>" for one in known)
+        words = f"reasoning_effort='{effort}' is not supported for this model."
+        words += f" Must be one of ({named})" if known else ""
         error = {"object": "error", "message": words, "type": "invalid_request_invalid_args", "code": "3051"}
         return Refused(400, Problem(words), json.dumps(error | {"param": None, "raw_status_code": 400}))
     temperature = body.get("temperature")
@@ -133,6 +139,9 @@ def deepseek(model: str, body: Json) -> Refused | None:
         for name in ("logprobs", "top_logprobs"):
             if body.get(name):
                 return refused(f"{model} does not support the parameter `{name}`", code="invalid_request_error")
+    if _forces_a_tool(body) and re.match(DEEPSEEK_THINKS, model) and not _is_unthinking(body):
+        words = "Thinking mode" if "v4" in model else model
+        return refused(f"{words} does not support this tool_choice", code="invalid_request_error")
     words = "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'."
     found = _without_json(body, words) or out_of_range("temperature", body.get("temperature"), 0.0, 2.0)
     return None if found is None else replace(found, problem=replace(found.problem, code="invalid_request_error"))
@@ -170,9 +179,31 @@ def _camel(name: str) -> str:
     return head + "".join(word.capitalize() for word in more)
 
 
+def _forces_a_tool(body: Json) -> bool:
+    return body.get("tool_choice") == "required" or isinstance(body.get("tool_choice"), dict)
+
+
+def _is_unthinking(body: Json) -> bool:
+    return (body.get("thinking") or {}).get("type") == "disabled"
+
+
+def _moonshot_thinking(model: str, body: Json) -> str | None:
+    """What is refused of thoughts, or beside them."""
+    if body.get("thinking") and body.get("reasoning_effort"):
+        return "cannot specify both 'thinking' and 'reasoning_effort'"
+    if _is_unthinking(body):
+        is_fixed = re.match(MOONSHOT_ALWAYS_THINKS, model)
+        return "invalid thinking: only type=enabled is allowed for this model" if is_fixed else None
+    kind = "required" if body.get("tool_choice") == "required" else "specified"
+    return f"tool_choice '{kind}' is incompatible with thinking enabled" if _forces_a_tool(body) else None
+
+
 def moonshot(model: str, body: Json) -> Refused | None:
-    fixed = {"temperature": 1, "top_p": 0.95, "n": 1, "presence_penalty": 0, "frequency_penalty": 0}
+    fixed = {"top_p": 0.95, "n": 1, "presence_penalty": 0, "frequency_penalty": 0}
+    fixed["temperature"] = 0.6 if _is_unthinking(body) else 1
     if re.match(MOONSHOT_FIXED, model):
+        if (words := _moonshot_thinking(model, body)) is not None:
+            return refused(words)
         for name, value in fixed.items():
             if wanted(body, name, value):
                 return refused(f"invalid {name}: only {value} is allowed for this model")
