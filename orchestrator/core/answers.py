@@ -270,10 +270,10 @@ def _counted(usage: _AnswerUsage) -> TokenCounts:
     written = taken.cache_write_tokens or taken.cache_creation_tokens or usage.cache_creation_input_tokens or 0
     output = usage.completion_tokens or usage.output_tokens or 0
     thought = given.reasoning_tokens or usage.reasoning_tokens or 0
-    # xAI counts reasoning outside the completion, as the total shows; a part larger than its whole is outside it.
-    # Perplexity, known by its searches, always has it outside, also outside its total.
-    if thought and (thought > output or usage.num_search_queries or _total(usage) == fed + output + thought):
+    # Perplexity, known by its searches, always has reasoning outside the completion, also outside its total.
+    if thought and (usage.num_search_queries or _is_outside(usage, fed, output, thought)):
         output += thought
+    thought = min(thought, output)
     if stored := cached + written:
         if _is_beside(usage, fed, stored, output):
             fed += stored
@@ -309,6 +309,15 @@ def _billed(usage: _AnswerUsage, told: TokenCounts) -> TokenCounts | None:
     Mistral's early name for cached tokens dates from a time when it had no price for them.
     """
     return told._replace(cached=0) if usage.num_cached_tokens and told.cached == usage.num_cached_tokens else None
+
+
+def _is_outside(usage: _AnswerUsage, fed: int, output: int, thought: int) -> bool:
+    """True if reasoning is counted outside the completion: xAI's is, as the total shows.
+
+    Without a total that shows it, a part larger than its whole is outside.
+    """
+    total = _total(usage)
+    return total == fed + output + thought or (thought > output and not (output and total == fed + output))
 
 
 def _is_beside(usage: _AnswerUsage, fed: int, stored: int, output: int) -> bool:

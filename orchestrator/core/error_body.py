@@ -38,6 +38,7 @@ CONTEXT_TOO_LONG = (
     r"|exceeds? the max(imum)?( allowed)? (input|prompt|sequence) (length|tokens)"
     r"|input length \(\d+ tokens\) exceeds|input token count exceeds|input tokens exceeds? maximum length"
     r"|prompt exceeds max(imum)? length|tokens in the prompt cannot exceed|range of input length should be"
+    r"|input \(\d+ tokens\) is too large"
     r"|exceeded model token limit|prompt has \d+ tokens, the model maximum|= max_seq_len \("
     r"|超长|超(过|出).{0,12}(上下文|长度)"
 )

@@ -21,7 +21,7 @@ MODEL_SAYS = (
     r"|\baccess to (the )?model\b.{0,120}\brestricted\b"
     r"|\bmodel\b.{0,120}\b(does not exist|not found|is not supported|not available|decommissioned)"
     r"|\bmodel\b.{0,80}\bis enabled only for api versions"
-    r"|deployment\b.{0,80}does not exist|must be verified to use"
+    r"|\bsupported (api )?model names are\b|deployment\b.{0,80}does not exist|must be verified to use"
 )
 """Messages with the same meaning."""
 FIELD_WORDS = (
@@ -78,6 +78,7 @@ _REJECTED = (
     *INVALID_WORDS,
 )  # fmt: skip
 _REJECTS = regex(f"{FIELD_SAYS}|{NO_IMAGES_SAYS}|{FILTER_SAYS}|{IMAGE_SAYS}", re.IGNORECASE)
+_TOO_LARGE = regex(r"\binput \(\d+ tokens\) is too large\b", re.IGNORECASE)
 _SEES_NOTHING = regex(NO_IMAGES_SAYS, re.IGNORECASE)
 _ABOUT_REQUEST = regex(
     r"\binvalid\b|\bmalformed|\bbad request|\bvalidation (error|failed)|\bmissing (required )?(field|param|argument)"
@@ -127,6 +128,11 @@ def refuses_images(message: str | None) -> bool:
     return _SEES_NOTHING.search((message or "")[:MOST_READ]) is not None
 
 
+def blames_row(message: str | None) -> bool:
+    """True if a status of 500 is about the row: llama.cpp and Ollama refuse pictures and long inputs with it."""
+    return refuses_images(message) or _TOO_LARGE.search((message or "")[:MOST_READ]) is not None
+
+
 def refuses_request(status: int, words: ErrorWords) -> bool:
     """True if an error is about its request, though its status usually is about the account, a rate or the server."""
     text = (words.message or "")[:MOST_READ]
@@ -140,6 +146,6 @@ def refuses_request(status: int, words: ErrorWords) -> bool:
             return True
     if status not in (_FORBIDDEN, _SERVER_ERROR):
         return False
-    if refuses_images(text):
+    if blames_row(text):
         return True
     return names_request_field(ProviderError(status, words.code, words.type, words.param, words.message))

@@ -97,7 +97,7 @@ _CALLED = tuple(
         r"[\[(]?([A-Za-z_][\w.]{0,60})\b",
         r"参数\s*[:\uff1a\u201c]?\s*([A-Za-z_][A-Za-z0-9_.]{0,60})",
         r"(?<![\w.])([A-Za-z_][A-Za-z0-9_.]{0,60})\s*参数",
-        r"\b([A-Za-z_][\w.]{0,60})\s+(?:parameter|field|argument|option|property|setting)s?\b",
+        r"\b([A-Za-z_][\w.]{0,60})\s+(?:param(?:eter)?|field|argument|option|property|setting)s?\b",
         r"\binvalid\s+(?!input\b)([A-Za-z_][\w.]{0,60})\s*:",
         r"\bdoes(?: not|n['\u2019]t) support (?:this )?([A-Za-z_][\w.]{0,60})"
         r"(?=\s*(?:[.,;:)]|$|\b(?:with|for|on|at)\b))",
@@ -148,7 +148,8 @@ _REFUSES = regex(
 )
 _SHAPE = regex(
     r"validation error|\bunsupported|\bnot (?:support|permit|allow|implement|accept)|does not (?:support|accept)"
-    r"|literal_error|\bextra[ _](?:inputs|forbidden)|\binput should be|\bunrecogni[sz]ed|\bunknown (?:field|param)"
+    r"|literal_error|\brequires --\w"
+    r"|\bextra[ _](?:inputs|forbidden)|\binput should be|\bunrecogni[sz]ed|\bunknown (?:field|param)"
     r"|\binvalid\b",
     re.IGNORECASE,
 )
@@ -190,7 +191,8 @@ _RANGE = regex(
     r"|must (?:contain|have|not contain|not be empty)|\btoo (?:large|small|long|short|high|low)\b|\bexceeds?\b"
     r"|\bvalid range\b|\brange (?:of|is)\b|\b(?:in|within) (?:the )?(?:interval |range )?[\[(]-?\d"
     r"|\d\s*[<>]=?\s*\d|greater than or equal|less than or equal|\binvalid type\b"
-    r"|(?:greater|less) than the (?:maximum|minimum) of|\bmissing required parameter\b|: field required\b",
+    r"|(?:greater|less) than the (?:maximum|minimum) of|\brange: |\btype must be\b"
+    r"|\bmissing required parameter\b|: field required\b",
     re.IGNORECASE,
 )
 _SETTING = regex(
@@ -198,6 +200,8 @@ _SETTING = regex(
     r"|\bthinking level [A-Z]|\bbudget (?:of )?\d+|_budget to \d",
     re.IGNORECASE,
 )
+_ONE_TOOL = regex(r"\btools[.\[]\d")
+"""A part of one tool: other tools may be accepted."""
 _ONLY_ONE = regex(r"\bonly (?:the )?(?:default|\d[\d.]*|a value of|set to)\b", re.IGNORECASE)
 _TOGETHER = regex(
     r"\bboth\b|at the same time|\btogether\b|only one of|mutually exclusive|use only one|\bcombin(?:ed|ation)\b"
@@ -334,4 +338,5 @@ def _fault(error: ProviderError, name: str, text: str) -> FieldFault:
         return FieldFault.RANGE
     if _is_bound(name) and not _NAME_REFUSED.search(f"{text} {error.code or ''}".replace("_", " ")):
         return FieldFault.RANGE
-    return FieldFault.SETTING if _SETTING.search(text) else FieldFault.FIELD
+    is_one_tool = name == "tools" and _ONE_TOOL.search(f"{error.param or ''} {text}") is not None
+    return FieldFault.SETTING if is_one_tool or _SETTING.search(text) else FieldFault.FIELD

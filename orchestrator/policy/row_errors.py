@@ -28,7 +28,7 @@ from orchestrator.core.refusal_words import (
     MODEL_WORDS,
     NO_IMAGES,
     NO_IMAGES_SAYS,
-    refuses_images,
+    blames_row,
 )
 from orchestrator.core.refused_fields import FieldFault, RefusedField
 
@@ -353,8 +353,8 @@ def classify(
         if status in _ACCOUNT_STATUSES:
             return _verdict(_INVALID, _INVALID.code)
     status = status or _status_in(code) or _STATUS_OF_TYPE.get(plain(code)) or _STATUS_OF_TYPE.get(plain(kind))
-    # The message of a broken server is about itself. But llama.cpp and Ollama refuse pictures with a 500.
-    is_about_row = status is None or status < 500 or refuses_images(message)
+    # The message of a broken server is usually about itself.
+    is_about_row = status is None or status < 500 or blames_row(message)
     text = (message or "")[:MOST_READ] if is_about_row else ""
     for rule, known, says in _MATCHERS:
         if words & known or (says is not None and says.search(text)):

@@ -247,6 +247,7 @@ TOO_LONG = {
     "bedrock": "Input Tokens Exceeded: Number of input tokens exceeds maximum length. Please update the input.",
     "qwen": "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 98304]",
     "zhipu": "Prompt exceeds max length",
+    "llama.cpp, a vector": "input (4002 tokens) is too large to process. increase the physical batch size (512)",
     "moonshot": "Invalid request: Your request exceeded model token limit: 8192",
     "ai21": "Prompt has 5000 tokens, the model maximum is 4096 tokens",
     "tensorrt-llm": "default_max_tokens (-5) should be greater than 0, default = max_seq_len (4096) - 4101",

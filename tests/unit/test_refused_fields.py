@@ -313,6 +313,12 @@ WORDINGS: list[tuple[int, str, str | None, FieldFault | None]] = [
     (400, "max_tokens: 512 tokens is more than m has", "max_tokens", RANGE),
     (400, "I cannot give you 512 `max_tokens`", "max_tokens", RANGE),
     (400, "temperature must be in [0, 1]", "temperature", RANGE),
+    (400, "temperature: range: 0..1", "temperature", RANGE),
+    (400, "Field 'temperature': type must be number, but is string", "temperature", RANGE),
+    # About one tool, which says nothing of others.
+    (400, "tools.0.custom.input_schema: Input does not match the expected shape.", "tools", SETTING),
+    (400, "tools.3.custom: Invalid schema: Circular reference detected", "tools", SETTING),
+    (500, "tools param requires --some flag", "tools", FIELD),
     (400, "7 is greater than the maximum of 5 - 'logprobs'", "logprobs", RANGE),
     # What a field lacks, no model takes.
     (400, "Missing required parameter: 'tools[0].function'.", "tools", RANGE),

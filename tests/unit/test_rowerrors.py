@@ -62,6 +62,13 @@ ROWS = {
         ELSEWHERE, "model_not_found"),
     "openai: no such model": ((404, "model_not_found", "invalid_request_error", "The model `x` does not exist"),
                               ELSEWHERE, "model_not_found"),
+    "deepseek: its models are others": (
+        (400, "invalid_request_error", "invalid_request_error",
+         "The supported API model names are deepseek-v4-pro or deepseek-v4-flash, but you passed x."),
+        ELSEWHERE, "model_not_found"),
+    "llama.cpp: too long for a vector": (
+        (500, "500", "server_error", "input (4002 tokens) is too large to process. increase the physical batch size"),
+        NEVER, "context_length_exceeded"),
     "openai: no access to a model is not a missing permission": (
         (403, "model_not_found", "invalid_request_error", "Project `p` does not have access to model `x`"),
         ELSEWHERE, "model_not_found"),

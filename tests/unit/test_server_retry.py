@@ -171,6 +171,11 @@ REQUESTS = {
         '{"error": {"message": "validation error: response_format.type: Input should be \'text\'"}}',
         True,
     ),
+    "a 500 for an input that is too long for a vector": (
+        500,
+        '{"error": {"message": "input (4002 tokens) is too large to process. increase the batch size"}}',
+        True,
+    ),
     "a 500 of an engine that broke": (500, '{"error": {"message": "CUDA error near response_format"}}', False),
     "a 503 that names a field": (503, '{"error": {"message": "response_format is not supported"}}', False),
 }

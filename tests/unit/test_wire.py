@@ -325,6 +325,17 @@ USAGES = {
         {"prompt_tokens": 10, "completion_tokens": 4, "completion_tokens_details": {"reasoning_tokens": 7}},
         (10, 0, 11, 7, 0),
     ),
+    # Doubleword counts more thoughts than tokens, and its total has the tokens alone.
+    "more reasoning than the total allows": (
+        {"prompt_tokens": 10, "completion_tokens": 4, "total_tokens": 14,
+         "completion_tokens_details": {"reasoning_tokens": 7}},
+        (10, 0, 4, 4, 0),
+    ),
+    "reasoning where the total has no output": (
+        {"prompt_tokens": 10, "completion_tokens": 0, "total_tokens": 10,
+         "completion_tokens_details": {"reasoning_tokens": 7}},
+        (10, 0, 7, 7, 0),
+    ),
     "a total that is told as text": (
         {"prompt_tokens": 10, "completion_tokens": 4, "total_tokens": "16",
          "completion_tokens_details": {"reasoning_tokens": 2}},
