@@ -62,6 +62,8 @@ def _zipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int, unpack
         )
     if entry.file_size > limit:
         raise too_large_inside(limit, entry.file_size)
+    if entry.header_offset < 0:  # the archive comes in volumes, and this is the last one
+        raise damaged_part()
     try:
         with archive.open(entry) as stream:
             return _taken(stream, limit, unpacking)

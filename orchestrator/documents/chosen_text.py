@@ -12,13 +12,16 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 from orchestrator.core.json_decoders import json_decoder
 from orchestrator.documents.encoding import clean, decode
 from orchestrator.documents.html_shape import tamed
-from orchestrator.documents.html_text import declared_encoding
+from orchestrator.documents.html_text import block_text, declared_encoding, extract
 from orchestrator.documents.office import TextLimit, damaged
 
 Text = tuple[str, dict[str, object]]
 _FOLD = re.compile(r"\n[ \t]")
 _PARAGRAPHS = re.compile(r"\n{3,}")
-_DRAWN = "text, title, desc"
+_FOREIGN = "foreignObject"
+_DRAWN = ", ".join(f"svg {name}" for name in ("text", "title", "desc", "flowRoot", _FOREIGN))
+_OBJECT = re.compile(r"<[^\n]+>")
+"""What Python shows of an object that has another form, as `<IPython.core.display.HTML object>`."""
 
 
 def markup(data: bytes, encoding: str | None, most: int) -> Text:
@@ -34,7 +37,7 @@ def folded(data: bytes, encoding: str | None, most: int) -> Text:
 
 
 def drawing(data: bytes, encoding: str | None, most: int) -> Text:
-    """Return the words of an SVG drawing, a line for each text, title and description.
+    """Return the words of an SVG drawing, a line for each text, title and description; HTML in it as a page.
 
     Raises ExtractionError, MemoryError.
     """
@@ -43,11 +46,26 @@ def drawing(data: bytes, encoding: str | None, most: int) -> Text:
         page = LexborHTMLParser(tamed(markup(data, encoding, most)[0]))
     except SelectolaxError as error:  # any page can be parsed, with enough memory
         raise MemoryError from error
-    for node in page.css(", ".join(f"svg {name}" for name in _DRAWN.split(", "))):
-        text = "\n".join(" ".join(line.split()) for line in "".join(_pieces(node)).split("\n"))
+    for node in page.css(_DRAWN):
+        if _is_instead(node):
+            continue
+        if node.tag == _FOREIGN:
+            text = block_text(node)
+        else:
+            text = "\n".join(" ".join(line.split()) for line in "".join(_pieces(node)).split("\n"))
         limit.text(text)
         lines.append(text.strip())
     return clean("\n".join(filter(None, lines))), {}
+
+
+def _is_instead(node: LexborNode) -> bool:
+    """True for what is drawn only where the first choice of a `<switch>` cannot be, as a cut text for a whole one."""
+    while (above := node.parent) is not None:
+        first = next(above.iter(), node) if above.tag == "switch" else node
+        if first.mem_id != node.mem_id and "systemlanguage" not in map(str.lower, first.attributes):
+            return True
+        node = above
+    return False
 
 
 def _pieces(text: LexborNode) -> Iterator[str]:
@@ -99,12 +117,21 @@ def _parts(read: _Notebook) -> Iterator[str]:
 
 def _outputs(outputs: Iterable[dict[str, Any]]) -> Iterator[str]:
     for output in outputs:
-        shown = output.get("data")
-        plain = shown.get("text/plain") if isinstance(shown, dict) else None
-        text = _joined(output.get("text")) or _joined(plain)
+        text = _joined(output.get("text")) or _richest(output.get("data"))
         if not text and "ename" in output:
             text = f"{output['ename']}: {output.get('evalue', '')}"
         yield text
+
+
+def _richest(data: Any) -> str:
+    """Return a result as text, from another form if its plain one only names an object."""
+    if not isinstance(data, dict):
+        return ""
+    plain, *others = (_joined(data.get(f"text/{form}")) for form in ("plain", "markdown", "html", "latex"))
+    if plain and not _OBJECT.fullmatch(plain):
+        return plain
+    markdown, html, latex = others
+    return markdown or (html and extract(html.encode(), "utf-8")[0]) or latex or plain
 
 
 def _joined(text: Any) -> str:

@@ -13,12 +13,16 @@ from orchestrator.documents.lists import in_shape
 from orchestrator.documents.scripts import lowered, raised
 from orchestrator.documents.types import ExtractionError
 
-_NEVER_TEXT = frozenset("script style template svg iframe object canvas head title _comment -comment".split())
+_NEVER_TEXT = frozenset(
+    "script style template svg iframe canvas head title annotation annotation-xml _comment -comment".split()
+)
+"""What no browser shows as text; the text in `<object>` is shown if the object cannot be."""
 _DROPPED = _NEVER_TEXT | frozenset("nav noscript button select".split())
+_HEADINGS = frozenset("h1 h2 h3 h4 h5 h6 dt summary legend th".split())
 _LINES = frozenset(
-    "address article aside blockquote body caption center dd details dialog div dl dt fieldset figcaption figure "
-    "footer form header hgroup hr legend li main menu ol option section summary table tbody tfoot thead tr td th "
-    "ul br".split()
+    "address article aside audio blockquote body button caption center dd details dialog div dl dt fieldset "
+    "figcaption figure footer form header hgroup hr legend li main menu object ol option section summary table tbody "
+    "textarea tfoot thead tr td th ul video br".split()
 )
 _PARAGRAPHS = frozenset("p h1 h2 h3 h4 h5 h6 blockquote table ul ol dl pre".split())
 _DECLARED = re.compile(
@@ -36,6 +40,8 @@ _SHAPES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "uppe
 """The `type` of a list."""
 _TWO_PARTS = {"msup": "sup", "msub": "sub", "mfrac": "denominator"}
 """Meaning of the second part of a formula's element."""
+_FORMULA = re.compile(r"\b(?:math|tex|latex)\b", re.IGNORECASE)
+"""A class of pictures of formulas, as in `mwe-math-fallback-image-inline` of Wikipedia; `alt` is the formula."""
 _SPACE = re.compile(r"[ \t\n\r\f]+")  # not \s: a no-break space is content
 _BLANK_LINES = re.compile(r"\n{3,}")
 
@@ -173,10 +179,15 @@ def block_text(root: LexborNode, dropped: frozenset[str] = _DROPPED, *, shows_hi
             _END[item](lines)
             continue
         tag = item.tag or ""
-        if tag in dropped or (not shows_hidden and tag != "-text" and _is_hidden(item)):
+        if (tag in dropped and not (tag == "button" and _is_content(item))) or (
+            not shows_hidden and tag != "-text" and _is_hidden(item)
+        ):
             continue
         if tag == "-text":
             lines.inline.append(item.text_content or "")
+        elif tag == "img":
+            about = item.attributes
+            lines.inline.append((about.get("alt") or "") if _FORMULA.search(about.get("class") or "") else "")
         elif tag == "pre":
             lines.end_paragraph()
             lines.done += [*item.text().strip("\n").split("\n"), ""]
@@ -192,6 +203,14 @@ def block_text(root: LexborNode, dropped: frozenset[str] = _DROPPED, *, shows_hi
 def _is_hidden(node: LexborNode) -> bool:
     attributes = node.attributes
     return "hidden" in attributes or _HIDDEN.search(attributes.get("style") or "") is not None
+
+
+def _is_content(button: LexborNode) -> bool:
+    """True for a button that is a heading, as over a text that opens, or whose missing end tag makes it hold more."""
+    above = button.parent
+    while above is not None and above.tag == "span":
+        above = above.parent
+    return (above is not None and above.tag in _HEADINGS) or button.css_first("p, table, h1, h2, h3") is not None
 
 
 def _open(node: LexborNode, tag: str, lines: _Lines, stack: list[LexborNode | str]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from email.message import Message
 from functools import partial
+from itertools import chain, pairwise
 
 from orchestrator.documents.archives import Member
 from orchestrator.documents.content import Content
@@ -35,6 +37,10 @@ from orchestrator.documents.tnef import outlook_text
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.unpacking import UnpackLimit
 
+_MARK = b"\xef\xbb\xbf"
+_TIME = re.compile(rb"\d\d:\d\d.*\d{4}")
+_HEADER = re.compile(rb"[!-9;-~]+:")
+
 
 def mail_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
     """Yield the mail's text, and its attachments. Raises OSError, ExtractionError."""
@@ -59,19 +65,22 @@ def _mails(content: Content) -> Iterator[bytes | int]:
     """Yield the bytes of each mail, or its size if that exceeds the limit."""
     held: list[bytes] = []
     size, is_blank, began = 0, True, False
-    for line in lines(content.pieces(), content.limit):
-        if isinstance(line, bytes) and line.startswith(b"From ") and is_blank:
-            if began:
-                yield b"\n".join(held) if size <= content.limit else size
-            held, size, began, is_blank = [], 0, True, False
-            continue
+    for line, after in pairwise(chain(lines(content.pieces(), content.limit), (b"",))):
         if not began:
+            line = line.removeprefix(_MARK) if isinstance(line, bytes) else line
             if isinstance(line, bytes) and not line.strip():
                 continue
-            raise ExtractionError(
-                DocumentProblem.UNREADABLE,
-                "Not an mbox: it does not begin with a mail (`From `); exclude it.",
-            )
+            if not isinstance(line, bytes) or not line.startswith(b"From "):
+                raise ExtractionError(
+                    DocumentProblem.UNREADABLE,
+                    "Not an mbox: it does not begin with a mail (`From `); exclude it.",
+                )
+            began = True
+            continue
+        if isinstance(line, bytes) and _begins_mail(line, after, is_blank=is_blank):
+            yield b"\n".join(held) if size <= content.limit else size
+            held, size, is_blank = [], 0, True
+            continue
         if isinstance(line, Blanks):
             line = b"\n" * (line.number - 1)
         is_blank = isinstance(line, bytes) and not line.strip()
@@ -80,6 +89,17 @@ def _mails(content: Content) -> Iterator[bytes | int]:
             held.append(line[1:] if line.startswith(b">") and line.lstrip(b">").startswith(b"From ") else line)
     if began:
         yield b"\n".join(held) if size <= content.limit else size
+
+
+def _begins_mail(line: bytes, after: object, *, is_blank: bool) -> bool:
+    """True for the line before a mail, with its sender and time. `is_blank`: so is the line before it.
+
+    Some programs leave a line of a text that begins like it as it is, and some put no blank line before it.
+    """
+    if not line.startswith(b"From "):
+        return False
+    has_header = isinstance(after, bytes) and _HEADER.match(after) is not None
+    return (is_blank or has_header) if _TIME.search(line) else (is_blank and has_header)
 
 
 def sent_as(read: Callable[[], bytes], headers: Mapping[str, str], fields: Mapping[str, str]) -> Iterator[Member]:

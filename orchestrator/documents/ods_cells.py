@@ -25,6 +25,10 @@ _TYPES = (f"{_OFFICE}value-type", "urn:org:documentfoundation:names:experimental
 _VALUES = tuple(f"{_OFFICE}{name}" for name in ("value", "string-value", "date-value", "time-value", "boolean-value"))
 _MOST_ROWS, _MOST_COLUMNS, _MOST_SPACES = 1_048_576, 16_384, 1_000
 _MOST_TEXT = 50_000_000
+_BOXES = (
+    "text-box custom-shape rect circle ellipse line connector caption measure polyline polygon regular-polygon path"
+).split()
+"""Drawn things that may hold text."""
 _REFERENCE = "http://www.w3.org/1999/xlink}href"
 _MANIFEST = "META-INF/manifest.xml"
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.(\d+))?")
@@ -114,7 +118,7 @@ class _Book:
             f"{_OFFICE}annotation": self._begin_comment,
             _CREATOR: self._begin_author,
             f"{_SHAPES}object": self._read_object,
-            **dict.fromkeys((f"{_SHAPES}text-box", f"{_SHAPES}custom-shape"), self._begin_shape),
+            **dict.fromkeys((f"{_SHAPES}{name}" for name in _BOXES), self._begin_shape),
         }
         self._ends = {
             f"{_TABLE}table": self._end_table,
@@ -125,7 +129,7 @@ class _Book:
             f"{_TEXT}span": self._end_span,
             f"{_OFFICE}annotation": self._end_comment,
             _CREATOR: self._end_paragraph,
-            **dict.fromkeys((f"{_SHAPES}text-box", f"{_SHAPES}custom-shape"), self._end_shape),
+            **dict.fromkeys((f"{_SHAPES}{name}" for name in _BOXES), self._end_shape),
         }
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:

@@ -29,15 +29,15 @@ READ_AS = {
     ("csv", 5): "8b86ffeaa8013766",
     ("docx", 7): "2c8111a4edc5c9ce",
     ("eml", 7): "0b3b586f85165d28",
-    ("epub", 4): "6a0913fdcceb0151",
-    ("html", 6): "ec7a76b6b3dd216b",
+    ("epub", 5): "6a0913fdcceb0151",
+    ("html", 7): "ec7a76b6b3dd216b",
     ("image", 2): "f14d126ee5bfbb52",
     ("msg", 7): "dd2010f5d93475d9",
     ("odf", 9): "ea1d9db098c4c8b6",
     ("pdf", 11): "90fbb88b84d72a29",
     ("pptx", 7): "b0c816145595c5f4",
     ("rtf", 5): "cd81d3068ef26263",
-    ("sheets", 18): "1bd8f6d070dc8b21",
+    ("sheets", 19): "1bd8f6d070dc8b21",
     ("text", 5): "382214f97c9191e6",
 }
 
