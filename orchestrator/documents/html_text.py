@@ -16,7 +16,7 @@ from orchestrator.documents.types import ExtractionError
 _NEVER_TEXT = frozenset(
     "script style template svg iframe canvas head title annotation annotation-xml _comment -comment".split()
 )
-"""What no browser shows as text; the text in `<object>` is shown if the object cannot be."""
+"""Elements that no browser shows as text; it shows the text in an `<object>` that it cannot show."""
 _DROPPED = _NEVER_TEXT | frozenset("nav noscript button select".split())
 _HEADINGS = frozenset("h1 h2 h3 h4 h5 h6 dt summary legend th".split())
 _LINES = frozenset(
