@@ -39,6 +39,8 @@ _NUMBERS = 0.3
 """A table's usual cell has at most this many characters, or this share of its cells are numbers."""
 _ALIGNED, _SLACK = 0.5, 6.0
 """The share of a column's cells that must be aligned, within this many points."""
+_LONG, _FULL, _MOSTLY = 12, 0.8, 0.6
+"""Most lines of prose have this many times their height, and this share of their column's width."""
 _FILLED = 0.4
 """The share of a table's places that have a cell; formulas have fewer."""
 _NUMBER = re.compile(r"[^\w\s]*\d[\d.,'’ \u00a0/%:-]*[^\w\s]*(?:\s?\w{1,4})?")
@@ -167,12 +169,30 @@ def with_tables(page: Any, layer: Any, plain: str, text: str, scripted: Sequence
         return text
     texts = _Texts(layer, plain, scripted)
     for block in _blocks(_lines(_boxes(layer, scripted))):
-        for headings in range(min(MOST_HEADINGS, len(block) - MIN_LINES) + 1):
-            better = _with_table(texts, block[headings:], lines)
-            if better is not lines:
-                lines = better
-                break
+        lines = next(
+            filter(None, (_with_block(texts, part, lines) for part in (*_beside_prose(block), block))), lines
+        )
     return "\n".join(lines)
+
+
+def _with_block(texts: _Texts, block: list[Line], lines: _Lines) -> _Lines | None:
+    """Return a page's lines with rows in place of a block, below its headings; None if it holds no table."""
+    for headings in range(min(MOST_HEADINGS, len(block) - MIN_LINES) + 1):
+        better = _with_table(texts, block[headings:], lines)
+        if better is not lines:
+            return better
+    return None
+
+
+def _beside_prose(block: list[Line]) -> Iterator[list[Line]]:
+    """Yield a block without its first or last column, if that is prose: a table stands beside a column of text."""
+    columns = _columns(_spans(block))
+    for begin, end in (columns[0], columns[-1]) if len(columns) > 2 else ():
+        inside = [box for line in block for box in line if begin <= box.left < end]
+        full = [box for box in inside if box.right - box.left > max(_LONG * box.height, _FULL * (end - begin))]
+        if len(full) >= max(MIN_LINES, _MOSTLY * len(inside)):
+            others = ([box for box in line if not begin <= box.left < end] for line in block)
+            yield list(filter(None, others))
 
 
 def _with_table(texts: _Texts, block: list[Line], lines: _Lines) -> _Lines:

@@ -24,7 +24,7 @@ READERS: Mapping[str, int] = {
     "mhtml": 5,
     "msg": 7,
     "odf": 9,
-    "pdf": 11,
+    "pdf": 12,
     "pptx": 7,
     "rtf": 5,
     "sheets": 19,

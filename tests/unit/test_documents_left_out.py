@@ -178,6 +178,21 @@ SAYS: list[tuple[str, str, dict[str, bytes], dict[str, str], str, int]] = [
 ]  # fmt: skip
 
 
+WHOLE = {
+    "a.docx": office.word_report(), "a.pptx": office.presentation(), "a.odt": office.letter(),
+    "a.epub": office.book(), "a.xlsx": office.workbook({"S": [["x"]]}), "a.ods": office.calc_sheet([["x"]]),
+    "a.zip": office.zipped({"a.txt": "x"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_package_without_the_directory_at_its_end_is_refused(tmp_path: Path, name: str) -> None:
+    """Its first parts could be read, but nothing says what was cut off."""
+    data = WHOLE[name][: WHOLE[name].rindex(b"PK\1\2")]
+    assert "without the directory at its end" in DECISION
+    assert told(found_in(tmp_path, {name: data})) == {name: "!unreadable"}
+
+
 @pytest.mark.parametrize(
     ("kind", "says", "files", "texts", "notes", "unread"), SAYS, ids=[f"{one[0]}: {one[1]}" for one in SAYS]
 )

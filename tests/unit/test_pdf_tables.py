@@ -152,6 +152,18 @@ def test_prose_in_columns_keeps_its_reading_order(lefts: list[float], words: int
     assert "|" not in text(placed(drawn))
 
 
+@pytest.mark.parametrize(("table_at", "prose_at"), [(60, 320), (340, 60)])
+def test_prose_beside_a_table_keeps_its_reading_order(table_at: float, prose_at: float) -> None:
+    """It is drawn before the table or behind it, so that the lines of both follow each other in the text."""
+    cells = [["Item", "Net", "VAT"], ["Pump", "9,100", "19 %"], ["Valve", "12", "7 %"], ["Total", "9,112", ""]]
+    rows = [(table_at + 60 * at, 700 - 13 * n, cell) for n, row in enumerate(cells) for at, cell in enumerate(row)]
+    prose = columns([prose_at], 8)
+    found = text(placed(sorted([*rows, *prose], key=lambda one: one[0] > 300))).split("\n")
+    written = [" | ".join(row).strip() for row in cells]
+    lines = [line for _, _, line in prose]
+    assert found == (written + lines if table_at < prose_at else lines + written)
+
+
 def test_two_lines_are_not_a_table() -> None:
     assert "|" not in text(placed(table(ROWS[:2])))
 
