@@ -28,7 +28,6 @@ from orchestrator.backends import (
     by_request,
     calls,
     direct,
-    inline_rows,
     lenient,
     sent_line,
 )
@@ -272,6 +271,9 @@ class ApiBatches(ListedBatches):
         return bool(refusal.said)
 
     def cancel(self, batch_id: str) -> None:
+        if not self._profile.cancels:
+            self._refuse_cancel(batch_id)
+            return
         with self._translated(f"cancel {batch_id}"):
             try:
                 self._api.cancel(batch_id)
@@ -280,11 +282,11 @@ class ApiBatches(ListedBatches):
                     raise
                 # It ended first; collecting will show how.
 
-    def _refuse_cancel(self, batch_id: str, provider: str) -> None:
-        """Refuse to cancel a batch that is not over, at a provider without such a call. Raises BackendRefused."""
+    def _refuse_cancel(self, batch_id: str) -> None:
+        """Raise BackendRefused for a batch that is not over."""
         now = self.retrieve(batch_id)
         if now is None or not now.status.is_final:
-            raise BackendRefused(f"{self._name}: {provider} has no call to end {batch_id}", code=NO_CANCEL)
+            raise BackendRefused(f"{self._name}: the provider has no call to end {batch_id}", code=NO_CANCEL)
 
     def download(self, file_id: str, path: Path, input_path: Path) -> Download:
         with (
@@ -371,29 +373,3 @@ class ApiBatches(ListedBatches):
             # Not `from error`: the client's own texts may contain the key, and a log shows causes.
             secret = self._api.api_key
             raise meaning(error, message, self._of_answer, creating=creating, secret=secret) from None
-
-
-class InlineBatches(ApiBatches):
-    """The verbs at a provider without files and metadata, whose batches are known by the ids of their rows alone.
-
-    Requests go out inline, with the create. `root` is the folder of input files that may be moved.
-    """
-
-    def __init__(self, name: str, api: BatchAPI, profile: Profile, root: Path = inline_rows.ANYWHERE) -> None:
-        super().__init__(name, api, profile)
-        self._root = root
-
-    def tagged(self, since: datetime) -> list[RemoteBatch] | None:
-        """Return None: only a batch's results have its tag."""
-        return None
-
-    def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
-        """Return None: there are no input files."""
-        return None
-
-    def files(self) -> Iterator[RemoteFile]:
-        """Yield nothing: there are no files."""
-        return iter(())
-
-    def size_of(self, file_id: str) -> int | None:
-        """Return None: the length of results is unknown."""

@@ -33,6 +33,7 @@ _LONGEST_DETAIL = 500
 _OWN_DISK = (507, "storage")
 """The code with which our own server refuses a call while its disk is full."""
 _TOO_LARGE = 413
+ACCOUNT_HINT = "check the key and the account's credit; `orch doctor` tests it again"
 LONGEST_RETRY = 86_400.0
 """Longest pause, in seconds, that a provider may request: no quota is longer than a day."""
 
@@ -74,8 +75,7 @@ def of_answer(error: ApiRefusal, message: str, creating: bool) -> OrchError:
     if (status, code) == _OWN_DISK:
         return NoRoom(message, hint="free disk space, then run the same command again")
     if is_account(status, code, error.kind, names_field=_is_about_request(error)):
-        hint = "check the key and the account's credit; `orch doctor` tests it again"
-        return AccountError(message, status=status, code=code, hint=hint)
+        return AccountError(message, status=status, code=code, hint=ACCOUNT_HINT)
     # A gateway also sends 503 after losing an answer; a server that asks to retry has not carried out the call.
     if status == 429 or (status == 503 and not (creating and after is None)):
         return BackendBusy(message, status=status, code=code, retry_after=after)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -13,8 +12,6 @@ from orchestrator.core.errors import InputError
 from orchestrator.core.json_decoders import json_decoder
 
 CHAT = "/v1/chat/completions"
-DATA_URL = re.compile(r"data:([\w.+/-]+)(?:;[\w.=-]+)*;base64,", re.ASCII)
-"""The beginning of a picture or file within a request, with its media type."""
 Json = dict[str, Any]
 Translate = Callable[[Mapping[str, Any]], Json]
 """Returns the provider's request for a chat completion's body. Raises InputError, which names the field."""
@@ -46,20 +43,14 @@ def translated_rows(
 ) -> Iterator[tuple[str, Json | None, InputError | None]]:
     """Yield the custom_id of each row, and its request, or the field without a counterpart."""
     for line in request_lines(source, decode_line):
-        try:
-            if line.url != CHAT:
-                raise InputError(f"only {CHAT} has a counterpart", field="url")
-            yield line.custom_id, translate(line.body), None
-        except InputError as error:
-            yield line.custom_id, None, error
+        yield line.custom_id, *translated_row(line, translate)
 
 
-def parts_of(content: Any, where: str) -> list[tuple[Any, str]]:
-    """Return the parts of a message's content, each with its place for errors. A text is one part."""
-    if content is None:
-        return []
-    if isinstance(content, str):
-        return [({"type": "text", "text": content}, where)]
-    if not isinstance(content, list):
-        raise InputError("must be a text or a list of parts", field=f"{where}.content")
-    return [(part, f"{where}.content[{number}]") for number, part in enumerate(content)]
+def translated_row(line: ChatLine, translate: Translate) -> tuple[Json | None, InputError | None]:
+    """Return the request of a row, or the field without a counterpart."""
+    try:
+        if line.url != CHAT:
+            raise InputError(f"only {CHAT} has a counterpart", field="url")
+        return translate(line.body), None
+    except InputError as error:
+        return None, error

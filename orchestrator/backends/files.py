@@ -14,6 +14,7 @@ from orchestrator.core.atomic import durable
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.errors import InputError, JobFilesError
 
+_BLOCK = 256 * 1024
 Line = TypeVar("Line")
 
 
@@ -86,6 +87,12 @@ def sized(file: BinaryIO) -> int:
     size = file.seek(0, SEEK_END)
     file.seek(0)
     return size
+
+
+def blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Yield what is left of a file, in pieces."""
+    while block := file.read(_BLOCK):
+        yield block
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

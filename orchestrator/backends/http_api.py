@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from itertools import chain
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import httpx2
+import msgspec
 
 from orchestrator.backends import BatchOrder, calls, lenient
 from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of, create_fields
-from orchestrator.backends.files import sized
+from orchestrator.backends.files import blocks, sized
 from orchestrator.backends.remote import remote_batch
 
 _JSON = {"Content-Type": "application/json"}
+_TAIL = b"]}"
 
 
 class HttpAPI:
@@ -95,10 +98,12 @@ class HttpAPI:
     def _post(self, path: str, body: Mapping[str, Any]) -> ApiAnswer:
         return self._answer(self._http.post(path, json=body))
 
-    def _send(self, path: str, body: BinaryIO) -> ApiAnswer:
-        """Post the JSON in a file, in pieces."""
-        headers = {**_JSON, "Content-Length": str(sized(body))}
-        return self._answer(self._http.post(path, content=body, headers=headers, timeout=self._transfer))
+    def _send(self, path: str, rows: BinaryIO, **fields: Any) -> ApiAnswer:
+        """Post an object with the elements in a file under `requests`, after other fields; in pieces."""
+        head, size = msgspec.json.encode({**fields, "requests": []})[:-2], sized(rows)
+        headers = {**_JSON, "Content-Length": str(len(head) + size + len(_TAIL))}
+        content = chain([head], blocks(rows), [_TAIL])
+        return self._answer(self._http.post(path, content=content, headers=headers, timeout=self._transfer))
 
     def _answer(self, response: httpx2.Response) -> ApiAnswer:
         if not response.is_success:

@@ -1,12 +1,15 @@
-"""Input files whose requests go out inline, and the way back from row ids.
+"""Input files whose requests go out inline: sent rows, rows that cannot be sent, and the way back from row ids.
 
 A row's id is `TAG-NUMBER-DIGEST`: sixteen digits for the shard, the line's number from 1, and sixteen digits for the
 request. So an id identifies its row without a table. Its digest does so in another shard too, whose store has
 forgotten the first. The file's own id is its path under the home, which may have moved when it is used again.
+
+The rows as they are sent stand in a file beside the input, and the result lines of rows that are not sent in another.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from array import array
 from collections.abc import Iterator
@@ -18,12 +21,18 @@ from typing import BinaryIO
 import msgspec
 
 from orchestrator.backends import line_digest, sent_line
-from orchestrator.core import request_lines
-from orchestrator.core.errors import JobFilesError
+from orchestrator.backends.cache_marks import marks_for, write_marks
+from orchestrator.backends.chat_rows import ChatLine, Translate, decode_line, translated_row
+from orchestrator.backends.openai_shape import unsent_row
+from orchestrator.core import batch_api, request_lines
+from orchestrator.core.atomic import durable
+from orchestrator.core.errors import InputError, JobFilesError
 from orchestrator.core.json_decoders import json_decoder
+from orchestrator.policy.prompt_cache import marked
 
 INLINE = "inline:"
 ANYWHERE = Path("/")
+_INPUT = ".input.jsonl"
 _THEIR_ID = re.compile(r"([0-9a-f]{16})-([1-9][0-9]{0,8})(?:-([0-9a-f]{16}))?")
 
 
@@ -42,6 +51,7 @@ class _Identity(msgspec.Struct):
 
 
 _decode_identity = json_decoder(_Identity).decode
+_decode_fields = json_decoder(dict[str, msgspec.Raw]).decode
 
 
 class Ids:
@@ -53,6 +63,15 @@ class Ids:
         self._offsets = array("Q", (offset for _, offset, _ in request_lines.lines(source)))
         self._by_digest: dict[bytes, list[str]] | None = None
         self._given: dict[str, str] = {}
+
+    def renamed(self, line: bytes) -> bytes:
+        """Return a result line with our custom_id; a line without an id stays as it is."""
+        try:
+            row = _decode_fields(line)
+            theirs = msgspec.json.decode(row["custom_id"], type=str)
+        except (KeyError, *batch_api.JSON_ERRORS):
+            return line
+        return msgspec.json.encode({**row, "custom_id": self.ours(theirs)})
 
     def ours(self, theirs: str) -> str:
         """Return the custom_id; an id of none of these lines stays unchanged."""
@@ -90,6 +109,67 @@ def path_of(file_id: str, root: Path = ANYWHERE) -> Path:
     return root / file_id.removeprefix(INLINE)
 
 
+def shard_of(path: Path) -> str:
+    """Return the shard of an input file, which is named after it."""
+    return path.name.removesuffix(_INPUT)
+
+
+def write_rows(path: Path, shard: str, field: str, translate: Translate) -> bool:
+    """Write an input file's rows as they are sent, with requests under `field`; return False if none can be sent.
+
+    Raises InputError for a line that is not a request, and JobFilesError.
+    """
+    tag, between = shard_tag(shard), b""
+    try:
+        with path.open("rb") as source, durable(rows_path(path)) as sent, durable(_unsent_path(path)) as unsent:
+            marks = marks_for(path)
+            for number, (_, _, raw) in enumerate(request_lines.lines(source), 1):
+                line = _decoded(raw, path, number)
+                line.body = dict(marked(line.custom_id, line.body, marks))
+                request, error = translated_row(line, translate)
+                if error is not None:
+                    unsent.write(json.dumps(unsent_row(line.custom_id, error)).encode() + b"\n")
+                    continue
+                sent.write(between + msgspec.json.encode({"custom_id": row_id(tag, number, raw), field: request}))
+                between = b",\n"
+    except OSError as error:
+        message = f"cannot translate {path}: {error.strerror}"
+        raise JobFilesError(message, hint="free disk space, then run it again") from error
+    return between != b""
+
+
+def _decoded(raw: bytes, path: Path, number: int) -> ChatLine:
+    try:
+        return decode_line(raw)
+    except batch_api.JSON_ERRORS as error:
+        raise InputError(f"is not a request: {error}", file=path, line=number) from None
+
+
+def rows_path(path: Path) -> Path:
+    """Return the file with the rows of an input file as they are sent, separated by commas."""
+    return path.with_name(f"{path.name}.rows.json")
+
+
+def _unsent_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.refused.jsonl")
+
+
+def unsent_lines(path: Path) -> Iterator[bytes]:
+    """Yield the result lines of an input file's rows that are not sent."""
+    try:
+        with _unsent_path(path).open("rb") as file:
+            yield from (line.rstrip(b"\n") for line in file)
+    except FileNotFoundError:
+        return
+
+
+def forget(path: Path) -> None:
+    """Delete the files beside an input file."""
+    rows_path(path).unlink(missing_ok=True)
+    _unsent_path(path).unlink(missing_ok=True)
+    write_marks(path, ())
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     """Open a file of the job for reading. Raises JobFilesError if it is missing."""
@@ -111,12 +191,6 @@ def digest_of(theirs: object) -> bytes | None:
     """Return the digest of the request in an id; None if it has none."""
     found = _THEIR_ID.fullmatch(_plain(theirs)) if isinstance(theirs, str) else None
     return None if found is None or found[3] is None else bytes.fromhex(found[3])
-
-
-def tag_within(text: str) -> str | None:
-    """Return the tag of the first id in a text; None if it has no id."""
-    found = _THEIR_ID.search(text)
-    return None if found is None else found[1]
 
 
 def _digests(line: bytes) -> tuple[bytes, bytes]:

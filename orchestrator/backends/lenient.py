@@ -12,6 +12,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from orchestrator.core import answers
+
 Read = TypeVar("Read")
 MOST = 2**31 - 1
 MOST_TOKENS = 2**53
@@ -72,6 +74,12 @@ def count(value: object, most: int = MOST) -> int | None:
     if math.isnan(number):
         return None
     return int(min(max(number, 0.0), most))
+
+
+def tokens(usage: Mapping[str, Any], name: str) -> int:
+    """Read a number of tokens; 0 if missing or impossible."""
+    value = count(usage.get(name), MOST_TOKENS) or 0
+    return value if value < answers.MOST_TOKENS else 0
 
 
 def seconds(value: object) -> float:
@@ -147,6 +155,15 @@ def entries(told: object, *names: str, is_first: bool = True) -> list[Any]:
         if key == "data" and key in mapping(told) and found is None:
             return []
     raise ValueError("the answer is not a list")
+
+
+def with_entries(told: object, convert: Callable[[object], object], *names: str) -> object:
+    """Return a list with its entries converted, under `data`; any other value stays as it is."""
+    try:
+        found = entries(told, *names)
+    except ValueError:
+        return told
+    return {**mapping(told), "data": [convert(one) for one in found]}
 
 
 def unwrapped(told: object) -> object:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
+
+import msgspec
 
 from orchestrator.core.errors import InputError
 
 Json = dict[str, Any]
 REFUSED = "unsupported_parameter"
 """The code of a row that was not sent because a field has no counterpart."""
+CANCELLED = {"code": "batch_cancelled", "message": "The batch was cancelled before the request ran."}
+EXPIRED = {"code": "batch_expired", "message": "The batch expired before the request ran."}
 UNKNOWN_RESULT = {"code": "unknown_result", "message": "The backend returned a result of an unknown kind."}
 
 
@@ -59,3 +64,12 @@ def unsent_row(custom_id: str, error: InputError) -> Json:
     message = f"{error.field}: {error.message}"
     told = {"message": message, "type": "invalid_request_error", "param": error.field, "code": REFUSED}
     return answered_row(custom_id, 400, {"error": told})
+
+
+def line(row: Json) -> bytes:
+    """Return a row as a line, without its end."""
+    try:
+        return msgspec.json.encode(row)
+    except (OverflowError, UnicodeEncodeError):
+        # A number beyond 64 bits or a lone surrogate: the answer is paid for, and must not be lost.
+        return json.dumps(row).encode()

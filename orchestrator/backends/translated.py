@@ -65,18 +65,22 @@ class TranslatedBatches(ApiBatches):
 
     def create(self, order: BatchOrder) -> RemoteBatch:
         if order.input_file_id.startswith(NOTHING_SENT):
-            return _all_refused(order.shard, order.rows)
+            return all_refused(order.shard, order.rows)
         return super().create(order)
 
     def find(self, intent: Intent) -> Sighting:
         if (intent.input_file_id or "").startswith(NOTHING_SENT):
-            return Sighting(_all_refused(intent.shard, intent.rows))
+            return Sighting(all_refused(intent.shard, intent.rows))
         return super().find(intent)
 
     def retrieve(self, batch_id: str) -> RemoteBatch | None:
         if batch_id.startswith(NOTHING_SENT):
-            return _all_refused(batch_id.removeprefix(NOTHING_SENT), None)
+            return all_refused(batch_id.removeprefix(NOTHING_SENT), None)
         return super().retrieve(batch_id)
+
+    def cancel(self, batch_id: str) -> None:
+        if not batch_id.startswith(NOTHING_SENT):
+            super().cancel(batch_id)
 
     def size_of(self, file_id: str) -> int | None:
         return None if file_id.startswith(NOTHING_SENT) else super().size_of(file_id)
@@ -100,7 +104,15 @@ class TranslatedBatches(ApiBatches):
             yield from _refused_lines(source, self._translate)
 
 
-def _all_refused(shard: str, rows: int | None) -> RemoteBatch:
-    """Return the batch of a shard without a row that could be translated."""
+def all_refused(shard: str, rows: int | None) -> RemoteBatch:
+    """Return the batch of a shard without a row that could be translated. Only its creation knows their number."""
     name = f"{NOTHING_SENT}{shard}"
-    return RemoteBatch(name, BatchStatus.COMPLETED, output_file_id=name, shard=shard, rows=rows)
+    return RemoteBatch(
+        name,
+        BatchStatus.COMPLETED,
+        failed=rows or 0,
+        is_counted=rows is not None,
+        output_file_id=name,
+        shard=shard,
+        rows=rows,
+    )

@@ -28,9 +28,10 @@ from orchestrator.backends import (
     line_digest,
     sent_line,
 )
-from orchestrator.backends.anthropic import PROFILE, inline
-from orchestrator.backends.anthropic.batches import UNDECIDED, AnthropicBatches
+from orchestrator.backends.anthropic import PROFILE
+from orchestrator.backends.anthropic.batches import AnthropicBatches
 from orchestrator.backends.files import split_lines
+from orchestrator.backends.inline_batches import UNDECIDED
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import BackendRefused, InputError, JobFilesError, Uncertain
 from tests.emulator.client import Emulator
@@ -93,7 +94,7 @@ def test_a_batch_from_its_rows_to_its_answers(desk: Desk, provider: Emulator) ->
         # A batch's answers say the tier here, where OpenAI's say "default".
         assert body["service_tier"] == "batch"
         assert body["usage"]["prompt_tokens"] in (1, 2)
-    assert desk.read(ended.error_file_id) == []
+    assert ended.error_file_id is None
 
 
 def test_the_bill_is_what_the_answers_say(desk: Desk, provider: Emulator) -> None:
@@ -101,7 +102,8 @@ def test_the_bill_is_what_the_answers_say(desk: Desk, provider: Emulator) -> Non
         ["a" * 400 + "[[fault:cached]][[fault:cache_write]]", "b[[fault:reasoning]]", "c[[fault:status:400]]"]
     )
     provider.clock.advance(HOUR)
-    usages = [row["response"]["body"]["usage"] for row in desk.read(desk.backend.retrieve(made.id).output_file_id)]
+    answers = [row["response"]["body"] for row in desk.read(desk.backend.retrieve(made.id).output_file_id)]
+    usages = [answer["usage"] for answer in answers if "usage" in answer]
     billed = provider.bill()["batches"][made.id]
     assert [billed[name] for name in ("input", "cached", "cache_write", "output", "reasoning")] == [
         sum(usage["prompt_tokens"] for usage in usages),
@@ -126,7 +128,7 @@ def test_each_row_goes_out_once_under_an_id_that_anthropic_takes(desk: Desk, pro
     made = desk.backend.create(order)
     provider.clock.advance(HOUR)
     assert desk.ids(desk.backend.retrieve(made.id).output_file_id) == sorted(odd)
-    sent = json.loads(inline.requests(path).read_bytes())["requests"]
+    sent = json.loads(b"[%b]" % inline_rows.rows_path(path).read_bytes())
     assert [request["custom_id"][:-16] for request in sent] == [f"{TAG}-1-", f"{TAG}-2-"]
 
 
@@ -135,19 +137,19 @@ def test_rows_that_failed_are_errors_with_the_status_of_their_type(desk: Desk, p
     provider.clock.advance(HOUR)
     ended = desk.backend.retrieve(made.id)
     assert (ended.status, ended.completed, ended.failed) == (BatchStatus.COMPLETED, 1, 3)
-    assert desk.ids(ended.output_file_id) == ["r0"]
-    failed = {row["custom_id"]: row for row in desk.read(ended.error_file_id)}
-    assert {name: row["response"]["status_code"] for name, row in failed.items()} == {"r1": 400, "r2": 529, "r3": 429}
-    assert failed["r2"]["response"]["body"]["error"]["type"] == "overloaded_error"
-    assert all(row["error"] is None for row in failed.values())
+    found = {row["custom_id"]: row for row in desk.read(ended.output_file_id)}
+    statuses = {name: row["response"]["status_code"] for name, row in found.items()}
+    assert statuses == {"r0": 200, "r1": 400, "r2": 529, "r3": 429}
+    assert found["r2"]["response"]["body"]["error"]["type"] == "overloaded_error"
+    assert all(row["error"] is None for row in found.values())
 
 
-def test_all_rows_failed_is_completed_and_has_no_output(desk: Desk, provider: Emulator) -> None:
+def test_all_rows_failed_is_completed(desk: Desk, provider: Emulator) -> None:
     made = desk.send(["[[fault:status:500]]"] * 2)
     provider.clock.advance(HOUR)
     ended = desk.backend.retrieve(made.id)
-    assert (ended.status, ended.output_file_id, ended.failed) == (BatchStatus.COMPLETED, None, 2)
-    assert desk.ids(ended.error_file_id) == ["r0", "r1"]
+    assert (ended.status, ended.completed, ended.failed) == (BatchStatus.COMPLETED, 0, 2)
+    assert desk.ids(ended.output_file_id) == ["r0", "r1"]
 
 
 def test_an_expired_batch_keeps_what_it_finished(desk: Desk, provider: Emulator) -> None:
@@ -157,9 +159,10 @@ def test_an_expired_batch_keeps_what_it_finished(desk: Desk, provider: Emulator)
     provider.clock.advance(25 * HOUR)
     ended = desk.backend.retrieve(made.id)
     assert ended.status is BatchStatus.EXPIRED
-    done, late = desk.ids(ended.output_file_id), desk.read(ended.error_file_id)
-    assert len(done) == ended.completed == 5
-    assert sorted(done + [row["custom_id"] for row in late]) == [f"r{number}" for number in range(10)]
+    rows = desk.read(ended.output_file_id)
+    assert sorted(row["custom_id"] for row in rows) == [f"r{number}" for number in range(10)]
+    late = [row for row in rows if row["error"] is not None]
+    assert 10 - len(late) == ended.completed == 5
     assert {row["error"]["code"] for row in late} == {"batch_expired"}
     assert {row["response"] for row in late} == {None}
 
@@ -172,9 +175,9 @@ def test_a_cancelled_batch(desk: Desk, provider: Emulator) -> None:
     desk.backend.cancel(made.id)
     provider.clock.advance(HOUR)
     ended = desk.backend.retrieve(made.id)
-    assert (ended.status, ended.output_file_id) == (BatchStatus.CANCELLED, None)
-    assert {row["error"]["code"] for row in desk.read(ended.error_file_id)} == {"batch_cancelled"}
-    assert desk.ids(ended.error_file_id) == ["r0", "r1", "r2", "r3"]
+    assert ended.status is BatchStatus.CANCELLED
+    assert {row["error"]["code"] for row in desk.read(ended.output_file_id)} == {"batch_cancelled"}
+    assert desk.ids(ended.output_file_id) == ["r0", "r1", "r2", "r3"]
 
 
 def test_a_batch_that_was_cancelled_halfway_keeps_what_it_finished(desk: Desk, provider: Emulator) -> None:
@@ -185,8 +188,9 @@ def test_a_batch_that_was_cancelled_halfway_keeps_what_it_finished(desk: Desk, p
     provider.clock.advance(HOUR)
     ended = desk.backend.retrieve(made.id)
     assert (ended.status, ended.completed) == (BatchStatus.COMPLETED, 2)
-    done, left = desk.ids(ended.output_file_id), desk.ids(ended.error_file_id)
-    assert (len(done), sorted(done + left)) == (2, ["r0", "r1", "r2", "r3"])
+    rows = desk.read(ended.output_file_id)
+    assert sorted(row["custom_id"] for row in rows) == ["r0", "r1", "r2", "r3"]
+    assert sum(row["error"] is None for row in rows) == 2
 
 
 def test_a_batch_that_was_cancelled_late_is_completed(desk: Desk, provider: Emulator) -> None:
@@ -257,12 +261,9 @@ def test_a_row_that_cannot_be_translated_is_not_sent_and_named(desk: Desk, provi
     before = provider.calls("results").get(200, 0)
     ended = desk.backend.retrieve(made.id)
     # Ids count lines of the input, whatever was left out of the batch.
-    assert desk.ids(ended.output_file_id) == ["r0", "r2"]
-    (refused,) = desk.read(ended.error_file_id)
-    assert refused["custom_id"] == "r1"
-    assert refused["response"]["status_code"] == 400
-    assert refused["response"]["body"]["error"]["param"] == "logit_bias"
-    # Nothing went wrong there, so its results are read once, for the output.
+    found = {row["custom_id"]: row["response"] for row in desk.read(ended.output_file_id)}
+    assert {name: answer["status_code"] for name, answer in found.items()} == {"r0": 200, "r1": 400, "r2": 200}
+    assert found["r1"]["body"]["error"]["param"] == "logit_bias"
     assert provider.calls("results")[200] == before + 1
 
 
@@ -270,15 +271,15 @@ def test_refused_rows_stand_beside_those_that_failed_there(desk: Desk, provider:
     made = desk.send([{"messages": [], "n": 2}, "[[fault:status:500]]", "good"])
     provider.clock.advance(HOUR)
     ended = desk.backend.retrieve(made.id)
-    statuses = {row["custom_id"]: row["response"]["status_code"] for row in desk.read(ended.error_file_id)}
-    assert statuses == {"r0": 400, "r1": 500}
+    statuses = {row["custom_id"]: row["response"]["status_code"] for row in desk.read(ended.output_file_id)}
+    assert statuses == {"r0": 400, "r1": 500, "r2": 200}
 
 
 def test_a_line_for_another_endpoint_is_not_sent(desk: Desk) -> None:
     path = desk.input(["x"])
     path.write_text(path.read_text(encoding="utf-8").replace(CHAT, "/v1/embeddings"), encoding="utf-8")
     desk.backend.upload(path, f"{SHARD}.jsonl")
-    (line,) = [json.loads(line) for line in inline.refusals(path)]
+    (line,) = [json.loads(line) for line in inline_rows.unsent_lines(path)]
     assert line["response"]["body"]["error"]["param"] == "url"
 
 
@@ -290,8 +291,8 @@ def test_a_batch_of_refused_rows_alone_is_none_and_costs_nothing(desk: Desk, pro
     assert (made.id, made.status, made.failed) == (f"refused:{SHARD}", BatchStatus.COMPLETED, 2)
     assert desk.backend.retrieve(made.id).status is BatchStatus.COMPLETED
     desk.backend.cancel(made.id)
-    assert desk.backend.retrieve(made.id).error_file_id == made.error_file_id
-    assert desk.ids(made.error_file_id) == ["r0", "r1"]
+    assert desk.backend.retrieve(made.id).output_file_id == made.output_file_id
+    assert desk.ids(made.output_file_id) == ["r0", "r1"]
     intent = wanted(provider, 2, input_path=desk.folder / f"{SHARD}.input.jsonl")
     found = desk.backend.find(intent).batch
     assert found is not None
@@ -333,18 +334,27 @@ def test_a_line_that_is_no_request_is_an_error_with_its_place(desk: Desk) -> Non
 def test_files_that_are_not_there_are_the_jobs_own_trouble(desk: Desk, provider: Emulator) -> None:
     with pytest.raises(JobFilesError):
         desk.backend.upload(desk.folder / "none.jsonl", "none.jsonl")
-    order = desk.order(["x"])
+    path = desk.input(["x"])
+    order = BatchOrder(SHARD, desk.backend.upload(path, f"{SHARD}.jsonl"), CHAT, DAY, 1)
     made = desk.backend.create(order)
     provider.clock.advance(HOUR)
     ended = desk.backend.retrieve(made.id)
     desk.backend.forget_file(order.input_file_id)
+    path.unlink()
     with pytest.raises(JobFilesError):
         desk.backend.create(order)
     with pytest.raises(JobFilesError):
         desk.read(ended.output_file_id)
-    order = desk.order([{"n": 2}])
-    with pytest.raises(JobFilesError, match="holds no requests"):
-        desk.read(ended.output_file_id)
+
+
+def test_an_input_that_an_earlier_version_translated_is_sent(desk: Desk, provider: Emulator) -> None:
+    order = desk.order(["x", {"n": 2}])
+    inline_rows.rows_path(desk.folder / f"{SHARD}.input.jsonl").unlink()
+    made = desk.backend.create(order)
+    provider.clock.advance(HOUR)
+    assert desk.backend.retrieve(made.id).output_file_id == f"results:{made.id}"
+    # It named two kinds of results.
+    assert desk.ids(f"results:{made.id}:output") == desk.ids(f"results:{made.id}:error") == ["r0", "r1"]
 
 
 # Paid once
@@ -501,11 +511,10 @@ def test_a_check_spends_nothing(provider: Emulator, desk: Desk) -> None:
         checks = list(desk.backend.check([MODEL, "claude-none"]))
     finally:
         provider.settings(models=None)
-    assert checks[:2] == [
-        DoctorCheck("batches", True, f"can be listed, as {desk.backend.account()}"),
-        DoctorCheck(f"model {MODEL}", True, f"is there: {MODEL}"),
-    ]
-    assert [(check.name, check.ok) for check in checks[2:]] == [("model claude-none", False)]
+    assert checks[0] == DoctorCheck("batches", True, f"can be listed, as {desk.backend.account()}")
+    assert DoctorCheck(f"model {MODEL}", True, f"is there: {MODEL}") in checks
+    # The emulator's clock is not that of this machine.
+    assert [(check.name, check.ok) for check in checks[1::2]] == [("clock", False), ("model claude-none", False)]
     assert list(desk.backend.batches()) == []
 
 
@@ -595,5 +604,5 @@ def test_another_process_goes_on_where_one_was_killed(desk: Desk, provider: Emul
     other = AnthropicBatches("claude", for_anthropic(provider.url_anthropic, desk.key), PROFILE, 1)
     made = other.create(order)
     provider.clock.advance(HOUR)
-    assert desk.ids(other.retrieve(made.id).output_file_id) == ["r0"]
+    assert desk.ids(other.retrieve(made.id).output_file_id) == ["r0", "r1"]
     other.close()

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import DoctorCheck, Intent, Sighting, inline_rows
-from orchestrator.backends.anthropic import inline
-from orchestrator.backends.anthropic.batches import UNREAD
+from orchestrator.backends.inline_batches import UNREAD
 from orchestrator.core.errors import (
     AccountError,
     BackendBusy,
@@ -238,5 +237,8 @@ def test_a_batch_is_sent_in_pieces(tmp_path: Path) -> None:
         desk.backend.create(order)
     (post,) = running.posts(BATCHES)
     assert post.headers["content-length"] == str(len(post.body))
-    assert post.body == inline.requests(inline_rows.path_of(order.input_file_id)).read_bytes()
+    assert (
+        post.body
+        == b'{"requests":[%b]}' % inline_rows.rows_path(inline_rows.path_of(order.input_file_id)).read_bytes()
+    )
     assert len(json.loads(post.body)["requests"]) == 300

@@ -401,7 +401,10 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "an assistant without any": ({"messages": [*HELLO, say("assistant", None)]}, "messages[1].content"),
     "a message's unknown field": ({"messages": [say("user", "a", foo=1)]}, "messages[0].foo"),
     "an earlier audio": ({"messages": [say("assistant", "a", audio={"id": "x"})]}, "messages[0].audio"),
-    "audio in": (messages({"type": "input_audio", "input_audio": {}}), "messages[0].content[0].type"),
+    "audio in": (
+        messages({"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}),
+        "messages[0].content[0].type",
+    ),
     "a part's unknown field": (messages(text("a", foo=1)), "messages[0].content[0].foo"),
     "a picture that is none": (
         messages({"type": "image_url", "image_url": {"url": "/etc/x.png"}}),

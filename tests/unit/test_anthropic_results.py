@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.backends.anthropic.results import completion, refused_line, result_line
-from orchestrator.core.errors import InputError
+from orchestrator.backends.anthropic.results import completion, result_line
 from tests.support.examples import ample
 
 Json = dict[str, Any]
@@ -143,21 +142,20 @@ def test_tokens_that_cannot_be_are_not_told(number: Any) -> None:
 
 @pytest.mark.parametrize("odd", [{"model": 2**70}, {"id": 10**400}, {"id": "\ud800"}])
 def test_what_json_libraries_do_not_write_loses_no_answer(odd: Json) -> None:
-    kind, line = line_of({"type": "Succeeded", "message": {**message({"type": "text", "text": "yes"}), **odd}})
-    assert kind == "output"
+    line = line_of({"type": "Succeeded", "message": {**message({"type": "text", "text": "yes"}), **odd}})
     assert line["response"]["body"]["choices"][0]["message"]["content"] == "yes"
 
 
 def test_a_success_without_a_message_is_an_answer_of_nothing() -> None:
     """It is billed, and is not asked for again."""
     for result in ({"type": "succeeded"}, {"type": "succeeded", "message": None}):
-        kind, line = line_of(result)
-        assert (kind, line["response"]) == ("output", {"status_code": 200, "request_id": None, "body": None})
+        line = line_of(result)
+        assert line["response"] == {"status_code": 200, "request_id": None, "body": None}
 
 
 def test_a_message_of_an_errors_words_stays_one() -> None:
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-    assert line_of({"type": "succeeded", "message": error})[1]["response"]["body"] == error
+    assert line_of({"type": "succeeded", "message": error})["response"]["body"] == error
 
 
 @pytest.mark.parametrize(("given_message", "more"), SHAPES.values(), ids=SHAPES)
@@ -167,16 +165,14 @@ def test_a_paid_answer_is_kept_whatever_its_shape(given_message: Json, more: Jso
     assert found["usage"]["total_tokens"] in (0, 25)
 
 
-def line_of(result: Any) -> tuple[str, Json]:
-    kind, raw = result_line("ours", "tag-1", result)
-    line = json.loads(raw)
-    assert (line.pop("custom_id"), line.pop("id")) == ("ours", "batch_req_tag-1")
-    return kind, line
+def line_of(result: Any) -> Json:
+    line: Json = json.loads(result_line(json.dumps({"custom_id": "tag-1", "result": result}).encode()))
+    assert (line.pop("custom_id"), line.pop("id")) == ("tag-1", "batch_req_tag-1")
+    return line
 
 
 def test_a_row_that_succeeded() -> None:
-    kind, line = line_of({"type": "succeeded", "message": message(text("yes"))})
-    assert kind == "output"
+    line = line_of({"type": "succeeded", "message": message(text("yes"))})
     assert line["error"] is None
     assert (line["response"]["status_code"], line["response"]["request_id"]) == (200, None)
     assert choice(line["response"]["body"])["message"]["content"] == "yes"
@@ -200,8 +196,7 @@ STATUSES = {
 @pytest.mark.parametrize(("type_", "status"), STATUSES.items(), ids=STATUSES)
 def test_a_row_that_was_refused_has_the_status_of_its_error_type(type_: str, status: int) -> None:
     inner = {"type": type_, "message": "why"}
-    kind, line = line_of({"type": "errored", "error": {"type": "error", "error": inner, "request_id": "req_1"}})
-    assert kind == "error"
+    line = line_of({"type": "errored", "error": {"type": "error", "error": inner, "request_id": "req_1"}})
     told_error = {"error": {"message": "why", "type": type_, "param": None, "code": type_}}
     assert line == {
         "response": {"status_code": status, "request_id": "req_1", "body": told_error},
@@ -211,7 +206,7 @@ def test_a_row_that_was_refused_has_the_status_of_its_error_type(type_: str, sta
 
 def test_the_narrowest_word_for_an_error_is_its_code() -> None:
     inner = {"type": "rate_limit_error", "message": "m", "details": {"error_code": "contract_spend_limit_reached"}}
-    _, line = line_of({"type": "errored", "error": {"error": inner}})
+    line = line_of({"type": "errored", "error": {"error": inner}})
     assert line["response"]["body"]["error"]["code"] == "contract_spend_limit_reached"
 
 
@@ -221,8 +216,7 @@ def test_the_narrowest_word_for_an_error_is_its_code() -> None:
     ids=["not wrapped", "empty", "a string"],
 )
 def test_an_error_of_another_shape_is_an_error(error: Json, code: str, said: str | None) -> None:
-    kind, line = line_of({"type": "errored", "error": error})
-    assert kind == "error"
+    line = line_of({"type": "errored", "error": error})
     assert line["response"]["body"]["error"]["code"] == code
     assert line["response"]["body"]["error"]["message"] == said
 
@@ -238,27 +232,9 @@ def test_an_error_of_another_shape_is_an_error(error: Json, code: str, said: str
     ],
 )
 def test_a_row_that_did_not_run(result: Any, code: str) -> None:
-    kind, line = line_of(result)
-    assert kind == "error"
+    line = line_of(result)
     assert line["response"] is None
     assert line["error"]["code"] == code
-
-
-def test_a_row_that_was_not_sent_names_its_field() -> None:
-    line = json.loads(refused_line("ours", 7, InputError("has no counterpart", field="logit_bias")))
-    assert (line["custom_id"], line["id"], line["error"]) == ("ours", "batch_req_refused-7", None)
-    assert line["response"] == {
-        "status_code": 400,
-        "request_id": None,
-        "body": {
-            "error": {
-                "message": "logit_bias: has no counterpart",
-                "type": "invalid_request_error",
-                "param": "logit_bias",
-                "code": "unsupported_parameter",
-            }
-        },
-    }
 
 
 RESULT = st.fixed_dictionaries({"type": st.sampled_from(["succeeded", "errored", "canceled"])}) | JSON
@@ -269,7 +245,6 @@ RESULT = st.fixed_dictionaries({"type": st.sampled_from(["succeeded", "errored",
 @given(st.builds(lambda result, more: {**result, **more} if isinstance(result, dict) else result, RESULT,
                  st.dictionaries(st.sampled_from(["message", "error"]), JSON, max_size=2)))  # fmt: skip
 def test_whatever_a_result_holds_is_one_line(result: Any) -> None:
-    kind, raw = result_line("ours", "t-1", result)
-    assert kind in ("output", "error")
+    raw = result_line(json.dumps({"custom_id": "t-1", "result": result}).encode())
     assert b"\n" not in raw
-    assert json.loads(raw)["custom_id"] == "ours"
+    assert json.loads(raw)["custom_id"] == "t-1"

@@ -81,6 +81,7 @@ def test_a_request_has_converses_fields() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://a/b"}}]}]},
          "messages[0].content[0]"),
         ({"messages": []}, "messages"),
+        ({"messages": [{**ASK[0], "audio": {"id": "a"}}]}, "messages[0].audio"),
     ],
 )  # fmt: skip
 def test_what_has_no_counterpart_is_named(body: Json, field: str) -> None:

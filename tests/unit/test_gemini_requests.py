@@ -54,6 +54,22 @@ def test_messages_are_turns_beside_the_systems_instruction() -> None:
     ]
 
 
+def test_words_of_a_refusal_and_results_in_parts_are_part_of_the_conversation() -> None:
+    found = of(
+        messages=[
+            *ASK,
+            {"role": "assistant", "content": None, "refusal": "I may not.", "tool_calls": [CALL]},
+            {
+                "role": "tool",
+                "tool_call_id": "c1",
+                "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+            },
+        ]
+    )
+    assert found["contents"][1]["parts"][0] == {"text": "I may not."}
+    assert found["contents"][2]["parts"][0]["functionResponse"]["response"] == {"result": "ab"}
+
+
 def test_settings_stand_in_the_generation_config() -> None:
     asked = {"type": "json_schema", "json_schema": {"name": "t", "schema": SCHEMA}}
     found = of(temperature=0, top_p=0.5, max_completion_tokens=9, stop="x", seed=3, response_format=asked)
@@ -136,6 +152,11 @@ def test_functions_may_be_forced() -> None:
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "tool_call_id": "?", "content": ""}]}, "messages[0].tool_call_id"),
         ({"messages": [{"role": "function", "content": ""}]}, "messages[0].role"),
+        ({"messages": [{**ASK[0], "audio": {"id": "a"}}]}, "messages[0].audio"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "foo": 1}]}]},
+            "messages[0].content[0].foo",
+        ),
     ],
 )
 def test_what_has_no_counterpart_is_named(body: dict[str, Any], field: str) -> None:

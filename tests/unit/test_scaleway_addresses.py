@@ -8,10 +8,9 @@ import httpx2
 import msgspec
 import pytest
 
-from orchestrator.backends.buckets import BucketPrefix
+from orchestrator.backends.buckets import BucketPrefix, WithBucket
 from orchestrator.backends.scaleway import PROFILE
 from orchestrator.backends.scaleway.api import ScalewayAPI
-from orchestrator.backends.scaleway.batches import ScalewayBatches
 from orchestrator.core.errors import BackendError
 
 ADDRESS = "https://night.s3.fr-par.scw.cloud"
@@ -19,14 +18,14 @@ FOLDER = "orch/in/0123456789abcdef"
 BATCH = {"id": "b", "object": "batch", "status": "completed", "created_at": 1_790_000_000}
 
 
-def batches(told: object) -> ScalewayBatches:
+def batches(told: object) -> WithBucket:
     """The verbs before a provider that answers every call alike."""
     http = httpx2.Client(
         base_url="https://api.example/v1",
         transport=httpx2.MockTransport(lambda _: httpx2.Response(200, content=msgspec.json.encode(told))),
     )
     api = ScalewayAPI(http, "secret", 30.0, http, BucketPrefix("night", "orch"), ADDRESS)
-    return ScalewayBatches("it", api, PROFILE, bucket="night", role="Scaleway's application")
+    return WithBucket("it", api, PROFILE, bucket="night", role="Scaleway's application")
 
 
 @pytest.mark.parametrize(

@@ -6,36 +6,26 @@ Sources: anthropic 2.12.0 (resources/messages/batches.py, types), Anthropic's re
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any, BinaryIO
 
-from orchestrator.backends import BATCH_GONE, lenient
-from orchestrator.backends.anthropic.results import cause_of, completion
+from orchestrator.backends import BATCH_GONE, BatchOrder, call_errors, lenient
+from orchestrator.backends.anthropic.results import cause_of, completion, result_line
 from orchestrator.backends.api import ApiAnswer, ApiRefusal
-from orchestrator.backends.call_errors import asked_pause, code_of, unanswered
 from orchestrator.backends.http_api import HttpAPI, converted, path_of
-from orchestrator.core.errors import (
-    AccountError,
-    BackendBusy,
-    BackendError,
-    BackendRefused,
-    NotSent,
-    OrchError,
-    Uncertain,
-)
-from orchestrator.core.refused_fields import ProviderError, names_request_field
-from orchestrator.policy.row_errors import Disposition, classify, is_account
+from orchestrator.backends.result_lines import lines
+from orchestrator.core.errors import AccountError, BackendBusy, OrchError
+from orchestrator.policy.row_errors import Disposition, classify
 
 RESULTS = "results:"
-"""The beginning of the id of results, before the batch's own and the kind: `output`, `error` or `refused`."""
-_MESSAGES = "messages"
+"""The id of a batch's results, before the batch's own. An earlier version had a third part."""
 _BATCHES = "messages/batches"
 _VERSION = "2023-06-01"
 _COUNTS = ("processing", "succeeded", "errored", "canceled", "expired")
 _ENDED = ("ended", "completed", "complete", "done")
-_BUSY_STATUSES = (429, 529)
-_TOO_LARGE = 413
-_ACCOUNT_HINT = "check the key and the account's credit; `orch doctor` tests it again"
+_CANCELLED_BEFORE = (400, 404, 409)
+_OVERLOADED = 529
 Json = dict[str, Any]
 
 
@@ -50,26 +40,30 @@ class AnthropicAPI(HttpAPI):
     def model(self, name: str) -> ApiAnswer:
         return self._get(path_of("models", name))
 
-    def submit(self, requests: BinaryIO) -> ApiAnswer:
-        """Create a batch from the body of its request."""
-        return converted(self._send(_BATCHES, requests), batch_of)
+    def submit(self, order: BatchOrder, rows: BinaryIO) -> ApiAnswer:
+        return converted(self._send(_BATCHES, rows), batch_of)
 
     def batches(self, limit: int, after: str | None = None) -> ApiAnswer:
         token = {} if after is None else {"after_id": after}
-        return converted(self._get(_BATCHES, limit=str(limit), **token), _list_of)
+        return converted(
+            self._get(_BATCHES, limit=str(limit), **token), lambda told: lenient.with_entries(told, batch_of)
+        )
 
     def batch(self, batch_id: str) -> ApiAnswer:
         return converted(self._get(path_of(_BATCHES, batch_id)), lambda told: batch_of(told, batch_id))
 
     def cancel(self, batch_id: str) -> None:
-        self._answer(self._http.post(f"{path_of(_BATCHES, batch_id)}/cancel"))
+        self._cancel(f"{path_of(_BATCHES, batch_id)}/cancel", batch_id, _CANCELLED_BEFORE)
 
-    def content(self, file_id: str) -> AbstractContextManager[Iterator[bytes]]:
-        """Open the results of the batch with this id, in pieces."""
-        return self.whole(f"{path_of(_BATCHES, file_id)}/results")
+    @contextmanager
+    def content(self, file_id: str) -> Iterator[Iterator[bytes]]:
+        """Open the results of a batch, in OpenAI's shape."""
+        batch_id = file_id.removeprefix(RESULTS).partition(":")[0]
+        with self.whole(f"{path_of(_BATCHES, batch_id)}/results") as chunks:
+            yield (result_line(line) + b"\n" for line in lines(chunks))
 
     def ask(self, path: str, body: bytes) -> ApiAnswer:
-        return converted(super().ask(_MESSAGES, body), lambda told: isinstance(told, dict) and completion(told))
+        return converted(super().ask("messages", body), lambda told: isinstance(told, dict) and completion(told))
 
     def _reason(self, status: int, body: object) -> tuple[int, object]:
         error = lenient.mapping(lenient.mapping(body).get("error"))
@@ -77,8 +71,7 @@ class AnthropicAPI(HttpAPI):
 
 
 def batch_of(told: object, asked: str | None = None) -> object:
-    """Return a batch in OpenAI's shape; a value that is not an object stays as it is. An answer may omit the id
-    `asked`."""
+    """Return a batch in OpenAI's shape, any other value as it is. An answer may omit the id `asked`."""
     found = lenient.mapping(told)
     if not found:
         return told
@@ -97,12 +90,7 @@ def batch_of(told: object, asked: str | None = None) -> object:
     if is_told:
         batch["request_counts"] |= {"completed": counts["succeeded"], "failed": counts["errored"]}
     if ended:
-        # If nothing failed at Anthropic, the error file has only our own refused rows: nothing to fetch.
-        failed = not is_told or counts["errored"] or counts["canceled"] or counts["expired"]
-        results = f"{RESULTS}{name or asked}"
-        batch["error_file_id"] = f"{results}:{'error' if failed else 'refused'}"
-        if counts["succeeded"] or not is_told:
-            batch["output_file_id"] = f"{results}:output"
+        batch["output_file_id"] = f"{RESULTS}{name or asked}"
     return batch | {"status": _status(word, counts), "completed_at": found.get("ended_at")}
 
 
@@ -115,35 +103,14 @@ def _status(word: str, counts: Mapping[str, int]) -> str:
     return "cancelling" if word in ("canceling", "cancelling") else "in_progress"
 
 
-def _list_of(told: object) -> object:
-    """Return a list in OpenAI's shape. A list without entries stays as it is: it may be any answer."""
-    try:
-        found = lenient.entries(told)
-    except ValueError:
-        return told
-    return {**lenient.mapping(told), "data": [batch_of(one) for one in found]}
-
-
-def is_its_own(error: ApiRefusal) -> bool:
-    """True if a refusal is from the API, whose own refusals have an error object with a type."""
-    return lenient.mapping(error.body).get("type") is not None
-
-
 def of_answer(error: ApiRefusal, message: str, creating: bool) -> OrchError:
     """See `OfAnswer`."""
-    status, code = error.status, code_of(error)
+    status, code = error.status, call_errors.code_of(error)
     # An account without credit shows only in the words of a bad request.
-    no_credit = status == 400 and classify(status, code, None, message).disposition is Disposition.STOP
-    names_field = names_request_field(ProviderError(status, code, message=error.said or None))
-    if no_credit or is_account(status, code, names_field=names_field):
-        return AccountError(message, status=status, code=code, hint=_ACCOUNT_HINT)
-    if status in _BUSY_STATUSES:
-        return BackendBusy(message, status=status, code=code, retry_after=asked_pause(error.headers))
-    if status >= 500 or status == 408:
-        return Uncertain(message) if creating else BackendError(message)
-    if status < 400:
-        return unanswered(error, message, creating, is_unread=True)
-    # A gateway in front may refuse what is too large.
-    if not is_its_own(error) and status != _TOO_LARGE:
-        return NotSent(message, hint="check base_url")
-    return BackendRefused(message, status=status, code=code)
+    if status == HTTPStatus.BAD_REQUEST and classify(status, code, None, message).disposition is Disposition.STOP:
+        return AccountError(message, status=status, code=code, hint=call_errors.ACCOUNT_HINT)
+    if status == _OVERLOADED:
+        after = call_errors.asked_pause(error.headers)
+        return BackendBusy(message, status=status, code=code, retry_after=after)
+    # A conflict refuses this call; elsewhere it may mean that an earlier call was carried out.
+    return call_errors.of_answer(error, message, creating and status != HTTPStatus.CONFLICT)

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from orchestrator.backends import inline_rows, lenient, openai_shape
-from orchestrator.core import batch_api
-from orchestrator.core.answers import MOST_TOKENS
-from orchestrator.core.errors import InputError
+from orchestrator.backends import lenient, openai_shape
 from orchestrator.core.finish_reasons import is_error
-from orchestrator.core.json_decoders import json_decoder
 from orchestrator.policy import answer_parts
 
 _FINISHES = {
@@ -24,8 +19,6 @@ _FINISHES = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
-
-
 _BILLED_CALLS = ("web_search_requests", "code_execution_requests")
 _PARTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 """The separate counts of a usage."""
@@ -62,11 +55,11 @@ def completion(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
-    fresh, read, put, output = (_number(usage, name) for name in _PARTS)
-    lasting = _number(lenient.mapping(usage.get("cache_creation")), "ephemeral_1h_input_tokens")
-    thinking = _number(lenient.mapping(usage.get("output_tokens_details")), "thinking_tokens")
+    fresh, read, put, output = (lenient.tokens(usage, name) for name in _PARTS)
+    lasting = lenient.tokens(lenient.mapping(usage.get("cache_creation")), "ephemeral_1h_input_tokens")
+    thinking = lenient.tokens(lenient.mapping(usage.get("output_tokens_details")), "thinking_tokens")
     tools = lenient.mapping(usage.get("server_tool_use"))
-    calls = {name: count for name in _BILLED_CALLS if (count := _number(tools, name))}
+    calls = {name: count for name in _BILLED_CALLS if (count := lenient.tokens(tools, name))}
     # Tokens of a compaction or an advisor are billed, and are not in the sums.
     beside = max(0, _iteration_tokens(usage) - fresh - read - put - output)
     return {
@@ -81,13 +74,7 @@ def _iteration_tokens(usage: Mapping[str, Any]) -> int:
     """Sum the tokens of all steps of an answer; 0 if not reported."""
     steps = usage.get("iterations")
     found = map(lenient.mapping, steps) if isinstance(steps, list) else ()
-    return sum(_number(step, name) for step in found for name in _PARTS)
-
-
-def _number(usage: Mapping[str, Any], name: str) -> int:
-    """Read a number of tokens; 0 if missing or impossible."""
-    value = lenient.count(usage.get(name))
-    return value if value is not None and value < MOST_TOKENS else 0
+    return sum(lenient.tokens(step, name) for step in found for name in _PARTS)
 
 
 _STATUSES = {
@@ -103,55 +90,27 @@ _STATUSES = {
     "overloaded_error": 529,
 }
 UNKNOWN_STATUS = 502
-_CANCELLED = {
-    "code": "batch_cancelled",
-    "message": "This request was not executed because the batch was cancelled.",
-}
-_EXPIRED = {
-    "code": "batch_expired",
-    "message": "This request could not be executed before the completion window expired.",
-}
 
 
-class _Row(msgspec.Struct):
-    custom_id: Any
-    result: Any
+def result_line(line: bytes) -> bytes:
+    """Return a result's line in OpenAI's shape; a line that is not JSON stays as it is."""
+    told = lenient.decode_object(line)
+    if told is None:
+        return line
+    custom_id = told.get("custom_id")
+    return openai_shape.line(
+        {**result_row(custom_id, told.get("result")), "id": f"batch_req_{lenient.text(custom_id)}"}
+    )
 
 
-decode_row = json_decoder(_Row).decode
-
-
-def sent_row(line: bytes) -> tuple[str, bytes] | None:
-    """Return the id in a line of results, and the digest of the request in it; None if it has none."""
-    try:
-        name = decode_row(line).custom_id
-    except batch_api.JSON_ERRORS:
-        return None
-    digest = inline_rows.digest_of(name)
-    return None if digest is None else (name, digest)
-
-
-def read_result(line: bytes, ids: inline_rows.Ids) -> tuple[str, bytes]:
-    """Convert a line of results to OpenAI's shape, with its file; a line that is not a row stays unchanged."""
-    try:
-        row = decode_row(line)
-    except batch_api.JSON_ERRORS:
-        return "output", line
-    theirs = lenient.text(row.custom_id)
-    return result_line(ids.ours(theirs), theirs, row.result)
-
-
-def result_line(custom_id: str, theirs: str, result: Any) -> tuple[str, bytes]:
-    """Convert a row's result to OpenAI's line, and name its file: `output` or `error`.
-
-    `theirs` is the row's id at Anthropic.
-    """
+def result_row(custom_id: object, result: object) -> dict[str, Any]:
+    """Return a row's result as OpenAI's result line."""
     found = lenient.mapping(result)
     match {**found, "type": lenient.word(found.get("type"))}:
         case {"type": "succeeded", "message": dict(message)}:
-            return "output", _line(theirs, openai_shape.answered_row(custom_id, 200, completion(message)))
+            return openai_shape.answered_row(custom_id, 200, completion(message))
         case {"type": "succeeded"}:
-            return "output", _line(theirs, openai_shape.answered_row(custom_id, 200, None))
+            return openai_shape.answered_row(custom_id, 200, None)
         case {"type": "errored", "error": told}:
             told = told if isinstance(told, dict) else {"error": {"message": lenient.text(told)}}
             inner = told.get("error")
@@ -159,13 +118,13 @@ def result_line(custom_id: str, theirs: str, result: Any) -> tuple[str, bytes]:
             kind = str(error.get("type") or "error")
             body = {"error": {"message": None, **error, "param": None, "code": cause_of(error) or kind}}
             status = _STATUSES.get(kind, UNKNOWN_STATUS)
-            return "error", _line(theirs, openai_shape.answered_row(custom_id, status, body, told.get("request_id")))
+            return openai_shape.answered_row(custom_id, status, body, told.get("request_id"))
         case {"type": "canceled" | "cancelled"}:
-            return "error", _line(theirs, openai_shape.failed_row(custom_id, _CANCELLED))
+            return openai_shape.failed_row(custom_id, openai_shape.CANCELLED)
         case {"type": "expired"}:
-            return "error", _line(theirs, openai_shape.failed_row(custom_id, _EXPIRED))
+            return openai_shape.failed_row(custom_id, openai_shape.EXPIRED)
         case _:
-            return "error", _line(theirs, openai_shape.failed_row(custom_id, openai_shape.UNKNOWN_RESULT))
+            return openai_shape.failed_row(custom_id, openai_shape.UNKNOWN_RESULT)
 
 
 def cause_of(error: Mapping[str, Any]) -> str | None:
@@ -174,17 +133,3 @@ def cause_of(error: Mapping[str, Any]) -> str | None:
         case {"details": {"error_code": str(code)}}:
             return code
     return None
-
-
-def refused_line(custom_id: str, number: int, error: InputError) -> bytes:
-    """Return the error line of row `number` (from 1), which was not sent because of the error's field."""
-    return _line(f"refused-{number}", openai_shape.unsent_row(custom_id, error))
-
-
-def _line(theirs: str, row: dict[str, Any]) -> bytes:
-    told = {**row, "id": f"batch_req_{theirs}"}
-    try:
-        return msgspec.json.encode(told)
-    except (OverflowError, UnicodeEncodeError):
-        # A number beyond 64 bits or a lone surrogate: the answer is paid for, and must not be lost.
-        return json.dumps(told).encode()

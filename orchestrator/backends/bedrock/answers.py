@@ -61,17 +61,13 @@ def completion(answer: Mapping[str, Any]) -> Json:
 
 
 def _usage(usage: Mapping[str, Any]) -> Json:
-    fresh, read, put, output = (_number(usage, name) for name in _PARTS)
+    fresh, read, put, output = (lenient.tokens(usage, name) for name in _PARTS)
     if not (fresh or read or put or output):
         return {}
     details = usage.get("cacheDetails")
     parts = map(lenient.mapping, details) if isinstance(details, list) else ()
-    lasting = sum(_number(part, "inputTokens") for part in parts if part.get("ttl") == "1h")
+    lasting = sum(lenient.tokens(part, "inputTokens") for part in parts if part.get("ttl") == "1h")
     return openai_shape.cached_usage(fresh, read, put, lasting, output)
-
-
-def _number(usage: Mapping[str, Any], name: str) -> int:
-    return lenient.count(usage.get(name), lenient.MOST_TOKENS) or 0
 
 
 def result_line(line: bytes) -> bytes:
@@ -90,4 +86,4 @@ def result_line(line: bytes) -> bytes:
         row = openai_shape.answered_row(custom_id, status if status >= _LEAST_STATUS else _UNKNOWN_STATUS, body)
     else:
         row = openai_shape.failed_row(custom_id, openai_shape.UNKNOWN_RESULT)
-    return json.dumps(row).encode()
+    return openai_shape.line(row)

@@ -13,7 +13,15 @@ from typing import Any
 import msgspec
 
 from orchestrator.backends import lenient, line_digest
-from orchestrator.backends.chat_rows import DATA_URL, decode_line, parts_of, sent_rows
+from orchestrator.backends.chat_rows import decode_line, sent_rows
+from orchestrator.backends.conversations import (
+    DocumentPart,
+    MessagePart,
+    PicturePart,
+    TextPart,
+    data_in,
+    read_messages,
+)
 from orchestrator.core import batch_api
 from orchestrator.core.errors import InputError
 
@@ -25,6 +33,7 @@ _CONFIG = {"temperature": "temperature", "top_p": "topP"}
 OWN = ("additionalModelRequestFields", "guardrailConfig")
 """Converse's own fields, which go out as they are."""
 TAKEN = frozenset({*_CONFIG, *OWN, "messages", "max_tokens", "max_completion_tokens", "stop"})
+_NOT_IN_A_BATCH = "has no counterpart in a batch of Bedrock"
 _PICTURES = {f"image/{kind}": kind for kind in ("png", "jpeg", "gif", "webp")}
 _DOCUMENTS = {"application/pdf": "pdf", "text/plain": "txt", "text/csv": "csv", "text/html": "html"}
 _PLAIN_ID = re.compile(r"(?!x0)[A-Za-z0-9]+")
@@ -77,7 +86,7 @@ def translate(body: Mapping[str, Any]) -> Json:
     """Return a request of Converse, without its model. Raises InputError for a field without a counterpart."""
     for name, value in body.items():
         if name not in TAKEN and name not in LEFT_OUT and name != "model" and value is not None:
-            raise InputError("has no counterpart in a batch of Bedrock", field=name)
+            raise InputError(_NOT_IN_A_BATCH, field=name)
     system, turns = _conversation(body.get("messages"))
     request: Json = {"messages": turns} | ({"system": system} if system else {})
     config = {theirs: body[ours] for ours, theirs in _CONFIG.items() if body.get(ours) is not None}
@@ -93,48 +102,30 @@ def translate(body: Mapping[str, Any]) -> Json:
 
 def _conversation(messages: Any) -> tuple[list[Json], list[Json]]:
     """Return the system's blocks, and the turns, which change between user and assistant."""
-    if not isinstance(messages, list) or not messages:
-        raise InputError("must be a list of messages", field="messages")
-    system: list[Json] = []
-    turns: list[Json] = []
-    for number, message in enumerate(messages):
-        where = f"messages[{number}]"
-        match message:
-            case {"role": "system" | "developer", **more}:
-                system += _blocks(more.get("content"), where)
-            case {"role": "user" | "assistant" as role, **more}:
-                if more.get("tool_calls"):
-                    raise InputError("has no counterpart in a batch of Bedrock", field=f"{where}.tool_calls")
-                blocks = _blocks(more.get("content"), where)
-                if turns and turns[-1]["role"] == role:
-                    turns[-1]["content"] += blocks
-                elif blocks:
-                    turns.append({"role": role, "content": blocks})
-            case _:
-                raise InputError("must be a message of the system, a user or an assistant", field=where)
-    return system, turns
+    system, turns = read_messages(messages, {})
+    return _blocks(system), [{"role": turn.role, "content": _blocks(turn.parts)} for turn in turns]
 
 
-def _blocks(content: Any, where: str) -> list[Json]:
-    return [_block(part, place, number) for number, (part, place) in enumerate(parts_of(content, where))]
+def _blocks(parts: list[MessagePart]) -> list[Json]:
+    return [_block(part, number) for number, part in enumerate(parts)]
 
 
-def _block(part: Any, where: str, number: int) -> Json:
+def _block(part: MessagePart, number: int) -> Json:
     match part:
-        case {"type": "text", "text": str(text)}:
-            return {"text": text}
-        case {"type": "image_url", "image_url": {"url": str(url)}}:
-            kind, data = _inline(url, _PICTURES, where)
+        case TextPart():
+            return {"text": part.text}
+        case PicturePart():
+            kind, data = _inline(part, _PICTURES)
             return {"image": {"format": kind, "source": {"bytes": data}}}
-        case {"type": "file", "file": {"file_data": str(url)}}:
-            kind, data = _inline(url, _DOCUMENTS, where)
+        case DocumentPart():
+            kind, data = _inline(part, _DOCUMENTS)
             # A document's own name would be part of the prompt.
             return {"document": {"format": kind, "name": f"document {number}", "source": {"bytes": data}}}
-    raise InputError("has no counterpart", field=where)
+    raise InputError(_NOT_IN_A_BATCH, field=part.where)
 
 
-def _inline(url: str, kinds: Mapping[str, str], where: str) -> tuple[str, str]:
-    found = DATA_URL.match(url)
-    if found is None or found[1] not in kinds:
-        raise InputError(f"takes only data: URLs, of {', '.join(kinds)}", field=where)
-    return kinds[found[1]], url[found.end() :]
+def _inline(part: PicturePart | DocumentPart, kinds: Mapping[str, str]) -> tuple[str, str]:
+    found = data_in(part.url)
+    if found is None or found[0] not in kinds:
+        raise InputError(f"takes only data: URLs, of {', '.join(kinds)}", field=part.where)
+    return kinds[found[0]], found[1]

@@ -12,6 +12,7 @@ from typing import Any
 from orchestrator.backends import lenient
 from orchestrator.backends.batch_names import metadata_in
 from orchestrator.backends.openai_shape import UNKNOWN_RESULT, answered_row, choice_of, completion_of, failed_row
+from orchestrator.backends.openai_shape import line as line_of
 from orchestrator.backends.rpc import row_status
 from orchestrator.core.error_body import openai_error, read_error_value
 from orchestrator.core.finish_reasons import is_error
@@ -166,9 +167,9 @@ def _end(candidate: Mapping[str, Any], calls: bool) -> str | None:
 
 def _usage(usage: Mapping[str, Any]) -> Json:
     """Count tokens as OpenAI does: thoughts are part of the answer, and tools' prompts of the prompt."""
-    prompt = _number(usage, "promptTokenCount") + _number(usage, "toolUsePromptTokenCount")
-    thoughts = _number(usage, "thoughtsTokenCount")
-    output = _number(usage, "candidatesTokenCount") + thoughts
+    prompt = lenient.tokens(usage, "promptTokenCount") + lenient.tokens(usage, "toolUsePromptTokenCount")
+    thoughts = lenient.tokens(usage, "thoughtsTokenCount")
+    output = lenient.tokens(usage, "candidatesTokenCount") + thoughts
     if not usage or not (prompt or output):
         return {}
     cached_audio = _of_kind(usage, "cacheTokensDetails", "AUDIO")
@@ -177,7 +178,7 @@ def _usage(usage: Mapping[str, Any]) -> Json:
         "completion_tokens": output,
         "total_tokens": prompt + output,
         "prompt_tokens_details": {
-            "cached_tokens": _number(usage, "cachedContentTokenCount"),
+            "cached_tokens": lenient.tokens(usage, "cachedContentTokenCount"),
             # Cached sound has the price of the cache.
             "audio_tokens": max(0, _of_kind(usage, "promptTokensDetails", "AUDIO") - cached_audio),
         },
@@ -189,14 +190,10 @@ def _usage(usage: Mapping[str, Any]) -> Json:
     }
 
 
-def _number(usage: Mapping[str, Any], name: str) -> int:
-    return lenient.count(usage.get(name)) or 0
-
-
 def _of_kind(usage: Mapping[str, Any], name: str, kind: str) -> int:
     details = usage.get(name)
     found = map(lenient.mapping, details) if isinstance(details, list) else ()
-    return sum(_number(one, "tokenCount") for one in found if one.get("modality") == kind)
+    return sum(lenient.tokens(one, "tokenCount") for one in found if one.get("modality") == kind)
 
 
 def result_line(line: bytes) -> bytes:
@@ -205,7 +202,7 @@ def result_line(line: bytes) -> bytes:
     if told is None:
         return line
     key = told.get("key", lenient.mapping(told.get("metadata")).get("key"))
-    return json.dumps(result_row(key, told.get("response"), told.get("error"))).encode()
+    return line_of(result_row(key, told.get("response"), told.get("error")))
 
 
 def result_row(key: object, answer: object, error: object) -> Json:

@@ -15,7 +15,7 @@ from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.api import ApiAnswer
 from orchestrator.backends.batch_names import display_name
 from orchestrator.backends.chat_rows import sent_rows
-from orchestrator.backends.files import sized, translated
+from orchestrator.backends.files import blocks, sized, translated
 from orchestrator.backends.gemini import answers
 from orchestrator.backends.gemini.requests import translate
 from orchestrator.backends.http_api import HttpAPI, converted, path_of
@@ -23,7 +23,6 @@ from orchestrator.backends.result_lines import lines
 from orchestrator.backends.translated import nothing_sent
 
 _KIND = "application/jsonl"
-_BLOCK = 256 * 1024
 
 
 class GeminiAPI(HttpAPI):
@@ -67,7 +66,7 @@ class GeminiAPI(HttpAPI):
             "X-Goog-Upload-Offset": "0",
             "Content-Length": str(size),
         }
-        sent = self._http.post(target, content=_blocks(content), headers=end, timeout=self._transfer)
+        sent = self._http.post(target, content=blocks(content), headers=end, timeout=self._transfer)
         return converted(self._answer(sent), answers.file_of)
 
     @contextmanager
@@ -108,8 +107,3 @@ class GeminiAPI(HttpAPI):
 
     def _reason(self, status: int, body: object) -> tuple[int, object]:
         return answers.status_of(body, status), answers.error_of(body)
-
-
-def _blocks(content: Any) -> Iterator[bytes]:
-    while block := content.read(_BLOCK):
-        yield block

@@ -5,11 +5,22 @@ Sources: google-genai 3.6.1 (types.py, batches.py), recorded requests, Gemini's 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.backends.chat_rows import DATA_URL, parts_of
+from orchestrator.backends.conversations import (
+    NO_COUNTERPART,
+    CallPart,
+    DocumentPart,
+    MessagePart,
+    PicturePart,
+    ResultPart,
+    SoundPart,
+    TextPart,
+    data_in,
+    read_messages,
+    texts,
+)
 from orchestrator.core.errors import InputError
 from orchestrator.policy.dialect.families import plain_name
 from orchestrator.policy.dialect.openapi_schemas import openapi_schema
@@ -37,6 +48,7 @@ TAKEN = frozenset(
 )  # fmt: skip
 _BUDGETS = {"none": 0, "minimal": 512, "low": 1_024, "medium": 8_192, "high": 24_576}
 _LEVELS = frozenset({"minimal", "low", "medium", "high"})
+_ROLES = {"user": "user", "assistant": "model"}
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 Json = dict[str, Any]
 
@@ -45,7 +57,7 @@ def translate(body: Mapping[str, Any]) -> Json:
     """Return a request of `generateContent`. Raises InputError for a field without a counterpart."""
     for name, value in body.items():
         if name not in TAKEN and name not in LEFT_OUT and name != "model" and value is not None:
-            raise InputError("has no counterpart", field=name)
+            raise InputError(NO_COUNTERPART, field=name)
     if body.get("stream"):
         raise InputError("a batch is not streamed", field="stream")
     if body.get("n") not in (None, 1):
@@ -78,10 +90,10 @@ def _config(body: Mapping[str, Any]) -> Json:
 def _thinking(effort: str, model: str) -> Json:
     if model.startswith("gemini-2"):
         if effort not in _BUDGETS:
-            raise InputError(f"{effort} has no counterpart", field="reasoning_effort")
+            raise InputError(f"{effort} {NO_COUNTERPART}", field="reasoning_effort")
         return {"thinkingBudget": _BUDGETS[effort]}
     if effort not in _LEVELS:
-        raise InputError(f"{effort} has no counterpart", field="reasoning_effort")
+        raise InputError(f"{effort} {NO_COUNTERPART}", field="reasoning_effort")
     return {"thinkingLevel": effort}
 
 
@@ -95,7 +107,7 @@ def _format(asked: Any) -> Json:
             fit = openapi_schema(schema)
             asked_for = {"responseJsonSchema": schema} if fit is None else {"responseSchema": fit}
             return {"responseMimeType": "application/json", **asked_for}
-    raise InputError("has no counterpart", field="response_format")
+    raise InputError(NO_COUNTERPART, field="response_format")
 
 
 def _tools(body: Mapping[str, Any]) -> Json:
@@ -109,7 +121,7 @@ def _tools(body: Mapping[str, Any]) -> Json:
         case {"type": "function", "function": {"name": str(name)}}:
             config = {"mode": "ANY", "allowedFunctionNames": [name]}
         case _:
-            raise InputError("has no counterpart", field="tool_choice")
+            raise InputError(NO_COUNTERPART, field="tool_choice")
     return found | {"toolConfig": {"functionCallingConfig": config}}
 
 
@@ -123,77 +135,35 @@ def _declaration(tool: Any) -> Json:
 
 def _contents(messages: Any) -> tuple[list[Json], list[Json]]:
     """Return the parts of the system's instruction, and the turns of the conversation."""
-    if not isinstance(messages, list) or not messages:
-        raise InputError("must be a list of messages", field="messages")
-    system: list[Json] = []
-    turns: list[Json] = []
-    called: dict[str, str] = {}
-    for number, message in enumerate(messages):
-        where = f"messages[{number}]"
-        if not isinstance(message, dict):
-            raise InputError("must be a message", field=where)
-        role = message.get("role")
-        if role in ("system", "developer"):
-            system += _parts(message.get("content"), where)
-            continue
-        theirs = "model" if role == "assistant" else "user"
-        parts = [*_of_message(message, role, called, where)]
-        if turns and turns[-1]["role"] == theirs:
-            turns[-1]["parts"] += parts
-        elif parts:
-            turns.append({"role": theirs, "parts": parts})
-    return system, turns
+    system, turns = read_messages(messages, {})
+    called = dict[str, str]()
+    said = [{"role": _ROLES[turn.role], "parts": [_part(one, called) for one in turn.parts]} for turn in turns]
+    return [_part(one, called) for one in system], said
 
 
-def _of_message(message: Json, role: Any, called: dict[str, str], where: str) -> Iterator[Json]:
-    match role:
-        case "user":
-            yield from _parts(message.get("content"), where)
-        case "assistant":
-            yield from _parts(message.get("content"), where)
-            for call in message.get("tool_calls") or ():
-                yield _call(call, called, where)
-        case "tool":
-            name = called.get(str(message.get("tool_call_id")))
-            if name is None:
-                raise InputError("answers a call that no message has", field=f"{where}.tool_call_id")
-            text = "".join(part.get("text", "") for part in _parts(message.get("content"), where))
-            yield {"functionResponse": {"name": name, "response": {"result": text}}}
-        case _:
-            raise InputError(f"the role {role} has no counterpart", field=f"{where}.role")
-
-
-def _call(call: Any, called: dict[str, str], where: str) -> Json:
-    match call:
-        case {"type": "function", "id": str(call_id), "function": {"name": str(name), "arguments": str(arguments)}}:
-            called[call_id] = name
-            try:
-                part: Json = {"functionCall": {"name": name, "args": json.loads(arguments or "{}")}}
-            except ValueError:
-                raise InputError("has arguments that are not JSON", field=f"{where}.tool_calls") from None
-            match call:
-                case {"extra_content": {"google": {"thought_signature": str(signature)}}}:
-                    part["thoughtSignature"] = signature
-            return part
-    raise InputError("only calls of functions have a counterpart", field=f"{where}.tool_calls")
-
-
-def _parts(content: Any, where: str) -> list[Json]:
-    return [_part(part, place) for part, place in parts_of(content, where)]
-
-
-def _part(part: Any, where: str) -> Json:
+def _part(part: MessagePart, called: dict[str, str]) -> Json:
+    """Return a part of a turn; `called` has the names of the functions that were called so far, by the call's id."""
     match part:
-        case {"type": "text", "text": str(text)}:
-            return {"text": text}
-        case {"type": "image_url", "image_url": {"url": str(url)}} | {
-            "type": "file",
-            "file": {"file_data": str(url)},
-        }:
-            found = DATA_URL.match(url)
+        case TextPart():
+            return {"text": part.text}
+        case PicturePart() | DocumentPart():
+            found = data_in(part.url)
             if found is None:
-                raise InputError("takes pictures and files only as data: URLs", field=where)
-            return {"inlineData": {"mimeType": found[1], "data": url[found.end() :]}}
-        case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(kind)}}:
-            return {"inlineData": {"mimeType": f"audio/{kind}", "data": data}}
-    raise InputError("has no counterpart", field=where)
+                raise InputError("takes pictures and files only as data: URLs", field=part.where)
+            return {"inlineData": {"mimeType": found[0], "data": found[1]}}
+        case SoundPart():
+            return {"inlineData": {"mimeType": f"audio/{part.format}", "data": part.data}}
+        case CallPart():
+            called[part.id] = part.name
+            match part.extra:
+                case {"google": {"thought_signature": str(signature)}}:
+                    signed = {"thoughtSignature": signature}
+                case _:
+                    signed = {}
+            return {"functionCall": {"name": part.name, "args": part.arguments}, **signed}
+        case ResultPart():
+            if part.call_id not in called:
+                raise InputError("answers a call that no message has", field=f"{part.where}.tool_call_id")
+            answer = {"result": "".join(texts(part.parts))}
+            return {"functionResponse": {"name": called[part.call_id], "response": answer}}
+    raise InputError(NO_COUNTERPART, field=part.where)

@@ -8,12 +8,12 @@ from typing import Any, BinaryIO
 
 from msgspec.structs import replace
 
-from orchestrator.backends import BatchOrder, metadata_of
+from orchestrator.backends import BatchOrder, lenient, metadata_of
 from orchestrator.backends.api import ApiAnswer
 from orchestrator.backends.body_lines import body_lines
 from orchestrator.backends.files import translated
 from orchestrator.backends.http_api import HttpAPI, converted, path_of
-from orchestrator.backends.mistral.jobs import batch_of, list_of
+from orchestrator.backends.mistral.jobs import batch_of
 from orchestrator.core.error_body import openai_error
 from orchestrator.settings.backends import window_seconds
 
@@ -45,7 +45,8 @@ class MistralAPI(HttpAPI):
         return converted(self._post(_JOBS, job), batch_of)
 
     def batches(self, limit: int, after: str | None = None) -> ApiAnswer:
-        return self._page(_JOBS, limit, after, list_of, order_by="-created")
+        # It never says that it is complete: an empty page ends it.
+        return self._page(_JOBS, limit, after, lambda told: lenient.with_entries(told, batch_of), order_by="-created")
 
     def batch(self, batch_id: str) -> ApiAnswer:
         return converted(self._get(path_of(_JOBS, batch_id)), batch_of)

@@ -31,11 +31,3 @@ def batch_of(job: object) -> object:
     if lenient.word(told.get("status")) == "failed" and not any(files.values()):
         batch["errors"] = told.get("errors")
     return batch
-
-
-def list_of(jobs: object) -> object:
-    """Return a list of jobs as a list of batches. It never says that it is complete: an empty page ends it."""
-    try:
-        return {"data": [batch_of(one) for one in lenient.entries(jobs, is_first=False)]}
-    except ValueError:
-        return jobs

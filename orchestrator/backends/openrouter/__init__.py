@@ -34,12 +34,13 @@ class OpenRouterPackage(BackendPackage[OpenRouterBackend]):
 
     def open(self, settings: OpenRouterBackend, access: BackendAccess) -> Backend:
         from orchestrator.backends import calls
-        from orchestrator.backends.openrouter.api import OpenRouterAPI
-        from orchestrator.backends.openrouter.batches import OpenRouterBatches
+        from orchestrator.backends.inline_batches import InlineBatches
+        from orchestrator.backends.openrouter.api import OpenRouterAPI, without_model
 
         silent = settings.request_timeout
         client = calls.bearer_client(settings.base_url, access.key, silent)
-        return OpenRouterBatches(access.name, OpenRouterAPI(client, access.key, silent), PROFILE, access.root)
+        api = OpenRouterAPI(client, access.key, silent)
+        return InlineBatches(access.name, api, PROFILE, without_model, "body", access.root)
 
 
 PACKAGE = OpenRouterPackage()

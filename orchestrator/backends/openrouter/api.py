@@ -7,17 +7,18 @@ quickstart.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, BinaryIO
 
-from orchestrator.backends import lenient
+from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.api import ApiAnswer
 from orchestrator.backends.http_api import HttpAPI, converted, path_of
 from orchestrator.backends.remote import status_of
 from orchestrator.core.error_body import openai_error
 
+_WINDOW = "24h"
 RESULTS = "results:"
 """The id of a batch's results, before the batch's own: they are part of it."""
 _STATUSES = {
@@ -40,18 +41,24 @@ class OpenRouterAPI(HttpAPI):
             raise ValueError("the answer has no results")
         yield (result_line(one) + b"\n" for one in results)
 
-    def submit(self, body: BinaryIO) -> ApiAnswer:
-        """Create a batch from the body of its request."""
-        return converted(self._send("batches", body), batch_of)
+    def submit(self, order: BatchOrder, rows: BinaryIO) -> ApiAnswer:
+        """Create a batch. Every other field has to stand before the requests."""
+        fields = {"endpoint": order.endpoint, "model": order.model, "completion_window": _WINDOW}
+        return converted(self._send("batches", rows, **fields), batch_of)
 
     def batches(self, limit: int, after: str | None = None) -> ApiAnswer:
-        return converted(super().batches(limit, after), _list_of)
+        return converted(super().batches(limit, after), lambda told: lenient.with_entries(told, batch_of))
 
     def batch(self, batch_id: str) -> ApiAnswer:
         return converted(super().batch(batch_id), batch_of)
 
     def _reason(self, status: int, body: object) -> tuple[int, object]:
         return status, openai_error(body)
+
+
+def without_model(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a request without its model, which is a field of the batch."""
+    return {name: value for name, value in body.items() if name != "model"}
 
 
 def batch_of(told: object) -> object:
@@ -70,15 +77,6 @@ def batch_of(told: object) -> object:
     if status != "failed" or found.get("results"):
         batch["output_file_id"] = f"{RESULTS}{found.get('id')}"
     return batch
-
-
-def _list_of(told: object) -> object:
-    """Return a list in OpenAI's shape."""
-    try:
-        found = lenient.entries(told, is_first=False)
-    except ValueError:
-        return told
-    return {**lenient.mapping(told), "data": [batch_of(one) for one in found]}
 
 
 def result_line(told: object) -> bytes:

@@ -34,9 +34,8 @@ class ScalewayPackage(BackendPackage[ScalewayBackend]):
     def open(self, settings: ScalewayBackend, access: BackendAccess) -> Backend:
         from orchestrator.backends import calls
         from orchestrator.backends.aws_signature import AwsKeys, Signature
-        from orchestrator.backends.buckets import BucketPrefix
+        from orchestrator.backends.buckets import BucketPrefix, WithBucket
         from orchestrator.backends.scaleway.api import ScalewayAPI
-        from orchestrator.backends.scaleway.batches import ScalewayBatches
 
         silent, keys = settings.request_timeout, AwsKeys(settings.access_key, access.key)
         bucket = calls.open_client(settings.bucket_url or settings.bucket_address, {}, silent, stay=True)
@@ -45,7 +44,7 @@ class ScalewayPackage(BackendPackage[ScalewayBackend]):
         client = calls.bearer_client(settings.base_url, access.key, silent)
         api = ScalewayAPI(client, access.key, silent, bucket, place, settings.bucket_address)
         role = "Scaleway's application"
-        return ScalewayBatches(access.name, api, self.profile(settings), bucket=settings.bucket, role=role)
+        return WithBucket(access.name, api, self.profile(settings), bucket=settings.bucket, role=role)
 
 
 PACKAGE = ScalewayPackage()

@@ -5,14 +5,13 @@ Source: Google's guide to batch inference from Cloud Storage.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 
-from orchestrator.backends import lenient, line_digest
+from orchestrator.backends import lenient, line_digest, openai_shape
 from orchestrator.backends.chat_rows import decode_line, sent_rows
 from orchestrator.backends.echoes import Echoes, request_digest
 from orchestrator.backends.gemini.answers import result_row
@@ -75,7 +74,7 @@ def _answer(response: Mapping[str, Any]) -> Json | None:
 
 
 def _named(row: Json, custom_id: str) -> bytes:
-    return json.dumps(row | {"custom_id": custom_id}).encode()
+    return openai_shape.line(row | {"custom_id": custom_id})
 
 
 def _error(status: object) -> Mapping[str, Any] | None:

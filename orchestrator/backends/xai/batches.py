@@ -6,14 +6,12 @@ were tried against xAI: litellm (llms/xai/batches), vercel/ai#19525, CultivateLa
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from orchestrator.backends import lenient
+from orchestrator.backends import lenient, openai_shape
 from orchestrator.backends.batch_names import metadata_in
-from orchestrator.backends.openai_shape import UNKNOWN_RESULT, answered_row, failed_row
 from orchestrator.backends.rpc import CANCELLED, row_status
 from orchestrator.core.error_body import openai_error
 
@@ -21,7 +19,6 @@ RESULTS = "results:"
 """The id of a batch's results, before the batch's own: they are pages, and no file."""
 _COUNTS = {"total": "num_requests", "completed": "num_success", "failed": "num_error"}
 _DATE = len("2026-08-10")
-_CODE_CANCELLED = {"code": "batch_cancelled", "message": "The batch was cancelled before the request ran."}
 Json = dict[str, Any]
 
 
@@ -83,11 +80,8 @@ def _latest(value: object) -> datetime | None:
 
 def list_of(told: object, name: str, convert: Callable[[object], object]) -> object:
     """Return a list in OpenAI's shape; it is complete without a token of the next page."""
-    try:
-        found = lenient.entries(told, name, is_first=False)
-    except ValueError:
-        return told
-    return {"data": [convert(one) for one in found], "has_more": next_page(told) is not None}
+    found = lenient.with_entries(told, convert, name)
+    return {**found, "has_more": next_page(told) is not None} if isinstance(found, dict) else found
 
 
 def next_page(told: object) -> str | None:
@@ -105,11 +99,11 @@ def result_line(told: object) -> bytes:
     error = result.get("error") or found.get("error_message")
     custom_id = found.get("batch_request_id")
     if body is not None:
-        row = answered_row(custom_id, 200, body)
+        row = openai_shape.answered_row(custom_id, 200, body)
     elif lenient.mapping(error).get("code") == CANCELLED:
-        row = failed_row(custom_id, _CODE_CANCELLED)
+        row = openai_shape.failed_row(custom_id, openai_shape.CANCELLED)
     elif error:
-        row = answered_row(custom_id, row_status(error), {"error": openai_error({"error": error})})
+        row = openai_shape.answered_row(custom_id, row_status(error), {"error": openai_error({"error": error})})
     else:
-        row = failed_row(custom_id, UNKNOWN_RESULT)
-    return json.dumps(row).encode()
+        row = openai_shape.failed_row(custom_id, openai_shape.UNKNOWN_RESULT)
+    return openai_shape.line(row)

@@ -14,7 +14,7 @@ import msgspec
 from orchestrator.core.errors import InputError
 from orchestrator.policy.dialect.draft import Draft
 from orchestrator.policy.dialect.plain_schemas import plain_schema
-from orchestrator.policy.dialect.strict_schemas import DESCRIBED_LIMITS, described
+from orchestrator.policy.dialect.strict_schemas import DESCRIBED_LIMITS, RARE, described
 from orchestrator.policy.dialect.structured import FIELD, ask_for_an_object, schema_of
 
 _TYPES = {kind: kind.upper() for kind in ("object", "array", "string", "number", "integer", "boolean")}
@@ -22,10 +22,6 @@ _KINDS: dict[type, str] = {bool: "boolean", int: "integer", float: "number", str
 _KEPT = frozenset({"description", "minimum", "maximum", "minItems"})
 """Keywords that are sent; other limits go into the description, and orch checks them."""
 _WORDS = frozenset({"description", "title", "default", "examples", "example"})
-_NOT_TAKEN = frozenset(
-    {"not", "if", "then", "else", "patternProperties", "prefixItems", "contains", "dependentRequired",
-     "dependentSchemas", "propertyNames", "unevaluatedProperties", "minProperties", "maxProperties"}
-)  # fmt: skip
 Json = dict[str, Any]
 
 
@@ -55,7 +51,7 @@ def _converted(schema: bytes) -> Json | None:
 
 
 def _node(node: Any) -> Json:
-    if not isinstance(node, dict) or _NOT_TAKEN & node.keys():
+    if not isinstance(node, dict) or RARE & node.keys():
         raise _NoFormError
     if isinstance(inner := node.get("allOf"), list):
         others = {name: value for name, value in node.items() if name != "allOf"}

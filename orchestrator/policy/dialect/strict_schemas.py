@@ -20,6 +20,11 @@ _READ = frozenset(
      "$ref", "$defs", "definitions", "patternProperties", "prefixItems", "description", "title"}
 )  # fmt: skip
 """Keywords that are sent, or that decide if a strict form exists. orch checks all others itself."""
+RARE = frozenset(
+    {"not", "if", "then", "else", "patternProperties", "prefixItems", "contains", "dependentRequired",
+     "dependentSchemas", "propertyNames", "unevaluatedProperties", "minProperties", "maxProperties"}
+)  # fmt: skip
+"""Keywords that other providers than OpenAI take in no schema."""
 _NUMBER_AND_LIST_LIMITS = frozenset(
     {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "pattern",
      "format"}

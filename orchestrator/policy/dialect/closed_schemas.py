@@ -1,4 +1,4 @@
-"""Conversion of JSON Schemas for Anthropic's structured outputs. Pure."""
+"""JSON Schemas with closed objects, and most limits in words: the form of Anthropic's structured outputs. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.core.errors import InputError
-from orchestrator.policy.dialect.strict_schemas import DESCRIBED_LIMITS, FORMATS, described, has_lookaround
+from orchestrator.policy.dialect.draft import Draft
+from orchestrator.policy.dialect.strict_schemas import DESCRIBED_LIMITS, FORMATS, RARE, described, has_lookaround
+from orchestrator.policy.dialect.structured import FIELD, ask_in_prompt, schema_of
 
 _LIMITS = DESCRIBED_LIMITS - {"pattern", "format", "minItems"}
 _NAMED = frozenset({"properties", "$defs", "definitions"})
 _LISTED = frozenset({"anyOf", "allOf"})
 # Anthropic's guide to structured outputs, read on 2026-11-26, and the transformation of schemas in its SDK 2.14.
-_NOT_TAKEN = frozenset(
-    {"oneOf", "not", "if", "then", "else", "patternProperties", "prefixItems", "contains", "dependentRequired",
-     "dependentSchemas", "propertyNames", "unevaluatedProperties", "minProperties", "maxProperties"}
-)  # fmt: skip
+_NOT_TAKEN = RARE | {"oneOf"}
 _TYPED = frozenset({"type", "enum", "const", "$ref", *_LISTED})
 _READ = frozenset(
     {"required", "additionalProperties", "items", "description", "title", "default", "pattern", "format", "minItems",
@@ -25,7 +24,22 @@ _READ = frozenset(
 DEEPEST = 100
 
 
-def fit_schema(schema: Any, where: str, levels: int = DEEPEST) -> dict[str, Any]:
+def ask_closed(draft: Draft) -> None:
+    """Convert the schema to its closed form. Without one that is taken, the prompt asks for it."""
+    asked = schema_of(draft)
+    if asked is None:
+        return
+    try:
+        schema = closed_schema(asked["schema"], FIELD)
+    except InputError:
+        schema = {}
+    if not schema or not is_taken(schema):
+        ask_in_prompt(draft)
+        return
+    draft.fields[FIELD] = {"type": "json_schema", "json_schema": {**asked, "schema": schema}}
+
+
+def closed_schema(schema: Any, where: str, levels: int = DEEPEST) -> dict[str, Any]:
     """Return a schema with closed objects, and with its limits in its descriptions.
 
     orch checks answers against the limits. The provider reports other unsupported features (recursion, `oneOf`) in
@@ -43,12 +57,14 @@ def fit_schema(schema: Any, where: str, levels: int = DEEPEST) -> dict[str, Any]
             limits[name] = value
         elif name in _NAMED and isinstance(value, dict):
             found[name] = {
-                key: fit_schema(inner, f"{where}.{name}.{key}", levels - 1) for key, inner in value.items()
+                key: closed_schema(inner, f"{where}.{name}.{key}", levels - 1) for key, inner in value.items()
             }
         elif name in _LISTED and isinstance(value, list):
-            found[name] = [fit_schema(inner, f"{where}.{name}[{at}]", levels - 1) for at, inner in enumerate(value)]
+            found[name] = [
+                closed_schema(inner, f"{where}.{name}[{at}]", levels - 1) for at, inner in enumerate(value)
+            ]
         elif name == "items":
-            found[name] = fit_schema(value, f"{where}.items", levels - 1)
+            found[name] = closed_schema(value, f"{where}.items", levels - 1)
         elif name in _READ:
             found[name] = value
     kind = found.get("type")
