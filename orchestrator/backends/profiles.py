@@ -54,6 +54,7 @@ class Profile(Struct, frozen=True):
     `lists_models`: rows use the names in its list of models. `asks_directly`: it has synchronous endpoints, and these
     accept what its batches accept. `tells_shards`: its batches carry the ids of our shards. `names_rows`: its results
     have ids of rows, and are read without the input file. `reads_inputs`: its input files can be read back.
+    `one_file`: its results have the rows that failed, and there is no second file.
     `cancels`: it can end a batch that runs. `stacks`: cached tokens cost less in a batch than at once. `path` begins
     the addresses of rows and of a create. `create_fields` go into each create beside the standard ones.
     `at_once_as_batch`: its synchronous endpoint has the batch price.
@@ -75,6 +76,7 @@ class Profile(Struct, frozen=True):
     tells_shards: bool = True
     names_rows: bool = True
     reads_inputs: bool = True
+    one_file: bool = False
     cancels: bool = True
     stacks: bool = True
     path: str = V1

@@ -30,6 +30,18 @@ def test_trap_a6_a_line_that_validation_refuses_fails_alone_and_the_others_go_on
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("kind", ["claude", "gemini", "bedrock", "vertex", "xai", "openrouter"])
+def test_trap_g2_failed_rows_among_the_answers_are_not_waited_for(desk: Desk, kind: str) -> None:
+    """These providers have no second file, which would come up to 15 minutes later."""
+    desk.backend(kind)
+    job = desk.submit([row("bad", "status:400"), *plain(99)])
+    desk.until(job, desk.batches)
+    desk.later(3 * HOUR, job)
+    ends = {name: end.partition(":")[0] for name, end in desk.ends(job).items()}
+    assert ends == {**all_are("succeeded", 99), "bad": "failed"}
+
+
 def test_trap_a6_several_bad_lines_are_told_at_once(desk: Desk) -> None:
     script(desk, "fails", code="invalid_request", message="no", lines=[1, 3, 4])
     job = desk.run(plain(5))

@@ -20,6 +20,7 @@ PROFILE = Profile(
     provider="anthropic",
     endpoints=CHAT_ONLY,
     tells_shards=False,
+    one_file=True,
 )
 
 

@@ -26,7 +26,6 @@ _COUNTS = ("processing", "succeeded", "errored", "canceled", "expired")
 _ENDED = ("ended", "completed", "complete", "done")
 _CANCELLED_BEFORE = (400, 404, 409)
 _OVERLOADED = 529
-Json = dict[str, Any]
 
 
 def headers_of(key: str) -> dict[str, str]:
@@ -81,7 +80,7 @@ def batch_of(told: object, asked: str | None = None) -> object:
     counts = {one: lenient.count(lenient.mapping(found.get("request_counts")).get(one)) or 0 for one in _COUNTS}
     # A batch always has rows, so counts without any are unknown.
     is_told = any(counts.values())
-    batch: Json = {"id": name, "created_at": created_at, "request_counts": {"total": sum(counts.values())}}
+    batch: dict[str, Any] = {"id": name, "created_at": created_at, "request_counts": {"total": sum(counts.values())}}
     word = lenient.word(found.get("processing_status"))
     ended = word in _ENDED
     if ended and lenient.time(found.get("archived_at")) is not None:

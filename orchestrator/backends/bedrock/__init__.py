@@ -25,6 +25,7 @@ PROFILE = Profile(
     provider="aws",
     endpoints=CHAT_ONLY,
     appear_seconds=0.0,
+    one_file=True,
 )
 
 

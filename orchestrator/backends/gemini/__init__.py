@@ -21,6 +21,7 @@ PROFILE = Profile(
     provider="google",
     endpoints=CHAT_ONLY,
     reads_inputs=False,
+    one_file=True,
 )
 
 

@@ -21,6 +21,7 @@ PROFILE = Profile(
     endpoints=CHAT_ONLY,
     tells_shards=False,
     cancels=False,
+    one_file=True,
 )
 
 

@@ -21,6 +21,7 @@ PROFILE = Profile(
     endpoints=CHAT_ONLY,
     stacks=False,
     names_rows=False,
+    one_file=True,
 )
 
 

@@ -22,6 +22,7 @@ PROFILE = Profile(
     overruns=True,
     expires_after=30 * DAY,
     endpoints=CHAT_ONLY,
+    one_file=True,
 )
 
 

@@ -234,7 +234,8 @@ class BatchPolling:
         now = self._work.now()
         since = shard.status_at if shard.provider_status == batch.status else now
         seen = replace(shard, started_at=facts.get("started_at", shard.started_at))
-        return polled_batch.files_named(seen, batch, self._work.until(job, shard, since or now), now).why
+        until = self._work.until(job, shard, since or now)
+        return polled_batch.files_named(seen, batch, handle.profile, until, now).why
 
     def _end(self, job: Job, shard: Shard, batch: RemoteBatch, facts: Mapping[str, object]) -> None:
         files = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from orchestrator.backends import RemoteBatch
+from orchestrator.backends.profiles import Profile
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard
@@ -76,7 +77,9 @@ def denied(watched: PolledShard, now: datetime, *, is_unlisted: bool | None) -> 
     return running.denied
 
 
-def files_named(shard: Shard, batch: RemoteBatch, until: datetime, now: datetime) -> EvidenceVerdict:
+def files_named(
+    shard: Shard, batch: RemoteBatch, profile: Profile, until: datetime, now: datetime
+) -> EvidenceVerdict:
     """Decide if a batch that is over may be collected: its files may be named some time later."""
     since = shard.status_at if shard.provider_status == batch.status else now
     named = EndedBatch(
@@ -85,7 +88,7 @@ def files_named(shard: Shard, batch: RemoteBatch, until: datetime, now: datetime
         batch.failed,
         batch.is_counted,
         batch.output_file_id is not None,
-        batch.error_file_id is not None,
+        batch.error_file_id is not None or (profile.one_file and batch.output_file_id is not None),
         shard.started_at is not None or batch.status is BatchStatus.COMPLETED,
     )
     return evidence.named(named, since or now, until, now)
