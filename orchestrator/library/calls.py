@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from msgspec.structs import replace
 from pydantic import BaseModel
 
 from orchestrator.core.errors import RowError, UsageError
@@ -145,7 +144,7 @@ def requests(
     arguments.of_type("params", params, Iterable, "a list of dicts")
     bodies = (body_of(one) if isinstance(one, Mapping) else one for one in params)
     view = view_for(wanted=progress)
-    options = replace(JobTerms(deadline, budget, backend).options(), edited=Edited.BESIDE)
+    options = JobTerms(deadline, budget, backend).options(Edited.BESIDE)
     with session() as context:
         with turn_of(context.home, name):
             folder = write_requests(context.home, name, bodies, endpoint)

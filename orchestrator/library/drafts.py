@@ -42,6 +42,7 @@ from orchestrator.library.progress_views import LogView, log, view_for
 from orchestrator.pipeline.build.intake import How, Intake, Options
 from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.build.rehearsal import rehearse
+from orchestrator.pipeline.succession import Edited
 from orchestrator.settings.config import Config
 from orchestrator.settings.corrections import LONGEST_NAME
 from orchestrator.settings.job_spec import MAX_BUDGET
@@ -66,7 +67,7 @@ class JobTerms(Struct, frozen=True):
     budget: Budget | None = None
     backend: str | None = None
 
-    def options(self) -> Options:
+    def options(self, edited: Edited | None = None) -> Options:
         """Return them as options of a submit. Raises UsageError."""
         deadline = arguments.deadline_text(self.deadline)
         try:
@@ -75,7 +76,7 @@ class JobTerms(Struct, frozen=True):
             budget = Decimal("nan")
         if budget is not None and not (budget.is_finite() and 0 <= budget <= MAX_BUDGET):
             raise UsageError(f"budget: {self.budget!r} is not an amount of dollars up to {MAX_BUDGET:,}")
-        return Options(deadline=deadline, budget=budget, backend=self.backend)
+        return Options(deadline=deadline, budget=budget, backend=self.backend, edited=edited)
 
 
 class Question(Struct, Generic[T], frozen=True):
@@ -125,12 +126,14 @@ class _Draft(Generic[T]):
 
     def __init__(self, question: Question[T]) -> None:
         self._question = question
+        self._is_named = question.name is not None
+        self._edited = None if self._is_named else Edited.BESIDE  # no other call's job is ended
 
     def plan(
         self, *, deadline: Deadline | None = None, budget: Budget | None = None, backend: str | None = None,
     ) -> PlanReport:  # fmt: skip
         """Return where the rows would go, at what cost and by when. It asks nothing and spends nothing."""
-        options = JobTerms(deadline, budget, backend).options()
+        options = JobTerms(deadline, budget, backend).options(self._edited)
         with session() as context:
             store, home, config, view = context.store, context.home, context.config, view_for(wanted=False)
             with turn_of(home, self._question.name):
@@ -146,7 +149,7 @@ class _Draft(Generic[T]):
         With `daemon=False`, it is only queued; `JobHandle.runner` says what will run it.
         Raises RefusedError if the deadline has passed, or every way costs more than the budget.
         """
-        options = JobTerms(deadline, budget, backend).options()
+        options = JobTerms(deadline, budget, backend).options(self._edited)
         with session() as context:
             view = view_for(wanted=progress)
             intake, _ = self._taken_in(context, options, view)
@@ -163,7 +166,7 @@ class _Draft(Generic[T]):
 
     def _answers(self, terms: JobTerms, view: LogView) -> tuple[Answers[T], JobFolder]:
         """Run the job to its end."""
-        options = terms.options()
+        options = terms.options(self._edited)
         with session() as context:
             intake, folder = self._taken_in(context, options, view)
             job, is_merged = finish(context, intake, view)
@@ -230,7 +233,7 @@ class DocumentDraft(_Draft[T]):
 
     def _written(self, context: Context) -> JobFolder:
         spec = self._question.spec(context.config, self._source, self._question.prompt)
-        return write_documents(context.home, self._question.job_name, spec, is_named=self._question.name is not None)
+        return write_documents(context.home, self._question.job_name, spec, is_named=self._is_named)
 
 
 class Documents:
@@ -342,7 +345,7 @@ class FrameDraft(_Draft[T]):
         question = self._question
         return write_frame(
             context.home, question.job_name, question.spec(context.config, source, self._prompt),
-            self._frame.records(self._used), self._id_columns, self._text, is_named=question.name is not None,
+            self._frame.records(self._used), self._id_columns, self._text, is_named=self._is_named,
         )  # fmt: skip
 
     def _columns(self, text: str | None) -> tuple[str, str | None, list[str]]:

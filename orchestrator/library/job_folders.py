@@ -131,7 +131,8 @@ def _written(
 ) -> Path:
     """Write the files of a job and return its job file or batch file.
 
-    A named folder is written over. Another is named after its content, and written once.
+    A named folder is written over. Another is named after its question and its rows. The rows of a job file also name
+    its source, so that other rows make another job.
     """
     home.identity()  # makes the home, which only its owner can read
     digest = hashlib.sha256()
@@ -142,15 +143,23 @@ def _written(
                     digest.update(line)
                     file.write(line + b"\n")
         if spec is not None:
-            job = json.dumps(spec, indent=2, ensure_ascii=False, default=str).encode()
-            digest.update(job)
+            if not is_named:
+                name = f"{name}-{hashlib.sha256(_as_bytes(spec)).hexdigest()[:12]}"
+            if parts:
+                rows = digest.hexdigest()[:12]
+                name = name if is_named else f"{name}.{rows}"
+                spec = {**spec, "documents": [{"name": rows, **source} for source in spec["documents"]]}
             with durable(folder / "job.yaml") as file:
-                file.write(job + b"\n")
-        target = home.frames / (name if is_named else f"{name}-{digest.hexdigest()[:12]}")
+                file.write(_as_bytes(spec) + b"\n")
+        target = home.frames / name
         target.mkdir(exist_ok=True)
         for path in sorted(folder.iterdir(), reverse=True):  # the rows before the job file that names them
             path.replace(target / path.name)
     return target / ("job.yaml" if spec is not None else f"{name}.jsonl")
+
+
+def _as_bytes(spec: Mapping[str, Any]) -> bytes:
+    return json.dumps(spec, indent=2, ensure_ascii=False, default=str).encode()
 
 
 @contextmanager

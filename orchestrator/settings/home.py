@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,8 +87,18 @@ class Home(Struct, frozen=True):
 
     @property
     def frames(self) -> Path:
-        """Job files, rows and requests of the Python interface, a folder per question."""
+        """Job files, rows and requests of the Python interface, a folder per question.
+
+        A question without a name has a folder per frame: `QUESTION.FRAME`.
+        """
         return self.root / "frames"
+
+    def run_of(self, file: Path) -> str:
+        """Return the path of which a job file is a run: its own, but one path for all frames of a question."""
+        real = Path(os.path.realpath(file))
+        if real.parent.parent != Path(os.path.realpath(self.frames)):
+            return str(real)
+        return str(real.parent.with_suffix("") / real.name)
 
     def server(self, backend: str) -> Path:
         """Return the folder of a backend's batch server."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
@@ -139,27 +140,34 @@ class AwaitedRows:
                     found[row.seq] = place_elsewhere(answer.seq), answer.job_id
             left = {row.seq: row.cache_key for row in rows if row.seq not in found and row.cache_key is not None}
             keys = set(left.values())
-            under_way = self._open_by_key(others & set(runs), keys)
+            under_way = self.asked_by(others & set(runs), keys)
             in_flight = self.by_key(others, keys, checked=job.kind is JobKind.DOCUMENTS)
             under_way |= {key: awaits(rows[0]) for key, rows in in_flight.items()}
             found |= {seq: under_way[key] for seq, key in left.items() if key in under_way}
         return found
 
-    def _open_by_key(self, jobs: Collection[JobId], keys: Collection[str]) -> dict[str, tuple[int, str]]:
-        """Return the open rows that these jobs ask themselves, by cache key, as `awaits` writes them."""
-        if not jobs or not keys:
+    def asked_by(
+        self, jobs: Collection[JobId], keys: Collection[str], ids: Mapping[str, str] = MappingProxyType({})
+    ) -> dict[str, tuple[int, str]]:
+        """Return the open rows that these jobs ask themselves, by cache key or custom_id, as `awaits` writes them.
+
+        `ids` maps each custom_id to its fingerprint.
+        """
+        if not jobs:
             return {}
-        c = requests.c
-        query = select(*_FOUND, c.cache_key, c.twin_of).where(HAS_KEY)
+        c, found = requests.c, list[Any]()
         with self._db.read() as tx:
-            rows = tx.execute(bulk.each(query, c.cache_key, keys, tx.dialect)).all()
+            for column, values, is_one in ((c.cache_key, keys, HAS_KEY), (c.custom_id, list(ids), IS_FRESH)):
+                query = select(*_FOUND, column.label("mark"), c.twin_of).where(is_one)
+                found += tx.execute(bulk.each(query, column, values, tx.dialect)).all() if values else []
         return {
-            row.cache_key: (place_elsewhere(row.seq), row.job_id)
-            for row in rows
+            row.mark: (place_elsewhere(row.seq), row.job_id)
+            for row in found
             if row.job_id in jobs
             and row.state == RequestState.PENDING
             and row.twin_of is None
             and row.first_offset is None
+            and ids.get(row.mark, row.fingerprint) == row.fingerprint
         }
 
     def sources(self, job_id: JobId) -> dict[JobId, int]:

@@ -1,7 +1,8 @@
-"""Requests in flight in another job, whose answers a new job awaits instead of asking again.
+"""Requests of another job, whose answers a new job awaits instead of asking again.
 
-A row is awaited if the new job could carry its answer over: the same request, from a backend and model that it might
-ask. A request with sampling, or of a task with `cache: false`, is always asked.
+A row in flight is awaited if the new job could carry its answer over: the same request, from a backend and model that
+it might ask. So is an unsent row of a run beside which the new job stands. A request with sampling, or of a task with
+`cache: false`, is always asked.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from orchestrator.core.shards import ShardId
 from orchestrator.pipeline.backend_handles import Models
 from orchestrator.pipeline.build.reuse import Asked
 from orchestrator.pipeline.plan.synchronous_backends import AT_ONCE
-from orchestrator.pipeline.succession import open_jobs
+from orchestrator.pipeline.succession import Edited, open_jobs
 from orchestrator.policy.cache_keys import has_one_answer
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.requests import Built
 from orchestrator.store import Store
-from orchestrator.store.records import RowInFlight
+from orchestrator.store.records import RowInFlight, awaits
 
 
 def takes_answers(job: Job) -> bool:
@@ -37,6 +38,7 @@ class _Source(Struct, frozen=True):
     models: Models
     is_same_file: bool
     is_superseded: bool
+    is_beside: bool
 
 
 class Sharing:
@@ -59,7 +61,9 @@ class Sharing:
                 continue
             is_superseded = other.options.get(SUPERSEDED_BY) == job.id
             with suppress(ValueError):  # a job with a damaged stored file shares nothing
-                self._sources[name] = _Source(models(other), other.series == job.series, is_superseded)
+                theirs, is_same_file = models(other), other.series == job.series
+                is_beside = is_same_file and theirs == models(job) and _asks_for(other, job)
+                self._sources[name] = _Source(theirs, is_same_file, is_superseded, is_beside)
         self._is_in_time = cache(self._in_time)
 
     @property
@@ -68,8 +72,8 @@ class Sharing:
         mine = self._models(self._job) if self._sources else {}
         return [name for name, source in self._sources.items() if source.is_superseded and source.models == mine]
 
-    def of(self, made: list[Built]) -> dict[int, RowInFlight]:
-        """Return the row in flight that each of these requests may await, by place."""
+    def of(self, made: list[Built]) -> dict[int, tuple[int, str]]:
+        """Return the row that each of these requests may await, by place, as `awaits` writes it."""
         if not self._sources:
             return {}
         rows = [one.row for one in made if one.row.problem is None and one.line]
@@ -80,14 +84,18 @@ class Sharing:
         unkeyed = (one for one in made if one.row.cache_key is None and self._job.kind is JobKind.BATCH)
         wanted = {one.row.custom_id: one.row.fingerprint for one in unkeyed if same and has_one_answer(one.line)}
         by_id = self._store.awaited.by_id(same, wanted)
-        found: dict[int, RowInFlight] = {}
+        found: dict[int, tuple[int, str]] = {}
         for row in rows:
             likely = by_key.get(row.cache_key or "", []) or [by_id[name] for name in [row.custom_id] if name in by_id]
             for one in likely:
                 if self._may_take(one, row.model):
-                    found[row.seq] = one
+                    found[row.seq] = awaits(one)
                     break
-        return found
+        beside = [name for name, source in self._sources.items() if source.is_beside]
+        left = {name: mark for name, mark in wanted.items() if name not in by_id}
+        unsent = self._store.awaited.asked_by(beside, keys - by_key.keys(), left)
+        marks = ((row.seq, row.cache_key or row.custom_id) for row in rows)
+        return {seq: unsent[mark] for seq, mark in marks if mark in unsent} | found
 
     def _may_take(self, one: RowInFlight, model: str) -> bool:
         source, places = self._sources[one.job_id], self._asked(model)
@@ -101,6 +109,13 @@ class Sharing:
     def _in_time(self, job_id: JobId, shard_id: ShardId) -> bool:
         due = expected_at(self._store, job_id, shard_id)
         return self._job.deadline_at is None or due is None or due <= self._job.deadline_at
+
+
+def _asks_for(other: Job, job: Job) -> bool:
+    """True if an unfinished run of the same file asks its unsent rows for this job, too: as soon, and likewise."""
+    is_soon = job.deadline_at is None or (other.deadline_at is not None and other.deadline_at <= job.deadline_at)
+    is_alike = all(other.options.get(name) == job.options.get(name) for name in ("backend", "config"))
+    return bool(job.options.get(Edited.BESIDE)) and is_soon and is_alike and other.cancel_requested_at is None
 
 
 def expected_at(store: Store, job_id: JobId, shard_id: ShardId) -> datetime | None:

@@ -31,6 +31,7 @@ from orchestrator.pipeline.build.scan import DocumentMemory, Made, Sweep, made_c
 from orchestrator.pipeline.build.source_checks import check_names, in_two_sources, located
 from orchestrator.pipeline.plan.synchronous_backends import AT_ONCE
 from orchestrator.pipeline.selection import Scope, Selection
+from orchestrator.pipeline.succession import Edited
 from orchestrator.policy.cache_keys import line_cache_key
 from orchestrator.policy.request_limits import bounds
 from orchestrator.policy.requests import Builder, Built
@@ -38,7 +39,7 @@ from orchestrator.settings.config import ReadingSettings
 from orchestrator.settings.home import Home
 from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
-from orchestrator.store.records import Earlier, awaits
+from orchestrator.store.records import Earlier
 
 MANY = 5000
 """Rows from which the database updates its statistics, which may take a tenth of a second."""
@@ -197,9 +198,8 @@ class _Recorder:
         changed = reuse.whys(store, job, self._asked, self._last, others, same)
         whys = dict.fromkeys((row.seq for row in rows), Why.UNCHANGED) | changed
         try:
-            waits = {seq: awaits(one) for seq, one in awaited.items()}
             placed = list(zip(rows, spans, strict=True))
-            store.rows.add(job.id, placed, carried | cached, self._now, twins, whys, waits)
+            store.rows.add(job.id, placed, carried | cached, self._now, twins, whys, awaited)
         except InputError:
             raise _twice(store, job, rows) from None
         left = unanswered - twins.keys() - awaited.keys()
@@ -230,8 +230,8 @@ class _Recorder:
                 yield str(known.answered_as), " or ".join(sorted({model for _, model in self._asked(row.model)}))
 
     def compare(self) -> None:
-        """Report documents of the last run that are gone, except in a limited run."""
-        last = None if self._job.is_limited else self._last
+        """Report documents of the last run that are gone, except in a limited run or beside other runs."""
+        last = None if self._job.is_limited or self._job.options.get(Edited.BESIDE) else self._last
         gone = () if last is None else self._store.known.gone(self._job.id, last)
         for key in gone:
             self._report.removed += 1

@@ -158,17 +158,22 @@ def draft(path: Path, config: Config, home: Home, options: Options, now: datetim
             f"--backend {options.backend}: there is no such backend in {config.path}", hint=f"known: {known}"
         )
     spec = read_spec(path, config) if kind is JobKind.DOCUMENTS else None
-    return _drafted(path.absolute(), spec, config, home.identity(), options, now)
+    series = digest(home.identity(), kind, home.run_of(path))
+    return _drafted(path.absolute(), spec, config, home.identity(), series, options, now)
 
 
 def sketch(
     path: Path, spec: JobSpec | None, config: Config, options: Options, now: datetime, home_id: str = ""
 ) -> Job:
     """Return the job that a file would make, without checking the file itself. Raises UsageError."""
-    return _drafted(path.absolute(), spec, config, home_id, options, now)
+    kind = JobKind.BATCH if spec is None else JobKind.DOCUMENTS
+    series = digest(home_id, kind, os.path.realpath(path))
+    return _drafted(path.absolute(), spec, config, home_id, series, options, now)
 
 
-def _drafted(path: Path, spec: JobSpec | None, config: Config, home_id: str, options: Options, now: datetime) -> Job:
+def _drafted(
+    path: Path, spec: JobSpec | None, config: Config, home_id: str, series: str, options: Options, now: datetime
+) -> Job:
     kind = JobKind.BATCH if spec is None else JobKind.DOCUMENTS
     scope = options.scope
     if spec is not None:
@@ -177,7 +182,6 @@ def _drafted(path: Path, spec: JobSpec | None, config: Config, home_id: str, opt
         raise UsageError(f"--task {scope.tasks[0]}: a ready batch file has no tasks")
     data: dict[str, Any] = spec.model_dump(mode="json", by_alias=True, exclude_none=True) if spec else {}
     name = spec.name if spec else re.sub(r"[^A-Za-z0-9_-]+", "-", path.stem)[:40].strip("-") or "batch"
-    series = digest(home_id, kind, os.path.realpath(path))
     is_at_once = options.at_once is not None
     deadline = options.deadline or (spec.deadline if spec and not is_at_once else None)
     beside = succession.Edited.BESIDE

@@ -56,6 +56,8 @@ class TakeOver:
             of = self._store.jobs.find(name)
             if of is None or of.error is not None or of.finished_at is not None:
                 moved += self._release(job, awaited.of_source(job.id, name), "its job is over")
+            elif self._store.holds.of(name):
+                moved += self._release(job, awaited.of_source(job.id, name), "its backend refuses rows")
             elif job.deadline_at is not None:
                 moved += self._give_up_late(job, of, job.deadline_at)
         return moved > 0
