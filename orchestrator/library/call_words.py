@@ -1,4 +1,4 @@
-"""Errors about a call: the mistakes of files that a call wrote, told by its arguments, and options as arguments."""
+"""Errors about a call: the mistakes of files that a call wrote, told by its arguments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from orchestrator.core.errors import OrchError
 from orchestrator.library.job_folders import ROWS
 
-_OPTION = re.compile(r"--(deadline|budget|backend)(?: ([\w.+:@-]*\w))?")
 _PART = re.compile(r"(?:tasks|documents)\[0\](?:\.|$)")
 
 
@@ -21,20 +20,9 @@ def told_by_arguments(frames: Path) -> Iterator[None]:
         yield
     except OrchError as error:
         for one in (error, *error.others):
-            one.message, one.hint = as_arguments(one.message), None if one.hint is None else as_arguments(one.hint)
-            one.field = None if one.field is None else as_arguments(one.field)
             if one.file is not None and Path(one.file).is_relative_to(frames):
                 _place(one, Path(one.file).name)
         raise
-
-
-def as_arguments(text: str) -> str:
-    """Write options of the command line as arguments: `--budget 0.5` as `budget=0.5`."""
-    return _OPTION.sub(lambda found: found[1] if found[2] is None else f"{found[1]}={_value(found[2])}", text)
-
-
-def _value(text: str) -> str:
-    return text if re.fullmatch(r"[\d.]+", text) else repr(text)
 
 
 def _place(error: OrchError, file: str) -> None:

@@ -20,6 +20,7 @@ from orchestrator.core.errors import InputError, RequestRefused, UsageError
 from orchestrator.core.model import Job
 from orchestrator.core.near_names import meant
 from orchestrator.core.templates import TemplateProblem, template
+from orchestrator.core.term_words import TermWords
 from orchestrator.daemon.lock import running_daemon
 from orchestrator.library import arguments
 from orchestrator.library.answers import (
@@ -76,7 +77,7 @@ class JobTerms(Struct, frozen=True):
             budget = Decimal("nan")
         if budget is not None and not (budget.is_finite() and 0 <= budget <= MAX_BUDGET):
             raise UsageError(f"budget: {self.budget!r} is not an amount of dollars up to {MAX_BUDGET:,}")
-        return Options(deadline=deadline, budget=budget, backend=self.backend, edited=edited)
+        return Options(deadline, budget, self.backend, edited=edited, words=TermWords.ARGUMENTS)
 
 
 class Question(Struct, Generic[T], frozen=True):

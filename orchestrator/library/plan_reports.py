@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from orchestrator.core.chances import chance_words
 from orchestrator.core.money import money, plain
-from orchestrator.library.call_words import as_arguments
+from orchestrator.core.term_words import TermWords
 from orchestrator.library.html_tables import html_table
 from orchestrator.pipeline.build.build_report import BuildReport
 from orchestrator.pipeline.build.intake import Intake
@@ -81,8 +81,8 @@ class PlanReport(Struct, frozen=True):
     def __str__(self) -> str:
         if not self.to_send:
             return f"nothing to send: {self.report}"
-        lines = plan_lines(self.plan, self.deadline, None)
-        return as_arguments("\n".join("".join(part.text for part in line).rstrip() for line in lines))
+        lines = plan_lines(self.plan, self.deadline, None, words=TermWords.ARGUMENTS)
+        return "\n".join("".join(part.text for part in line).rstrip() for line in lines)
 
     def _repr_html_(self) -> str:
         rows: list[list[Any]] = [

@@ -77,7 +77,7 @@ def _objection(
     if allowed is not None and candidate.name not in allowed:
         return f"the job allows {', '.join(allowed) or 'none'}"
     if wanted is not None and candidate.name != wanted:
-        return f"--backend {wanted} was given"
+        return f"the job is for {wanted} alone"
     unknown = sorted(alias for alias, name in names.items() if name is None)
     if unknown:
         told = f"the model {', '.join(unknown)} has no name there"

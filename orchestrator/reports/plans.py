@@ -12,6 +12,7 @@ from orchestrator.core.chances import chance_words
 from orchestrator.core.clock import iso
 from orchestrator.core.counts import number_of
 from orchestrator.core.money import money
+from orchestrator.core.term_words import TermWords
 from orchestrator.reports.layout import Column, Line, StyledText, sentence, table
 
 if TYPE_CHECKING:
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 
 
 def plan_lines(
-    plan: Plan, deadline: datetime | None, width: int | None, problems: Mapping[str, str] = MappingProxyType({})
-) -> list[Line]:
+    plan: Plan, deadline: datetime | None, width: int | None, problems: Mapping[str, str] = MappingProxyType({}),
+    words: TermWords = TermWords.OPTIONS,
+) -> list[Line]:  # fmt: skip
     """Show routes taken and refused, the total cost, and if the plan does not hold, what would.
 
     `problems` are current problems of backends that the plan uses.
@@ -67,8 +69,8 @@ def plan_lines(
     lines += problem_lines(problems, width)
     if not plan.verdict.holds:
         lines += sentence(f"! {plan.verdict.reason}", width, "red")
-        for option, value in plan.verdict.nearest():
-            lines += sentence(f"  would hold: {option} {value}", width)
+        for term in plan.verdict.nearest(words):
+            lines += sentence(f"  would hold: {term}", width)
     return lines
 
 

@@ -46,7 +46,7 @@ TABLE = {
     "asked for": (
         {"candidates": [CLOUD, GPU], "wanted": "gpu"},
         {"gpu": "asked for; local, idle, so free"},
-        {"cloud": "--backend gpu was given"},
+        {"cloud": "the job is for gpu alone"},
     ),
     "a model without a name there": (
         {"candidates": [CLOUD, GPU], "models": {"cloud": {"small": "m", "big": None}, "gpu": {"big": "b"}}},
@@ -64,14 +64,14 @@ TABLE = {
     "asked for, but hosted": (
         {"candidates": [CLOUD, GPU], "wanted": "cloud", "local_only": True},
         {},
-        {"cloud": NOT_LOCAL, "gpu": "--backend cloud was given"},
+        {"cloud": NOT_LOCAL, "gpu": "the job is for cloud alone"},
     ),
     "asked for, but not allowed": (
         {"candidates": [GPU], "wanted": "gpu", "allowed": ["lan"]},
         {},
         {"gpu": "the job allows lan"},
     ),
-    "asked for, but not there": ({"candidates": [GPU], "wanted": "x"}, {}, {"gpu": "--backend x was given"}),
+    "asked for, but not there": ({"candidates": [GPU], "wanted": "x"}, {}, {"gpu": "the job is for x alone"}),
     "nothing allowed": ({"candidates": [GPU], "allowed": []}, {}, {"gpu": "the job allows none"}),
     "no backends": ({"candidates": []}, {}, {}),
 }

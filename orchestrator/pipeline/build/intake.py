@@ -26,6 +26,7 @@ from orchestrator.core.errors import InputError, OutputError, RefusedError, Usag
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import NIGHT, Job, JobId, JobKind
 from orchestrator.core.near_names import meant, meant_file
+from orchestrator.core.term_words import TermWords
 from orchestrator.pipeline import disk, predecessors, succession
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.build import builder, reuse
@@ -50,8 +51,8 @@ from orchestrator.store import Store
 
 
 class Options(Struct, frozen=True):
-    """Command-line options of a job. `new` starts another job even if one is unfinished or nothing changed.
-    `reask` asks again what other models answered.
+    """Options of a job, which messages write as `words` says. `new` starts another job even if one is unfinished or
+    nothing changed. `reask` asks again what other models answered.
 
     `scope` limits the job to a part of its file. `overwrite` lets the output replace a foreign file. `after` is the
     job to wait for. `unattended` waits for an output whose fault may pass. `at_once` sends only to these backends,
@@ -72,6 +73,7 @@ class Options(Struct, frozen=True):
     at_once: tuple[str, ...] | None = None
     edited: succession.Edited | None = None
     night: int | None = None
+    words: TermWords = TermWords.OPTIONS
 
 
 class How(StrEnum):
@@ -155,7 +157,8 @@ def draft(path: Path, config: Config, home: Home, options: Options, now: datetim
     if options.backend is not None and config.backends and options.backend not in config.backends:
         known = ", ".join(config.backends)
         raise UsageError(
-            f"--backend {options.backend}: there is no such backend in {config.path}", hint=f"known: {known}"
+            f"{options.words.term('backend', options.backend)}: there is no such backend in {config.path}",
+            hint=f"known: {known}",
         )
     spec = read_spec(path, config) if kind is JobKind.DOCUMENTS else None
     series = digest(home.identity(), kind, home.run_of(path))
@@ -213,27 +216,27 @@ def _drafted(
             **more,
         },
         created_at=now,
-        deadline_at=_deadline(deadline, now),
+        deadline_at=_deadline(deadline, now, options.words),
         budget=options.budget if options.budget is not None else (spec.budget if spec else None),
     )
     return replace(job, identity=identity_of(job, series=series))
 
 
-def _deadline(text: str | None, now: datetime) -> datetime | None:
+def _deadline(text: str | None, now: datetime, words: TermWords) -> datetime | None:
     if text is None:
         return None
     try:
         return deadline_at(text, now)
     except ValueError as error:
-        raise UsageError(f"--deadline: {error}") from None
+        raise UsageError(f"{words.term('deadline')}: {error}") from None
 
 
-def check_deadline(job: Job) -> None:
+def check_deadline(job: Job, words: TermWords = TermWords.OPTIONS) -> None:
     """Raise RefusedError if a new job's deadline has passed; an unfinished job is resumed and finished late."""
     if job.deadline_at is None or job.deadline_at > job.created_at:
         return
-    spec, place = spec_of(job), InputError("", field="--deadline")
-    if spec is not None and spec.deadline and _deadline(spec.deadline, job.created_at) == job.deadline_at:
+    spec, place = spec_of(job), InputError("", field=words.term("deadline"))
+    if spec is not None and spec.deadline and _deadline(spec.deadline, job.created_at, words) == job.deadline_at:
         place = mistake_at(Path(job.source), ("deadline",), "")
     raise RefusedError(
         f"the deadline {job.deadline_at:%Y-%m-%d %H:%M} UTC has already passed",
@@ -253,7 +256,7 @@ def submit(
         return _queue(store, home, config, waiting, options, now)
     with ExitStack() as claimed:
         try:
-            unfinished = _record(store, home, job, claimed, look=not options.new)
+            unfinished = _record(store, home, job, claimed, options)
             if unfinished is not None:
                 return _resumed(store, config, new_terms(unfinished, job, options), options, now)
             check_output(store, job, unattended=options.unattended)
@@ -268,7 +271,7 @@ def submit(
                 return _unchanged(store, same, report, options)
             canary.mark(store, job, now())
             planning = planning_of(store, config, job, now(), SharedBudgets(store, config, now).left)
-            plan = _fitting(planning)
+            plan = _fitting(planning, options.words)
         except (Exception, KeyboardInterrupt):
             builder.discard(store, home, job)
             raise
@@ -331,14 +334,14 @@ def _queue(
         found = _unfinished(store, job)
         if found is not None and (found.built_at is not None or predecessors.AFTER in found.options):
             return _resumed(store, config, new_terms(found, job, options), options, now)
-        check_deadline(job)
+        check_deadline(job, options.words)
         store.jobs.add(job, _tags(job))
     reason = f"waits for job {job.options[predecessors.AFTER]} to succeed"
     store.jobs.note(job.id, EventKind.WAITING, reason, now())
     return Intake(job, How.WAITING, reason)
 
 
-def _fitting(planning: Planning) -> Plan | None:
+def _fitting(planning: Planning, words: TermWords) -> Plan | None:
     """Return the plan of a job that was just built, or None if there is nothing to send.
 
     Raises RefusedError, with the nearest terms that would hold, if the plan cannot keep the deadline or budget.
@@ -347,13 +350,13 @@ def _fitting(planning: Planning) -> Plan | None:
         return None
     plan = planning.plan()
     if planning.is_refused(plan):
-        raise RefusedError(plan.verdict.reason, hint=_cure(planning, plan))
+        raise RefusedError(plan.verdict.reason, hint=_cure(planning, plan, words))
     return plan
 
 
-def _cure(planning: Planning, plan: Plan) -> str:
+def _cure(planning: Planning, plan: Plan, words: TermWords) -> str:
     """Return terms that would hold; without any, the objections if every backend has one."""
-    if (told := what_would_hold(plan)) is not None:
+    if (told := what_would_hold(plan, words)) is not None:
         return told
     if all(one.objection is not None for one in planning.options):
         return "\n  ".join(f"{one.backend}: {one.objection}" for one in planning.options)
@@ -367,7 +370,7 @@ def new_terms(job: Job, wanted: Job, options: Options) -> NewTerms:
     """
     terms = NewTerms(job, wanted.deadline_at if options.deadline is not None else None, options.budget)
     if terms.is_sooner and not options.unattended:
-        check_deadline(wanted)
+        check_deadline(wanted, options.words)
     return terms
 
 
@@ -377,7 +380,7 @@ def _resumed(store: Store, config: Config, terms: NewTerms, options: Options, no
     Raises RefusedError if tighter terms cannot hold; the job keeps its own then. A night resumes it in any case.
     """
     if not options.unattended and (plan := refused_plan(store, config, terms, now)) is not None:
-        raise refusal(terms, plan)
+        raise refusal(terms, plan, options.words)
     job = terms.job
     terms.record(store, now())
     if options.overwrite:
@@ -386,7 +389,7 @@ def _resumed(store: Store, config: Config, terms: NewTerms, options: Options, no
     return Intake(store.jobs.get(job.id), How.RESUMED, resuming(terms))
 
 
-def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: bool) -> Job | None:
+def _record(store: Store, home: Home, job: Job, claimed: ExitStack, options: Options) -> Job | None:
     """Record a job and claim its build, or return the unfinished, built job of the same content.
 
     A lock makes both one step, so that the same command twice at once is one job. This waits for a build in another
@@ -394,9 +397,9 @@ def _record(store: Store, home: Home, job: Job, claimed: ExitStack, *, look: boo
     """
     while True:
         with builder.locked(home.intake_lock, wait=True):
-            found = _unfinished(store, job) if look else None
+            found = None if options.new else _unfinished(store, job)
             if found is None:
-                check_deadline(job)
+                check_deadline(job, options.words)
                 succession.follow_folder(store, job)
                 # Claimed before it is visible: otherwise a running daemon would build it as well.
                 claimed.enter_context(builder.claim(home, job))

@@ -55,7 +55,7 @@ def rehearse(
         how, reason = How.RESUMED, resuming(terms)
         stuck = refused_plan(store, config, terms, now)
     else:
-        check_deadline(job)
+        check_deadline(job, options.words)
     if how is How.NEW:
         check_output(store, job)
     with rehearsed(store, home, config, job, now(), progress) as (job, report):

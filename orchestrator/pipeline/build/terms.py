@@ -14,6 +14,7 @@ from orchestrator.core.errors import RefusedError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job
 from orchestrator.core.money import amount, money
+from orchestrator.core.term_words import TermWords
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.plan.mixed_planning import planning_of
 from orchestrator.policy.planner import Plan
@@ -75,9 +76,9 @@ class NewTerms(Struct, frozen=True):
             store.jobs.note(self.job.id, EventKind.REVISED, f"{self.words}{by}", now)
 
 
-def what_would_hold(plan: Plan) -> str | None:
+def what_would_hold(plan: Plan, words: TermWords) -> str | None:
     """Describe the nearest terms that would hold; None without any."""
-    nearest = " or ".join(f"{option} {value}" for option, value in plan.verdict.nearest())
+    nearest = " or ".join(plan.verdict.nearest(words))
     return f"what would hold: {nearest}" if nearest else None
 
 
@@ -97,9 +98,9 @@ def refused_plan(store: Store, config: Config, terms: NewTerms, now: Callable[[]
     return replace(plan, verdict=replace(verdict, reason=reason, budget=whole))
 
 
-def refusal(terms: NewTerms, plan: Plan) -> RefusedError:
+def refusal(terms: NewTerms, plan: Plan, words: TermWords) -> RefusedError:
     """Return the error for terms that cannot hold."""
-    cure, id_ = what_would_hold(plan) or SEE_THE_PLAN, terms.job.id
+    cure, id_ = what_would_hold(plan, words) or SEE_THE_PLAN, terms.job.id
     return RefusedError(
         f"{plan.verdict.reason}; job {id_} of this file is unfinished and keeps its terms",
         hint=f"{cure}; or `orch cancel {id_}`",

@@ -13,6 +13,7 @@ from decimal import ROUND_UP, Decimal
 
 from msgspec import Struct
 
+from orchestrator.core.term_words import TermWords
 from orchestrator.policy.forecast import NORMAL, Pace, Turnaround
 
 DAY = 86_400.0
@@ -214,15 +215,15 @@ class PlanVerdict(Struct, frozen=True):
     deadline: datetime | None = None
     budget: Decimal | None = None
 
-    def nearest(self) -> list[tuple[str, str]]:
-        """Return the feasible terms as command-line options."""
-        options = []
+    def nearest(self, words: TermWords) -> list[str]:
+        """Return the feasible terms as their user writes them."""
+        told = []
         if self.deadline is not None:
-            options.append(("--deadline", self.deadline.astimezone().isoformat(timespec="minutes")))
+            told.append(words.term("deadline", self.deadline.astimezone().isoformat(timespec="minutes")))
         if self.budget is not None:
             cents = Decimal("0.01") if self.budget >= 1 else Decimal("0.000001")
-            options.append(("--budget", f"{self.budget.quantize(cents, ROUND_UP).normalize():f}"))
-        return options
+            told.append(words.term("budget", self.budget.quantize(cents, ROUND_UP).normalize()))
+        return told
 
 
 class Probe(Struct, frozen=True):
