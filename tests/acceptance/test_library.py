@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import threading
 import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +22,10 @@ from pydantic import BaseModel
 import orchestrator as orch
 from tests.conftest import MakeUpstream
 from tests.support.cli import Orch, write_config
+from tests.support.letters import Gateway, gateway, refusing
 from tests.support.library import end_daemon, use_home
-from tests.support.process import Upstream
+from tests.support.process import PATIENCE, Upstream
+from tests.support.scripted import Answer
 
 QUESTION = "When does this end?\n{{ text }}"
 FRAME = pandas.DataFrame({"text": ["one", "two", "two", None], "n": [1, 2, 3, 4]}, index=["a", "b", "b", "z"])
@@ -193,10 +196,24 @@ def test_a_job_is_awaited_and_iterated_over(home: Path, upstream: Upstream) -> N
     assert (len(rows), len(upstream.requests())) == (4, 2)
 
 
-def test_rows_of_a_running_batch_come_as_they_are_done(home: Path, make_upstream: MakeUpstream) -> None:
-    upstream = make_upstream(slots=1, latency_ms=150)
-    write_config(home, [upstream.base_url], max_concurrency=1, extra='[models]\nsmall = "m"\n')
-    frame = [{"text": "[[fault:status:400]]"}, *({"text": f"row {number}"} for number in range(40))]
+def test_rows_of_a_running_batch_come_as_they_are_done(home: Path) -> None:
+    goes_on = threading.Event()
+
+    def hold(body: dict[str, Any]) -> Answer | None:
+        if "bad" in body["messages"][-1]["content"]:
+            return refusing(400, "No.")
+        if len(at.bodies) > 10:
+            goes_on.wait(PATIENCE)
+        return None
+
+    with gateway() as at:
+        at.refuses = hold
+        write_config(home, [at.url], max_concurrency=1, extra='[models]\nsmall = "some-model"\n')
+        _see_a_running_batch(at, goes_on)
+
+
+def _see_a_running_batch(at: Gateway, goes_on: threading.Event) -> None:
+    frame = [{"text": "bad"}, *({"text": f"row {number}"} for number in range(40))]
 
     async def first(job: orch.JobHandle[Any]) -> orch.AnswerRow[Any]:
         async for row in job:
@@ -207,7 +224,8 @@ def test_rows_of_a_running_batch_come_as_they_are_done(home: Path, make_upstream
     row = asyncio.run(first(job))
     assert row.answer is not None
     assert not job.is_done
-    assert len(upstream.requests()) < 40, "while the batch still runs"
+    assert len(at.bodies) <= 12, "while the batch still runs"
+    goes_on.set()
 
     # Its answers are there for the next process too, which nobody works for.
     so_far = [one.document for one in job.rows(partial=True)]

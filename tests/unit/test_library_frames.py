@@ -133,7 +133,7 @@ def test_rows_have_the_same_keys_in_every_kind_of_frame(kind: str, tmp_path: Pat
     folder = write_frame(
         Home(tmp_path),
         "map",
-        {"name": "map"},
+        {"name": "map", "documents": []},
         frame_of(KINDS[kind](ROWS)).records(["text"]),
         (),
         "text",
@@ -144,16 +144,23 @@ def test_rows_have_the_same_keys_in_every_kind_of_frame(kind: str, tmp_path: Pat
     assert third == f"{second}-2", "a repeat has a number"
     assert len({first, second, fourth}) == 3
     other = write_frame(
-        Home(tmp_path), "map", {"name": "map"}, [{"text": "two"}, {"text": "one"}, {"text": "new"}], (), "text",
+        Home(tmp_path),
+        "map",
+        {"name": "map", "documents": []},
+        [{"text": "two"}, {"text": "one"}, {"text": "new"}],
+        (),
+        "text",
         is_named=False,
-    )  # fmt: skip
+    )
     assert other.keys[:2] == [second, first], "its place says nothing"
     assert other.file.parent != folder.file.parent
 
 
 def test_an_id_names_a_row_and_must_differ(tmp_path: Path) -> None:
     def keys(*rows: dict[str, Any]) -> Any:
-        return write_frame(Home(tmp_path), "map", {}, rows, ("case", "part"), None, is_named=False).keys
+        return write_frame(
+            Home(tmp_path), "map", {"documents": []}, rows, ("case", "part"), None, is_named=False
+        ).keys
 
     assert keys({"case": 1, "part": "a"}, {"case": 1, "part": "b"}) == ["1 a", "1 b"]
     with pytest.raises(orch.InputError, match="two rows have the id '1 a'"):
