@@ -1,4 +1,4 @@
-"""Names by which batches are found again, for providers whose batches have a name and no metadata."""
+"""Names by which batches are found again, for providers whose batches have no metadata but a name, or a file's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 
 from orchestrator.backends import HOME_KEY, SHARD_KEY, BatchOrder, lenient
 
+FILE_ENDING = ".jsonl"
 _NAME = re.compile(rf"{SHARD_KEY}=(\S+)(?: {HOME_KEY}=(\S+))?")
 
 
@@ -18,3 +19,16 @@ def metadata_in(name: object) -> dict[str, str | None] | None:
     """Return the metadata that a batch's name stands for; None for a foreign name."""
     found = _NAME.search(lenient.text(name))
     return None if found is None else {SHARD_KEY: found[1], HOME_KEY: found[2]}
+
+
+def file_name(shard: str, home: str = "") -> str:
+    """Return the name of a shard's input file, which carries its home if the provider has no other place for it."""
+    return f"{shard}~{home}{FILE_ENDING}" if home else f"{shard}{FILE_ENDING}"
+
+
+def metadata_in_file(name: str) -> dict[str, str | None]:
+    """Return the metadata that an input file's name stands for; empty for a foreign name."""
+    if not name.endswith(FILE_ENDING):
+        return {}
+    shard, _, home = name.removesuffix(FILE_ENDING).partition("~")
+    return {SHARD_KEY: shard, HOME_KEY: home or None}

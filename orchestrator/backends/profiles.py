@@ -54,6 +54,7 @@ class Profile(Struct, frozen=True):
     `lists_models`: rows use the names in its list of models. `asks_directly`: it has synchronous endpoints, and these
     accept what its batches accept. `tells_shards`: its batches carry the ids of our shards. `names_rows`: its results
     have ids of rows, and are read without the input file. `reads_inputs`: its input files can be read back.
+    `names_homes`: only the name of an input file can carry our home.
     `one_file`: its results have the rows that failed, and there is no second file.
     `cancels`: it can end a batch that runs. `stacks`: cached tokens cost less in a batch than at once. `path` begins
     the addresses of rows and of a create. `create_fields` go into each create beside the standard ones.
@@ -77,6 +78,7 @@ class Profile(Struct, frozen=True):
     names_rows: bool = True
     reads_inputs: bool = True
     one_file: bool = False
+    names_homes: bool = False
     cancels: bool = True
     stacks: bool = True
     path: str = V1

@@ -8,11 +8,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from orchestrator.backends import RemoteBatch, RemoteFile
+from orchestrator.backends import SHARD_KEY, RemoteBatch, RemoteFile
+from orchestrator.backends.batch_names import metadata_in_file
 from orchestrator.core.counts import number_of
 from orchestrator.core.shards import Shard, ShardState
-
-INPUT_SUFFIX = ".jsonl"
 
 
 class FindingKind(StrEnum):
@@ -164,7 +163,7 @@ def _missing(shard: Shard, account: str) -> Finding:
 
 def _left_behind(ours: dict[str, Shard], files: Iterable[RemoteFile]) -> Iterator[Finding]:
     for file in files:
-        shard = ours.get(file.name.removesuffix(INPUT_SUFFIX)) if file.name.endswith(INPUT_SUFFIX) else None
+        shard = ours.get(metadata_in_file(file.name).get(SHARD_KEY) or "")
         if shard is not None and shard.state.is_final:
             size = "" if file.size is None else f" of {file.size:,} bytes"
             text = f"input file {file.name}{size}, whose shard is {shard.state}"

@@ -1,4 +1,4 @@
-"""A store that is older than the providers whose files lie in a bucket; Vertex AI's name no row."""
+"""A store that is older than providers whose files lie in a bucket (Vertex AI's name no row), or name their shard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.restoring import (
 )
 
 
-@pytest.fixture(params=["vertex", "bedrock"])
+@pytest.fixture(params=["vertex", "bedrock", "scaleway", "together"])
 def kind(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found

@@ -19,6 +19,7 @@ PROFILE = Profile(
     "scaleway",
     limits=BatchLimits(max_bytes=200 * MB),
     endpoints=frozenset({"/v1/chat/completions", "/v1/responses", "/v1/embeddings"}),
+    names_homes=True,
     cancels=False,
 )
 

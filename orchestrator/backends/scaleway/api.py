@@ -13,14 +13,14 @@ from urllib.parse import quote, unquote, urlsplit
 
 import httpx2
 
-from orchestrator.backends import SHARD_KEY, BatchOrder, lenient
+from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.api import ApiAnswer, create_fields
+from orchestrator.backends.batch_names import FILE_ENDING, metadata_in_file
 from orchestrator.backends.buckets import BucketPrefix
 from orchestrator.backends.http_api import converted
 from orchestrator.backends.s3_files import S3FilesAPI
 from orchestrator.core.error_body import openai_error
 
-_ENDING = ".jsonl"
 _RESULTS = ("output_file_id", "error_file_id")
 _LONGEST_ADDRESS = 4096
 _UNKNOWN = "unknown_results"
@@ -81,11 +81,11 @@ class ScalewayAPI(S3FilesAPI):
         if key is None or not key.startswith(self._place.inputs):
             return told
         folder, _, name = key.rpartition("/")
-        batch = {**found, "input_file_id": key, "metadata": {SHARD_KEY: name.removesuffix(_ENDING)}}
+        batch = {**found, "input_file_id": key, "metadata": metadata_in_file(name)}
         for field in filter(found.get, _RESULTS):
             # Results lie in the folder of the input.
             result = unquote(_path_of(found[field])).rpartition("/")[2]
-            is_known = result.endswith(_ENDING)
+            is_known = result.endswith(FILE_ENDING)
             batch |= {field: f"{folder}/{result}"} if is_known else {field: None, _UNKNOWN: found[field]}
         return batch
 

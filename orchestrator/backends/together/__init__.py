@@ -22,6 +22,7 @@ PROFILE = Profile(
     discount=None,
     overruns=True,
     endpoints=CHAT_ONLY,
+    names_homes=True,
 )
 
 

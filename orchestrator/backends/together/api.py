@@ -12,8 +12,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from orchestrator.backends import SHARD_KEY, BatchOrder, lenient
+from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of
+from orchestrator.backends.batch_names import metadata_in_file
 from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.files import translated
 from orchestrator.backends.http_api import HttpAPI, converted, path_of
@@ -22,7 +23,6 @@ from orchestrator.core.error_body import openai_error
 
 log = logging.getLogger(__name__)
 _PURPOSE = "batch-api"
-_ENDING = ".jsonl"
 _REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
@@ -53,8 +53,8 @@ class TogetherAPI(HttpAPI):
         listed = self._get("batches")
         files = lenient.mapping(self.files(limit).json()).get("data") or ()
         names = {one.get("id"): lenient.text(one.get("filename")) for one in map(lenient.mapping, files)}
-        shards = {key: name.removesuffix(_ENDING) for key, name in names.items() if name.endswith(_ENDING)}
-        return converted(listed, lambda told: _whole_list(told, shards))
+        owners = {key: owner for key, name in names.items() if (owner := metadata_in_file(name))}
+        return converted(listed, lambda told: _whole_list(told, owners))
 
     def batch(self, batch_id: str) -> ApiAnswer:
         return converted(self._get(path_of("batches", batch_id)), batch_of)
@@ -101,10 +101,10 @@ def _input_files(told: object) -> object:
     return {"data": [one for one in files if lenient.mapping(one).get("purpose") == _PURPOSE], "has_more": False}
 
 
-def _whole_list(told: object, shards: Mapping[object, str]) -> object:
-    """Return the whole list of batches; `shards` maps the ids of input files to the shards that their names carry."""
+def _whole_list(told: object, owners: Mapping[object, Mapping[str, str | None]]) -> object:
+    """Return the whole list of batches; `owners` maps the ids of input files to the metadata in their names."""
     found = [] if told is None else lenient.entries(told, is_first=False)
     for one in found:
-        if isinstance(one, dict) and one.get("input_file_id") in shards:
-            one["metadata"] = {SHARD_KEY: shards[one["input_file_id"]]}
+        if isinstance(one, dict) and one.get("input_file_id") in owners:
+            one["metadata"] = owners[one["input_file_id"]]
     return {"data": [batch_of(one) for one in found], "has_more": False}

@@ -18,6 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from orchestrator.backends import BatchOrder, Intent, RemoteBatch, Sighting
+from orchestrator.backends.batch_names import file_name
 from orchestrator.backends.cache_marks import marks_for, write_marks
 from orchestrator.backends.profiles import window_for
 from orchestrator.core.engine_order import due_at
@@ -227,7 +228,8 @@ def _uploaded(
         _mark(path, marks)
     file_id, began = None, now()
     try:
-        file_id = handle.api.upload(path, f"{shard.id}.jsonl")
+        owner = home.identity() if handle.profile.names_homes else ""
+        file_id = handle.api.upload(path, file_name(shard.id, owner))
         store.shards.note(shard, input_file_id=file_id)
     except StrayUpload as stray:
         _forget_stray(store, shard, handle, stray, began)

@@ -11,6 +11,7 @@ from threading import Lock
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from orchestrator.backends import RemoteBatch
 from orchestrator.core import batch_api
@@ -144,8 +145,12 @@ class BatchListing(Struct):
         Meanwhile it raises BackendError, as long as orch would wait for a failing list.
         """
         current = handle.api.retrieve(batch.id)
-        if current is not None or self.is_over(job, now):
-            return current or batch
+        if current is None and self.is_over(job, now):
+            return batch
+        if current is not None:
+            # Where its input's name says whose it is, only the list tells that.
+            is_told = current.shard is not None
+            return current if is_told else replace(current, shard=batch.shard, home=batch.home)
         self.unknown, self.forgotten, self.untold = None, [], []
         raise self._failed(
             Uncertain(f"{handle.name} lists batch {batch.id}, but does not know it by its id yet"), now
