@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -51,7 +51,7 @@ class RemoteBatch(Struct, frozen=True):
 
     `is_counted`: the backend reported the numbers of completed or failed rows, so that zeros are real. `shard` is our
     own id if the batch carries one, and `home` its creator; `rows` is the number of rows, None until the backend
-    reports it. `over_at` is when it ended, by the backend's clock, like `created_at`.
+    reports it. `over_at` is when it ended, by the backend's clock, like `created_at` and `told_at`: when it answered.
     """
 
     id: str
@@ -71,6 +71,13 @@ class RemoteBatch(Struct, frozen=True):
     rows: int | None = None
     created_at: datetime | None = None
     over_at: datetime | None = None
+    told_at: datetime | None = None
+
+    def ago(self, at: datetime | None) -> timedelta | None:
+        """Return how long ago a moment was, by the backend's clock alone; None if it does not say."""
+        if self.told_at is None or at is None or self.told_at < at:
+            return None
+        return self.told_at - at
 
 
 class RemoteFile(Struct, frozen=True):

@@ -264,7 +264,8 @@ class ApiBatches(ListedBatches):
                 if refusal.status not in GONE or not self._is_its_own(refusal):
                     raise
                 return None
-            return remote_batch(answer.json(), batch_id)
+            told_at = date_of(answer.headers.get("date"))
+            return replace(remote_batch(answer.json(), batch_id), told_at=told_at)
 
     def _is_its_own(self, refusal: ApiRefusal) -> bool:
         """True if a refusal is from the API: a gateway's has no error object."""

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from orchestrator.core.durations import MINUTE, spread
 from orchestrator.core.shards import Shard
@@ -20,6 +21,10 @@ MOST_PUSHED = 10_000
 GROWTH = 1.5
 LONGEST_FACTOR = 5
 LONGEST = 10.0 * MINUTE
+STALE = timedelta(minutes=10)
+"""Longest call after which the time of its beginning still passes for the present time."""
+BY_THE_CLOCK = ("looked_at", "resumed_at")
+"""Fields that move only if the clock is set back: unwatched time after them counts as well."""
 
 
 class SendPhase(Struct):
@@ -54,10 +59,14 @@ class SearchPhase(Struct):
 
 
 class RunPhase(Struct):
-    """A running batch. `denied`: its backend does not know it. `asked_at`: when it was first asked to end."""
+    """A running batch. `denied`: its backend does not know it. `asked_at`: when it was first asked to end.
+
+    `over_at` is when it was first seen to be over, while its files are not named.
+    """
 
     denied: Denied | None = None
     asked_at: datetime | None = None
+    over_at: datetime | None = None
 
 
 class BestReading(Struct, frozen=True):
@@ -73,12 +82,14 @@ class FilesPhase(Struct):
 
     `whole` is the best reading of all together, first had at `unchanged_since`. `least_told` is the smallest size
     that the backend has reported. `resumed_at` is when looks began again, if orch missed the end of the wait.
+    `begun_at` is when this process first looked.
     """
 
     best: dict[str, BestReading] = field(default_factory=dict)
     whole: FileReading | None = None
     unchanged_since: datetime | None = None
     least_told: int | None = None
+    begun_at: datetime | None = None
     looked_at: datetime | None = None
     resumed_at: datetime | None = None
 
@@ -108,12 +119,15 @@ class PolledShard(Struct):
     """The next poll of a shard, its last `seen` state, the time of that state (`changed`), and what its phase has
     shown.
 
-    `failing_since`: since when its backend's calls fail. `busy_since`: since when the backend has no room.
+    `failing_since`: since when its backend's calls fail. `busy_since`: since when the backend has no room. `at` is
+    the newest time that it has met. Clocks are set, and machines sleep: what a poll waits for is measured by watched
+    time alone, which is the pauses between polls, each as long as planned at most.
     """
 
     due: datetime
     seen: object
     changed: datetime
+    at: datetime
     polls: int = 0
     failing_since: datetime | None = None
     busy_since: datetime | None = None
@@ -124,6 +138,28 @@ class PolledShard(Struct):
         if not isinstance(self._phase, kind):
             self._phase = kind()
         return self._phase
+
+    def pass_to(self, now: datetime) -> None:
+        """Go on to `now`. If more time has passed by the clock than was watched, or it was set back, times move.
+
+        Before a batch is sent all time counts, as nothing is paid yet; a search counts its own pauses.
+        """
+        if now < self.at and self.at - now <= STALE:
+            return  # a call took as long, and `now` is when it began
+        unwatched = now - max(self.at, min(now, max(self.due, self.at + timedelta(seconds=MINUTE))))
+        if unwatched < timedelta() or (unwatched and not isinstance(self._phase, (SendPhase, SearchPhase))):
+            for moved in (self, self._phase):
+                _move(moved, unwatched)
+        self.at = now
+
+
+def _move(times: Struct, by: timedelta) -> None:
+    for name in times.__struct_fields__:
+        value = getattr(times, name)
+        if isinstance(value, Denied):
+            setattr(times, name, replace(value, since=value.since + by))
+        elif isinstance(value, datetime) and (by < timedelta() or name not in BY_THE_CLOCK):
+            setattr(times, name, value + by)
 
 
 class PollSchedule(Struct):
@@ -145,14 +181,16 @@ class PollSchedule(Struct):
                 del self._pushed[next(iter(self._pushed))]
 
     def of(self, shard: Shard, now: datetime) -> PolledShard:
-        """Return the poll state of a shard."""
-        return self._by_shard.setdefault(shard.id, PolledShard(now, None, now))
+        """Return the poll state of a shard, with its times as they are seen from `now`."""
+        look = self._by_shard.setdefault(shard.id, PolledShard(now, None, now, now))
+        look.pass_to(now)
+        return look
 
     def is_due(self, shard: Shard, handle: BackendHandle, now: datetime) -> bool:
         """True if a shard is due for a poll; our own server always is."""
         if handle.is_own:
             return True
-        look = self._by_shard.get(shard.id)
+        look = self.of(shard, now) if shard.id in self._by_shard else None
         # Taken before the poll: a later event may be about something that this poll misses, and counts for the next.
         if self._take(shard) and look is not None:
             look.due = now

@@ -82,6 +82,20 @@ def answers_until(ended: datetime, deadline: datetime | None, again: timedelta |
     return min(last, latest) if latest >= ended + FILES_APPEAR else last
 
 
+def waits_until(
+    until: datetime, ended: datetime, now: datetime, *, watched: timedelta, told: timedelta | None
+) -> datetime:
+    """Return until when to wait for answers: later than `until` if only this machine's clock says that it is over.
+
+    That clock is set, and may have been wrong when the batch `ended`. So as much time must have passed by the
+    backend's own clock, `told` ago (None if it does not say), or as `watched` by this process.
+    """
+    left = until - ended - max(watched, timedelta())
+    if now < until or left <= timedelta() or told is None or told >= until - ended:
+        return until
+    return now + min(left, until - ended - told)
+
+
 class EndedBatch(Struct, frozen=True):
     """An ended batch's report on its rows and files. `is_counted`: its counts are stated, not missing.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 import msgspec
 from msgspec.structs import replace
 
-from orchestrator.backends import LineProblem
+from orchestrator.backends import BATCH_GONE, LineProblem
 from orchestrator.core import batch_api, request_lines
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import AccountError, BackendError, RefusedError
@@ -44,6 +45,7 @@ class Gather:
     def collect(self, job: Job, shard: Shard) -> bool:
         """Fetch the files, which is the provider's time, then settle the rows, which is ours."""
         handle, now = self._work.handle(shard), self._work.now()
+        shard = self._dated(shard, now)
         lost = self._lost.get(shard.id)
         if lost is not None and not lost_answers.is_agreed(job, shard.submitted_at) and self._sends(job, shard):
             raise lost
@@ -88,6 +90,10 @@ class Gather:
         """Return the files of a batch that is over and why it failed, or what orch waits for."""
         now, until = self._work.now(), self._files_until(job, shard)
         known = self._work.polls.of(shard, now).phase(FilesPhase)
+        known.begun_at = known.begun_at or now
+        if now >= until:
+            ended, told = shard.status_at or shard.created_at, self._over_for(shard, handle)
+            until = evidence.waits_until(until, ended, now, watched=now - known.begun_at, told=told)
         if self._repaid(job, shard, handle, until):
             until = now
         elif shard.rerouted_at is None:
@@ -105,6 +111,22 @@ class Gather:
         )
         return fetched if isinstance(fetched, fetch.FilesAwaited) else (fetched, self._problems(shard, handle, until))
 
+    def _over_for(self, shard: Shard, handle: BackendHandle) -> timedelta | None:
+        """Return how long ago a batch ended by its backend's clock; None if it does not say."""
+        if handle.is_own or shard.batch_id is None or shard.refusal_code == BATCH_GONE:
+            return None
+        with suppress(BackendError):
+            batch = handle.api.retrieve(shard.batch_id)
+            return None if batch is None else batch.ago(batch.over_at)
+        return None
+
+    def _dated(self, shard: Shard, now: datetime) -> Shard:
+        """Correct times to come, which a clock that was wrong has written: waits begin with them."""
+        times = ((name, getattr(shard, name)) for name in ("status_at", "ended_at"))
+        if wrong := {name: now for name, at in times if at is not None and at > now}:
+            self._work.store.shards.note(shard, **wrong)
+        return replace(shard, **wrong)
+
     def _repaid(self, job: Job, shard: Shard, handle: BackendHandle, until: datetime) -> bool:
         """True if the answers of a shard are gone and its rows may be paid again; RefusedError if they may not.
 
@@ -120,6 +142,8 @@ class Gather:
             return False
         if not lost_answers.are_gone(handle, (shard.output_file_id, shard.error_file_id)):
             return False
+        if (over_for := self._over_for(shard, handle)) is not None and over_for < lost_answers.LATEST_FILES:
+            return False  # they may be late: it is this machine's clock that was set
         if shard.output_file_id is None and not shard.provider_completed and not shard.provider_output_tokens:
             return True  # lines of rows that did not run are gone, and nobody was paid for those
         used = Usage(input_tokens=shard.provider_input_tokens, output_tokens=shard.provider_output_tokens)

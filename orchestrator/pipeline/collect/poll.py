@@ -210,7 +210,9 @@ class BatchPolling:
         """Cancel a batch that has to end. Return why it does not end, or None."""
         now = self._work.now()
         watched = self._work.polls.of(shard, now)
-        is_overdue = now >= polled_batch.life_of(job, shard, handle, watched, may_leave=False).overdue
+        life = polled_batch.life_of(job, shard, handle, watched, may_leave=False)
+        told = batch.ago(batch.created_at)  # as our clock may have been set
+        is_overdue = now >= life.overdue and (told is None or told >= life.overdue - life.made)
         if job.cancel_requested_at is None and shard.rerouted_at is None and not is_overdue:
             return None
         running = watched.phase(RunPhase)
@@ -232,9 +234,13 @@ class BatchPolling:
     ) -> str | None:
         """Return what orch still waits for once a batch is over, or None if it may be collected."""
         now = self._work.now()
-        since = shard.status_at if shard.provider_status == batch.status else now
-        seen = replace(shard, started_at=facts.get("started_at", shard.started_at))
-        until = self._work.until(job, shard, since or now)
+        seen = replace(shard, **facts)
+        since, running = seen.status_at or now, self._work.polls.of(shard, now).phase(RunPhase)
+        running.over_at = running.over_at or now
+        watched, told = now - running.over_at, batch.ago(batch.over_at)
+        until = evidence.waits_until(self._work.until(job, shard, since), since, now, watched=watched, told=told)
+        if shard.rerouted_at is None and job.cancel_requested_at is None:
+            until = max(until, running.over_at + evidence.FILES_APPEAR)  # the wait may have ended while orch was down
         return polled_batch.files_named(seen, batch, handle.profile, until, now).why
 
     def _end(self, job: Job, shard: Shard, batch: RemoteBatch, facts: Mapping[str, object]) -> None:

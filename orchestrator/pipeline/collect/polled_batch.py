@@ -32,8 +32,8 @@ def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, objec
         # The end of a batch comes without its seconds: keep the last value until its rows are booked.
         "provider_seconds": max(batch.upstream_seconds, shard.provider_seconds),
     }
-    if batch.status != shard.provider_status:
-        facts["status_at"] = now
+    if batch.status != shard.provider_status or (shard.status_at is not None and shard.status_at > now):
+        facts["status_at"] = now  # a time to come was written by a clock that was wrong
     has_begun = batch.status in PAST_VALIDATION or batch.completed + batch.failed > 0
     if shard.started_at is None and has_begun:
         facts["started_at"] = now
@@ -43,7 +43,7 @@ def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, objec
         facts["took_seconds"] = max(0.0, (batch.over_at - batch.created_at).total_seconds())
     found = {name: value for name, value in facts.items() if getattr(shard, name) != value}
     # Our own server is polled many times a minute, which need not be recorded each time.
-    if found or shard.seen_at is None or now - shard.seen_at >= SEEN_EVERY:
+    if found or shard.seen_at is None or abs(now - shard.seen_at) >= SEEN_EVERY:
         found["seen_at"] = now
     return found
 
@@ -81,7 +81,6 @@ def files_named(
     shard: Shard, batch: RemoteBatch, profile: Profile, until: datetime, now: datetime
 ) -> EvidenceVerdict:
     """Decide if a batch that is over may be collected: its files may be named some time later."""
-    since = shard.status_at if shard.provider_status == batch.status else now
     named = EndedBatch(
         batch.status,
         batch.completed,
@@ -91,7 +90,7 @@ def files_named(
         batch.error_file_id is not None or (profile.one_file and batch.output_file_id is not None),
         shard.started_at is not None or batch.status is BatchStatus.COMPLETED,
     )
-    return evidence.named(named, since or now, until, now)
+    return evidence.named(named, shard.status_at or now, until, now)
 
 
 def waits_for(

@@ -148,7 +148,7 @@ class BatchListing(Struct):
         if current is None and self.is_over(job, now):
             return batch
         if current is not None:
-            # Where its input's name says whose it is, only the list tells that.
+            # Only the list knows the owner of a batch whose input's name carries it.
             is_told = current.shard is not None
             return current if is_told else replace(current, shard=batch.shard, home=batch.home)
         self.unknown, self.forgotten, self.untold = None, [], []

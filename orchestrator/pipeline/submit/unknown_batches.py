@@ -406,7 +406,8 @@ class UnknownBatches:
 
     def _is_lost(self, handle: BackendHandle, batch: RemoteBatch) -> bool:
         """True if a batch is over and every file of its answers is gone, and not just late."""
-        if batch.over_at is not None and self._now() < batch.over_at + lost_answers.LATEST_FILES:
+        over_for = batch.ago(batch.over_at) or (None if batch.over_at is None else self._now() - batch.over_at)
+        if over_for is not None and over_for < lost_answers.LATEST_FILES:
             return False
         is_answered = batch.status.is_final and batch.status is not BatchStatus.FAILED
         is_answered = is_answered and not _has_answered_nothing(batch)
