@@ -37,7 +37,7 @@ from orchestrator.settings.backends import (
 )
 from orchestrator.settings.corrections import EMAIL
 from orchestrator.settings.discovery import Place, locate
-from orchestrator.settings.source_lines import line_of, load_toml, read_text, spell, validated
+from orchestrator.settings.source_lines import load_toml, mistake, read_text, validated
 from orchestrator.settings.strict import Ladder, OnUse, PlainPath, Strict, VariableName
 from orchestrator.settings.telemetry import Telemetry
 
@@ -384,7 +384,7 @@ class Config:
     def mistake(self, place: tuple[str | int, ...], message: str, hint: str | None) -> InputError:
         """Return an error with its place in the file."""
         lines = {} if self.path is None else load_toml(self.path, self.text)[1]
-        return InputError(message, file=self.path, line=line_of(place, lines), field=spell(place), hint=hint)
+        return mistake(self.path, lines, place, message, hint)
 
     @property
     def home(self) -> Path:

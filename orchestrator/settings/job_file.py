@@ -14,7 +14,7 @@ from pathlib import Path
 from orchestrator.core.errors import InputError
 from orchestrator.settings import known_answers
 from orchestrator.settings.job_spec import JobSpec
-from orchestrator.settings.source_lines import Lines, line_of, spell, validated
+from orchestrator.settings.source_lines import Lines, Place, mistake, validated
 from orchestrator.settings.task_spec import Task
 
 TEXT_ONLY = frozenset({"text", "ocr"})
@@ -48,7 +48,7 @@ def load(path: Path) -> JobSpec:
     if spec.gold is not None:
         if not (path.parent / spec.gold).is_file():
             message, hint = "there is no such file", f"known answers are looked for at {path.parent / spec.gold}"
-            raise InputError(message, file=path, line=line_of(("gold",), lines), field="gold", hint=hint)
+            raise mistake(path, lines, ("gold",), message, hint)
         known_answers.read(path.parent / spec.gold, known_answers.tasks_of(spec))
     return spec
 
@@ -58,53 +58,26 @@ def _check_sources(spec: JobSpec, path: Path, lines: Lines) -> None:
     known = {source.called for source in spec.documents}
     for index, task in enumerate(spec.tasks):
         if task.id in (other.id for other in spec.tasks[:index]):
-            place: tuple[str | int, ...] = ("tasks", index, "id")
-            raise InputError(
-                f"two tasks have the id {task.id!r}: rename one of them",
-                file=path,
-                line=line_of(place, lines),
-                field=spell(place),
-            )
+            told = f"two tasks have the id {task.id!r}: rename one of them"
+            raise mistake(path, lines, ("tasks", index, "id"), told)
         for number, name in enumerate(task.sources or ()):
             if name not in known:
                 near = get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
                 place = ("tasks", index, "sources", number)
-                raise InputError(
-                    f"there is no source {name!r} in documents",
-                    file=path,
-                    line=line_of(place, lines),
-                    field=spell(place),
-                    hint=f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}",
-                )
+                raise mistake(path, lines, place, f"there is no source {name!r} in documents", hint)
     for index, source in enumerate(spec.documents):
         if source.name is not None and source.name in (other.called for other in spec.documents[:index]):
-            place = ("documents", index, "name")
-            raise InputError(
-                f"two sources have the name {source.name!r}",
-                file=path,
-                line=line_of(place, lines),
-                field=spell(place),
-                hint="rename one of them: tasks choose their documents by these names",
-            )
+            told, hint = f"two sources have the name {source.name!r}", "tasks choose their documents by these names"
+            raise mistake(path, lines, ("documents", index, "name"), told, f"rename one of them: {hint}")
         if not spec.tasks_of(source):
-            place = ("documents", index)
-            raise InputError(
-                f"no task uses the documents of {source.called!r}",
-                file=path,
-                line=line_of(place, lines),
-                field=spell(place),
-                hint="name it in the `sources` of a task, or take it out",
-            )
+            told = f"no task uses the documents of {source.called!r}"
+            hint = "name it in the `sources` of a task, or take it out"
+            raise mistake(path, lines, ("documents", index), told, hint)
         why = next(filter(None, map(_text_only, spec.tasks_of(source))), None)
         if source.render not in TEXT_ONLY and why is not None:
-            place = ("documents", index, "render")
-            raise InputError(
-                why,
-                file=path,
-                line=line_of(place, lines),
-                field=spell(place),
-                hint="name other sources in the task's `sources`, or leave one of the two out",
-            )
+            hint = "name other sources in the task's `sources`, or leave one of the two out"
+            raise mistake(path, lines, ("documents", index, "render"), why, hint)
 
 
 def _text_only(task: Task) -> str | None:
@@ -123,9 +96,9 @@ def lines_of(path: Path) -> Lines:
     return load_yaml(path)[1]
 
 
-def mistake_at(path: Path, place: tuple[str | int, ...], message: str, hint: str | None = None) -> InputError:
+def mistake_at(path: Path, place: Place, message: str, hint: str | None = None) -> InputError:
     """Return an error about a field of an accepted job file, with its line."""
-    return InputError(message, file=path, line=line_of(place, lines_of(path)), field=spell(place), hint=hint)
+    return mistake(path, lines_of(path), place, message, hint)
 
 
 def place_of(path: Path, *place: str | int) -> str:
@@ -142,13 +115,12 @@ def _check_schemas(spec: JobSpec, path: Path, lines: Lines) -> None:
         if not task.output_schema:
             continue  # without one, what checks schemas is not imported
         if (cure := schemas.meant_by(task.output_schema)) is not None:
-            place: tuple[str | int, ...] = ("tasks", index, "schema")
+            place: Place = ("tasks", index, "schema")
             told = "checks nothing: none of its keys is a keyword of JSON Schema"
             hint = f"write  schema: {json.dumps(cure, ensure_ascii=False)}"
-            found.append(InputError(told, file=path, line=line_of(place, lines), field=spell(place), hint=hint))
+            found.append(mistake(path, lines, place, told, hint))
         for inner, message in schemas.faults(task.output_schema):
-            place = ("tasks", index, "schema", *inner)
-            found.append(InputError(message, file=path, line=line_of(place, lines), field=spell(place)))
+            found.append(mistake(path, lines, ("tasks", index, "schema", *inner), message))
     if found:
         first, *rest = sorted(found, key=lambda problem: problem.line or 0)[:MAX_ERRORS]
         first.others = rest
@@ -166,7 +138,7 @@ def schema_hints(spec: JobSpec, path: Path) -> Iterator[str]:
             yield f"{place}: `nullable` is OpenAPI's, and an answer of null fails the check; write  {line}"
 
 
-def _check_template(source: str, path: Path, lines: Lines, place: tuple[str | int, ...]) -> None:
+def _check_template(source: str, path: Path, lines: Lines, place: Place) -> None:
     from orchestrator.core.templates import TemplateProblem, template
 
     try:
@@ -178,40 +150,23 @@ def _check_template(source: str, path: Path, lines: Lines, place: tuple[str | in
             hint = "write JSON with single braces: {{ … }} is only for fields of the document"
         elif found := _TRIPLED.search(source):
             hint = f"write {{{{ {found[1]} }}}}, in two braces"
-        raise InputError(
-            f"is not a Jinja2 template: {problem.message}{where}",
-            file=path,
-            line=line_of(place, lines),
-            field=spell(place),
-            hint=hint,
-        ) from None
+        raise mistake(path, lines, place, f"is not a Jinja2 template: {problem.message}{where}", hint) from None
 
 
-def _check_is_of_documents(source: str, path: Path, lines: Lines, place: tuple[str | int, ...]) -> None:
+def _check_is_of_documents(source: str, path: Path, lines: Lines, place: Place) -> None:
     """Raise InputError for a prompt that is equal for every document: all would have the same vector."""
     from orchestrator.core.templates import template
 
     if not template(source).variables:
-        raise InputError(
-            "uses no field of the document, so all would have the same vector",
-            file=path,
-            line=line_of(place, lines),
-            field=spell(place),
-            hint="write {{ text }} where the document's text belongs",
-        )
+        told = "uses no field of the document, so all would have the same vector"
+        raise mistake(path, lines, place, told, "write {{ text }} where the document's text belongs")
 
 
-def _check_variables(
-    source: str, known: tuple[str, ...], path: Path, lines: Lines, place: tuple[str | int, ...]
-) -> None:
+def _check_variables(source: str, known: tuple[str, ...], path: Path, lines: Lines, place: Place) -> None:
     """Raise InputError for a variable that requests about the parts' answers do not have."""
     from orchestrator.core.templates import template
 
     for name in sorted(template(source).variables - {*known}):
-        raise InputError(
-            f"the template uses {{{{ {name} }}}}, which a request about the answers to parts does not have",
-            file=path,
-            line=line_of(place, lines),
-            field=spell(place),
-            hint=f"with `long`, it may use {' '.join(f'{{{{ {one} }}}}' for one in known) or 'no fields at all'}",
-        )
+        told = f"the template uses {{{{ {name} }}}}, which a request about the answers to parts does not have"
+        fields = " ".join(f"{{{{ {one} }}}}" for one in known) or "no fields at all"
+        raise mistake(path, lines, place, told, f"with `long`, it may use {fields}")

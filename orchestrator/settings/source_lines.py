@@ -86,10 +86,9 @@ def refuse_no_text(data: Any, place: Place, lines: Lines, path: Path) -> None:
         for index, value in enumerate(data):
             refuse_no_text(value, (*place, index), lines, path)
     elif isinstance(data, str) and _NO_TEXT.search(data):
-        raise InputError(
-            "holds a NUL or half a character, which is not text",
-            file=path, line=line_of(place, lines), field=_NO_TEXT.sub("\ufffd", spell(place)),
-        )  # fmt: skip
+        error = mistake(path, lines, place, "holds a NUL or half a character, which is not text")
+        error.field = _NO_TEXT.sub("\ufffd", error.field or "") or None
+        raise error
 
 
 def refuse_long_keys(data: Any, text: str, path: Path) -> None:
@@ -219,7 +218,7 @@ def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> 
             hint = "its keys are backends, with the model's name at each; settings belong into a task"
         case _:
             hint = corrections.of_value(problem, is_toml=is_toml)
-    return InputError(message, file=file, line=line_of(place, lines), field=spell(place) or None, hint=hint)
+    return mistake(file, lines, place, message, hint)
 
 
 def _hint_of_missing(model: type[BaseModel], loc: Place, name: str) -> str | None:
@@ -301,6 +300,11 @@ def _tags(annotation: Any) -> list[str]:
 
 def _is_model(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def mistake(file: Path | None, lines: Lines, place: Place, message: str, hint: str | None = None) -> InputError:
+    """Return an error about the value at a place of a file."""
+    return InputError(message, file=file, line=line_of(place, lines), field=spell(place) or None, hint=hint)
 
 
 def line_of(place: Iterable[str | int], lines: Lines) -> int | None:
