@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 
 from orchestrator.documents.lines import CHUNK, chunks, too_large
 from orchestrator.documents.safe_open import open_file
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import DocumentProblem, ExtractionError, beyond_limit, unreadable
 from orchestrator.documents.unpacking import LEAST_UNPACKED, MAX_RATIO, spent
 
 if sys.version_info >= (3, 14):
@@ -137,9 +137,7 @@ def unpacked(raw: IO[bytes], packing: str, max_unpacked: int) -> Iterator[bytes]
 
 
 def _damaged(packing: str) -> ExtractionError:
-    return ExtractionError(
-        DocumentProblem.UNREADABLE, f"It is damaged, cut off or no .{packing} file; pack it again, or exclude it."
-    )
+    return unreadable(f"It is damaged, cut off or no .{packing} file; pack it again, or exclude it.")
 
 
 def _unpacking(raw: IO[bytes], packing: str) -> IO[bytes]:
@@ -167,7 +165,4 @@ def too_large_inside(limit: int, size: int | None = None) -> ExtractionError:
     """Return the error for content that exceeds the limit once unpacked; `size` if known."""
     if size is not None:
         return too_large(size, limit)
-    return ExtractionError(
-        DocumentProblem.TOO_LARGE,
-        f"It unpacks to more than the {limit:,} bytes allowed; split it, or raise `max_bytes`.",
-    )
+    return beyond_limit(f"It unpacks to more than the {limit:,} bytes allowed; split it, or raise `max_bytes`.")

@@ -27,7 +27,14 @@ from orchestrator.documents.kinds import LEGACY, split_name
 from orchestrator.documents.lines import read_all
 from orchestrator.documents.office import OLE, encrypted, is_locked
 from orchestrator.documents.safe_open import open_file
-from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
+from orchestrator.documents.types import (
+    Document,
+    DocumentProblem,
+    ExtractionError,
+    UnreadableDocument,
+    unreadable,
+    unsupported,
+)
 
 if TYPE_CHECKING:
     from orchestrator.core.bounded.process import WorkerLimits
@@ -159,10 +166,7 @@ class Converter:
             if not (folder / "work" / "confined").exists():
                 raise _unsupported(f"it cannot be confined on this machine: {told}")
             if not out.is_file() or out.is_symlink():
-                raise ExtractionError(
-                    DocumentProblem.UNREADABLE,
-                    f"LibreOffice could not read it ({told}); open and save it there, or exclude it.",
-                )
+                raise unreadable(f"LibreOffice could not read it ({told}); open and save it there, or exclude it.")
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -220,7 +224,4 @@ def _is_locked(data: bytes) -> bool:
 
 
 def _unsupported(why: str) -> ExtractionError:
-    return ExtractionError(
-        DocumentProblem.UNSUPPORTED,
-        f"LibreOffice would read it, but {why}; save it as a newer format, or exclude it.",
-    )
+    return unsupported(f"LibreOffice would read it, but {why}; save it as a newer format, or exclude it.")

@@ -19,7 +19,7 @@ from orchestrator.documents.claimed_folder import ClaimedFolder
 from orchestrator.documents.lines import too_large
 from orchestrator.documents.redirects import led_elsewhere
 from orchestrator.documents.remote import AT_ONCE, LONG_SECONDS, PAUSES, why
-from orchestrator.documents.types import DocumentProblem, ExtractionError, RemoteObject
+from orchestrator.documents.types import DocumentProblem, ExtractionError, RemoteObject, unreadable
 
 MOST_FAILED = 5
 """After this many failed downloads in a row, the storage is at fault, not the objects."""
@@ -107,7 +107,7 @@ class Downloads:
                         f"{many} failed: {error}",
                         hint="check that the storage can be reached, then run the same command again",
                     ) from error
-                return item, ExtractionError(DocumentProblem.UNREADABLE, f"The download failed: {error}")
+                return item, unreadable(f"The download failed: {error}")
             except ExtractionError as error:
                 return item, error
             self._failed = 0
@@ -161,14 +161,14 @@ def _download(remote: RemoteObject, to: str, limit: int | None, is_closed: Event
             raise ExtractionError(DocumentProblem.VANISHED, told) from None
         except PermissionError as error:
             told = f"It may not be read ({why(error)}); give this user access to it, or exclude it."
-            raise ExtractionError(DocumentProblem.UNREADABLE, told) from error
+            raise unreadable(told) from error
         except (ExtractionError, InputError, _NotWanted):
             with suppress(FileNotFoundError):
                 os.unlink(to)
             raise
         except Exception as error:  # each storage has its own errors
             if (led := led_elsewhere(error)) is not None:
-                raise ExtractionError(DocumentProblem.UNREADABLE, f"{led}.") from error
+                raise unreadable(f"{led}.") from error
             if pause is None or time.monotonic() - began > LONG_SECONDS:
                 raise _Failed(remote, error) from error
             is_closed.wait(pause)

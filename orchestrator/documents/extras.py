@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 from orchestrator.core.extras import install_line
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import unsupported
 
 
 def require(module: str, what: str, extra: str) -> Any:
@@ -14,7 +14,6 @@ def require(module: str, what: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise ExtractionError(
-            DocumentProblem.UNSUPPORTED,
-            f"Reading {what} needs the extra `{extra}`: {install_line(extra)}; or exclude it.",
+        raise unsupported(
+            f"Reading {what} needs the extra `{extra}`: {install_line(extra)}; or exclude it."
         ) from None

@@ -21,6 +21,8 @@ from orchestrator.documents.types import (
     Picture,
     Render,
     UnreadableDocument,
+    unreadable,
+    unsupported,
 )
 from orchestrator.documents.unpacking import LEAST_UNPACKED
 
@@ -189,12 +191,8 @@ def io_problem(error: OSError) -> ExtractionError:
             DocumentProblem.VANISHED, "It was listed and is gone; run again if it was not meant to go."
         )
     if isinstance(error, PermissionError):
-        return ExtractionError(
-            DocumentProblem.UNREADABLE, "It must not be read by this user; give read permission, or exclude it."
-        )
-    return ExtractionError(
-        DocumentProblem.UNREADABLE, f"It cannot be read ({error.strerror or error}); check the disk, or exclude it."
-    )
+        return unreadable("It must not be read by this user; give read permission, or exclude it.")
+    return unreadable(f"It cannot be read ({error.strerror or error}); check the disk, or exclude it.")
 
 
 def extractor(kind: str) -> Extract:
@@ -253,18 +251,16 @@ def _plain(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str,
 
 def _image(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, Any]]:
     del data, encoding, most
-    raise ExtractionError(
-        DocumentProblem.UNSUPPORTED,
-        "This is a picture; set `render: auto` for this source to send it to the model as one, or exclude it.",
+    raise unsupported(
+        "This is a picture; set `render: auto` for this source to send it to the model as one, or exclude it."
     )
 
 
 def _converted(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, Any]]:
     del data, encoding, most
-    raise ExtractionError(
-        DocumentProblem.UNSUPPORTED,
+    raise unsupported(
         'LibreOffice would read it: set `converter = "soffice"` under [documents] in orch.toml, save it as a newer '
-        "format, or exclude it.",
+        "format, or exclude it."
     )
 
 
@@ -276,10 +272,9 @@ def _unknown(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[st
     except ExtractionError:
         text = "\0"
     if "\0" in text or _is_binary(data, encoding):
-        raise ExtractionError(
-            DocumentProblem.UNSUPPORTED,
+        raise unsupported(
             "Unsupported kind of file, and not plain text; convert it to text, HTML, PDF, an office format "
-            "or a table.",
+            "or a table."
         )
     return text, chosen_encoding(data, encoding)
 

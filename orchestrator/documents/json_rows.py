@@ -9,7 +9,7 @@ import msgspec
 from orchestrator.documents.content import Content
 from orchestrator.documents.encoding import decode
 from orchestrator.documents.rows import TableRow, bad_row
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import unreadable
 
 
 class JsonTable:
@@ -29,9 +29,7 @@ class JsonTable:
             else:
                 rows = [msgspec.json.decode(text, type=msgspec.Raw)] if text else []
         except (msgspec.DecodeError, RecursionError) as error:
-            raise ExtractionError(
-                DocumentProblem.UNREADABLE, f"It is not valid JSON ({error}); save it again, or exclude it."
-            ) from error
+            raise unreadable(f"It is not valid JSON ({error}); save it again, or exclude it.") from error
         for number, row in enumerate(rows, 1):
             yield TableRow(number, row, len(bytes(row)))
 

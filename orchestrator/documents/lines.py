@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from orchestrator.documents.encoding import bom_of, encoding_of, extends_ascii, names_of, wide_without_bom
 from orchestrator.documents.safe_open import open_file
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import DocumentProblem, ExtractionError, beyond_limit
 
 CHUNK = 1 << 20
 TRIES = 3
@@ -71,19 +71,14 @@ def _read(fd: int, size: int, limit: int) -> bytes:
 
 
 def too_large(size: int, limit: int) -> ExtractionError:
-    return ExtractionError(
-        DocumentProblem.TOO_LARGE,
-        f"It has {size:,} bytes, more than the {limit:,} allowed; split it, or raise `max_bytes`.",
-        size=size,
+    return beyond_limit(
+        f"It has {size:,} bytes, more than the {limit:,} allowed; split it, or raise `max_bytes`.", size=size
     )
 
 
 def text_too_large(limit: int) -> ExtractionError:
     """Return the error for a text that is too long although its file is small enough."""
-    return ExtractionError(
-        DocumentProblem.TOO_LARGE,
-        f"Its text has more than the {limit:,} characters allowed; split it, or raise `max_bytes`.",
-    )
+    return beyond_limit(f"Its text has more than the {limit:,} characters allowed; split it, or raise `max_bytes`.")
 
 
 def chunks(path: str, within: str | None = None) -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from orchestrator.documents.encoding import bom_of, decode, decode_declared, wide_without_bom
 from orchestrator.documents.mail_members import SIGNED, is_signed_file
 from orchestrator.documents.smime import content, encrypted
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import ExtractionError, beyond_limit, unreadable
 
 Part = Message
 MAX_SECTIONS = 10_000
@@ -53,9 +53,7 @@ def sections(mail: Part) -> Sections:
         part = waiting.pop()
         seen += 1
         if seen > MAX_SECTIONS:
-            raise ExtractionError(
-                DocumentProblem.TOO_LARGE, f"The mail has more than {MAX_SECTIONS:,} sections; exclude it."
-            )
+            raise beyond_limit(f"The mail has more than {MAX_SECTIONS:,} sections; exclude it.")
         kind = type_of(part)
         if kind.startswith("multipart/"):
             waiting.extend(reversed(_of_multipart(part, kind, found)))
@@ -136,9 +134,7 @@ def _recovered(part: Part) -> list[Part]:
 
 
 def _in_pieces() -> ExtractionError:
-    return ExtractionError(
-        DocumentProblem.UNREADABLE, "The mail was sent in pieces, and this is one of them; join them, or exclude it."
-    )
+    return unreadable("The mail was sent in pieces, and this is one of them; join them, or exclude it.")
 
 
 def type_of(part: Part) -> str:

@@ -13,7 +13,7 @@ from orchestrator.documents.archives import Member
 from orchestrator.documents.content import Content
 from orchestrator.documents.mapi import ATTACHED_DATA, BINARY, OBJECT, Attachment, MapiMail, MapiProperties
 from orchestrator.documents.outlook_mail import members
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import ExtractionError, unreadable
 from orchestrator.documents.unpacking import UnpackLimit
 
 _TABLE = "__properties_version1.0"
@@ -96,9 +96,7 @@ class _File:
 
 def _damaged() -> ExtractionError:
     # olefile raises a dozen different types on damage.
-    return ExtractionError(
-        DocumentProblem.UNREADABLE, "It is damaged or is not an Outlook message; export it again, or exclude it."
-    )
+    return unreadable("It is damaged or is not an Outlook message; export it again, or exclude it.")
 
 
 def _ident(name: str) -> tuple[int, int] | None:

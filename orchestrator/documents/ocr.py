@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from orchestrator.core.bounded.memory import ask_for_more
 from orchestrator.documents.extras import require
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import unreadable
 
 RESOLUTION = 150
 LONGEST_SIDE = 1754
@@ -77,10 +77,9 @@ def sure(pieces: list[Piece], page: int) -> list[Piece]:
     if sum(piece.area * piece.score for piece in pieces) < SURE * whole:
         if len(pieces) < FEW:
             return []
-        raise ExtractionError(
-            DocumentProblem.UNREADABLE,
+        raise unreadable(
             f"OCR is not sure of what it reads on page {page}: letters that it does not know (it knows Latin ones, "
-            "Chinese and Japanese), handwriting, or a page on its side; set `render: auto`, or exclude it.",
+            "Chinese and Japanese), handwriting, or a page on its side; set `render: auto`, or exclude it."
         )
     return [piece for piece in pieces if piece.score >= DIRT]
 

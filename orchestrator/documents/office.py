@@ -10,7 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from orchestrator.documents.lines import text_too_large
-from orchestrator.documents.types import NOTES, DocumentProblem, ExtractionError
+from orchestrator.documents.types import (
+    NOTES,
+    DocumentProblem,
+    ExtractionError,
+    beyond_limit,
+    unreadable,
+    unsupported,
+)
 
 EXCELS_PASSWORD, POWERPOINTS_PASSWORD = "VelvetSweatshop", "/01Hannes Ruescher/01"
 """Passwords that these programs try first: documents protected only against changes are locked with them."""
@@ -30,10 +37,7 @@ class TextLimit:
         """Count an element."""
         self._elements -= 1
         if self._elements < 0:
-            raise ExtractionError(
-                DocumentProblem.TOO_LARGE,
-                f"The document has more than {MAX_ELEMENTS:,} elements; split it, or exclude it.",
-            )
+            raise beyond_limit(f"The document has more than {MAX_ELEMENTS:,} elements; split it, or exclude it.")
 
     def text(self, text: str) -> None:
         """Count more text."""
@@ -71,7 +75,7 @@ def check_container(data: bytes, old: str) -> None:
     if is_locked(data):
         raise encrypted()
     if data.startswith(OLE):
-        raise ExtractionError(DocumentProblem.UNSUPPORTED, f"This is {old}, or exclude it.")
+        raise unsupported(f"This is {old}, or exclude it.")
 
 
 def is_locked(data: bytes) -> bool:
@@ -104,6 +108,4 @@ def encrypted() -> ExtractionError:
 
 def damaged(what: str) -> ExtractionError:
     """Return the error for a file that is not what its name says."""
-    return ExtractionError(
-        DocumentProblem.UNREADABLE, f"The file is damaged, or is not a valid {what}; save it again, or exclude it."
-    )
+    return unreadable(f"The file is damaged, or is not a valid {what}; save it again, or exclude it.")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 from xml.parsers import expat
 
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import DocumentProblem, ExtractionError, beyond_limit, unreadable
 
 MAX_UNPACKED = 200_000_000  # bytes; a document that unpacks to more is a bomb, or does not fit in memory
 MAX_RATIO = 200  # unpacked to packed; XML that people wrote has 5 to 30
@@ -165,14 +165,11 @@ def new_parser() -> expat.XMLParserType:
     parser.buffer_text = True
 
     def refuse(*about: object) -> None:
-        raise ExtractionError(
-            DocumentProblem.UNREADABLE,
-            "The document defines entities, which no such program writes; save it again, or exclude it.",
-        )
+        raise unreadable("The document defines entities, which no such program writes; save it again, or exclude it.")
 
     parser.EntityDeclHandler = refuse
     return parser
 
 
 def _too_large(what: str) -> ExtractionError:
-    return ExtractionError(DocumentProblem.TOO_LARGE, f"The document has {what}; split it, or exclude it.")
+    return beyond_limit(f"The document has {what}; split it, or exclude it.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from orchestrator.documents.content import too_large_inside
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import unreadable
 
 _DICTIONARY = (
     b"{\\rtf1\\ansi\\mac\\deff0\\deftab720{\\fonttbl;}{\\f0\\fnil \\froman \\fswiss \\fmodern \\fscript "
@@ -19,14 +19,14 @@ _HEAD = struct.Struct("<II4sI")
 def unpacked(data: bytes, limit: int) -> bytes:
     """Return the RTF, incomplete if it is cut off. Raises ExtractionError (too_large, unreadable)."""
     if len(data) < _HEAD.size:
-        raise ExtractionError(DocumentProblem.UNREADABLE, "The text of the mail is damaged; save it again.")
+        raise unreadable("The text of the mail is damaged; save it again.")
     _, size, mark, _ = _HEAD.unpack_from(data)
     if size > limit:
         raise too_large_inside(limit, size)
     if mark == b"MELA":
         return data[_HEAD.size : _HEAD.size + size]
     if mark != b"LZFu":
-        raise ExtractionError(DocumentProblem.UNREADABLE, "The text of the mail is damaged; save it again.")
+        raise unreadable("The text of the mail is damaged; save it again.")
     return _expanded(data, size)
 
 

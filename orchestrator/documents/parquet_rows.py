@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from orchestrator.documents.content import Content
 from orchestrator.documents.rows import TableRow, bad_row
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import DocumentProblem, ExtractionError, unreadable
 
 BATCH_BYTES = 8_000_000  # target size of a batch, by the average size of a row
 BATCH_ROWS = 4096
@@ -65,9 +65,7 @@ def _opened(content: Content) -> Iterator[Any]:
         except Exception as error:
             # pyarrow raises a dozen different types on a damaged file.
             reason = str(error).partition("\n")[0][:200]
-            raise ExtractionError(
-                DocumentProblem.UNREADABLE, f"The file is damaged or is not Parquet ({reason}); write it again."
-            ) from error
+            raise unreadable(f"The file is damaged or is not Parquet ({reason}); write it again.") from error
 
 
 def _batch_rows(metadata: Any) -> int:

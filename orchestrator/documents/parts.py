@@ -30,7 +30,7 @@ from orchestrator.documents.mail import mail_parts, mbox_parts
 from orchestrator.documents.msg_mail import msg_parts
 from orchestrator.documents.outlook_mail import winmail_parts
 from orchestrator.documents.tables import TableFile
-from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument
+from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument, beyond_limit
 from orchestrator.documents.unpacking import UnpackLimit
 
 MAX_DEPTH = 4
@@ -147,10 +147,9 @@ class _Walk:
         content = Content("", None, kind.packing, file.max_bytes, data, file.max_unpacked)
         if kind.holds is Holds.PARTS:
             if depth >= MAX_DEPTH:
-                raise ExtractionError(
-                    DocumentProblem.TOO_LARGE,
+                raise beyond_limit(
                     f"It is nested {depth} archives deep, and at most {MAX_DEPTH - 1} are opened; unpack it "
-                    "yourself, or exclude it.",
+                    "yourself, or exclude it."
                 )
             for inner in self._counted(self._inside(part, content, kind)):
                 yield from self.found(self.key(key, inner), inner, depth + 1)

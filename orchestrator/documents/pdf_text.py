@@ -17,7 +17,7 @@ from orchestrator.documents.pdf_annotations import with_annotations
 from orchestrator.documents.pdf_lost_text import LostText, loses_text
 from orchestrator.documents.pdf_scripts import scripted_words, with_words
 from orchestrator.documents.pdf_tables import with_tables
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import DocumentProblem, ExtractionError, unreadable
 
 PAGE_BREAK = "\n\f"
 DAMAGED = "damaged"
@@ -89,9 +89,7 @@ def notes_of(lost: Mapping[str, list[int]], attached: int = 0) -> dict[str, str]
 def refuse_damaged(readable: Sequence[object]) -> None:
     """Raise ExtractionError if no page of a PDF is readable."""
     if not readable:
-        raise ExtractionError(
-            DocumentProblem.UNREADABLE, "The pages of the PDF are damaged; save the file again or exclude it."
-        )
+        raise unreadable("The pages of the PDF are damaged; save the file again or exclude it.")
 
 
 def pages_told(numbers: list[int]) -> str:
@@ -190,9 +188,7 @@ def opened(data: bytes) -> Iterator[OpenPdf]:
         document.init_forms()
         yield OpenPdf(data, document)
     except pypdfium2.PdfiumError as error:
-        raise ExtractionError(
-            DocumentProblem.UNREADABLE, f"A page of the PDF is damaged ({error}); save the file again or exclude it."
-        ) from error
+        raise unreadable(f"A page of the PDF is damaged ({error}); save the file again or exclude it.") from error
     finally:
         document.close()
 
@@ -211,6 +207,4 @@ def _cannot_open(error: pypdfium2.PdfiumError) -> ExtractionError:
         return ExtractionError(
             DocumentProblem.ENCRYPTED, "The PDF opens only with a password; save a copy without one, or exclude it."
         )
-    return ExtractionError(
-        DocumentProblem.UNREADABLE, "The file is damaged or is not a PDF; get a new copy, or exclude it."
-    )
+    return unreadable("The file is damaged or is not a PDF; get a new copy, or exclude it.")

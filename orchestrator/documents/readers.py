@@ -31,6 +31,7 @@ from orchestrator.documents.types import (
     ExtractionError,
     RemoteObject,
     UnreadableDocument,
+    beyond_limit,
 )
 from orchestrator.documents.unpacking import LEAST_UNPACKED
 from orchestrator.documents.worker_functions import from_plain, unreadable
@@ -388,10 +389,7 @@ def problem_of(tripped: Tripped, limits: WorkerLimits, *, is_table: bool) -> Ext
                 "it, or raise `max_memory` under [documents] in orch.toml.",
             )
         case Trip.VALUE:
-            return ExtractionError(
-                DocumentProblem.TOO_LARGE,
-                f"Its text has more than {limits.value:,} bytes{rest}; split or exclude it.",
-            )
+            return beyond_limit(f"Its text has more than {limits.value:,} bytes{rest}; split or exclude it.")
         case Trip.CRASH:
             why = f" ({tripped.detail})" if tripped.detail else ""
             return ExtractionError(

@@ -20,7 +20,7 @@ from orchestrator.core.errors import InputError, JobFilesError, StorageRefused
 from orchestrator.documents.globs import Globs
 from orchestrator.documents.ignored import IgnoredReason, never_document
 from orchestrator.documents.redirects import is_elsewhere, led_elsewhere, staying_client
-from orchestrator.documents.types import DocumentProblem, ExtractionError, RemoteObject
+from orchestrator.documents.types import ExtractionError, RemoteObject, unreadable
 from orchestrator.documents.walk import FoundFile, Skipped, Unlisted, WalkedFolder
 
 WEB = ("http", "https")
@@ -168,7 +168,7 @@ class RemoteWalk(_Chosen):
                 pending.append(iter(self._names(inner)))
                 folders.append(inner)
             except InputError as error:
-                problem = ExtractionError(DocumentProblem.UNREADABLE, error.message)
+                problem = unreadable(error.message)
                 yield Unlisted(folder.prefix + name, problem)
 
     def _names(self, folder: WalkedFolder) -> list[tuple[str, Mapping[str, Any]]]:
@@ -195,7 +195,7 @@ class RemoteWalk(_Chosen):
                 info = asked(path, lambda: dict(self._place.storage.info(path)))
             except InputError:
                 message = "The link leads nowhere; repair it or exclude it."
-                yield Unlisted(relative, ExtractionError(DocumentProblem.UNREADABLE, message))
+                yield Unlisted(relative, unreadable(message))
                 return
             if info["type"] != "file":
                 yield Skipped(relative, IgnoredReason.LINK)

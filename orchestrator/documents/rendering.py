@@ -11,7 +11,15 @@ from orchestrator.documents import ocr, pdf_text
 from orchestrator.documents.extras import require
 from orchestrator.documents.kinds import IMAGE
 from orchestrator.documents.office import TextLimit
-from orchestrator.documents.types import BY_OCR, DocumentProblem, ExtractionError, Picture, Render
+from orchestrator.documents.types import (
+    BY_OCR,
+    DocumentProblem,
+    ExtractionError,
+    Picture,
+    Render,
+    beyond_limit,
+    unreadable,
+)
 
 MIN_LETTERS = 20
 """A page with fewer letters and digits, such as page numbers and stamps, has no usable text."""
@@ -117,16 +125,14 @@ class _Gathered:
         self.pictures.append(Picture(self.pages, base64.b64encode(picture).decode()))
         self._texts.append(text or f"[page {self.pages} is picture {len(self.pictures)}]")
         if len(self.pictures) > self._render.pages:
-            raise ExtractionError(
-                DocumentProblem.TOO_LARGE,
+            raise beyond_limit(
                 f"More than {self._render.pages} of its pages would be sent as pictures; split it, or raise "
-                "`pictures.pages` of this source.",
+                "`pictures.pages` of this source."
             )
         if self._bytes > self._render.max_bytes:
-            raise ExtractionError(
-                DocumentProblem.TOO_LARGE,
+            raise beyond_limit(
                 f"Its pages as pictures have more than {self._render.max_bytes:,} bytes; split it, lower "
-                "`pictures.resolution`, or raise `pictures.max_bytes` of this source.",
+                "`pictures.resolution`, or raise `pictures.max_bytes` of this source."
             )
 
     def add_damaged(self) -> None:
@@ -196,9 +202,8 @@ def _frames(data: bytes) -> Iterator[Any]:
         with Image.open(io.BytesIO(data), formats=formats) as picture:
             for frame in ImageSequence.Iterator(picture):
                 if frame.width * frame.height > MAX_PIXELS:
-                    raise ExtractionError(
-                        DocumentProblem.TOO_LARGE,
-                        f"The picture has more than {MAX_PIXELS:,} pixels; scale it down, or exclude it.",
+                    raise beyond_limit(
+                        f"The picture has more than {MAX_PIXELS:,} pixels; scale it down, or exclude it."
                     )
                 yield ImageOps.exif_transpose(frame)
     except (ExtractionError, MemoryError):
@@ -217,9 +222,8 @@ def _is_heif(data: bytes) -> bool:
 
 
 def _no_picture() -> ExtractionError:
-    return ExtractionError(
-        DocumentProblem.UNREADABLE,
-        "It is damaged or is not a PNG, JPEG, TIFF, WebP or HEIC picture; save it again, or exclude it.",
+    return unreadable(
+        "It is damaged or is not a PNG, JPEG, TIFF, WebP or HEIC picture; save it again, or exclude it."
     )
 
 

@@ -11,7 +11,7 @@ import os
 import stat
 from functools import cache
 
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import ExtractionError, unreadable
 
 SYSTEM_FOLDERS = ("/proc", "/sys", "/dev")
 # File systems without users' files, which show the state of the kernel and of processes, including environments.
@@ -137,16 +137,13 @@ def _regular(fd: int) -> os.stat_result:
 
 def _check_device(status: os.stat_result) -> None:
     if status.st_dev in system_devices():
-        raise ExtractionError(DocumentProblem.UNREADABLE, "It belongs to the system (/proc, /sys, /dev); exclude it.")
+        raise unreadable("It belongs to the system (/proc, /sys, /dev); exclude it.")
 
 
 def _check_place(fd: int, path: str, status: os.stat_result, within: str | None) -> None:
     _check_device(status)
     if within is not None and not is_inside(_place(fd, path, status), within):
-        raise ExtractionError(
-            DocumentProblem.UNREADABLE,
-            "A link leads out of the source's folder to it; exclude it, or set `follow_links: true`.",
-        )
+        raise unreadable("A link leads out of the source's folder to it; exclude it, or set `follow_links: true`.")
 
 
 def _place(fd: int, path: str, status: os.stat_result) -> str:
@@ -167,6 +164,4 @@ def _place(fd: int, path: str, status: os.stat_result) -> str:
 
 def not_a_file() -> ExtractionError:
     """Return the error for pipes, sockets and devices, which may never end."""
-    return ExtractionError(
-        DocumentProblem.UNREADABLE, "This is a pipe, socket, device or folder, not a file; exclude it."
-    )
+    return unreadable("This is a pipe, socket, device or folder, not a file; exclude it.")

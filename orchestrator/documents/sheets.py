@@ -23,7 +23,7 @@ from orchestrator.documents.old_workbook_repair import in_encoding, needs_passwo
 from orchestrator.documents.old_workbook_repair import repaired as repaired_old
 from orchestrator.documents.rows import TableRow, bad_row
 from orchestrator.documents.sheet_parts import SheetParts, is_about_sheet
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import ExtractionError, unsupported
 from orchestrator.documents.workbook_repair import repaired
 from orchestrator.documents.xml_workbook import holds_xml_sheets, xml_sheets
 
@@ -177,9 +177,8 @@ class _Workbook:
                 raise damaged("spreadsheet") from error
             if type(error).__name__ != "PanicException":
                 raise
-            raise ExtractionError(
-                DocumentProblem.UNSUPPORTED,
-                "The reader does not know a part of this workbook; save it as .xlsx, or exclude it.",
+            raise unsupported(
+                "The reader does not know a part of this workbook; save it as .xlsx, or exclude it."
             ) from error
 
 

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import DocumentProblem, ExtractionError, unreadable
 
 _PKCS7 = bytes.fromhex("2a864886f70d0107")
 _SMIME = bytes.fromhex("2a864886f70d01091001")
@@ -118,7 +118,4 @@ def encrypted() -> ExtractionError:
 
 
 def _damaged() -> ExtractionError:
-    return ExtractionError(
-        DocumentProblem.UNREADABLE,
-        "The signed text is damaged, or there is only a signature; save the mail again, or exclude it.",
-    )
+    return unreadable("The signed text is damaged, or there is only a signature; save the mail again, or exclude it.")

@@ -19,7 +19,14 @@ from orchestrator.documents.kinds import JSON, SHEETS
 from orchestrator.documents.lines import too_large
 from orchestrator.documents.plugins import Plugin
 from orchestrator.documents.rows import Table, TableRow, bad_row
-from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, Render, UnreadableDocument
+from orchestrator.documents.types import (
+    Document,
+    DocumentProblem,
+    ExtractionError,
+    Render,
+    UnreadableDocument,
+    unsupported,
+)
 from orchestrator.documents.unpacking import LEAST_UNPACKED, ROW_BYTES, UnpackLimit
 
 MOST_VALUES = 100_000
@@ -164,9 +171,8 @@ def names_words(names: Sequence[str]) -> str:
 def open_table(file: TableFile, *, keys_only: bool, content: Content | None = None) -> Table:
     """Open a table. Raises OSError, ExtractionError."""
     if file.text_column is None:
-        raise ExtractionError(
-            DocumentProblem.UNSUPPORTED,
-            "This is a table; say which of its columns holds the text with `text_column`, or exclude it.",
+        raise unsupported(
+            "This is a table; say which of its columns holds the text with `text_column`, or exclude it."
         )
     content = content or file.content
     expected = tuple(filter(None, file.named_columns.values()))

@@ -18,7 +18,7 @@ from orchestrator.documents.mapi import (
     MapiProperties,
     body,
 )
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import unreadable
 
 _SIGNATURE = 0x223E9F78
 _HEAD = 6
@@ -45,9 +45,7 @@ def outlook_mail(data: bytes) -> MapiMail:
     try:
         return _read(data)
     except (struct.error, IndexError, KeyError) as error:
-        raise ExtractionError(
-            DocumentProblem.UNREADABLE, "winmail.dat is damaged; ask for the mail without it, or exclude it."
-        ) from error
+        raise unreadable("winmail.dat is damaged; ask for the mail without it, or exclude it.") from error
 
 
 def _read(data: bytes) -> MapiMail:

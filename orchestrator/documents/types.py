@@ -119,3 +119,18 @@ class ExtractionError(Exception):
         self.message = message
         self.size = size
         self.setting = setting
+
+
+def unreadable(message: str) -> ExtractionError:
+    """Return the error for a file that is damaged, or is not what its name says."""
+    return ExtractionError(DocumentProblem.UNREADABLE, message)
+
+
+def unsupported(message: str) -> ExtractionError:
+    """Return the error for a kind that is not read, or not without an extra."""
+    return ExtractionError(DocumentProblem.UNSUPPORTED, message)
+
+
+def beyond_limit(message: str, size: int | None = None, setting: str | None = None) -> ExtractionError:
+    """Return the error for a document beyond a limit; `setting` raises it."""
+    return ExtractionError(DocumentProblem.TOO_LARGE, message, size, setting)

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import Self
 
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import ExtractionError, beyond_limit
 
 LEAST_UNPACKED = 200_000_000
 """Bytes that any file may unpack to, unless `max_unpacked` says otherwise."""
@@ -39,9 +39,7 @@ class UnpackLimit:
         """Count a part. Raises ExtractionError."""
         self._parts += 1
         if self._parts > MAX_PARTS:
-            raise ExtractionError(
-                DocumentProblem.TOO_LARGE, f"There are more than {MAX_PARTS:,} files in it; split it, or exclude it."
-            )
+            raise beyond_limit(f"There are more than {MAX_PARTS:,} files in it; split it, or exclude it.")
         self.check()
 
     def add_part(self, size: int) -> None:
@@ -62,8 +60,7 @@ class UnpackLimit:
 
 def spent(most: int) -> ExtractionError:
     """Return the error for a file that unpacks to more than `most` bytes."""
-    return ExtractionError(
-        DocumentProblem.TOO_LARGE,
+    return beyond_limit(
         f"It unpacks to more than {most:,} bytes, over {MAX_RATIO} times its own, as a bomb does; what is in it from "
-        "there on is not read. Split or exclude it, or raise `max_unpacked` under [documents] in orch.toml.",
+        "there on is not read. Split or exclude it, or raise `max_unpacked` under [documents] in orch.toml."
     )

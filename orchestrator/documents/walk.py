@@ -11,7 +11,7 @@ from orchestrator.core.errors import InputError
 from orchestrator.documents.globs import Globs, State
 from orchestrator.documents.ignored import IgnoredReason, never_document
 from orchestrator.documents.safe_open import is_inside, is_system, open_folder
-from orchestrator.documents.types import DocumentProblem, ExtractionError, RemoteObject
+from orchestrator.documents.types import DocumentProblem, ExtractionError, RemoteObject, unreadable
 
 
 class FoundFile(NamedTuple):
@@ -117,7 +117,7 @@ class Walk:
         if kind == "file":
             return None if linked and self._found_anyway(found.path) else found
         message = "The link leads nowhere; repair it or exclude it."
-        return Unlisted(found.relative, ExtractionError(DocumentProblem.UNREADABLE, message))
+        return Unlisted(found.relative, unreadable(message))
 
     def _reason(self, found: FoundFile, name: str, kind: str, linked: bool) -> IgnoredReason | None:
         """Return why a file that passes the patterns is not a document, or None."""
@@ -205,7 +205,4 @@ def listing_problem(error: OSError) -> ExtractionError:
             DocumentProblem.VANISHED,
             "The folder was removed while it was being read; run again if that was not meant.",
         )
-    return ExtractionError(
-        DocumentProblem.UNREADABLE,
-        f"The folder cannot be listed ({error.strerror}); give read permission or exclude it.",
-    )
+    return unreadable(f"The folder cannot be listed ({error.strerror}); give read permission or exclude it.")

@@ -21,7 +21,7 @@ from xml.sax.saxutils import quoteattr
 from orchestrator.documents.encoding import bom_of, wide_without_bom
 from orchestrator.documents.office_package import Package, Relation
 from orchestrator.documents.scripts import lowered, raised
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import beyond_limit
 from orchestrator.documents.workbook_scripts import binary_fonts, binary_texts, inline_texts
 
 MOST_CELLS = 5_000_000
@@ -372,10 +372,9 @@ def _without_empty(sheet: bytes) -> bytes:
 
 def _check_size(rows: list[int], columns: list[int]) -> None:
     if len(rows) * len(columns) > MOST_CELLS:
-        raise ExtractionError(
-            DocumentProblem.TOO_LARGE,
+        raise beyond_limit(
             f"A sheet of it has {len(rows):,} rows and {len(columns):,} columns with anything in them, more than "
-            f"{MOST_CELLS:,} cells; split it, or exclude it.",
+            f"{MOST_CELLS:,} cells; split it, or exclude it."
         )
 
 
