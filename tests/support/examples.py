@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-SHARE = 5
+SHARE = 10
 
 
 def ample(number: int) -> int:
-    """A fifth of `number` in `make test`; in `make soak` as many as any property has there."""
+    """A tenth of `number` in `make test`; in `make soak` as many as any property has there."""
     return max(settings().max_examples, number // SHARE)

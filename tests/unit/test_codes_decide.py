@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import pytest
 
-import orchestrator
+from tests.support.trees import PACKAGE, modules
 
-ROOT = Path(orchestrator.__file__).parent
 SENTENCES = frozenset(
     "reason cancel_reason message error_message detail held refusal pulled_for told advice why price_source".split()
 )
@@ -56,9 +54,8 @@ def read_sentences(nodes: Iterable[ast.AST]) -> Iterator[int]:
 @pytest.mark.slow
 def test_no_sentence_is_read_and_a_spec_by_its_fields() -> None:
     sentences, keys = {}, {}
-    for path in sorted(ROOT.rglob("*.py")):
-        name = path.relative_to(ROOT).as_posix()
-        nodes = nodes_of(path.read_text(encoding="utf-8"))
+    for path, (tree, _) in modules().items():
+        name, nodes = path.relative_to(PACKAGE).as_posix(), list(ast.walk(tree))
         if name not in READ and (lines := list(read_sentences(nodes))):
             sentences[name] = lines
         if lines := list(spec_keys(nodes)):

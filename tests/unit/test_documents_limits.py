@@ -57,13 +57,13 @@ def test_importing_the_package_loads_no_reader() -> None:
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to measure memory")
 
 
-MANY = 30_000
-"""Lines of 3 KB each: more than the memory that reading them may take."""
+MANY = 9_000
+"""Lines of 10 kB each: more than the memory that reading them may take."""
 
 
 @pytest.mark.slow
 def test_a_large_jsonl_stays_out_of_memory(tmp_path: Path) -> None:
-    line = json.dumps({"id": "x", "text": "word " * 600}).encode() + b"\n"
+    line = json.dumps({"id": "x", "text": "word " * 2000}).encode() + b"\n"
     with (tmp_path / "t.jsonl").open("wb") as file:
         file.writelines(line for _ in range(MANY))
         file.write(b'{"text":"' + b"x" * 200_000_000 + b'"}\n')
@@ -92,11 +92,11 @@ def test_one_large_row_group_stays_out_of_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_many_small_files_take_little_memory(tmp_path: Path) -> None:
+def test_many_files_take_little_memory(tmp_path: Path) -> None:
     for folder in range(20):
         (tmp_path / f"docs/{folder:02}").mkdir(parents=True)
-        for i in range(1000):
-            (tmp_path / f"docs/{folder:02}/{i:03}.txt").write_text("A short document. " * 50)
+        for i in range(200):
+            (tmp_path / f"docs/{folder:02}/{i:03}.txt").write_text("A short document. " * 900)
     result = measured(tmp_path, path="docs")
-    assert result["counts"] == {"read": 20_000}
+    assert result["counts"] == {"read": 4000}
     assert result["peak_mib"] < 100

@@ -6,13 +6,11 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-import orchestrator
+from tests.support.trees import PACKAGE, modules
 
-ROOT = Path(orchestrator.__file__).parent
 HERE = "core/json_decoders.py"
 NO_RECORD = frozenset({"str", "Any", "msgspec.Raw", "list[msgspec.Raw]", "dict[str, msgspec.Raw]"})
 """Kinds without fields, of which nothing is kept between decoders."""
@@ -73,9 +71,8 @@ def test_what_is_looked_for_is_seen(code: str) -> None:
 @pytest.mark.slow
 def test_nothing_else_makes_decoders_of_records() -> None:
     found = {}
-    for path in sorted(ROOT.rglob("*.py")):
-        name = path.relative_to(ROOT).as_posix()
-        lines = list(decoders_of_others(ast.parse(path.read_text(encoding="utf-8"))))
+    for path, (tree, _) in modules().items():
+        name, lines = path.relative_to(PACKAGE).as_posix(), list(decoders_of_others(tree))
         if lines and name != HERE:
             found[name] = lines
     assert found == {}

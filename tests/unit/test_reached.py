@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "orchestrator"
+from tests.support.trees import PACKAGE, ROOT, modules
+
 IMPORTED = re.compile(r"^[ \t]*from (orchestrator[\w.]*) import (\([^)]*\)|[^\n]+)", re.MULTILINE)
 OTHERS = {
     # Called by libraries, under names that these choose.
@@ -29,15 +29,6 @@ OTHERS = {
     # Whether a worker has been started shows in no other way.
     "is_started",
 }  # fmt: skip
-
-
-@cache
-def modules() -> dict[Path, tuple[ast.Module, str]]:
-    found = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        found[path] = ast.parse(text), text
-    return found
 
 
 @cache

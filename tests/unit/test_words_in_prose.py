@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "orchestrator"
+from tests.support.trees import PACKAGE, ROOT, modules
+
 BUDGETS = {
     "backends": 2, "bench": 1, "cli": 2, "core": 2, "daemon": 3, "documents": 3, "pipeline": 4, "policy": 4,
     "ray": 1, "reports": 3, "server": 4, "settings": 2, "store": 3, "web": 3,
@@ -110,9 +110,10 @@ def room_of(path: Path) -> str:
 def package_faults() -> dict[str, list[Fault]]:
     """Return the faults of the package by room."""
     rooms = defaultdict(list)
-    for path in sorted(path for path in PACKAGE.rglob("*.py") if "migrations" not in path.parts):
-        source, name = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
-        nodes = list(ast.walk(ast.parse(source)))
+    for path, (tree, source) in modules().items():
+        if "migrations" in path.parts:
+            continue
+        name, nodes = str(path.relative_to(ROOT)), list(ast.walk(tree))
         texts = [*_docstrings(nodes), *((number, text, False) for number, text in _comments(source, nodes))]
         for number, text, is_function in texts:
             rooms[room_of(path)] += faults(text, f"{name}:{number}", is_function=is_function)
