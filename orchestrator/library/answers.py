@@ -53,7 +53,8 @@ class AnswerFields(dict[str, Any]):
 class AnswerRow(msgspec.Struct, Generic[T], frozen=True):
     """A row with its outcome: an `answer`, or an `error`.
 
-    `document` names the row or file, `route` is the backend that answered, `cost` is in dollars.
+    `document` names the row or file, `route` is the backend that answered, `cost` is in dollars. `quotes` are the
+    answer's quotes with their places; their fields are attributes too.
     """
 
     document: str
@@ -64,6 +65,7 @@ class AnswerRow(msgspec.Struct, Generic[T], frozen=True):
     model: str | None
     custom_id: str
     state: str
+    quotes: Sequence[Any]
 
 
 class AnsweredRow(AnswerRow[T], Generic[T], frozen=True):
@@ -199,7 +201,8 @@ def answer_rows(lines: Iterable[bytes], type_: AnswerType[T], prefix: str = "") 
         if row.stage == "map":
             continue
         origin, document = row.provenance, row.document.removeprefix(prefix)
-        whence = (plain(origin.cost_usd), origin.backend, origin.model, row.custom_id, row.status)
+        quotes = _attributes(row.quotes or [])
+        whence = (plain(origin.cost_usd), origin.backend, origin.model, row.custom_id, row.status, quotes)
         if row.status == "succeeded":
             try:
                 yield AnsweredRow(document, type_.parse(output, raw), None, *whence)

@@ -295,3 +295,24 @@ def test_calls_in_several_threads_share_the_work(home: Path, upstream: Upstream)
 
     assert [out["topic"].notna().sum() for out in found] == [5, 5, 5]
     assert len(upstream.requests()) == 15
+
+
+def test_a_row_says_where_the_quotes_of_its_answer_stand(home: Path, tmp_path: Path) -> None:
+    class Term(BaseModel):
+        end: str
+        quote: str
+
+    (tmp_path / "lease.txt").write_text("A lease.\n\nThe term ends on 30 November 2026.", encoding="utf-8")
+    content = json.dumps({"end": "2026-11-30", "quote": "ends on 30 November 2026"})
+    message = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
+    with gateway() as at:
+        at.refuses = lambda body: Answer({"object": "chat.completion", "model": body["model"], "choices": [message]})
+        write_config(home, [at.url], extra='[models]\nsmall = "some-model"\n')
+        docs = orch.documents(tmp_path / "lease.txt").map(
+            "When? Quote it.", schema=Term, check="quotes", name="terms"
+        )
+        (row,) = docs.run(progress=False)
+
+    assert [row.quotes[0].status, row.quotes[0].path] == ["found", "quote"]
+    assert [place.start for place in row.quotes[0].places] == [19]
+    assert [one.quotes for one in orch.open_job("terms").rows()] == [row.quotes]

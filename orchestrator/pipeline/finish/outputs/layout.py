@@ -80,6 +80,7 @@ class MergedRow(msgspec.Struct):
     stage: str | None = None
     part: int | None = None
     parts: int | None = None
+    quotes: list[dict[str, Any]] | None = None
 
 
 _decode = json_decoder(MergedRow).decode
