@@ -172,7 +172,7 @@ test-fast: dev
 	$(BIN)/python -m pytest -n 3 $(QUICK) -m "not slow and not soak and not vllm and not postgres"
 
 # Long runs, in parts of an hour at most on two cores; each makes what it needs, and a skip fails it. ORCH_SOAK_* set the lengths.
-SOAKS := examples variants crashes nights schedules odd-schedules other-schedules points hosted-kills other-kills histories kills storms standbys disks bodies far gateways libraries provider-sdks integrations site release library-kills vllm work
+SOAKS := examples variants crashes nights schedules odd-schedules other-schedules points other-points hosted-kills other-kills histories kills storms standbys disks bodies far gateways libraries provider-sdks integrations site release library-kills vllm work
 SOAK := ORCH_NO_SKIPS=1 $(BIN)/python -m pytest -m soak --timeout 7200 -s
 
 soak: $(SOAKS:%=soak-%)
@@ -210,6 +210,9 @@ soak-other-schedules: install
 
 soak-points: install
 	$(SOAK) tests/soak/test_hosted_storms.py -k test_killed_once_at_every_point
+
+soak-other-points: install
+	$(SOAK) tests/soak/test_hosted_storms.py -k test_killed_once_at_points_of_others
 
 soak-hosted-kills: install
 	$(SOAK) tests/soak/test_hosted_storms.py -k test_hundreds_of_kills

@@ -112,9 +112,20 @@ def storm(
     ids="-".join,
 )
 def test_killed_once_at_every_point(there: Providers, order: tuple[str, ...]) -> None:
+    killed_once(there, order, 1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("other", sorted(OTHERS.keys() - {"mistral", "xai"}))
+def test_killed_once_at_points_of_others(there: Providers, other: str) -> None:
+    """At every fourth; ORCH_SOAK_SEED says with which to begin."""
+    killed_once(there, (other, "cloud"), A_SHARE)
+
+
+def killed_once(there: Providers, order: tuple[str, ...], share: int) -> None:
     sums = Sums()
     whole = run(there, plain(1, order, Kills()))
-    for nth in range(1, whole.points + 1):
+    for nth in range(1 + FIRST_SEED % share, whole.points + 1, share):
         sums.add(run(there, plain(1, order, Kills(most=1, nth=nth))))
     sums.tell()
 

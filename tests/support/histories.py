@@ -29,6 +29,7 @@ from tests.emulator.client import Emulator
 from tests.emulator.clock import ClockFile
 from tests.emulator.driving import chat_line, jsonl
 from tests.support.cli import CONFIG, Orch, Process, kill_group
+from tests.support.history_surroundings import AROUND, finish_script, unfinished
 from tests.support.hostedjob import KEY, MODEL, cost_of, settings_of, write_toml
 from tests.support.postgres import copy_database
 from tests.support.process import wait_until
@@ -47,6 +48,7 @@ GOES_ON = "`orch cancel` completes it"
 REPAYS = re.compile(r"orch retry (\S+) --repay")
 RESUMED = "resuming where it stopped"
 KNOWN = (*FINISHED, REFUSED)
+LATE_CANCELS = ("slow_cancel", "cancel_ignored")
 
 
 @dataclass
@@ -57,11 +59,17 @@ class History:
     provider: Emulator
     database_url: str
     dice: random.Random
+    disk: Path | None = None
+    """The library that makes a disk fail."""
+    pooled_url: str | None = None
+    """The database behind a PgBouncer."""
     acts: list[str] = field(default_factory=list)
     agreed: int = 0
     """How often somebody agreed to pay for a request once more."""
     restored: bool = False
     abandoned: bool = False
+    is_pooled: bool = False
+    is_library: bool = False
 
     def __post_init__(self) -> None:
         self.place = self.folder / "project-0"
@@ -91,6 +99,8 @@ class History:
     @property
     def env(self) -> dict[str, str]:
         database = f"sqlite:///{self.home / 'orch.db'}" if self.is_sqlite else self.database_url
+        if self.is_pooled and self.pooled_url is not None:
+            database = self.pooled_url
         found = {"ORCH_DATABASE_URL": database, "ORCH_CONFIG": str(self.place / CONFIG), "OPENAI_KEY": KEY}
         return {**self.provider.environment, **found}
 
@@ -134,26 +144,30 @@ class History:
         self._check(command, done.returncode, said)
         return done
 
-    def _check(self, command: tuple[str, ...], code: int, said: str) -> None:
+    def _check(self, command: tuple[str, ...], code: int, said: str, *also: int) -> None:
         self.acts.append(f"  {' '.join(command)}: {code}: {said.strip()[:2000]}")
         assert "Traceback" not in said, (command, said)
-        is_known = code in KNOWN or (code == 4 and GOES_ON in said) or (code == USAGE and command[0] == "retry")
+        is_known = (
+            code in (*KNOWN, *also) or (code == 4 and GOES_ON in said) or (code == USAGE and command[0] == "retry")
+        )
         assert is_known, (command, code, said)
 
     def _killed(self, *command: str, clock: Path | None = None) -> None:
         """Start a command and kill it behind so many calls to the provider, if it has not ended by then."""
         env = self.env if clock is None else {**self.env, "ORCH_CLOCK": str(clock)}
+        process = self._orch.start(*command, env=env)
+        self._live_on(process)
+        self._end(command, process)
+
+    def _live_on(self, process: Process) -> None:
+        """Leave a process alone for so many calls to the provider, or seconds."""
         before, least = self._calls(), self.dice.randint(0, 14)
-        process, last = (
-            self._orch.start(*command, env=env),
-            time.monotonic() + self.dice.uniform(0.5, LONGEST_LIFE),
-        )
+        last = time.monotonic() + self.dice.uniform(0.5, LONGEST_LIFE)
         wait_until(
             lambda: process.poll() is not None or self._calls() >= before + least or time.monotonic() > last, 60.0
         )
-        self._end(command, process)
 
-    def _end(self, command: tuple[str, ...], process: Process) -> None:
+    def _end(self, command: tuple[str, ...], process: Process, *also: int) -> None:
         code = process.poll()
         kill_group(process)
         process.wait()
@@ -162,7 +176,7 @@ class History:
             assert "Traceback" not in self._orch.output(process)
         else:
             said = self._orch.output(process)
-            self._check(command, 0 if code == 4 and "`orch adopt`" in said else code, said)
+            self._check(command, 0 if code == 4 and "`orch adopt`" in said else code, said, *also)
 
     def _calls(self) -> int:
         return sum(entry["count"] for entry in self.provider.state()["requests"])
@@ -278,6 +292,11 @@ class History:
         self._killed("run", self._path(), "-q", clock=clock.path)
 
     # --- at the provider, by somebody else
+
+    def cancels_late(self) -> None:
+        """The next batches that are told to end take long, or go on."""
+        fault = {"do": self.dice.choice(LATE_CANCELS), "match": {"nth": 1}}
+        self.provider.script(fault | {"times": self.dice.randint(1, 3)})
 
     def cancel_there(self) -> None:
         """At the provider's console."""
@@ -407,6 +426,8 @@ class History:
         self.provider.clock.set(speed=8 * SPEED)
         for path in self.files:
             self._finish(path)
+        if self.is_library:
+            finish_script(self)
         self._drain()
         with Store.open(self.env["ORCH_DATABASE_URL"]) as store:
             jobs = store.jobs.newest()
@@ -436,7 +457,7 @@ class History:
     def _repay(self) -> bool:
         """Agree to pay again for answers that are gone."""
         with Store.open(self.env["ORCH_DATABASE_URL"]) as store:
-            lost = sorted({name for job in _open(store) if (name := _asked_about(store, job))})
+            lost = sorted({name for job in unfinished(store) if (name := _asked_about(store, job))})
         for name in lost:
             self.acts.append("repay")
             self.run("retry", name, "--repay", "-q")
@@ -447,15 +468,15 @@ class History:
         """What is unfinished otherwise: jobs that were superseded, or that stand beside another."""
         for _ in range(6):
             with Store.open(self.env["ORCH_DATABASE_URL"]) as store:
-                said = {job.id: len(store.jobs.events(job.id)) for job in _open(store)}
+                said = {job.id: len(store.jobs.events(job.id)) for job in unfinished(store)}
                 process = self._orch.start("up", "-q", env=self.env)
 
                 def rests(job: Job, s: Store = store, said: dict[JobId, int] = said) -> bool:
                     """What it waits for may have been told before somebody agreed to pay for it."""
                     return _asked_about(s, job, said.get(job.id, 0)) is not None
 
-                wait_until(lambda s=store, rests=rests: all(map(rests, _open(s))), LONGEST_RUN)
-                is_over = not _open(store)
+                wait_until(lambda s=store, rests=rests: all(map(rests, unfinished(s))), LONGEST_RUN)
+                is_over = not unfinished(store)
             self._end(("up", "-q"), process)
             if is_over:
                 return
@@ -482,10 +503,6 @@ class History:
         assert booked <= cost_of(bill) or not is_exact, (booked, self._story())
 
 
-def _open(store: Store) -> list[Job]:
-    return [job for job in store.jobs.newest() if job.finished_at is None and job.error is None]
-
-
 def _asked_about(store: Store, job: Job, since: int = 0) -> str | None:
     """The job that a question is about, which came behind so many events; another of its batches may go on."""
     told = [event.reason for event in store.jobs.events(job.id)[since:] if event.kind == EventKind.WAITING]
@@ -499,8 +516,8 @@ ACT: dict[str, Callable[[History], None]] = {
         "edit_document edit_prompt edit_tag edit_deadline edit_batch_file rename_batch_file submit run_killed "
         "run_later_deadline up_killed cancel retry save put_back put_back_database lose_wal lose_id move expire "
         "list_without_metadata wait edit_two rename_folder retry_open gc run_with_clock_back "
-        "cancel_there delete_there odd_list abandon"
+        "cancel_there delete_there odd_list abandon cancels_late"
     ).split()
-}
+} | {act.__name__: act for act in AROUND}
 """Everything that may happen."""
 ACTS = [*ACT, *["run_killed"] * 6, *["up_killed"] * 3, *["submit"] * 2, *["save"] * 2]

@@ -151,6 +151,22 @@ def _start(folder: Path, binaries: Path, user: str | None, options: Sequence[str
     )
 
 
+@contextmanager
+def break_connections(url: str) -> Iterator[None]:
+    """End all connections to the database at a URL, and refuse new ones meanwhile, as a server does that restarts."""
+    name = str(make_url(url).database)
+    allow: LiteralString = "ALTER DATABASE {} ALLOW_CONNECTIONS {}"
+    with psycopg.connect(
+        host=str(make_url(url).query["host"]), user="postgres", dbname="postgres", autocommit=True
+    ) as admin:
+        admin.execute(sql.SQL(allow).format(sql.Identifier(name), sql.SQL("false")))
+        admin.execute("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = %s", [name])
+        try:
+            yield
+        finally:
+            admin.execute(sql.SQL(allow).format(sql.Identifier(name), sql.SQL("true")))
+
+
 def copy_database(url: str, source: str | None, target: str | None) -> None:
     """Make a database of the server at a URL the copy of another, whoever uses either; nothing for None."""
     if source is None or target is None:
