@@ -10,6 +10,7 @@ import httpx2
 
 from orchestrator.backends.open import key_cure
 from orchestrator.backends.own_api import unix_client
+from orchestrator.core.durations import duration
 from orchestrator.core.engines import EngineState
 from orchestrator.core.errors import StorageError
 from orchestrator.server.host import socket_path
@@ -60,7 +61,8 @@ def without_engine(health: Mapping[str, Any]) -> str | None:
     if health["upstreams"] or not engines or not health["running_batches"]:
         return None
     return "; ".join(
-        f"{one['model']} is {one['state'].replace('_', ' ')}" + (f" ({one['problem']})" if one["problem"] else "")
+        f"{one['model']} is {one['state'].replace('_', ' ')}, for {duration(float(one['seconds']))} so far"
+        + (f" ({one['problem']})" if one["problem"] else "")
         for one in engines
     )
 

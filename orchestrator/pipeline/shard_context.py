@@ -23,6 +23,11 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 T = TypeVar("T")
+_AFTER_FILES = (
+    "Rows without an answer are then asked again, three times in all. They may be paid already: "
+    "`orch cancel {job}`, then `orch retry {job}`, asks them sooner"
+)
+"""What follows the wait for a batch's files, and how to end it."""
 
 
 class ShardWork:
@@ -102,6 +107,8 @@ class ShardWork:
 
     def hold(self, job: Job, shard: Shard, code: HoldCode, why: str) -> bool:
         """Record what a shard waits for, as an event if that is news. Always return False: nothing moved."""
+        if code is HoldCode.FILES and job.cancel_requested_at is None:
+            why = f"{why}. {_AFTER_FILES.format(job=job.id)}"
         if (shard.held, shard.held_code) != (why, code):
             if shard.held is None or shard.held_code is not code:
                 self.store.jobs.note(job.id, EventKind.HELD, why, self.now(), shard.id, code=code)

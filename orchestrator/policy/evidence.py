@@ -124,7 +124,12 @@ def nothing_until(ended: datetime, late: timedelta | None) -> datetime:
 def nothing(backend: str, rows: int, until: datetime, now: datetime) -> EvidenceVerdict:
     """Judge if the rows of a batch go back because the provider says that it did nothing; see `nothing_until`."""
     told = f"{backend} says that the batch is completed, with 0 of {number_of(rows, 'row')}, no usage and empty files"
-    return EvidenceVerdict() if now >= until else EvidenceVerdict(f"{told}; its rows go back at {until:%a %H:%M} UTC")
+    return _until(told, until, now)
+
+
+def unnamed(status: str | None, until: datetime, now: datetime) -> EvidenceVerdict:
+    """Judge if a batch that should have answers never names a file of them; `until` is when they are given up."""
+    return _until(f"the batch is {status}, and names no file with its answers", until, now)
 
 
 def named(batch: EndedBatch, since: datetime, until: datetime, now: datetime) -> EvidenceVerdict:

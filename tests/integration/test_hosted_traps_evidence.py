@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.backends import RemoteBatch
+from orchestrator.core.model import Job, RequestState
 from tests.support.hostedjob import DAY, HOUR, MINUTE, Desk, all_are, cost_of, plain, row, script
 
 AZURE = pytest.param("azure", marks=pytest.mark.soak)
@@ -181,6 +182,43 @@ def test_trap_g2_what_is_waited_for_is_said_with_its_end(desk: Desk) -> None:
     assert " of 8 rows and " in held
     assert " bytes; waiting until Wed " in held
     assert desk.states(job) == ["ended (completed)"]
+
+
+def _without_counts(desk: Desk, late: float) -> Job:
+    """Submit five rows, due in 70 minutes, whose batch ends at once without counts and names its files so late."""
+    script(desk, "no_counts", times=None)
+    script(desk, "late_output_id", seconds=late)
+    script(desk, "turnaround", seconds=60.0)
+    job = desk.submit(plain(5), deadline="70m")
+    for _ in range(5):
+        desk.later(10 * MINUTE, job)
+    return job
+
+
+def test_files_that_a_batch_without_counts_names_hours_later_are_taken_then(desk: Desk) -> None:
+    job = _without_counts(desk, 3 * HOUR)
+    [held] = desk.held(job)
+    assert held.startswith("the batch is completed, and names no file with its answers; waiting until Wed ")
+    assert "Rows without an answer are then asked again" in held
+    for _ in range(18):
+        desk.later(10 * MINUTE, job)
+    assert desk.states(job) == ["collected (completed)"]
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 5)
+    paid_once(desk, 5)
+
+
+def test_the_wait_for_files_ends_as_status_says(desk: Desk) -> None:
+    job = _without_counts(desk, 90 * DAY)
+    [held] = desk.held(job)
+    assert f"`orch cancel {job.id}`, then `orch retry {job.id}`, asks them sooner" in held
+    desk.cancel(job)
+    for _ in range(4):
+        desk.later(10 * MINUTE, job)
+    assert desk.is_over(job)
+    assert desk.store.rows.retry(job.id, [RequestState.FAILED, RequestState.CANCELLED]) == 5
+    desk.later(MINUTE, job)
+    assert len(desk.batches()) == 2
 
 
 @pytest.mark.thinned(24)

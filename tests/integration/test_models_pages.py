@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.check import _examine_upstream
-from orchestrator.daemon.health import remedy
+from orchestrator.daemon.health import remedy, without_engine
 from tests.integration.test_server_faults import served
 from tests.support.batchapi import create, ended, health, row, run_batch
 from tests.support.canned import MODELS, Canned, canned
@@ -66,3 +66,10 @@ def test_a_server_that_is_not_there_is_to_be_started(tmp_path: Path, upstream: U
             lambda: next((u for u in health(sdk)["upstreams"] if u["problem"].startswith("unreachable")), None)
         )
     assert (first["answers"], remedy(first, "local", None)) == (False, "is vLLM running? see `orch doctor`")
+
+
+def test_an_engine_that_is_waited_for_is_named_with_its_time() -> None:
+    starting = {"model": "qwen", "state": "starting", "problem": None, "seconds": 95.0}
+    health = {"upstreams": [], "engines": [starting], "running_batches": 1}
+    assert without_engine(health) == "qwen is starting, for 1 min 35 s so far"
+    assert without_engine({**health, "running_batches": 0}) is None

@@ -17,6 +17,7 @@ from orchestrator.policy.evidence import (
     named,
     nothing,
     nothing_until,
+    unnamed,
     whole,
 )
 from orchestrator.policy.overdue import BatchLife
@@ -190,3 +191,5 @@ def test_a_batch_that_did_nothing_is_waited_for_as_long_as_files_were_ever_late(
     assert until == T + waits
     assert not nothing("openai", 3, until, until - SECOND).holds
     assert nothing("openai", 3, until, until).holds
+    assert not unnamed("completed", until, until - SECOND).holds
+    assert unnamed("completed", until, until).holds

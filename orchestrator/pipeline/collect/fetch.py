@@ -75,6 +75,8 @@ def fetch(
     did_nothing = expected > 0 and reading.is_empty and not is_gone and _did_nothing(handle, shard)
     if did_nothing:
         verdict = evidence.nothing(shard.backend, shard.rows, min(until, nothing_until()), now)
+    elif lacks_names(shard):
+        verdict = evidence.unnamed(shard.provider_status, until, now)
     else:
         verdict = evidence.whole(reading, expected, known.unchanged_since or now, until, now)
     if verdict.why is not None:
@@ -101,6 +103,11 @@ def expected_rows(shard: Shard) -> int:
     if shard.refusal_code == BATCH_GONE and shard.output_file_id is None and shard.error_file_id is None:
         return 0  # orch gave it up before it named a file: whatever it has done, nothing can be read
     return min(shard.rows, shard.provider_completed + shard.provider_failed)
+
+
+def lacks_names(shard: Shard) -> bool:
+    """True if an ended batch should have answers, and none of their files is named."""
+    return shard.output_file_id is None and shard.error_file_id is None and expected_rows(shard) > 0
 
 
 def discard(home: Home, shard: Shard) -> None:

@@ -72,7 +72,7 @@ class Gather:
         if isinstance(done.value, fetch.FilesAwaited):
             self._work.polls.failed(shard, handle, now)
             return self._work.hold(job, shard, HoldCode.FILES, done.value.why)
-        self._settle(job, shard, handle, *done.value)
+        self._settle(job, self._work.store.shards.get(shard.id), handle, *done.value)
         return True
 
     def awaited_in_vain(self, job: Job) -> RefusedError | None:
@@ -99,6 +99,9 @@ class Gather:
         elif shard.rerouted_at is None:
             until = known.look(until, now)
         self._lost.pop(shard.id, None)
+        if fetch.lacks_names(shard) and not handle.is_own and shard.refusal_code is None:
+            with suppress(*([] if now < until else [BackendError])):
+                shard = self._with_names(shard, handle)
         fetched = fetch.fetch(
             self._work.home,
             shard,
@@ -126,6 +129,15 @@ class Gather:
         if wrong := {name: now for name, at in times if at is not None and at > now}:
             self._work.store.shards.note(shard, **wrong)
         return replace(shard, **wrong)
+
+    def _with_names(self, shard: Shard, handle: BackendHandle) -> Shard:
+        """Return a shard with the files that its ended batch names by now. Raises BackendError."""
+        batch = None if shard.batch_id is None else handle.api.retrieve(shard.batch_id)
+        if batch is None or (batch.output_file_id is None and batch.error_file_id is None):
+            return shard
+        named = {"output_file_id": batch.output_file_id, "error_file_id": batch.error_file_id}
+        self._work.store.shards.note(shard, **named)
+        return replace(shard, **named)
 
     def _repaid(self, job: Job, shard: Shard, handle: BackendHandle, until: datetime) -> bool:
         """True if the answers of a shard are gone and its rows may be paid again; RefusedError if they may not.
