@@ -16,6 +16,7 @@ LONGEST = 24
 """Letters of a name that stay together; a longer part may continue anywhere in the next line."""
 _SEAM = re.compile(r"(?<=[/\\_@=:&?+])(?=\w)|(?<=\.)(?=[^\W\d]\w{4})")
 """Places where a name may continue in the next line; an ending such as `.json` stays with it."""
+_SPACE, _PATH = re.compile(r"(\s+)"), re.compile(r"[/\\]")
 _LONG = re.compile(rf"[^\s-]{{{LONGEST}}}(?=[^\s-])")
 
 
@@ -43,13 +44,23 @@ def code(text: str) -> Markup:
     if len(parts) % 2 == 0:
         return breakable(text)
     made = (
-        Markup("<code>{}</code>").format(breakable(part)) if number % 2 else breakable(part)
+        Markup("<code>{}</code>").format(breakable(part, LONGEST)) if number % 2 else breakable(part)
         for number, part in enumerate(parts)
     )
     return Markup("").join(made)
 
 
-def breakable(name: Any) -> Markup:
-    """Let a long name, such as a path, break between its parts instead of inside a word."""
-    parts = (_LONG.sub(r"\g<0>\0", part).split("\0") for part in _SEAM.split(escape_controls(str(name))))
+def breakable(name: Any, whole: int = 20) -> Markup:
+    """Let a long name, such as a path, break between its parts instead of inside a word.
+
+    A word of up to `whole` letters, such as `content_filter`, stays whole.
+    """
+    return Markup("").join(
+        word if len(word) <= whole and not _PATH.search(word) else _seamed(word)
+        for word in _SPACE.split(escape_controls(str(name)))
+    )
+
+
+def _seamed(word: str) -> Markup:
+    parts = (_LONG.sub(r"\g<0>\0", part).split("\0") for part in _SEAM.split(word))
     return Markup("<wbr>").join(piece for part in parts for piece in part)

@@ -233,6 +233,8 @@ def test_a_cost_page_sums_up_in_a_sentence() -> None:
     [
         ("folder/of/letter.txt", "folder/<wbr>of/<wbr>letter.txt"),
         ("task.of_each_agreement", "task.<wbr>of_<wbr>each_<wbr>agreement"),
+        ("content_filter stopped", "content_filter stopped"),
+        ("a/content_filter", "a/<wbr>content_<wbr>filter"),
         ("≈$0.000072", "≈$0.000072"),
         ("vertragspruefung-liegenschaften", "vertragspruefung-liegenschaften"),
         ("w" * 50, "<wbr>".join(["w" * 24, "w" * 24, "ww"])),
