@@ -27,7 +27,7 @@ _AFTER_FILES = (
     "Rows without an answer are then asked again, three times in all. They may be paid already: "
     "`orch cancel {job}`, then `orch retry {job}`, asks them sooner"
 )
-"""What follows the wait for a batch's files, and how to end it."""
+"""Words after the reason why a batch's files are awaited."""
 
 
 class ShardWork:

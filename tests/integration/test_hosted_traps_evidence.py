@@ -328,7 +328,7 @@ def test_trap_g2_files_that_come_after_their_rows_were_asked_again_are_booked(de
 
 
 def test_trap_g2_late_answers_are_taken_where_their_rows_still_wait(desk: Desk) -> None:
-    script(desk, "late_output_id", seconds=25 * HOUR)
+    script(desk, "late_output_id", seconds=28 * HOUR)
     job = desk.submit(plain(5))
     desk.settle(job)
     desk.later(HOUR, job)

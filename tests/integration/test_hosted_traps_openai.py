@@ -50,7 +50,7 @@ def test_trap_1_37_a_batch_that_is_completed_before_its_files_are_named_is_waite
     assert desk.states(job) == ["submitted (completed)"]
     [held] = desk.held(job)
     assert held.startswith("the batch is completed and counts 3 answers; its output file is not named yet; waiting")
-    assert held.endswith(" until Wed 00:15 UTC")
+    assert " until Wed 00:15 UTC. Rows without an answer are then asked again" in held
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 3)
     assert desk.cost(job) == cost_of(desk.provider.bill()) > 0
