@@ -316,8 +316,8 @@ def xai(url: str) -> dict[str, Any]:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     client = Client(api_key="sdk", api_host=f"127.0.0.1:{port}", use_insecure_channel=True)
-    made = client.batch.create("of a test", input_file_id=uploaded["id"])
     other = client.batch.create("another", input_file_id=uploaded["id"])
+    made = client.batch.create("of a test", input_file_id=uploaded["id"])
     first = client.batch.list(limit=1)
     second = client.batch.list(limit=1, pagination_token=first.pagination_token)
     cancelled = client.batch.cancel(other.batch_id)
@@ -346,12 +346,15 @@ def openrouter(url: str) -> dict[str, Any]:
     body = {"max_tokens": 20, "messages": [{"role": "user", "content": "What is the best French cheese?"}]}
     requests = [{"custom_id": f"row {number}", "body": body} for number in range(3)]
     with OpenRouter(api_key="sdk", server_url=url) as client:
-        batch = client.batch.create_batches(
-            endpoint="/v1/chat/completions", model="openai/gpt-4o-mini", requests=requests
+        running, batch = (
+            client.batch.create_batches(
+                endpoint="/v1/chat/completions", model="openai/gpt-4o-mini", requests=requests
+            )
+            for _ in range(2)
         )
         listed = [one.id for one in client.batch.list().result.data]
         try:
-            client.batch.delete(id=batch.id)
+            client.batch.delete(id=running.id)
             refused = 0
         except BatchErrorResponse as error:
             refused = error.status_code
@@ -363,7 +366,7 @@ def openrouter(url: str) -> dict[str, Any]:
         counts = batch.request_counts
         deleted = client.batch.delete(id=batch.id)
         return {
-            "listed": listed == [batch.id],
+            "listed": listed == [batch.id, running.id],
             "statuses": statuses,
             "counts": [counts.total, counts.completed, counts.failed],
             "ids": sorted(one.custom_id for one in batch.results),
@@ -371,7 +374,7 @@ def openrouter(url: str) -> dict[str, Any]:
             "usage": batch.usage.total_tokens > 0,
             "refused": refused,
             "deleted": deleted.deletion.openrouter,
-            "left": [one.id for one in client.batch.list().result.data],
+            "left": [one.id for one in client.batch.list().result.data] == [running.id],
         }
 
 
