@@ -25,6 +25,8 @@ FEW = 3
 """Fewer uncertain pieces than this are a drawing or a stamp, not lost text."""
 DIRT = 0.5
 """On a well-read page, pieces below this certainty are dropped."""
+_LOWEST = 6
+"""Pixels of the lowest letters."""
 _WIDE_GAP = 1.5
 """A wider gap, in heights of the line, separates cells."""
 _MIN_LINES = 3
@@ -61,6 +63,8 @@ def text_of(picture: Any, page: int = 1) -> str:
     Raises ExtractionError: unsupported if the extra is missing, unreadable for a page that is not read well.
     """
     ask_for_more()
+    if min(picture.size) < _LOWEST:
+        return ""  # the engine fails on a line of a few pixels
     engine = _engine()
     import numpy  # it comes with the extra
 

@@ -244,6 +244,6 @@ def _on_white(picture: Any, longest_side: int) -> Any:
         seen = picture.convert("RGBA")
         picture = Image.new("RGB", seen.size, "white")
         picture.paste(seen, mask=seen.getchannel("A"))
-    if picture.mode.startswith("I"):  # 16 bits of gray
+    if picture.mode.startswith("I") and picture.getextrema()[1] > 255:  # 16 bits of gray
         picture = picture.point(lambda value: value / 256)
     return picture

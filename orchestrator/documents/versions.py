@@ -20,6 +20,7 @@ READERS: Mapping[str, int] = {
     "fb2": 4,
     "folded": 3,
     "html": 7,
+    "image": 3,
     "ipynb": 4,
     "mhtml": 5,
     "msg": 7,

@@ -31,7 +31,7 @@ READ_AS = {
     ("eml", 7): "0b3b586f85165d28",
     ("epub", 5): "6a0913fdcceb0151",
     ("html", 7): "ec7a76b6b3dd216b",
-    ("image", 2): "f14d126ee5bfbb52",
+    ("image", 3): "f14d126ee5bfbb52",
     ("msg", 7): "dd2010f5d93475d9",
     ("odf", 9): "ea1d9db098c4c8b6",
     ("pdf", 12): "90fbb88b84d72a29",

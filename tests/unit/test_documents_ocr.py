@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from orchestrator.documents import Document, DocumentProblem, UnreadableDocument, ocr
+from orchestrator.documents import Document, DocumentProblem, UnreadableDocument, ocr, rendering
 from orchestrator.documents.ocr import Piece, in_order, sure
 from orchestrator.documents.types import ExtractionError
 from orchestrator.policy.requests import Builder
@@ -68,6 +68,18 @@ def test_without_the_extra_the_row_says_what_to_install(tmp_path: Path, monkeypa
     with pytest.raises(ExtractionError, match=r"pip install 'orch-batch\[ocr\]'") as raised:
         ocr.text_of(scan("x"))
     assert raised.value.code is DocumentProblem.UNSUPPORTED
+
+
+@pytest.mark.parametrize("size", [(3000, 1), (3, 900), (1, 1)])
+def test_a_picture_lower_than_a_letter_has_no_text(size: tuple[int, int]) -> None:
+    assert ocr.text_of(Image.new("L", size)) == ""
+
+
+@pytest.mark.parametrize(("mode", "bright"), [("I;16", 65535), ("I", 65535), ("I", 255), ("L", 255)])
+def test_gray_of_any_depth_stays_as_bright_as_it_is(mode: str, bright: int) -> None:
+    page = Image.new(mode, (60, 60), bright)
+    page.putpixel((30, 30), 0)
+    assert rendering._on_white(page, 60).convert("L").getextrema() == (0, 255)
 
 
 def piece(left: float, top: float, text: str, width: float = 300) -> Piece:
