@@ -91,9 +91,10 @@ def test_own_nights_take_over() -> None:
 
 
 def test_a_batch_that_still_runs_says_that_they_take_longer() -> None:
-    done = nights(*[10 * MINUTE] * 20)
+    every = nights(*[10 * MINUTE] * 30)
+    done = [one for day, one in enumerate(every) if day % 3]
     known = turnaround(done, rows=1000, at=AT)
-    running = [SeenBatch(one.at - timedelta(days=20), 5 * HOUR, False, 1000) for one in nights(*[0.0] * 10)]
+    running = [SeenBatch(one.at, 5 * HOUR, False, 1000) for one in every[::3]]
     assert turnaround([*done, *running], rows=1000, at=AT).by(HOUR) < known.by(HOUR) - 0.1
     # Told for as long as it ran and no longer: for what lasts five hours already, nothing is changed.
     late = turnaround([*done, *running], rows=1000, at=AT)
@@ -156,6 +157,20 @@ def test_the_night_itself_tells_most() -> None:
     assert turnaround([*usual, *stuck], rows=1000, at=AT).by(HOUR) < 0.35
     assert turnaround(usual, rows=1000, at=AT).by(HOUR) > 0.9
     assert turnaround([*usual, *fast], rows=1000, at=AT).by(6 * MINUTE) > 0.6
+
+
+def with_slow_nights(*ago: int) -> float:
+    """P(done in two hours) if batches of these nights took ten hours, and twelve minutes on the others of twenty."""
+    took = [10 * HOUR if day in ago else 12 * MINUTE for day in range(1, 21)]
+    return turnaround([SeenBatch(AT - timedelta(days=day + 1), each, True, 1000) for day, each in enumerate(took)],
+                      rows=1000, at=AT).by(2 * HOUR)  # fmt: skip
+
+
+def test_slow_nights_that_come_in_rows_are_expected_to_go_on() -> None:
+    apart = with_slow_nights(1, 7, 13)
+    assert with_slow_nights(1, 2, 3) < apart - 0.2
+    assert with_slow_nights(4, 5, 6) > apart, "the last nights were fast"
+    assert apart == pytest.approx(with_slow_nights(3, 8, 14), abs=0.05), "one slow night announces no other"
 
 
 LIKE = {

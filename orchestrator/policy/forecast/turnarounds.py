@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
 from itertools import pairwise
 
@@ -32,6 +32,8 @@ PRIOR_NIGHTS = 6.0
 """Weight of the prior curve, in nights of own history."""
 TONIGHT_WEIGHT = 4.0
 """Weight of the current night, as a multiple of all other nights and the prior together."""
+_PRIOR_SQUARES = 2.0
+"""Prior of independent nights: its sum of squared deviations of the logarithm."""
 ENOUGH_NIGHTS = 30
 """Nights after which the source no longer mentions the prior."""
 
@@ -163,7 +165,37 @@ def _weighted_batches(seen: Sequence[SeenBatch], rows: int, at: datetime) -> lis
         else:
             earlier += weighted
     others = PRIOR_NIGHTS + sum(weight for weight, _ in earlier)
+    if odds := _persistence_odds(nights, at):
+        last = max(night for night in nights if night < _night(at))
+        newest = sum(weight for weight, one in earlier if _night(one.at) == last)
+        more = 1.0 + odds * others / newest
+        earlier = [(weight * (more if _night(one.at) == last else 1.0), one) for weight, one in earlier]
+        others = PRIOR_NIGHTS + sum(weight for weight, _ in earlier)
     return earlier + [(weight * TONIGHT_WEIGHT * others, one) for weight, one in tonight]
+
+
+def _persistence_odds(nights: Mapping[date, Mapping[datetime, Sequence[SeenBatch]]], at: datetime) -> float:
+    """Return the weight of the last night, as a multiple of all others: large if slow nights come in rows.
+
+    It is the odds of the autocorrelation of run times from night to night, which fades with idle days.
+    """
+    earlier = sorted(night for night in nights if night < _night(at))
+    if len(earlier) < 2:
+        return 0.0
+    slowest = [
+        max((one for batches in nights[night].values() for one in batches), key=lambda one: one.seconds)
+        for night in earlier
+    ]
+    ended = [math.log(one.seconds) for one in slowest if one.ended]
+    if not ended:
+        return 0.0
+    mean = sum(ended) / len(ended)
+    # A censored batch is no fast one.
+    deviations = [max(math.log(one.seconds) - mean, -math.inf if one.ended else 0.0) for one in slowest]
+    covariance = sum(a * b for a, b in pairwise(deviations))
+    share = max(0.0, covariance) / (_PRIOR_SQUARES + sum(each * each for each in deviations))
+    share = math.pow(share, (_night(at) - earlier[-1]).days)
+    return share / (1.0 - share)
 
 
 def _night(at: datetime) -> date:

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from orchestrator.core.shards import AHEAD, Shard, ShardState
 from orchestrator.policy.planner.planning_problem import capacity_of, objection
 from orchestrator.policy.planner.stints import unfinished, waits_for_answers
-from orchestrator.policy.planner.types import Claim, Cost, Decision, Open, Option, Running, SynchronousOption, Terms
+from orchestrator.policy.planner.types import (
+    MAX_PROBE_SHARE,
+    PROBE_ROWS,
+    Claim,
+    Cost,
+    Decision,
+    Open,
+    Option,
+    Running,
+    SynchronousOption,
+    Terms,
+)
 
 OVERDUE_SHARE = 0.5
 """Further time that an overdue cancel is expected to take, as a share of its age."""
+SENT_TOGETHER = timedelta(minutes=1)
+"""Shards created no further apart were sent by one decision."""
 MIN_WANTED_SHARE = 0.05
 """A shard moves as a whole, so only if this share of its rows is wanted elsewhere."""
 
 
 def locate_rows(
-    shards: Iterable[Shard],
+    shards: Sequence[Shard],
     rows: Mapping[str, int],
     synchronous: Collection[str],
     cancel: Mapping[str, float],
@@ -54,11 +67,23 @@ def locate_rows(
             held[shard.backend] = held.get(shard.backend, 0) + left
         else:
             is_over = waits_for_answers(shard)
-            running.append(Running(shard.id, shard.backend, left, shard.submitted_at or now, is_over))
+            is_probe = _is_probe(shard, shards)
+            running.append(Running(shard.id, shard.backend, left, shard.submitted_at or now, is_over, is_probe))
     return Open(
         waiting, rerouted, coming, coming_at, tuple(running), tuple(held.items()), later, claims, later_cost, is_late,
         coming_done,
     )  # fmt: skip
+
+
+def _is_probe(shard: Shard, shards: Sequence[Shard]) -> bool:
+    """Return True if far more rows went elsewhere at the same time."""
+    if shard.rows > PROBE_ROWS:
+        return False
+    beside = (
+        one.rows for one in shards
+        if one.backend != shard.backend and abs(one.created_at - shard.created_at) <= SENT_TOGETHER
+    )  # fmt: skip
+    return shard.rows <= MAX_PROBE_SHARE * (shard.rows + sum(beside))
 
 
 def _free_at(rerouted_at: datetime, longest: float, now: datetime) -> datetime:

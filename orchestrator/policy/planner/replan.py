@@ -31,6 +31,8 @@ from orchestrator.policy.planner.planning_problem import (
 )
 from orchestrator.policy.planner.search import MIN_CHANCE, Chosen, Position, best
 from orchestrator.policy.planner.types import (
+    MAX_PROBE_SHARE,
+    PROBE_ROWS,
     SLIPS,
     BatchOption,
     Cost,
@@ -55,8 +57,8 @@ MIN_TIME_GAIN = 0.2
 """If the job is late anyway, a move must shorten the time by this share."""
 MIN_MOVE_GAIN = 0.02
 """If the deadline is uncertain, a move between options must raise the chance by this much."""
-PROBE_ROWS, MAX_PROBE_SHARE, PROBE_SECONDS = 20, 0.02, 600.0
-"""Rows that wait at an option that stands still, as a share of those sent elsewhere, and for how long at least."""
+PROBE_SECONDS = 600.0
+"""Rows of a probe wait at least so long at an option that stands still."""
 MAX_PROBE_LOSS = 0.002
 """Largest loss of chance by such a probe, if no plan holds."""
 MIN_REPLAN_SECONDS, MAX_REPLAN_SECONDS = 30.0, 1800.0
@@ -128,18 +130,20 @@ def _decide_to_wait(later: Decision, found: Decision, start: datetime, now: date
 def _replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> Decision:
     """Decide for rows that are sent now."""
     board = _board(job, options, terms, now)
-    chosen = _choose(job, board, now)
+    rest = _without_probes(job, board, now)
+    chosen = _choose(rest, board, now)
     if chosen is None:
         return _over_budget(job, board, now)
     ours = board.ours
-    chosen = _with_probe(chosen, ours)
+    chosen = _with_probe(chosen, board, job.waiting)
     candidate = chosen.candidate
     moves = _moves(chosen, ours)
     wait = board.cancel_wait
+    probes = _ended_probes(job, rest, candidate, terms, now)
     return Decision(
-        candidate.cancel,
+        (*candidate.cancel, *probes),
         (*_sends(job, candidate, ours), *moves),
-        _reason(job, chosen, moves, ours),
+        _reason(job, chosen, moves, ours, probes),
         now + timedelta(seconds=min(_next_replan(candidate, ours), max(MIN_REPLAN_SECONDS, wait))),
         chosen.chance,
         money(chosen.expected) + cost_of_later(job.later, options, terms, job.later_cost).p50,
@@ -177,34 +181,81 @@ def _coming_in(job: Open, now: datetime) -> float:
     return max(0.0, (job.coming_at - now).total_seconds()) if job.coming_at else 0.0
 
 
-def _with_probe(chosen: Chosen, ours: Capacity) -> Chosen:
+def _with_probe(chosen: Chosen, board: _Board, waiting: int) -> Chosen:
     """Return the plan with a few of its new rows at a cheaper option that has none, to see if it is faster now.
 
     It stands still, or was too slow for more. Nothing changes if these rows could not be taken over late.
     """
-    candidate = chosen.candidate
+    candidate, ours = chosen.candidate, board.ours
     shares, new, held = list(candidate.batch_shares), list(candidate.new), list(candidate.held)
     to = max(range(len(new)), key=new.__getitem__, default=0)
     sent, price = (new[to], ours.sync_options[to].price) if any(new) else (0, 0.0)
     if candidate.bets and shares[-1].rows > sent:
         sent, price, to = shares[-1].rows, shares[-1].price, -1
     rows = min(PROBE_ROWS, int(MAX_PROBE_SHARE * sent))
-    cheaper = enumerate(ours.sync_options[: candidate.fallback])
-    place = next((at for at, sync in cheaper if sync.price < price and not held[at]), None)
-    if place is None or not rows or ours.horizon < 2 * PROBE_SECONDS:
+    if not rows or ours.horizon < 2 * PROBE_SECONDS:
         return chosen
     if to >= 0:
         new[to], held[to] = new[to] - rows, held[to] - rows
     else:
         shares[-1] = replace(shares[-1], rows=sent - rows)
+    rest = replace(candidate, batch_shares=tuple(shares), new=tuple(new), held=tuple(held))
+    cheaper = enumerate(ours.sync_options[: candidate.fallback])
+    place = next((at for at, sync in cheaper if sync.price < price and not held[at]), None)
+    if place is None:
+        in_bets = sum(share.rows for share in rest.unsent) + rows
+        return _with_batch_probe(chosen, rest, rows, price, board) if in_bets <= waiting else chosen
     new[place], held[place] = new[place] + rows, held[place] + rows
-    probed = replace(candidate, batch_shares=tuple(shares), new=tuple(new), held=tuple(held))
+    probed = replace(rest, new=tuple(new), held=tuple(held))
     chance = chance_of(probed, ours)
     if chosen.holds and not _rows_can_stay(probed, ours, PROBE_SECONDS):
         return chosen
     if chance < min(ours.target, chosen.chance - MAX_PROBE_LOSS):
         return chosen
     return replace(chosen, candidate=probed, chance=min(chosen.chance, chance))
+
+
+def _with_batch_probe(chosen: Chosen, rest: CandidatePlan, rows: int, price: float, board: _Board) -> Chosen:
+    """Return the plan with so many rows of `rest` in a batch of a cheaper backend that has none."""
+    taken = {share.option.backend for share in rest.batch_shares}
+    cheaper = [
+        one for one in board.batches
+        if float(one.cost.p50) < price and one.backend not in taken and one.least <= rows <= (one.room or rows)
+    ]  # fmt: skip
+    if not cheaper or not rest.fallback:
+        return chosen
+    option = min(cheaper, key=lambda one: one.cost.p50)
+    late = replace(rest, coming=rest.coming + rows, free_in=max(rest.free_in, option.cancel_seconds))
+    chance = chance_of(late, board.ours)
+    if chance < min(board.ours.target, chosen.chance - MAX_PROBE_LOSS):
+        return chosen
+    shares = (*rest.batch_shares, BatchShare(option, rows, kept=option.kept))
+    probed = replace(rest, batch_shares=shares, bets=rest.bets + 1)
+    return replace(chosen, candidate=probed, chance=min(chosen.chance, chance))
+
+
+def _without_probes(job: Open, board: _Board, now: datetime) -> Open:
+    """Return the job as if its probes in batches were cancelled now: their rows can be taken back at any time."""
+    probes = [one for one in job.running if one.is_probe]
+    if not probes or not board.ours.sync_options:
+        return job
+    back = now + timedelta(seconds=max(_option_of(board, one).cancel_seconds for one in probes))
+    return replace(
+        job,
+        running=tuple(one for one in job.running if not one.is_probe),
+        coming=job.coming + sum(one.rows for one in probes),
+        coming_at=max(back, job.coming_at or back),
+    )
+
+
+def _ended_probes(job: Open, rest: Open, candidate: CandidatePlan, terms: Terms, now: datetime) -> tuple[str, ...]:
+    """Return the probes in batches to cancel: the last rows, beside a reroute, or half-way to the deadline."""
+    if rest is job:
+        return ()
+    places = rest.waiting, rest.rerouted, len(rest.running), job.coming, *(rows for _, rows in rest.synchronous)
+    ends = candidate.cancel or not any(places)
+    probes = (one for one in job.running if one.is_probe)
+    return tuple(one.batch for one in probes if ends or now - one.submitted_at >= terms.deadline - now)
 
 
 def _rows_can_stay(candidate: CandidatePlan, ours: Capacity, seconds: float) -> bool:
@@ -485,7 +536,7 @@ def _transfers(movable: Rows, before: Sequence[int], after: Sequence[int], ours:
     return sends
 
 
-def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Capacity) -> str:
+def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Capacity, probes: Sequence[str]) -> str:
     candidate, horizon = chosen.candidate, ours.horizon
     if horizon <= 0:
         return "the deadline has passed; open rows go where they finish soonest"
@@ -500,6 +551,9 @@ def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Capacity) ->
         return f"{rows_leave} {_names(places)}, which would not finish {them} in time; {likely}"
     if not chosen.holds:
         return f"nothing is more likely to be in time; {likely}"
+    if probes:
+        rows = sum(one.rows for one in job.running if one.batch in probes)
+        return f"{number_of(rows, 'row')} rerouted from {_names(probes)}: they measured its speed; {likely}"
     if candidate.reroute_after is not None and candidate.batch_shares:
         latest = duration(candidate.reroute_after)
         return f"there is time: batches still running are cancelled and rerouted in {latest} at the latest; {likely}"

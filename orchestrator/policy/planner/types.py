@@ -20,6 +20,8 @@ DAY = 86_400.0
 ASSUMED_MARGIN = 120.0
 MIN_ANSWER_SHARE = 0.15
 """Smallest share of the time left that rows get, even if the margin would take more."""
+PROBE_ROWS, MAX_PROBE_SHARE = 20, 0.02
+"""Most rows that a job sends to see if a backend is faster now, and their share of those sent elsewhere."""
 SLIPS = 0.003
 """Assumed P(a cancel takes far longer than planned)."""
 MARGIN_SIGMAS, FINISH_SPREAD = 2.33, 0.5
@@ -136,7 +138,8 @@ class Terms(Struct, frozen=True):
 class Running(Struct, frozen=True):
     """A running batch with `rows` rows that have no result yet.
 
-    If `is_over`, the provider has done the rows and orch waits for their files. They are paid for in any case.
+    If `is_over`, the provider has done the rows and orch waits for their files. They are paid for in any case. The
+    rows of a probe (`is_probe`) were sent to see if their backend is faster now.
     """
 
     batch: str
@@ -144,6 +147,7 @@ class Running(Struct, frozen=True):
     rows: int
     submitted_at: datetime
     is_over: bool = False
+    is_probe: bool = False
 
 
 class Open(Struct, frozen=True):
