@@ -272,9 +272,13 @@ class ApiBatches(ListedBatches):
         return bool(refusal.said)
 
     def cancel(self, batch_id: str) -> None:
-        if not self._profile.cancels:
+        if self._profile.cancels:
+            self._end(batch_id)
+        else:
             self._refuse_cancel(batch_id)
-            return
+
+    def _end(self, batch_id: str) -> None:
+        """Ask the provider to end a batch; nothing happens if it is over."""
         with self._translated(f"cancel {batch_id}"):
             try:
                 self._api.cancel(batch_id)

@@ -58,7 +58,6 @@ def test_trap_j_a_completed_job_all_of_whose_records_failed_is_no_success(desk: 
     job = desk.submit([row(f"r{number}", "status:400") for number in range(3)])
     desk.settle(job)
     desk.later(HOUR, job)
-    desk.later(HOUR, job)
     assert desk.states(job) == ["collected (completed)"]
     assert "refuses all rows for" in desk.said[-1]
     assert desk.cost(job) == 0

@@ -122,7 +122,6 @@ def test_trap_k_a_job_that_succeeds_and_all_of_whose_rows_failed_is_no_success(d
     job = desk.submit([row(f"r{number}", "status:400") for number in range(3)])
     desk.settle(job)
     desk.later(HOUR, job)
-    desk.later(HOUR, job)
     assert desk.states(job) == ["collected (completed)"]
     assert "refuses all rows for" in desk.said[-1]
     assert desk.cost(job) == 0

@@ -97,7 +97,6 @@ def test_the_answer_of_the_row_that_is_asked_first_makes_no_rate(desk: Desk) -> 
     desk.backend(preflight=True)
     job = desk.submit(plain(MANY))
     desk.settle(job)
-    desk.later(60.0, job)
 
     def told() -> tuple[status.JobDetail, str]:
         found = status.detail(desk.store, desk.store.jobs.get(job.id), now(), lambda shard: Decimal(0))

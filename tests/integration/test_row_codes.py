@@ -105,7 +105,7 @@ def test_trap_i_a_batch_with_a_swap_proves_nothing_about_answers_without_a_code(
 @pytest.mark.parametrize("checked", [True, False])
 def test_trap_i_late_answers_under_the_keys_of_other_rows_are_not_taken(desk: Desk, checked: bool) -> None:
     """They come once their rows were released, but before these were sent again."""
-    script(desk, "late_output_id", seconds=25 * HOUR)
+    script(desk, "late_output_id", seconds=28 * HOUR)
     script(desk, "swapped_keys", lines=[1, 3])
     check: Json = {"check": "nonce"} if checked else {}
     job = desk.submit(job_file(desk, {**check, "schema": SCHEMA}, {"schema": SCHEMA}, documents=3))

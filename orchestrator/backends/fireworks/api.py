@@ -190,6 +190,10 @@ class FireworksBatches(ApiBatches):
             return Sighting()
         return Sighting(self.retrieve(intent.input_file_id))
 
+    def cancel(self, batch_id: str) -> None:
+        """Delete a job if none of its rows has run; another job continues."""
+        self._end(batch_id)
+
 
 def _identity(name: str, file: BinaryIO) -> tuple[str, int]:
     """Return the id of a file's dataset, by its name and bytes, and the number of lines. Goes back to the start."""

@@ -75,7 +75,7 @@ def fetch(
     did_nothing = expected > 0 and reading.is_empty and not is_gone and _did_nothing(handle, shard)
     if did_nothing:
         verdict = evidence.nothing(shard.backend, shard.rows, min(until, nothing_until()), now)
-    elif lacks_names(shard):
+    elif reading.rows < expected and lacks_names(shard):  # a synchronous row has its answer and no file
         verdict = evidence.unnamed(shard.provider_status, until, now)
     else:
         verdict = evidence.whole(reading, expected, known.unchanged_since or now, until, now)
