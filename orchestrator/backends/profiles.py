@@ -54,8 +54,8 @@ class Profile(Struct, frozen=True):
     `lists_models`: rows use the names in its list of models. `asks_directly`: it has synchronous endpoints, and these
     accept what its batches accept. `tells_shards`: its batches carry the ids of our shards. `names_rows`: its results
     have ids of rows, and are read without the input file. `reads_inputs`: its input files can be read back.
-    `names_homes`: only the name of an input file can carry our home.
-    `one_file`: its results have the rows that failed, and there is no second file.
+    `names_homes`: only the name of an input file can carry our home. `one_file`: rows that failed stand among the
+    results, not in a file of errors.
     `cancels`: it can end a batch that runs. `stacks`: cached tokens cost less in a batch than at once. `path` begins
     the addresses of rows and of a create. `create_fields` go into each create beside the standard ones.
     `at_once_as_batch`: its synchronous endpoint has the batch price.

@@ -14,7 +14,7 @@ from orchestrator.documents.content import Content, joined, too_large_inside
 from orchestrator.documents.ignored import IgnoredReason
 from orchestrator.documents.kinds import Kind
 from orchestrator.documents.lines import CHUNK, too_large
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import DocumentProblem, ExtractionError, unreadable
 from orchestrator.documents.unpacking import UnpackLimit
 
 _LOCKED = 1  # the flag of an entry that needs a password
@@ -113,15 +113,11 @@ def _taken(stream: IO[bytes], limit: int, unpacking: UnpackLimit) -> bytes:
 
 def damaged_part() -> ExtractionError:
     """Return the error for a single damaged part."""
-    return ExtractionError(
-        DocumentProblem.UNREADABLE,
-        "It is damaged in the archive, or packed in a way that is not read; pack it again, or exclude it.",
+    return unreadable(
+        "It is damaged in the archive, or packed in a way that is not read; pack it again, or exclude it."
     )
 
 
 def damaged(what: str) -> ExtractionError:
     """Return the error for a damaged archive."""
-    return ExtractionError(
-        DocumentProblem.UNREADABLE,
-        f"The archive is damaged, cut off or no {what} archive; pack it again, or exclude it.",
-    )
+    return unreadable(f"The archive is damaged, cut off or no {what} archive; pack it again, or exclude it.")

@@ -34,7 +34,7 @@ from orchestrator.documents.mail_sections import (
 )
 from orchestrator.documents.smime import encrypted
 from orchestrator.documents.tnef import outlook_text
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import ExtractionError, unreadable
 from orchestrator.documents.unpacking import UnpackLimit
 
 _MARK = b"\xef\xbb\xbf"
@@ -71,10 +71,7 @@ def _mails(content: Content) -> Iterator[bytes | int]:
             if isinstance(line, bytes) and not line.strip():
                 continue
             if not isinstance(line, bytes) or not line.startswith(b"From "):
-                raise ExtractionError(
-                    DocumentProblem.UNREADABLE,
-                    "Not an mbox: it does not begin with a mail (`From `); exclude it.",
-                )
+                raise unreadable("Not an mbox: it does not begin with a mail (`From `); exclude it.")
             began = True
             continue
         if isinstance(line, bytes) and _begins_mail(line, after, is_blank=is_blank):
@@ -133,9 +130,7 @@ def _parts(
         raise
     except Exception as error:
         # The parser raises a dozen different types on malformed mails.
-        raise ExtractionError(
-            DocumentProblem.UNREADABLE, "It is damaged or is not an e-mail message; export it again, or exclude it."
-        ) from error
+        raise unreadable("It is damaged or is not an e-mail message; export it again, or exclude it.") from error
     yield from _members(found, headers, fields)
 
 

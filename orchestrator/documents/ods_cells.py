@@ -14,7 +14,7 @@ from orchestrator.documents.odf_objects import embedded_object
 from orchestrator.documents.office import Losses, TextLimit, encrypted
 from orchestrator.documents.office_package import Package, parse
 from orchestrator.documents.scripts import script_of
-from orchestrator.documents.types import DocumentProblem, ExtractionError
+from orchestrator.documents.types import ExtractionError, beyond_limit
 from orchestrator.documents.workbook_repair import MOST_CELLS, letters_of
 
 _OASIS = "urn:oasis:names:tc:opendocument:xmlns:"
@@ -285,10 +285,7 @@ class _Book:
 
 def too_many_cells() -> ExtractionError:
     """Return the error for sheets that do not fit in memory."""
-    return ExtractionError(
-        DocumentProblem.TOO_LARGE,
-        f"It has more than {MOST_CELLS:,} cells with anything in them; split it, or exclude it.",
-    )
+    return beyond_limit(f"It has more than {MOST_CELLS:,} cells with anything in them; split it, or exclude it.")
 
 
 def without_empty(rows: list[list[str]]) -> list[list[str]]:

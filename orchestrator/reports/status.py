@@ -319,9 +319,8 @@ def _line(
     ahead = sum(shard.done_rows for shard in running)
     finished = min(counts.pending, sum(0 if _is_unclear(shard) else shard.done_rows for shard in running))
     rate = 0.0
-    sent = [
-        shard for shard in running if not shard.preflight
-    ]  # a row that was asked first says nothing about batches
+    # A row that was asked first says nothing about batches.
+    sent = [shard for shard in running if not shard.preflight]
     started = [shard.submitted_at for shard in sent if shard.submitted_at is not None]
     if started and (done := sum(shard.done_rows for shard in sent)):
         rate = done / max(0.001, (now - min(started)).total_seconds())

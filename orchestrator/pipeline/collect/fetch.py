@@ -75,7 +75,7 @@ def fetch(
     did_nothing = expected > 0 and reading.is_empty and not is_gone and _did_nothing(handle, shard)
     if did_nothing:
         verdict = evidence.nothing(shard.backend, shard.rows, min(until, nothing_until()), now)
-    elif reading.rows < expected and lacks_names(shard):  # a synchronous row has its answer and no file
+    elif lacks_names(shard):
         verdict = evidence.unnamed(shard.provider_status, until, now)
     else:
         verdict = evidence.whole(reading, expected, known.unchanged_since or now, until, now)
@@ -106,8 +106,9 @@ def expected_rows(shard: Shard) -> int:
 
 
 def lacks_names(shard: Shard) -> bool:
-    """True if an ended batch should have answers, and none of their files is named."""
-    return shard.output_file_id is None and shard.error_file_id is None and expected_rows(shard) > 0
+    """True if an ended batch should have answers, and none of their files is named. A synchronous row is no batch."""
+    is_named = shard.output_file_id is not None or shard.error_file_id is not None
+    return shard.batch_id is not None and not is_named and expected_rows(shard) > 0
 
 
 def discard(home: Home, shard: Shard) -> None:

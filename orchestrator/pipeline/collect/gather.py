@@ -100,8 +100,11 @@ class Gather:
             until = known.look(until, now)
         self._lost.pop(shard.id, None)
         if fetch.lacks_names(shard) and not handle.is_own and shard.refusal_code is None:
-            with suppress(*([] if now < until else [BackendError])):
+            try:
                 shard = self._with_names(shard, handle)
+            except BackendError:
+                if now < until:
+                    raise
         fetched = fetch.fetch(
             self._work.home,
             shard,

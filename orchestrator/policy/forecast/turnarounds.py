@@ -190,7 +190,7 @@ def _persistence_odds(nights: Mapping[date, Mapping[datetime, Sequence[SeenBatch
     if not ended:
         return 0.0
     mean = sum(ended) / len(ended)
-    # A censored batch is no fast one.
+    # A censored batch is not a fast one.
     deviations = [max(math.log(one.seconds) - mean, -math.inf if one.ended else 0.0) for one in slowest]
     covariance = sum(a * b for a, b in pairwise(deviations))
     share = max(0.0, covariance) / (_PRIOR_SQUARES + sum(each * each for each in deviations))
