@@ -55,6 +55,12 @@ class Endpoints:
         self.all = KNOWN.union(self._added)
         """Every allowed path."""
 
+    def is_optional(self, path: str) -> bool:
+        """True if a batch may name the path only if an upstream offers it, with or without Azure's missing `/v1`."""
+        always = self.for_batches(())
+        spelled = {path, f"/v1{path}"}
+        return not spelled & {*always, *FORMS} and bool(spelled & self.all)
+
     def for_batches(self, offered: Iterable[str]) -> tuple[str, ...]:
         """Return the paths that a batch may name; `offered` are the paths that the upstreams advertise.
 

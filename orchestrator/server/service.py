@@ -334,10 +334,6 @@ class Service:
         """True if an unfinished batch reads the file."""
         return self.batches.reads(file_id)
 
-    def batch_endpoints(self) -> tuple[str, ...]:
-        """Return the paths that a new batch may name."""
-        return self.endpoints.for_batches(path for upstream in self.upstreams for path in upstream.paths)
-
     def refused_rows(self, upstream: Upstream) -> list[dict[str, Any]]:
         """Return groups of rows that an upstream refused or failed and that will be retried."""
         return self._dispatcher.refused.describe(upstream, upstream.clock())

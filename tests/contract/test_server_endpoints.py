@@ -244,6 +244,59 @@ def test_an_operator_adds_what_tenants_may_reach(tmp_path: Path) -> None:
         assert {"/v1/embed", "/sleep"} <= set(sdk.raw.get("/openapi.json").json()["paths"])
 
 
+def test_paths_are_asked_for_only_when_a_batch_names_one_that_not_every_upstream_has(tmp_path: Path) -> None:
+    """LiteLLM makes its description in eight seconds, and answers nothing else meanwhile."""
+    with scripted(answer) as upstream, serving(tmp_path, upstream) as sdk:
+        ended(sdk, create_at(sdk, "/v1/chat/completions").id).check(["a"])
+        assert sdk.refused(lambda api: create_at(sdk, "/sleep")).status_code == 400
+        assert "/openapi.json" not in [asked.path for asked in upstream.asked]
+        ended(sdk, create_at(sdk, "/score").id).check(["a"])
+        assert "/openapi.json" in [asked.path for asked in upstream.asked]
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_a_path_that_is_not_known_now_is_a_503_until_the_upstream_says(tmp_path: Path, status: int) -> None:
+    refusals = [Answer({}, status)] * 2
+
+    def late(asked: Asked) -> Answer:
+        return refusals.pop() if asked.path == "/openapi.json" and refusals else answer(asked)
+
+    with scripted(late) as upstream, serving(tmp_path, upstream) as sdk:
+        body = {"input_file_id": "file-1", "endpoint": "/rerank", "completion_window": "24h"}
+        refused = sdk.raw.post("/v1/batches", json=body)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        assert refused.json()["error"]["code"] == "endpoint_unknown"
+        # OpenAI's client asks again by itself.
+        ended(sdk, create_at(sdk, "/rerank").id).check(["a"])
+        assert refusals == []
+
+
+NO_DESCRIPTIONS = {
+    "no UTF-8": b'{"paths":{"/v1/\xff":{}}}',
+    "no objects": b'{"paths": {"/score": 5, "": {"post": {}}}}',
+    "too deep": b'{"paths":{"/score":{"post":' + b"[" * 5000 + b"]" * 5000 + b"}}}",
+    "HTML": b"<html>",
+}
+
+
+@pytest.mark.parametrize("page", NO_DESCRIPTIONS.values(), ids=NO_DESCRIPTIONS)
+def test_a_description_that_makes_no_sense_offers_nothing(tmp_path: Path, page: bytes) -> None:
+    with (
+        scripted(lambda asked: Answer(page) if asked.path == "/openapi.json" else answer(asked)) as upstream,
+        serving(tmp_path, upstream) as sdk,
+    ):
+        error = sdk.refused(lambda api: create_at(sdk, "/score"))
+        assert (error.status_code, error.code) == (400, "invalid_value")
+        ended(sdk, create_at(sdk, "/v1/chat/completions").id).check(["a"])
+
+
+@pytest.mark.parametrize("endpoint", [5, ["/score"], {"/score": 1}, None, ""])
+def test_an_endpoint_that_is_no_path_is_refused(both: tuple[Sdk, Scripted], endpoint: Any) -> None:
+    sdk, _ = both
+    body = {"input_file_id": "file-1", "endpoint": endpoint, "completion_window": "24h"}
+    assert sdk.raw.post("/v1/batches", json=body).status_code == 400
+
+
 def test_a_batch_names_openais_endpoints_and_what_an_upstream_offers_of_the_others() -> None:
     endpoints = Endpoints(["/v1/embed", "/v1/embeddings"])
     assert endpoints.for_batches(["/score", "/sleep", "/v1/embed"]) == (*ENDPOINTS, "/v1/embed", "/score")

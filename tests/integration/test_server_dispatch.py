@@ -321,7 +321,6 @@ BAD_PAGES = {
     "models-of-no-utf8": ("/v1/models", b'{"data":[{"id":"\xff"}]}'),
     "gauges-of-no-number": ("/metrics", b"vllm:num_requests_running 1.2.3\n"),
     "gauges-without-end": ("/metrics", b"vllm:num_requests_running 1e999\n"),
-    "paths-of-no-utf8": ("/openapi.json", b'{"paths":{"/v1/\xff":{}}}'),
 }
 
 

@@ -208,8 +208,6 @@ PAGES: dict[str, dict[str, Callable[[], Answer]]] = {
     },
     "gauges without end": {"/metrics": lambda: Answer(METRICS * 1_000_000)},
     "a page that is cut": {"/metrics": lambda: Answer(METRICS, fault="short")},
-    "paths that are none": {"/openapi.json": lambda: Answer({"paths": {"/v1/x": 5, "": {"post": {}}}})},
-    "paths too deep": {"/openapi.json": lambda: Answer(b'{"paths":{"/a":{"post":' + nested(5000).encode() + b"}}}")},
     "models of every kind": {
         "/v1/models": lambda: Answer({"data": ANY_MODELS}),
     },

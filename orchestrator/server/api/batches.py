@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Collection
 from types import NoneType
@@ -22,6 +23,7 @@ from orchestrator.server.records import BatchOptions, BatchRecord
 from orchestrator.server.service import Service
 
 METADATA_PAIRS, METADATA_KEY, METADATA_VALUE = 16, 64, 512
+RETRY_SECONDS = 5
 SHORTEST_KEPT, LONGEST_KEPT = 3600, 30 * 86_400
 JSON_KINDS = {
     list: "an array",
@@ -48,12 +50,28 @@ class BatchRoutes:
 
     async def create(self, request: Request) -> Response:
         body = await json_body(request)
-        batch = batch_object(body, self._service.batch_endpoints())
+        batch = batch_object(body, await self._endpoints_for(body.get("endpoint")))
         options = msgspec.structs.replace(_options(body), max_rows=limits_of(request).max_rows)
         record = BatchRecord(batch, options, tenant_of(request))
         require_room(self._service, request)
         self._service.require_room()
         return as_json(self._service.batches.create(record))
+
+    async def _endpoints_for(self, named: object) -> tuple[str, ...]:
+        """Return the paths that a new batch may name. Raises ApiError 503 if it is not known now whether `named` is
+        one of them.
+        """
+        endpoints = self._service.endpoints
+        if not isinstance(named, str) or not endpoints.is_optional(named):
+            return endpoints.for_batches(())
+        upstreams = self._service.upstreams
+        offers = await asyncio.gather(*(upstream.offered_paths() for upstream in upstreams))
+        found = endpoints.for_batches(path for offer in offers for path in offer or ())
+        silent = [upstream.shown for upstream, offer in zip(upstreams, offers, strict=True) if offer is None]
+        if silent and not {named, f"/v1{named}"} & {*found}:
+            message = f"Whether '{named}' is offered is not known now: {', '.join(silent)} did not list its paths."
+            raise ApiError(503, message, param="endpoint", code="endpoint_unknown", after=RETRY_SECONDS)
+        return found
 
     async def list(self, request: Request) -> Response:
         limit = limit_of(request, 20, 100)

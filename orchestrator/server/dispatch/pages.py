@@ -101,10 +101,18 @@ class UpstreamPages:
         page = await self._pool.get(path + self._query)
         return page.status, page.body
 
-    async def read_paths(self, known: frozenset[str]) -> frozenset[str]:
-        """Return the paths that take a POST, or `known` if the page cannot be read now."""
+    async def paths(self) -> frozenset[str] | None:
+        """Return the paths that take a POST, none if no page lists them, or None if it does not answer now.
+
+        Read it only when needed: LiteLLM answers nothing else for several seconds while it makes this page.
+        """
         try:
             status, body = await self.ask("/openapi.json")
+        except http1.ExchangeError:
+            return None
+        if status >= 500:
+            return None
+        try:
             return paths_in(body) if status < 300 else frozenset()
-        except (http1.ExchangeError, *JSON_ERRORS):
-            return known
+        except JSON_ERRORS:
+            return frozenset()

@@ -93,8 +93,6 @@ class Upstream:
         self.served = ServedModels(models, aliases)
         self.is_leaving = False
         self.model_objects: list[dict[str, Any]] = []
-        self.paths: frozenset[str] = frozenset()
-        """Paths that accept POSTs, if it lists them (as a FastAPI server such as vLLM does)."""
         self.gauges: Gauges | None = None
         self.cache_tokens = 0
         """Tokens that its KV cache holds, or 0 if unknown."""
@@ -337,6 +335,12 @@ class Upstream:
         self.on_trial = False
         return was_on_trial
 
+    async def offered_paths(self) -> frozenset[str] | None:
+        """Return the paths that accept POSTs, if it lists them (as a FastAPI server such as vLLM does); None if it
+        does not answer now.
+        """
+        return await self._pages.paths()
+
     async def refresh(self) -> Gauges | None:
         """Read its gauges now; None if it has none, or does not answer."""
         return await self._read_gauges()
@@ -399,7 +403,6 @@ class Upstream:
                 self.model_objects = models_in(body)
                 names = [model["id"] for model in self.model_objects]
                 self.served.learn(names, context_window(self.model_objects))
-                self.paths = await self._pages.read_paths(self.paths)
                 self._has_gauges = True
             return True
         except JSON_ERRORS:
