@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from orchestrator.core.errors import InputError
+from orchestrator.settings.toml_limits import MANY_PARTS, MAX_BYTES
 
 FILE_NAME = "orch.toml"
 _DATABASE = re.compile(r"(sqlite|postgres(ql)?)(\+\w+)?://")
@@ -79,7 +80,7 @@ def _said(path: Path | None, *, is_used: bool) -> dict[str, str]:
     if path is None:
         return {}
     try:
-        data = _loaded(path.read_text("utf-8-sig"))
+        data = _loaded(_small_text(path))
     except (OSError, ValueError, RecursionError):
         data = _told(path)
     said: dict[str, Any] = {name: data[name] for name in ("home", "database_url") if name in data}
@@ -98,18 +99,33 @@ def _mistake(message: str, path: Path, field: str, hint: str) -> InputError:
     return InputError(message, file=path, line=line, field=field, hint=hint)
 
 
+def _small_text(path: Path) -> str:
+    """Read a file. Raises OSError, or ValueError if it is too large or no text."""
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError("too large")
+    return content.decode("utf-8-sig")
+
+
 def _loaded(text: str) -> dict[str, Any]:
     """Parse a settings file, or at least what precedes its first table: the rest does not affect the places.
 
     The readers of the rest parse it again, and report its mistakes.
     """
     try:
-        return tomllib.loads(text)
+        return _parsed(text)
     except (ValueError, RecursionError):
         head = re.split(r"^\s*\[", text, maxsplit=1, flags=re.MULTILINE)
         if len(head) == 1:
             raise
-        return tomllib.loads(head[0])
+        return _parsed(head[0])
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    if MANY_PARTS.search(text):
+        raise ValueError("a key of too many parts")
+    return tomllib.loads(text)
 
 
 def _told(path: Path) -> dict[str, Any]:

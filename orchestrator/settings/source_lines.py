@@ -19,15 +19,13 @@ from orchestrator.core.errors import InputError
 from orchestrator.core.near_names import meant_file
 from orchestrator.settings import corrections
 from orchestrator.settings.syntax_corrections import toml_hint
+from orchestrator.settings.toml_limits import MANY_PARTS, MAX_BYTES, MAX_KEY_PARTS
 
 Place = tuple[str | int, ...]
 Lines = Mapping[Place, int]
 Model = TypeVar("Model", bound=BaseModel)
 
 
-MAX_BYTES = 1_000_000
-"""Largest settings file; PyYAML needs a second for a quarter of it."""
-MAX_KEY_PARTS = 50
 MAX_KEY = 1000
 """Characters; an error spells out the keys that lead to its place."""
 _LONGEST_HEADER = 1000
@@ -105,15 +103,14 @@ def refuse_long_keys(data: Any, text: str, path: Path) -> None:
 def load_toml(path: Path, text: str | None = None) -> tuple[dict[str, Any], Lines]:
     """Return data and the line of each table and key, of the file or its `text`. Raises InputError."""
     text = read_text(path) if text is None else text
-    for number, row in enumerate(text.splitlines(), 1):
-        # The standard library's time grows with the square of a key's parts.
-        if row.partition("=")[0].count(".") > MAX_KEY_PARTS:
-            raise InputError(f"is not valid TOML: a key of more than {MAX_KEY_PARTS} parts", file=path, line=number)
+    if found := MANY_PARTS.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise InputError(f"is not valid TOML: a key of more than {MAX_KEY_PARTS} parts", file=path, line=line)
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r"\(at line (\d+), column \d+\)", str(error))
-        line = int(found[1]) if found else len(text.splitlines())
+        at = re.search(r"\(at line (\d+), column \d+\)", str(error))
+        line = int(at[1]) if at else len(text.splitlines())
         problem = re.sub(r"\s*\(at .*\)$", "", str(error))
         if problem == 'Expected "\'"':  # told at the file's end
             line = next(number for number, row in enumerate(text.splitlines(), 1) if _leaves_open(row))

@@ -89,6 +89,32 @@ def test_home_and_database(tmp_path: Path, environ: dict[str, str], text: str, h
     assert (str(place.home), place.database_url) == (home.format(**names), url.format(**names))
 
 
+MANY_PARTS = ":1: is not valid TOML: a key of more than 50 parts"
+ENDLESS = {
+    "a key of many parts": ("a." * 100_000 + "a = 1\n", MANY_PARTS),
+    "such a key in a value": (
+        "x = {" + "a . " * 50_000 + "a = 1}\n",
+        ":1: is not valid TOML: a key of more than 50 parts",
+    ),
+    "a large file": ("a = '" + "x" * 1_000_000 + "'", ": is larger than 1,000,000 bytes"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), ENDLESS.values(), ids=ENDLESS)
+def test_a_file_that_would_take_minutes_to_parse_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    """`orch status` took 23 GB for the first, and was killed."""
+    (tmp_path / "orch.toml").write_text(text)
+    with pytest.raises(InputError) as raised:
+        locate({}, tmp_path)
+    assert str(raised.value).partition("orch.toml")[2] == message
+
+
+def test_places_are_found_before_a_header_that_is_refused(tmp_path: Path) -> None:
+    """Its other readers tell the mistake."""
+    (tmp_path / "orch.toml").write_text("home = 'here'\n[" + "a." * 100_000 + "a]\n")
+    assert locate({}, tmp_path).home == tmp_path / "here"
+
+
 def test_the_databases_timeout_is_a_number_of_seconds(tmp_path: Path) -> None:
     assert locate({}, tmp_path).database_timeout == 10.0
     assert locate({"ORCH_DATABASE_TIMEOUT": "2.5"}, tmp_path).database_timeout == 2.5

@@ -238,6 +238,7 @@ def test_toml_values_have_lines(tmp_path: Path, place: tuple[str, ...], line: in
     assert line_of(place, lines) == line
 
 
+PARTS = "is not valid TOML: a key of more than 50 parts"
 BROKEN_TOML = {
     "no value": ('a = 1\nb = \nc = 2\n', 2, "is not valid TOML: Invalid value"),
     "the end too early": ("a = 1\nb = [1,\n", 2, "is not valid TOML:"),
@@ -245,8 +246,10 @@ BROKEN_TOML = {
     "key twice": ("a = 1\na = 2\n", 2, "is not valid TOML: Cannot overwrite a value"),
     "nested too deeply": ("a = " + "[" * 5000, None, "is not valid TOML:"),
     "an endless number": (f"a = {'9' * 5000}", 1, "a number has more than 4,300 digits"),
-    "a key of many parts": ("x = 1\n" + "a." * 50_000 + "b = 1", 2, "is not valid TOML: a key of more than 50 parts"),
-    "a table of many parts": ("[" + "a." * 50_000 + "b]\n", 1, "is not valid TOML: a key of more than 50 parts"),
+    "a key of many parts": ("x = 1\n" + "a." * 50_000 + "b = 1", 2, PARTS),
+    "a key of many parts in a value": ("x = {" + "a." * 50_000 + "b = 1}", 1, PARTS),
+    "a key of many quoted parts": ("""'x=' . "\\"" .""" * 30_000 + "b = 1", 1, PARTS),
+    "a table of many parts": ("[" + "a." * 50_000 + "b]\n", 1, PARTS),
     "a large file": ("a = '" + "x" * 1_000_000 + "'", None, "is larger than 1,000,000 bytes"),
     "no UTF-8": (b'a = 1\nb = "\xe4"\n', 2, "is not UTF-8 text: invalid continuation byte"),
 }  # fmt: skip

@@ -1,0 +1,12 @@
+"""Limits within which the standard library parses a TOML file at once."""
+
+from __future__ import annotations
+
+import re
+
+MAX_BYTES = 1_000_000
+"""Largest settings file; PyYAML needs a second for a quarter of it."""
+MAX_KEY_PARTS = 50
+_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+MANY_PARTS = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_KEY_PARTS}}}")
+"""A key of too many parts: the standard library's time and memory grow with their square."""
