@@ -86,7 +86,7 @@ def ours(folder: Path, *, finish: bool) -> None:
     from orchestrator.core.clock import now
     from orchestrator.pipeline.backend_admission import BatchRoom
     from orchestrator.pipeline.backend_set import open_handle
-    from orchestrator.pipeline.build import intake
+    from orchestrator.pipeline.build import submission
     from orchestrator.pipeline.plan.orders import Sending
     from orchestrator.pipeline.submit import rows_to_shards
     from orchestrator.settings.backends import LocalBackend
@@ -102,8 +102,8 @@ def ours(folder: Path, *, finish: bool) -> None:
     config = load(Place(folder / "orch.toml", folder / "home", url, 10.0))
     home = Home(folder / "home")
     with Store.open(url) as store:
-        options = intake.Options(new=False)
-        taken = intake.submit(store, home, config, folder / "job.yaml", options, now, lambda *_: None)
+        options = submission.Options(new=False)
+        taken = submission.submit(store, home, config, folder / "job.yaml", options, now, lambda *_: None)
         if finish:
             return
         settings = config.backends["local"]

@@ -96,7 +96,7 @@ def measured(what: str, folder: Path) -> tuple[float, float, str]:
 def night(folder: Path, *, verify: bool) -> BuildReport:
     """The build of one submit."""
     from orchestrator.core.clock import now
-    from orchestrator.pipeline.build import builder, intake, reuse
+    from orchestrator.pipeline.build import builder, reuse, submission
     from orchestrator.settings.config import load
     from orchestrator.settings.discovery import Place
     from orchestrator.settings.home import Home
@@ -106,7 +106,7 @@ def night(folder: Path, *, verify: bool) -> BuildReport:
     config = load(Place(folder / "orch.toml", folder / "home", url, 10.0))
     home = Home(folder / "home")
     with Store.open(url) as store:
-        job = intake.draft(folder / "job.yaml", config, home, intake.Options(), now())
+        job = submission.draft(folder / "job.yaml", config, home, submission.Options(), now())
         job = replace(job, options={**job.options, "verify": verify})
         store.jobs.add(job, {})
         asked = reuse.asked_of(config, job)

@@ -22,8 +22,8 @@ from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.model import Span
 from orchestrator.core.request_lines import lines
 from orchestrator.pipeline.build.builder import Progress
-from orchestrator.pipeline.build.intake import Options, draft
 from orchestrator.pipeline.build.rehearsal import rehearsed
+from orchestrator.pipeline.build.submission import Options, draft
 from orchestrator.pipeline.plan.routes import check_eligible, models_of
 from orchestrator.policy.model_names import resolve_model, with_model
 from orchestrator.settings.config import Config

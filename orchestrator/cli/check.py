@@ -29,7 +29,7 @@ from orchestrator.documents.ignored import reason_words
 from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.library.context import is_current, say_keys
 from orchestrator.pipeline.backend_handles import Prices
-from orchestrator.pipeline.build.intake import Options, draft
+from orchestrator.pipeline.build.submission import Options, draft
 from orchestrator.pipeline.dialects import recipient_of
 from orchestrator.pipeline.plan.prices import ByToken, prices_of
 from orchestrator.pipeline.plan.routes import asked_models, named_models, objections

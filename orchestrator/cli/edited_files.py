@@ -16,13 +16,13 @@ from orchestrator.core.model import Job
 from orchestrator.core.shards import AT_BACKEND
 from orchestrator.library.context import Context
 from orchestrator.pipeline.backend_set import unstoppable
-from orchestrator.pipeline.build.intake import How, Intake, Options, earlier_content
+from orchestrator.pipeline.build.submission import How, Options, Submission, earlier_content
 from orchestrator.pipeline.succession import Edited
 
 _FINISH = "finish"
 
 
-def of_edited(context: Context, file: Path, options: Options, view: LiveProgress) -> Options | Intake:
+def of_edited(context: Context, file: Path, options: Options, view: LiveProgress) -> Options | Submission:
     """Return the options with the user's choice, or the unfinished job if it should continue instead.
 
     Does not ask without a terminal, or if the options already decide.
@@ -54,7 +54,7 @@ def of_edited(context: Context, file: Path, options: Options, view: LiveProgress
     )
     if choice == _FINISH:
         reason = f"job {found.id} of the file before its edit goes on; nothing new was started"
-        return Intake(found, How.RESUMED, reason)
+        return Submission(found, How.RESUMED, reason)
     return replace(options, edited=Edited(choice))
 
 

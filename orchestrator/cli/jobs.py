@@ -34,9 +34,9 @@ from orchestrator.daemon.settings_in_force import differences
 from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.library.context import Context, opened, ready, say_exposure, say_schema_hints
 from orchestrator.pipeline.backend_set import unstoppable
-from orchestrator.pipeline.build.intake import How, Intake, Options, draft
-from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.build.rehearsal import rehearse
+from orchestrator.pipeline.build.submission import How, Options, Submission, draft
+from orchestrator.pipeline.build.submission import submit as take_in
 from orchestrator.pipeline.finish import outputs
 from orchestrator.pipeline.finish.delivery import OVERWRITE, output_of
 from orchestrator.pipeline.finish.own_files import writing
@@ -72,14 +72,14 @@ def run(
         drafted = draft(file, context.config, context.home, options, now())
         form = form_of(drafted, output)
         shape = table_for(drafted, form, table)
-        intake = _taken_in(context, file, options, view)
-        _say_taken_in(view, intake)
+        submission = _taken_in(context, file, options, view)
+        _say_taken_in(view, submission)
         from orchestrator.cli.running import finish
 
-        detail = finish(context, intake.job, view)
+        detail = finish(context, submission.job, view)
         written = None
         if place is not None and detail.line.job.error is None:
-            is_merged = intake.job.finished_at is None
+            is_merged = submission.job.finished_at is None
             with writing(context.store, context.home.identity(), detail.line.job.id, place, now):
                 written = write_rows(context, detail.line.job, place, form, shape, view.counted, is_merged=is_merged)
         view.stop()
@@ -107,32 +107,32 @@ def submit(
     with ready() as context, progress(quiet=quiet or as_json) as view:
         say_exposure(context)
         if dry:
-            intake = rehearse(context.store, context.home, context.config, file, options, now, view.reading)
+            submission = rehearse(context.store, context.home, context.config, file, options, now, view.reading)
             view.stop()
-            say_schema_hints(intake.job)
-            _show_rehearsal(intake, as_json)
-            return exit_code(intake)
-        intake = _taken_in(context, file, options, view)
+            say_schema_hints(submission.job)
+            _show_rehearsal(submission, as_json)
+            return exit_code(submission)
+        submission = _taken_in(context, file, options, view)
         if wait:
             from orchestrator.cli.running import finish
 
-            _say_taken_in(view, intake)
-            detail = finish(context, intake.job, view)
+            _say_taken_in(view, submission)
+            detail = finish(context, submission.job, view)
             view.stop()
             return _show(detail, fail_on, as_json)
         view.stop()
-        _say_queued(context, view, intake, as_json)
+        _say_queued(context, view, submission, as_json)
         return 0
 
 
-def _taken_in(context: Context, file: Path, options: Options, view: LiveProgress) -> Intake:
+def _taken_in(context: Context, file: Path, options: Options, view: LiveProgress) -> Submission:
     """Create or find the job for a file.
 
     At a terminal, asks before it overwrites an output that orch did not write. It also asks what to do with an
     unfinished job of the file from before an edit.
     """
     choice = of_edited(context, file, options, view)
-    if isinstance(choice, Intake):
+    if isinstance(choice, Submission):
         return choice
     options = choice
     try:
@@ -146,12 +146,12 @@ def _taken_in(context: Context, file: Path, options: Options, view: LiveProgress
     )
 
 
-def _say_taken_in(view: LiveProgress, intake: Intake) -> None:
-    if intake.how is How.NEW:
-        say_schema_hints(intake.job)
-    view.say(f"orch: {intake.reason}")
-    if (plan := intake.plan) is not None:
-        view.show(lambda width: plan_lines(plan, intake.job.deadline_at, width))
+def _say_taken_in(view: LiveProgress, submission: Submission) -> None:
+    if submission.how is How.NEW:
+        say_schema_hints(submission.job)
+    view.say(f"orch: {submission.reason}")
+    if (plan := submission.plan) is not None:
+        view.show(lambda width: plan_lines(plan, submission.job.deadline_at, width))
 
 
 def _daemon_json(holder: Holder | None) -> dict[str, str]:
@@ -159,21 +159,21 @@ def _daemon_json(holder: Holder | None) -> dict[str, str]:
     return {"daemon": str(holder or ""), "engine": str(holder or "")}
 
 
-def _say_queued(context: Context, view: LiveProgress, intake: Intake, as_json: bool) -> None:
+def _say_queued(context: Context, view: LiveProgress, submission: Submission, as_json: bool) -> None:
     holder = running_daemon(context.home)
     settings = differences(context.home, holder, context.config.path)
-    if intake.how is not How.UNCHANGED:
-        _say_missing_keys(context, intake)
+    if submission.how is not How.UNCHANGED:
+        _say_missing_keys(context, submission)
     if as_json:
-        plan = None if intake.plan is None else plan_json(intake.plan)
+        plan = None if submission.plan is None else plan_json(submission.plan)
         print_json(
-            {"job": intake.job.id, "how": intake.how, "reason": intake.reason, **_daemon_json(holder),
+            {"job": submission.job.id, "how": submission.how, "reason": submission.reason, **_daemon_json(holder),
              "settings": settings, "plan": plan}
         )  # fmt: skip
         return
-    show(intake.job.id)
-    _say_taken_in(view, intake)
-    if intake.how is not How.UNCHANGED:
+    show(submission.job.id)
+    _say_taken_in(view, submission)
+    if submission.how is not How.UNCHANGED:
         say(
             f"orch: {holder} runs it"
             if holder
@@ -183,16 +183,16 @@ def _say_queued(context: Context, view: LiveProgress, intake: Intake, as_json: b
         say(f"orch: {line}")
 
 
-def _say_missing_keys(context: Context, intake: Intake) -> None:
+def _say_missing_keys(context: Context, submission: Submission) -> None:
     """Warn of keys that a daemon started here would lack; another one may have them."""
-    routes = None if intake.plan is None else {route.backend for route in intake.plan.routes}
-    for name, told in context.missing_keys(intake.job).items():
+    routes = None if submission.plan is None else {route.backend for route in submission.plan.routes}
+    for name, told in context.missing_keys(submission.job).items():
         if routes is None or name in routes:
             say(f"orch: warning: {told}")
 
 
-def _show_rehearsal(intake: Intake, as_json: bool) -> None:
-    report, plan = intake.report, intake.plan
+def _show_rehearsal(submission: Submission, as_json: bool) -> None:
+    report, plan = submission.report, submission.plan
     assert report is not None
     assert plan is not None
     if as_json:
@@ -213,8 +213,8 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
                 "ignored": report.ignored.to_json(),
                 "input_bytes": report.input_bytes,
                 "plan": plan_json(plan),
-                "how": intake.how,
-                "is_refused": intake.is_refused,
+                "how": submission.how,
+                "is_refused": submission.is_refused,
                 "problems": [{"document": key, "code": code, "message": text} for key, code, text in report.problems],
             }
         )
@@ -228,8 +228,8 @@ def _show_rehearsal(intake: Intake, as_json: bool) -> None:
         show(f"files      {ignored}")
     for key, code, text in report.problems:
         show(f"problem    {one_line(f'{key}: {code}: {text}')}")
-    out().print(plan_lines(plan, intake.job.deadline_at, out().width))
-    for line in notes(intake):
+    out().print(plan_lines(plan, submission.job.deadline_at, out().width))
+    for line in notes(submission):
         show(line)
 
 

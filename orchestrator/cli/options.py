@@ -151,7 +151,7 @@ def _as_options(options: Sequence[Decorator]) -> Decorator:
         @scope_options
         @wraps(function)
         def taking(**given: Any) -> int:
-            from orchestrator.pipeline.build.intake import Options
+            from orchestrator.pipeline.build.submission import Options
 
             terms = {name: given.pop(name) for name in _NAMES if name in given}
             if terms.get("edited") is not None:

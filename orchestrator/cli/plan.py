@@ -13,8 +13,8 @@ from orchestrator.cli.output import json_option, print_json, quiet_option, show
 from orchestrator.core.clock import now
 from orchestrator.documents.ignored import told
 from orchestrator.library.context import opened, say_schema_hints, say_unknown_backends
-from orchestrator.pipeline.build.intake import How, Intake, Options
 from orchestrator.pipeline.build.rehearsal import rehearse
+from orchestrator.pipeline.build.submission import How, Options, Submission
 from orchestrator.pipeline.plan.problems_now import problems_now
 from orchestrator.reports.plans import plan_json, plan_lines, problem_lines
 
@@ -33,53 +33,53 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
     """
     with opened() as context, progress(quiet=quiet or as_json) as view:
         say_unknown_backends(context.config)
-        intake = rehearse(context.store, context.home, context.config, file, options, now, view.reading)
+        submission = rehearse(context.store, context.home, context.config, file, options, now, view.reading)
         view.stop()
-        say_schema_hints(intake.job)
-        found = intake.plan
+        say_schema_hints(submission.job)
+        found = submission.plan
         assert found is not None, "a rehearsal plans"
-        assert intake.report is not None, "and builds"
-        report = intake.report
+        assert submission.report is not None, "and builds"
+        report = submission.report
         ignored = report.ignored.to_json()
-        problems = problems_now(context.config, intake.job)
+        problems = problems_now(context.config, submission.job)
         if as_json:
             told_chance = {"chance": None} if any(route.backend in problems for route in found.routes) else {}
             others = {
                 "requests": report.requests, "to_send": report.to_send, "of_other_models": report.other_models_json(),
-                "how": intake.how, "is_refused": intake.is_refused,
+                "how": submission.how, "is_refused": submission.is_refused,
             }  # fmt: skip
             print_json({**plan_json(found), **told_chance, "problems": problems, "ignored": ignored, **others})
         else:
             if report.to_send:
-                out().print(plan_lines(found, intake.job.deadline_at, out().width, problems))
+                out().print(plan_lines(found, submission.job.deadline_at, out().width, problems))
                 if report.saved or report.changes or report.to_send != report.requests:
                     show(f"requests: {', '.join(report.counts)}")
             else:
                 show(f"nothing to send: {report}")
                 out().print(problem_lines(problems, out().width))
-            for line in notes(intake):
+            for line in notes(submission):
                 show(line)
             if report.to_send and (words := told(ignored)):
                 show(f"documents: {words}")
             if report.to_send and report.of_other_models:
                 show(f"answers: {report.other_models}")
-        return exit_code(intake)
+        return exit_code(submission)
 
 
-def exit_code(intake: Intake) -> int:
+def exit_code(submission: Submission) -> int:
     """Return the exit code of a rehearsal: 3 if a submit would be refused."""
-    return 3 if intake.is_refused else 0
+    return 3 if submission.is_refused else 0
 
 
-def notes(intake: Intake) -> list[str]:
+def notes(submission: Submission) -> list[str]:
     """Return notes on a plan that `orch run` and `orch submit` refuse or would not follow to the letter."""
-    if intake.is_refused:
+    if submission.is_refused:
         return ["orch run and orch submit are refused (exit code 3)"]
-    if intake.how is not How.NEW:
-        return [f"orch run and orch submit go on: {intake.reason}"]
-    sends = intake.report is not None and intake.report.to_send > 0
-    if sends and intake.plan is not None and not intake.plan.verdict.holds:
-        if not intake.plan.routes and all(one.cost is None for one in intake.plan.refused):
+    if submission.how is not How.NEW:
+        return [f"orch run and orch submit go on: {submission.reason}"]
+    sends = submission.report is not None and submission.report.to_send > 0
+    if sends and submission.plan is not None and not submission.plan.verdict.holds:
+        if not submission.plan.routes and all(one.cost is None for one in submission.plan.refused):
             return ["orch run and orch submit keep the job, and send nothing until a backend may run it"]
         return ["orch run and orch submit go on: these figures are estimates"]
     return []

@@ -125,7 +125,7 @@ def _local_zone() -> str:
 
 def _checked(context: Context, file: Path, deadline: str | None) -> str:
     """Check, as far as possible beforehand, that a file can run, and return its job's name. Raises InputError."""
-    from orchestrator.pipeline.build.intake import Options, draft
+    from orchestrator.pipeline.build.submission import Options, draft
     from orchestrator.pipeline.build.validate import check_file
     from orchestrator.pipeline.plan.routes import check_eligible
 

@@ -21,9 +21,9 @@ from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendError, OrchError, RefusedError, UsageError
 from orchestrator.core.model import JobKind
 from orchestrator.library.context import Context, ready, say_exposure
-from orchestrator.pipeline.build.intake import Options, draft, kind_of, read_spec
-from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.build.rehearsal import rehearse
+from orchestrator.pipeline.build.submission import Options, draft, kind_of, read_spec
+from orchestrator.pipeline.build.submission import submit as take_in
 from orchestrator.pipeline.plan.synchronous_backends import at_once
 from orchestrator.pipeline.selection import Scope, sampled
 from orchestrator.reports.plans import plan_json
@@ -118,9 +118,9 @@ def _tried(context: Context, file: Path, options: Options, view: LiveProgress, *
     from orchestrator.cli.running import finish
 
     store, home, config = context.store, context.home, context.config
-    intake = take_in(store, home, config, file, options, now, view.reading)
-    view.say(f"orch: {file}: {intake.reason}")
-    detail = finish(context, intake.job, view, alone=True)
+    submission = take_in(store, home, config, file, options, now, view.reading)
+    view.say(f"orch: {file}: {submission.reason}")
+    detail = finish(context, submission.job, view, alone=True)
     rows = trial_rows(store, home, detail.line.job)
     return Trial(file, detail, rows, _whole(context, file, view) if estimate else None)
 

@@ -35,7 +35,7 @@ from orchestrator.core.zones import zone_of
 from orchestrator.pipeline import predecessors
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.build.builds import BuildDied, Builds, BuildSite, TakeIn, carried_out
-from orchestrator.pipeline.build.intake import How, Options, kind_of
+from orchestrator.pipeline.build.submission import How, Options, kind_of
 from orchestrator.policy import due_nights, night_verdicts
 from orchestrator.policy.job_faults import TRIES, Faults
 from orchestrator.settings import job_file
@@ -227,22 +227,22 @@ class Scheduler:
             ), deadline
 
         if self._builds is None:
-            intake = make()[0].carry_out(BuildSite(self._store, self._home, self._config, self._now))
+            submission = make()[0].carry_out(BuildSite(self._store, self._home, self._config, self._now))
         elif (done := carried_out(self._builds, _key(night), make)) is None:
             return []
         else:
-            intake = done.value
+            submission = done.value
         self._faults.cleared(_key(night))
-        self._store.schedules.given(night, intake.job.id)
-        if night.asked_by is not None and intake.how is not How.UNCHANGED:
+        self._store.schedules.given(night, submission.job.id)
+        if night.asked_by is not None and submission.how is not How.UNCHANGED:
             told = f"the night of {night.name} of {schedule.name}, by {night.asked_by}"
-            self._store.jobs.note(intake.job.id, EventKind.ASKED, told, self._now())
-        if intake.how is not How.UNCHANGED:
-            return [f"job {intake.job.id}, {intake.reason}"]
-        if intake.job.options.get(NIGHT) == night.id:
+            self._store.jobs.note(submission.job.id, EventKind.ASKED, told, self._now())
+        if submission.how is not How.UNCHANGED:
+            return [f"job {submission.job.id}, {submission.reason}"]
+        if submission.job.options.get(NIGHT) == night.id:
             # A process that ended before it recorded the night's job made it, and its rows are answered already.
-            return [f"job {intake.job.id} was made before a restart"]
-        return self._end(night, NightState.DONE, intake.reason)
+            return [f"job {submission.job.id} was made before a restart"]
+        return self._end(night, NightState.DONE, submission.reason)
 
     def _unbuilt(self, night: Night) -> list[Job]:
         """Return the unbuilt jobs of a night, including jobs whose builder died."""

@@ -19,8 +19,8 @@ from orchestrator.library.handles import session
 from orchestrator.library.job_folders import JobFolder
 from orchestrator.library.plan_reports import PlanReport
 from orchestrator.library.progress_views import view_for
-from orchestrator.pipeline.build.intake import How
 from orchestrator.pipeline.build.rehearsal import rehearse
+from orchestrator.pipeline.build.submission import How
 
 MOST_ROWS = 200
 INSTRUCTIONS = (
@@ -42,8 +42,10 @@ class AgentTools:
         """
         options, view = JobTerms(deadline, budget).options(), view_for(wanted=False)
         with session() as context:
-            intake = rehearse(context.store, context.home, context.config, Path(job_file), options, now, view.reading)
-            return PlanReport.of(intake).to_json()
+            submission = rehearse(
+                context.store, context.home, context.config, Path(job_file), options, now, view.reading
+            )
+            return PlanReport.of(submission).to_json()
 
     def submit(self, job_file: str, budget: float, deadline: str | None = None) -> dict[str, Any]:
         """Queue a job file that may cost at most `budget` dollars; the home's daemon runs it.
@@ -58,11 +60,11 @@ class AgentTools:
                 hint="`orch mcp --budget DOLLARS` says what its submits may cost together",
             )
         with session() as context:
-            intake = take_in_file(context, JobFolder(Path(job_file)), terms.options(), view)
-            if intake.how is not How.UNCHANGED:
+            submission = take_in_file(context, JobFolder(Path(job_file)), terms.options(), view)
+            if submission.how is not How.UNCHANGED:
                 self._left -= most
-            runner = None if intake.how is How.UNCHANGED else str(daemon_of(context.home))
-            return {"job": intake.job.id, "how": intake.how, "reason": intake.reason, "daemon": runner}
+            runner = None if submission.how is How.UNCHANGED else str(daemon_of(context.home))
+            return {"job": submission.job.id, "how": submission.how, "reason": submission.reason, "daemon": runner}
 
     def status(self, job: str | None = None) -> dict[str, Any]:
         """Show a job by its id or name: state, counts, cost, problems. Without a job, show the newest 20."""

@@ -150,8 +150,8 @@ def requests(
             folder = write_requests(context.home, name, bodies, endpoint)
             if not folder.keys:
                 return []
-            intake = take_in_file(context, folder, options, view)
-        job, _ = finish(context, intake, view)
+            submission = take_in_file(context, folder, options, view)
+        job, _ = finish(context, submission, view)
         by_key = dict(completions(context, job, parse))
     found = [by_key[key] for key in folder.keys]
     if raise_on_error:

@@ -40,9 +40,9 @@ from orchestrator.library.handles import JobHandle, see_through, session
 from orchestrator.library.job_folders import KEY, ROWS, JobFolder, name_prefix, turn_of, write_documents, write_frame
 from orchestrator.library.plan_reports import PlanReport
 from orchestrator.library.progress_views import LogView, log, view_for
-from orchestrator.pipeline.build.intake import How, Intake, Options
-from orchestrator.pipeline.build.intake import submit as take_in
 from orchestrator.pipeline.build.rehearsal import rehearse
+from orchestrator.pipeline.build.submission import How, Options, Submission
+from orchestrator.pipeline.build.submission import submit as take_in
 from orchestrator.pipeline.succession import Edited
 from orchestrator.settings.config import Config
 from orchestrator.settings.corrections import LONGEST_NAME
@@ -153,30 +153,30 @@ class _Draft(Generic[T]):
         options = JobTerms(deadline, budget, backend).options(self._edited)
         with session() as context:
             view = view_for(wanted=progress)
-            intake, _ = self._taken_in(context, options, view)
+            submission, _ = self._taken_in(context, options, view)
             view.stop()
-            if intake.how is How.UNCHANGED:
+            if submission.how is How.UNCHANGED:
                 runner = "nothing changed: its rows are there"
             elif daemon:
                 runner = f"{daemon_of(context.home)} runs it"
             else:
                 holder = running_daemon(context.home)
                 runner = f"{holder} runs it" if holder else "queued: `orch up`, or wait(), runs it"
-            view.say(f"orch: {intake.job.id}: {intake.reason}; {runner}")
-            return JobHandle(intake.job.id, self._question.type, runner)
+            view.say(f"orch: {submission.job.id}: {submission.reason}; {runner}")
+            return JobHandle(submission.job.id, self._question.type, runner)
 
     def _answers(self, terms: JobTerms, view: LogView) -> tuple[Answers[T], JobFolder]:
         """Run the job to its end."""
         options = terms.options(self._edited)
         with session() as context:
-            intake, folder = self._taken_in(context, options, view)
-            job, is_merged = finish(context, intake, view)
+            submission, folder = self._taken_in(context, options, view)
+            job, is_merged = finish(context, submission, view)
             rows = list(
                 answer_rows(finished_lines(context, job, is_merged=is_merged), self._question.type, name_prefix(job))
             )
         return Answers(rows, self._question.type), folder
 
-    def _taken_in(self, context: Context, options: Options, view: LogView) -> tuple[Intake, JobFolder]:
+    def _taken_in(self, context: Context, options: Options, view: LogView) -> tuple[Submission, JobFolder]:
         with turn_of(context.home, self._question.name):
             folder = self._written(context)
             return take_in_file(context, folder, options, view), folder
@@ -185,34 +185,34 @@ class _Draft(Generic[T]):
         raise NotImplementedError
 
 
-def take_in_file(context: Context, folder: JobFolder, options: Options, view: LogView) -> Intake:
+def take_in_file(context: Context, folder: JobFolder, options: Options, view: LogView) -> Submission:
     """Record and build the job of a folder, or find it; log a warning if its plan does not hold. Raises OrchError."""
-    intake = take_in(context.store, context.home, context.config, folder.file, options, now, view.reading)
-    if intake.plan is not None and not intake.plan.verdict.holds:
-        log.warning("%s: %s", intake.job.id, intake.plan.verdict.reason)
-    return intake
+    submission = take_in(context.store, context.home, context.config, folder.file, options, now, view.reading)
+    if submission.plan is not None and not submission.plan.verdict.holds:
+        log.warning("%s: %s", submission.job.id, submission.plan.verdict.reason)
+    return submission
 
 
-def finish(context: Context, intake: Intake, view: LogView) -> tuple[Job, bool]:
+def finish(context: Context, submission: Submission, view: LogView) -> tuple[Job, bool]:
     """See a job to its end; return it, and True if its merged rows were made just now.
 
     Rows that a backend refuses alike fail with its words, so that the others come back. Raises RequestRefused if no
     row has an answer.
     """
     store, refused = context.store, None
-    view.say(f"orch: {intake.job.id}: {intake.reason}")
+    view.say(f"orch: {submission.job.id}: {submission.reason}")
     while True:
         try:
-            job = see_through(context, intake.job, view)
+            job = see_through(context, submission.job, view)
             break
         except RequestRefused as error:
             refused = error
-            if not sum([store.holds.end(hold, now()) for hold in store.holds.of(intake.job.id)]):
+            if not sum([store.holds.end(hold, now()) for hold in store.holds.of(submission.job.id)]):
                 raise
     if refused is not None and not store.jobs.counts([job.id])[job.id].succeeded:
         cure = "correct the model, the field or the backend, and call again: that asks these rows again"
         raise RequestRefused(refused.message, hint=cure, code=refused.code or "", job_id=job.id, holds=refused.holds)
-    return job, intake.job.finished_at is None
+    return job, submission.job.finished_at is None
 
 
 class DocumentDraft(_Draft[T]):

@@ -36,7 +36,7 @@ def name_prefix(job: Job) -> str:
 
 
 class JobFolder(Struct, frozen=True):
-    """A written job: its file for `pipeline.build.intake`, and the keys of its rows in order."""
+    """A written job: its file for `pipeline.build.submission`, and the keys of its rows in order."""
 
     file: Path
     keys: Sequence[str] = ()

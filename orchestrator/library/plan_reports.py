@@ -14,7 +14,7 @@ from orchestrator.core.money import money, plain
 from orchestrator.core.term_words import TermWords
 from orchestrator.library.html_tables import html_table
 from orchestrator.pipeline.build.build_report import BuildReport
-from orchestrator.pipeline.build.intake import Intake
+from orchestrator.pipeline.build.submission import Submission
 from orchestrator.policy.planner import Plan, Route
 from orchestrator.reports.plans import plan_json, plan_lines
 
@@ -28,11 +28,11 @@ class PlanReport(Struct, frozen=True):
     is_refused: bool = False
 
     @classmethod
-    def of(cls, intake: Intake) -> PlanReport:
+    def of(cls, submission: Submission) -> PlanReport:
         """Return the plan of a rehearsal."""
-        assert intake.plan is not None, "a rehearsal plans"
-        assert intake.report is not None, "and builds"
-        return cls(intake.plan, intake.report, intake.job.deadline_at, intake.is_refused)
+        assert submission.plan is not None, "a rehearsal plans"
+        assert submission.report is not None, "and builds"
+        return cls(submission.plan, submission.report, submission.job.deadline_at, submission.is_refused)
 
     @property
     def requests(self) -> int:

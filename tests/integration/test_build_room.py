@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.core.errors import NoRoom
 from orchestrator.core.model import Job, JobFault, JobId
-from orchestrator.pipeline.build import intake, room
+from orchestrator.pipeline.build import room, submission
 from tests.emulator.driving import jsonl
 from tests.support.disks import disk_of
 from tests.support.hostedjob import Desk, all_are, plain, row
@@ -24,7 +24,7 @@ TEXT = "x" * 100_000
 def queued(desk: Desk) -> Job:
     """A job of twelve megabytes that was recorded and not built, as a kill leaves it."""
     path = desk.written(jsonl([row(f"r{number}", user=TEXT) for number in range(BIG)]))
-    job = intake.draft(path, desk.config, desk.home, intake.Options(), desk.provider.clock.now())
+    job = submission.draft(path, desk.config, desk.home, submission.Options(), desk.provider.clock.now())
     desk.store.jobs.add(job, {})
     return job
 

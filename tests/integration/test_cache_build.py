@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.model import Job, RequestState, Span, Why
-from orchestrator.pipeline.build import builder, intake, reuse
+from orchestrator.pipeline.build import builder, reuse, submission
 from orchestrator.pipeline.build.build_report import BuildReport
 from orchestrator.settings.config import Config, load
 from orchestrator.settings.discovery import Place
@@ -100,7 +100,7 @@ class Works:
     ) -> tuple[Job, BuildReport]:
         self.hours += 1
         now = later(self.hours)
-        job = intake.draft(path, self.config, self.home, intake.Options(**options), now)
+        job = submission.draft(path, self.config, self.home, submission.Options(**options), now)
         self.store.jobs.add(job, {})
         asked = reuse.asked_of(self.config, job)
         report = builder.build(self.store, self.home, job, now, asked=asked, clock_ns=clock_ns)

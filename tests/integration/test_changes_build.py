@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from orchestrator.core.model import Job, JobId, RequestState, Why
 from orchestrator.documents import versions
-from orchestrator.pipeline.build import builder, intake
+from orchestrator.pipeline.build import builder, submission
 from orchestrator.pipeline.build.build_report import BuildReport
 from orchestrator.settings.config import load
 from orchestrator.settings.discovery import Place
@@ -79,7 +79,7 @@ class Nights:
     def draft(self, *, verify: bool = False, **options: Any) -> Job:
         path = self.folder / "job.yaml"
         path.write_text(json.dumps({"name": "n", "documents": self.source, "tasks": [self.task, *self.more]}))
-        job = intake.draft(path, self.config, self.home, intake.Options(**options), later(self.hours))
+        job = submission.draft(path, self.config, self.home, submission.Options(**options), later(self.hours))
         job = replace(job, options={**job.options, "verify": verify})
         self.store.jobs.add(job, {})
         return job
@@ -387,7 +387,7 @@ def test_a_ready_file_says_what_changed_too(nights: Nights) -> None:
     def night(*lines: str) -> tuple[JobId, BuildReport]:
         nights.hours += 1
         path.write_text("".join(lines))
-        job = intake.draft(path, nights.config, nights.home, intake.Options(), later(nights.hours))
+        job = submission.draft(path, nights.config, nights.home, submission.Options(), later(nights.hours))
         nights.store.jobs.add(job, {})
         report = nights.build(job)
         nights.store.jobs.mark_built(job.id, later(nights.hours))

@@ -17,7 +17,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.model import Job, Outcome, RequestState
 from orchestrator.core.shards import ShardState
 from orchestrator.daemon.loop import Daemon
-from orchestrator.pipeline.build.intake import Options, submit
+from orchestrator.pipeline.build.submission import Options, submit
 from orchestrator.pipeline.collect import failures_so_far
 from orchestrator.reports import status
 from orchestrator.reports.status import JobDetail

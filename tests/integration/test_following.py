@@ -15,8 +15,8 @@ from orchestrator.core.model import CancelCode, Job, JobFault, JobState, Request
 from orchestrator.core.schedules import Night, NightState, Overlap, Schedule
 from orchestrator.daemon.loop import Daemon
 from orchestrator.pipeline import predecessors
-from orchestrator.pipeline.build import intake
-from orchestrator.pipeline.build.intake import How, Options
+from orchestrator.pipeline.build import submission
+from orchestrator.pipeline.build.submission import How, Options
 from orchestrator.store.quality import Quality
 from tests.support.ticking import JOB, Nights
 
@@ -182,9 +182,9 @@ def test_one_whose_first_is_removed_says_so_and_keeps_no_other(night: Nights) ->
 # --- jobs after jobs
 
 
-def submit(night: Nights, file: Path | None = None, **options: Any) -> intake.Intake:
+def submit(night: Nights, file: Path | None = None, **options: Any) -> submission.Submission:
     given = Options(**options)
-    return intake.submit(
+    return submission.submit(
         night.store, night.home, night.config, file or night.file, given, lambda: night.at, lambda *_: None
     )
 

@@ -19,8 +19,8 @@ from orchestrator.core.errors import InputError, UsageError
 from orchestrator.core.model import Job, RequestState
 from orchestrator.core.schedules import Misfire, Night, NightState, Overlap, Schedule
 from orchestrator.daemon.scheduler import Scheduler
-from orchestrator.pipeline.build import intake
-from orchestrator.pipeline.build.intake import How, Intake, Options
+from orchestrator.pipeline.build import submission
+from orchestrator.pipeline.build.submission import How, Options, Submission
 from orchestrator.pipeline.build.validate import check_file
 from orchestrator.pipeline.finish import finisher
 from orchestrator.pipeline.gc.sweep import gc
@@ -78,15 +78,15 @@ class Desk:
         path.write_text(json.dumps(self.spec))
         return path
 
-    def submit(self, *, scope: Scope | None = None, **options: Any) -> Intake:
+    def submit(self, *, scope: Scope | None = None, **options: Any) -> Submission:
         given = Options(scope=scope or Scope(), **options)
-        return intake.submit(self.store, self.home, self.config, self.file, given, now, lambda *_: None)
+        return submission.submit(self.store, self.home, self.config, self.file, given, now, lambda *_: None)
 
     def answered(self, *bad: str, scope: Scope | None = None, **options: Any) -> Job:
         """A run whose rows are answered, but for those of the `bad` documents; it is over."""
-        intake = self.submit(scope=scope, **options)
-        assert intake.how is How.NEW, intake.reason
-        job = intake.job
+        submission = self.submit(scope=scope, **options)
+        assert submission.how is How.NEW, submission.reason
+        job = submission.job
         names = {row.seq: row.document for row in self.store.rows.finished(job.id)}
         for number, found in enumerate(ranges(self.store, job), 1):
             new = replace(shard(job, number), model=found.model, rows=found.rows, bytes=found.bytes)
@@ -273,7 +273,7 @@ def test_lines_of_a_batch_file(desk: Desk) -> None:
 
     def ids(scope: Scope) -> list[str]:
         options = Options(scope=scope)
-        job = intake.submit(desk.store, desk.home, desk.config, path, options, now, lambda *_: None).job
+        job = submission.submit(desk.store, desk.home, desk.config, path, options, now, lambda *_: None).job
         return [row.custom_id for row in desk.store.rows.finished(job.id)]
 
     assert ids(Scope(limit=2)) == ["r0", "r1"]
@@ -365,7 +365,7 @@ def test_a_name_of_two_job_files_is_told(desk: Desk) -> None:
     first = desk.answered()
     other = desk.folder / "other.yaml"
     other.write_text(json.dumps({**desk.spec, "documents": "letters"}))
-    second = intake.submit(desk.store, desk.home, desk.config, other, Options(), now, lambda *_: None).job
+    second = submission.submit(desk.store, desk.home, desk.config, other, Options(), now, lambda *_: None).job
     with pytest.raises(UsageError) as caught:
         job_named(desk.store, desk.home.identity(), "post")
     assert caught.value.message.startswith("'post' is the name of 2 job files: ")

@@ -15,7 +15,7 @@ from orchestrator.core.errors import OutputFault
 from orchestrator.core.model import SUPERSEDED_BY, CancelCode, RequestState
 from orchestrator.core.schedules import Misfire, NightState, Overlap
 from orchestrator.daemon.scheduler import Scheduler
-from orchestrator.pipeline.build.intake import Options, draft, submit
+from orchestrator.pipeline.build.submission import Options, draft, submit
 from orchestrator.store.records import RefusalHold
 from tests.support.ticking import EVENING, JOB, Nights
 

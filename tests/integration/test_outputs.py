@@ -16,7 +16,7 @@ import pytest
 from orchestrator.core.clock import now
 from orchestrator.core.errors import OutputError, OutputFault
 from orchestrator.core.model import Job, JobId, JobState
-from orchestrator.pipeline.build.intake import How, Options, sketch, submit
+from orchestrator.pipeline.build.submission import How, Options, sketch, submit
 from orchestrator.pipeline.finish import delivery, own_files
 from orchestrator.pipeline.finish.outputs import places
 from orchestrator.pipeline.finish.outputs.faults import fault_of
@@ -251,9 +251,11 @@ def test_once_mended_it_is_delivered_and_nothing_is_paid_again(desk: Desk, way: 
     if way == "retry":
         desk.store.jobs.reopen(job.id)
     else:
-        intake = submit(desk.store, desk.home, desk.config, desk.folder / "job.yaml", Options(), now, lambda *_: None)
-        assert (intake.how, intake.job.id) == (How.RESUMED, job.id)
-        assert "they are delivered now" in intake.reason
+        submission = submit(
+            desk.store, desk.home, desk.config, desk.folder / "job.yaml", Options(), now, lambda *_: None
+        )
+        assert (submission.how, submission.job.id) == (How.RESUMED, job.id)
+        assert "they are delivered now" in submission.reason
     desk.finish(job)
     done = desk.store.jobs.get(job.id)
     assert (done.error, done.error_code) == (None, None)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from orchestrator.core.clock import now
-from orchestrator.pipeline.build.intake import How, Options, submit
+from orchestrator.pipeline.build.submission import How, Options, submit
 from orchestrator.policy.row_errors import is_passing
 from tests.support.hostedjob import Desk
 

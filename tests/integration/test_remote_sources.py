@@ -23,7 +23,7 @@ from orchestrator.documents import claimed_folder, downloads, remote
 from orchestrator.documents.globs import Globs
 from orchestrator.documents.redirects import is_elsewhere
 from orchestrator.documents.walk import FoundFile
-from orchestrator.pipeline.build.intake import How
+from orchestrator.pipeline.build.submission import How
 from tests.integration.test_limited_runs import Desk, opened
 from tests.support.databases import new_sqlite
 from tests.support.s3 import empty_bucket, s3_environment, s3_server

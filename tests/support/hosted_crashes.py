@@ -46,7 +46,7 @@ from orchestrator.core.model import CancelCode, Job
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.backend_set import BackendSet
 from orchestrator.pipeline.budget import SharedBudgets
-from orchestrator.pipeline.build import intake
+from orchestrator.pipeline.build import submission
 from orchestrator.pipeline.job_steps import Pipeline
 from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.settings.backends import Backend, HostedBackend
@@ -327,8 +327,8 @@ class Run:
         """The job as the command finds or makes it; one that is over is not started again."""
         if (known := store.jobs.newest()) and known[0].built_at is not None:
             return known[0]
-        options = intake.Options()
-        taken = intake.submit(store, self._home, self._config, self._source, options, self.now, lambda *_: None)
+        options = submission.Options()
+        taken = submission.submit(store, self._home, self._config, self._source, options, self.now, lambda *_: None)
         return taken.job
 
     def _handle(self, name: str) -> BackendHandle:

@@ -18,7 +18,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendError, JobFilesError, RefusedError, StateConflict, UsageError
 from orchestrator.core.model import CancelCode, Job
 from orchestrator.daemon.loop import Daemon
-from orchestrator.pipeline.build import intake
+from orchestrator.pipeline.build import submission
 from orchestrator.pipeline.finish.finisher import merged_lines
 from orchestrator.pipeline.provider_calls import Inline
 from orchestrator.reports import status
@@ -198,8 +198,8 @@ class Desk:
     def submit(self, lines: Sequence[Json | bytes] | Path, **options: Any) -> Job:
         """A batch file of these lines, or a job file, as `orch submit` takes it."""
         path = lines if isinstance(lines, Path) else self._written(jsonl(lines))
-        given = intake.Options(**options)
-        return intake.submit(self.store, self.home, self.config, path, given, now, lambda *_: None).job
+        given = submission.Options(**options)
+        return submission.submit(self.store, self.home, self.config, path, given, now, lambda *_: None).job
 
     def written(self, content: bytes) -> Path:
         """A batch file of its own."""

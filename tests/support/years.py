@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.backends.files import store as write_file
 from orchestrator.core.model import Job, Span
 from orchestrator.core.shards import ShardState
-from orchestrator.pipeline.build import builder, intake, reuse
+from orchestrator.pipeline.build import builder, reuse, submission
 from orchestrator.pipeline.finish import finisher
 from orchestrator.settings.config import Config, load
 from orchestrator.settings.discovery import Place
@@ -55,7 +55,7 @@ class Years:
         task = {"id": "t", "prompt": "Who signs", "model": "small"}
         file.write_text(json.dumps({"name": name, "documents": docs.name, "tasks": [task]}))
         now = NOW - timedelta(days=days)
-        job = intake.draft(file, self.config, self.home, intake.Options(), now)
+        job = submission.draft(file, self.config, self.home, submission.Options(), now)
         self.store.jobs.add(job, {})
         builder.build(self.store, self.home, job, now, asked=reuse.asked_of(self.config, job))
         if built:

@@ -17,7 +17,7 @@ SEARCHES = frozenset("startswith endswith removeprefix split index find count se
 PARTS = frozenset({"partition", "rpartition"})
 READ = {
     # Whose words are the only thing that tells what it is: a provider's, a database's, an upstream's.
-    "pipeline/build/intake.py": "takes the name of the field off, which stands before it with its line",
+    "pipeline/build/submission.py": "takes the name of the field off, which stands before it with its line",
     "core/error_body.py": "some servers tell only in words that a prompt is too long, a key wrong, an account empty",
     "policy/row_errors.py": "providers give the same error other codes; the table knows their words",
 }

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import JobId
 from orchestrator.pipeline import disk, succession
-from orchestrator.pipeline.build import builder, intake, reuse
+from orchestrator.pipeline.build import builder, reuse, submission
 from orchestrator.pipeline.plan import canary
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.pipeline.predecessors import AFTER
@@ -89,14 +89,14 @@ class RecordedJob(Struct, frozen=True):
 
 
 class TakeIn(Struct, frozen=True):
-    """A file that becomes a job, as `intake.submit` makes it."""
+    """A file that becomes a job, as `submission.submit` makes it."""
 
     path: Path
-    options: intake.Options
+    options: submission.Options
 
-    def carry_out(self, site: BuildSite) -> intake.Intake:
-        """Return the intake without its plan. Raises OrchError, after removing the job."""
-        taken = intake.submit(
+    def carry_out(self, site: BuildSite) -> submission.Submission:
+        """Return the submission without its plan. Raises OrchError, after removing the job."""
+        taken = submission.submit(
             site.store, site.home, site.config, self.path, self.options, site.now, lambda *progress: None
         )
         return replace(taken, report=None, plan=None)

@@ -15,10 +15,10 @@ from orchestrator.pipeline import disk
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.pipeline.build import builder, reuse
 from orchestrator.pipeline.build.build_report import BuildReport
-from orchestrator.pipeline.build.intake import (
+from orchestrator.pipeline.build.submission import (
     How,
-    Intake,
     Options,
+    Submission,
     check_deadline,
     check_output,
     draft,
@@ -38,7 +38,7 @@ from orchestrator.store import Store
 def rehearse(
     store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
     progress: builder.Progress,
-) -> Intake:  # fmt: skip
+) -> Submission:  # fmt: skip
     """Return the result that `submit` would have, with its plan even if that does not hold. Leaves nothing.
 
     Raises the OrchErrors of `submit`, except its refusal of the plan: that is `is_refused`.
@@ -62,7 +62,7 @@ def rehearse(
         planning = planning_of(store, config, job, now(), SharedBudgets(store, config, now).left)
         plan = planning.plan()
         refused = how is How.NEW and bool(planning.work) and planning.is_refused(plan)
-        return Intake(job, how, reason, report, stuck or plan, refused or stuck is not None)
+        return Submission(job, how, reason, report, stuck or plan, refused or stuck is not None)
 
 
 @contextmanager

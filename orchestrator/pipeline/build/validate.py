@@ -20,7 +20,11 @@ from orchestrator.documents.ignored import Ignored, NotRead
 from orchestrator.pipeline import predecessors
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.build.askable import Askable, ValidationProblem, no_document
-from orchestrator.pipeline.build.intake import (
+from orchestrator.pipeline.build.placeholders import foreign_placeholders
+from orchestrator.pipeline.build.ready_batch_file import batch_lines
+from orchestrator.pipeline.build.scan import CHUNK, chunks
+from orchestrator.pipeline.build.source_checks import check_names, in_two_sources, located
+from orchestrator.pipeline.build.submission import (
     Options,
     check_deadline,
     check_output,
@@ -28,10 +32,6 @@ from orchestrator.pipeline.build.intake import (
     read_spec,
     sketch,
 )
-from orchestrator.pipeline.build.placeholders import foreign_placeholders
-from orchestrator.pipeline.build.ready_batch_file import batch_lines
-from orchestrator.pipeline.build.scan import CHUNK, chunks
-from orchestrator.pipeline.build.source_checks import check_names, in_two_sources, located
 from orchestrator.pipeline.plan.routes import check_eligible, lost_settings
 from orchestrator.pipeline.selection import EVERYTHING, Scope, Selection
 from orchestrator.settings import known_answers

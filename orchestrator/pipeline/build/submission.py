@@ -85,7 +85,7 @@ class How(StrEnum):
     WAITING = "waiting"  # recorded, but built only once its predecessor has succeeded
 
 
-class Intake(Struct, frozen=True):
+class Submission(Struct, frozen=True):
     """The job of a submit, and how it was found or made.
 
     `is_refused` is set by a rehearsal: True if a submit would raise RefusedError for the plan.
@@ -247,7 +247,7 @@ def check_deadline(job: Job, words: TermWords = TermWords.OPTIONS) -> None:
 def submit(
     store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
     progress: builder.Progress,
-) -> Intake:  # fmt: skip
+) -> Submission:  # fmt: skip
     """Record and build a job, or find the existing one. Raises OrchError, after removing the new job."""
     job = draft(path, config, home, options, now())
     check_eligible(config, job)
@@ -280,7 +280,7 @@ def submit(
     if plan is not None:
         store.forecasts.made(planning.forecasts(plan))
     store.jobs.note(job.id, EventKind.BUILT, str(report), now())
-    return Intake(store.jobs.get(job.id), How.NEW, str(report), report, plan)
+    return Submission(store.jobs.get(job.id), How.NEW, str(report), report, plan)
 
 
 def open_predecessor(store: Store, job: Job, options: Options) -> Job | None:
@@ -316,19 +316,19 @@ def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> 
         raise error.at(mistake_at(Path(job.source), ("output",), "")) from None
 
 
-def _unchanged(store: Store, same: Job, report: BuildReport, options: Options) -> Intake:
+def _unchanged(store: Store, same: Job, report: BuildReport, options: Options) -> Submission:
     """Return the unchanged job; if it could not deliver its rows, they are delivered now."""
     reason = f"nothing changed since job {same.id}: {number_of(report.requests, 'row')}, none sent"
     reason += f"; {report.other_models}" if report.of_other_models else ""
     if not same.is_undelivered:
-        return Intake(same, How.UNCHANGED, reason, report)
+        return Submission(same, How.UNCHANGED, reason, report)
     store.jobs.reopen(same.id, **({OVERWRITE: True} if options.overwrite else {}))
-    return Intake(store.jobs.get(same.id), How.RESUMED, f"{reason}; they are delivered now", report)
+    return Submission(store.jobs.get(same.id), How.RESUMED, f"{reason}; they are delivered now", report)
 
 
 def _queue(
     store: Store, home: Home, config: Config, job: Job, options: Options, now: Callable[[], datetime]
-) -> Intake:
+) -> Submission:
     """Record a job that is built once its predecessor has succeeded."""
     with builder.locked(home.intake_lock, wait=True):
         found = _unfinished(store, job)
@@ -338,7 +338,7 @@ def _queue(
         store.jobs.add(job, _tags(job))
     reason = f"waits for job {job.options[predecessors.AFTER]} to succeed"
     store.jobs.note(job.id, EventKind.WAITING, reason, now())
-    return Intake(job, How.WAITING, reason)
+    return Submission(job, How.WAITING, reason)
 
 
 def _fitting(planning: Planning, words: TermWords) -> Plan | None:
@@ -374,7 +374,9 @@ def new_terms(job: Job, wanted: Job, options: Options) -> NewTerms:
     return terms
 
 
-def _resumed(store: Store, config: Config, terms: NewTerms, options: Options, now: Callable[[], datetime]) -> Intake:
+def _resumed(
+    store: Store, config: Config, terms: NewTerms, options: Options, now: Callable[[], datetime]
+) -> Submission:
     """Return the unfinished job with this command's terms. Refused rows go out again.
 
     Raises RefusedError if tighter terms cannot hold; the job keeps its own then. A night resumes it in any case.
@@ -386,7 +388,7 @@ def _resumed(store: Store, config: Config, terms: NewTerms, options: Options, no
     if options.overwrite:
         store.jobs.allow(job.id, **{OVERWRITE: True})
     store.holds.lift(store.holds.of(job.id))
-    return Intake(store.jobs.get(job.id), How.RESUMED, resuming(terms))
+    return Submission(store.jobs.get(job.id), How.RESUMED, resuming(terms))
 
 
 def _record(store: Store, home: Home, job: Job, claimed: ExitStack, options: Options) -> Job | None:
