@@ -1,6 +1,7 @@
 """Reader of job files: `load` checks everything that can be checked without opening a document.
 
 Each mistake is reported with file, line and field. The fields of a job file are in `job_spec`.
+`check_names` compares its names with orch.toml.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from orchestrator.core.errors import InputError
+from orchestrator.core.near_names import meant
 from orchestrator.settings import known_answers
+from orchestrator.settings.config import Config
 from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.source_lines import Lines, Place, mistake, validated
 from orchestrator.settings.task_spec import Task
@@ -136,6 +139,27 @@ def schema_hints(spec: JobSpec, path: Path) -> Iterator[str]:
             line = ": ".join([*map(str, inner[-1:]), json.dumps(part, ensure_ascii=False)])
             place = place_of(path, "tasks", index, "schema", *inner)
             yield f"{place}: `nullable` is OpenAPI's, and an answer of null fails the check; write  {line}"
+
+
+def check_names(spec: JobSpec, path: Path, config: Config) -> None:
+    """Check a job file's model aliases and backends against orch.toml. Raises InputError."""
+    known = {**config.fleet_models, **config.models, **spec.models}
+    for index, task in enumerate(spec.tasks):
+        for place, alias in task.aliases.items():
+            if alias in known:
+                continue
+            names = ", ".join(sorted(known)) or "none is declared"
+            message = f"the model alias {alias!r} is not declared (known: {names})"
+            name, colon, model = alias.partition(":")
+            hint = meant(alias, known) or f"add to the job file:  models: {{{alias}: NAME_OF_THE_MODEL}}"
+            if colon:
+                hint = f"write  model: small, and  models: {{small: {{{name}: {model}}}}}"
+            raise mistake_at(path, ("tasks", index, *place), message, hint)
+    for name in spec.allow.backends or ():
+        if name not in config.backends:
+            message = f"there is no backend {name!r} in {config.path or 'orch.toml'}"
+            hint = meant(name, config.backends) or f"known: {', '.join(config.backends) or 'none'}"
+            raise mistake_at(path, ("allow", "backends"), message, hint)
 
 
 def _check_template(source: str, path: Path, lines: Lines, place: Place) -> None:

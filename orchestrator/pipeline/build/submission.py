@@ -25,7 +25,7 @@ from orchestrator.core.counts import number_of
 from orchestrator.core.errors import InputError, OutputError, RefusedError, UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import NIGHT, Job, JobId, JobKind
-from orchestrator.core.near_names import meant, meant_file
+from orchestrator.core.near_names import meant_file
 from orchestrator.core.term_words import TermWords
 from orchestrator.pipeline import disk, predecessors, succession
 from orchestrator.pipeline.budget import SharedBudgets
@@ -44,7 +44,7 @@ from orchestrator.policy.planner import Plan
 from orchestrator.settings.config import Config
 from orchestrator.settings.deadlines import deadline_at
 from orchestrator.settings.home import Home
-from orchestrator.settings.job_file import load, mistake_at
+from orchestrator.settings.job_file import check_names, load, mistake_at
 from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
@@ -123,23 +123,7 @@ def no_file(path: Path) -> InputError:
 def read_spec(path: Path, config: Config) -> JobSpec:
     """Read a job file and check it against the aliases and backends of orch.toml. Raises InputError."""
     spec = load(path)
-    known = {**config.fleet_models, **config.models, **spec.models}
-    for index, task in enumerate(spec.tasks):
-        for place, alias in task.aliases.items():
-            if alias in known:
-                continue
-            names = ", ".join(sorted(known)) or "none is declared"
-            told = f"the model alias {alias!r} is not declared (known: {names})"
-            name, colon, model = alias.partition(":")
-            hint = meant(alias, known) or f"add to the job file:  models: {{{alias}: NAME_OF_THE_MODEL}}"
-            if colon:
-                hint = f"write  model: small, and  models: {{small: {{{name}: {model}}}}}"
-            raise mistake_at(path, ("tasks", index, *place), told, hint)
-    for name in spec.allow.backends or ():
-        if name not in config.backends:
-            told = f"there is no backend {name!r} in {config.path or 'orch.toml'}"
-            hint = meant(name, config.backends) or f"known: {', '.join(config.backends) or 'none'}"
-            raise mistake_at(path, ("allow", "backends"), told, hint)
+    check_names(spec, path, config)
     if spec.output is not None:
         outputs.check(spec.output)
         try:
