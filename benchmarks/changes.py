@@ -96,7 +96,7 @@ def measured(what: str, folder: Path) -> tuple[float, float, str]:
 def night(folder: Path, *, verify: bool) -> BuildReport:
     """The build of one submit."""
     from orchestrator.core.clock import now
-    from orchestrator.pipeline.build import builder, reuse, submission
+    from orchestrator.pipeline.build import builder, reused_answers, submission
     from orchestrator.settings.config import load
     from orchestrator.settings.discovery import Place
     from orchestrator.settings.home import Home
@@ -109,7 +109,7 @@ def night(folder: Path, *, verify: bool) -> BuildReport:
         job = submission.draft(folder / "job.yaml", config, home, submission.Options(), now())
         job = replace(job, options={**job.options, "verify": verify})
         store.jobs.add(job, {})
-        asked = reuse.asked_of(config, job)
+        asked = reused_answers.asked_of(config, job)
         # Files just written are not trusted; here they are taken for ten seconds older.
         report = builder.build(store, home, job, now(), asked=asked, clock_ns=lambda: time.time_ns() + 10**10)
         store.jobs.mark_built(job.id, now())

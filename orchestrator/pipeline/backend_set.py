@@ -19,7 +19,7 @@ from orchestrator.core.shards import ShardState
 from orchestrator.pipeline import disk
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
 from orchestrator.pipeline.budget import SharedBudgets
-from orchestrator.pipeline.build.reuse import Asked, asked_of
+from orchestrator.pipeline.build.reused_answers import Asked, asked_of
 from orchestrator.pipeline.dialects import recipient_of
 from orchestrator.pipeline.plan.engine_speeds import ObservationMemory
 from orchestrator.pipeline.plan.mixed_planning import planning_of

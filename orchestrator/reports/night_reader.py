@@ -14,7 +14,7 @@ from orchestrator.core.counts import number_of
 from orchestrator.core.errors import StorageError, UsageError
 from orchestrator.core.model import FinishedRow, Job, RequestState
 from orchestrator.core.quote_marks import has_marks
-from orchestrator.pipeline.build.reuse import last_run
+from orchestrator.pipeline.build.reused_answers import last_run
 from orchestrator.pipeline.finish.confidences import checks_of
 from orchestrator.pipeline.finish.merge import ResultLines
 from orchestrator.policy.answer_check import AnswerCheck

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.model import Job, RequestState, Span, Why
-from orchestrator.pipeline.build import builder, reuse, submission
+from orchestrator.pipeline.build import builder, reused_answers, submission
 from orchestrator.pipeline.build.build_report import BuildReport
 from orchestrator.settings.config import Config, load
 from orchestrator.settings.discovery import Place
@@ -102,7 +102,7 @@ class Works:
         now = later(self.hours)
         job = submission.draft(path, self.config, self.home, submission.Options(**options), now)
         self.store.jobs.add(job, {})
-        asked = reuse.asked_of(self.config, job)
+        asked = reused_answers.asked_of(self.config, job)
         report = builder.build(self.store, self.home, job, now, asked=asked, clock_ns=clock_ns)
         self.store.jobs.mark_built(job.id, now)
         return self.store.jobs.get(job.id), report
@@ -394,7 +394,7 @@ def test_a_bound_is_learned_from_earlier_nights_and_makes_no_row_another(works: 
 def test_where_rows_of_a_job_may_be_answered(works: Works) -> None:
     works.documents("x")
     job, _ = works.build(works.job_file("a"))
-    asked = reuse.asked_of(works.config, job)
+    asked = reused_answers.asked_of(works.config, job)
     assert asked("small") == {("openai", "mini"), ("gpu", "tiny")}
     assert asked("strong") == {("openai", "mini"), ("openai", "big"), ("gpu", "mini"), ("gpu", "big")}
     assert asked("mini") == {("openai", "mini"), ("gpu", "mini")}

@@ -9,7 +9,7 @@ from pathlib import Path
 from orchestrator.backends.files import store as write_file
 from orchestrator.core.model import Job, Span
 from orchestrator.core.shards import ShardState
-from orchestrator.pipeline.build import builder, reuse, submission
+from orchestrator.pipeline.build import builder, reused_answers, submission
 from orchestrator.pipeline.finish import finisher
 from orchestrator.settings.config import Config, load
 from orchestrator.settings.discovery import Place
@@ -57,7 +57,7 @@ class Years:
         now = NOW - timedelta(days=days)
         job = submission.draft(file, self.config, self.home, submission.Options(), now)
         self.store.jobs.add(job, {})
-        builder.build(self.store, self.home, job, now, asked=reuse.asked_of(self.config, job))
+        builder.build(self.store, self.home, job, now, asked=reused_answers.asked_of(self.config, job))
         if built:
             self.store.jobs.mark_built(job.id, now)
         return self.store.jobs.get(job.id)

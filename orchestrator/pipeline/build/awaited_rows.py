@@ -17,7 +17,7 @@ from msgspec import Struct
 from orchestrator.core.model import SUPERSEDED_BY, Job, JobId, JobKind
 from orchestrator.core.shards import ShardId
 from orchestrator.pipeline.backend_handles import Models
-from orchestrator.pipeline.build.reuse import Asked
+from orchestrator.pipeline.build.reused_answers import Asked
 from orchestrator.pipeline.plan.synchronous_backends import AT_ONCE
 from orchestrator.pipeline.succession import Edited, open_jobs
 from orchestrator.policy.cache_keys import has_one_answer

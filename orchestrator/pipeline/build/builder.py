@@ -20,12 +20,12 @@ from orchestrator.core import request_lines
 from orchestrator.core.errors import InputError, StorageError
 from orchestrator.core.model import Job, JobId, JobKind, Row, Span, Why
 from orchestrator.pipeline.backend_handles import Models
-from orchestrator.pipeline.build import reuse
+from orchestrator.pipeline.build import reused_answers
 from orchestrator.pipeline.build.askable import Askable
 from orchestrator.pipeline.build.awaited_rows import Sharing
 from orchestrator.pipeline.build.build_report import GONE, BuildReport
 from orchestrator.pipeline.build.ready_batch_file import batch_lines
-from orchestrator.pipeline.build.reuse import holding
+from orchestrator.pipeline.build.reused_answers import Asked, holding
 from orchestrator.pipeline.build.room import RoomCheck, given_back, written_to
 from orchestrator.pipeline.build.scan import DocumentMemory, Made, Sweep, made_chunks
 from orchestrator.pipeline.build.source_checks import check_names, in_two_sources, located
@@ -116,7 +116,7 @@ def build(
     now: datetime,
     progress: Progress = lambda documents, requests, expected: None,
     *,
-    asked: reuse.Asked = lambda model: (),
+    asked: Asked = lambda model: (),
     models: Callable[[Job], Models] | None = None,
     hosted: Collection[str] = (),
     remember: bool = True,
@@ -167,7 +167,7 @@ class _Recorder:
     """Records requests in the job's file and the store, with what earlier runs and other jobs know of each."""
 
     def __init__(
-        self, store: Store, home: Home, job: Job, asked: reuse.Asked, sharing: Sharing | None, report: BuildReport,
+        self, store: Store, home: Home, job: Job, asked: Asked, sharing: Sharing | None, report: BuildReport,
         now: datetime,
     ) -> None:  # fmt: skip
         self._store = store
@@ -177,8 +177,8 @@ class _Recorder:
         self._sharing = sharing
         self._report = report
         self._now = now
-        self.runs = reuse.earlier_runs(store, job)
-        self._last = reuse.last_asked(store, job)
+        self.runs = reused_answers.earlier_runs(store, job)
+        self._last = reused_answers.last_asked(store, job)
         self._superseded = [] if sharing is None else sharing.superseded
 
     def record(self, file: BinaryIO, chunk: list[Made]) -> None:
@@ -187,15 +187,17 @@ class _Recorder:
         rows, spans = [made.built.row for made in chunk], _written(file, chunk)
         carried = {made.built.row.custom_id: made.earlier for made in chunk if made.earlier is not None}
         unknown = [made.built.row for made in chunk if made.earlier is None]
-        carried |= holding(self._home, reuse.to_carry(store, job, self._asked, self.runs, unknown))
+        carried |= holding(self._home, reused_answers.to_carry(store, job, self._asked, self.runs, unknown))
         others = [row for row in rows if row.custom_id not in carried]
-        cached = holding(self._home, reuse.answered(store, job, self._asked, others))
+        cached = holding(self._home, reused_answers.answered(store, job, self._asked, others))
         unanswered = {row.seq for row in others if row.custom_id not in cached}
         found = [made.built for made in chunk if made.built.row.seq in unanswered]
         awaited = {} if self._sharing is None else self._sharing.of(found)
-        twins = reuse.twins(store, job, [row for row in others if row.seq in unanswered and row.seq not in awaited])
+        twins = reused_answers.twins(
+            store, job, [row for row in others if row.seq in unanswered and row.seq not in awaited]
+        )
         same = {made.built.row.seq: made.known_content for made in chunk if made.known_content is not None}
-        changed = reuse.whys(store, job, self._asked, self._last, others, same)
+        changed = reused_answers.whys(store, job, self._asked, self._last, others, same)
         whys = dict.fromkeys((row.seq for row in rows), Why.UNCHANGED) | changed
         try:
             placed = list(zip(rows, spans, strict=True))
@@ -226,7 +228,7 @@ class _Recorder:
         be asked."""
         for row in rows:
             known = carried.get(row.custom_id)
-            if known is not None and reuse.is_other_model(known.answered_as, self._asked(row.model)):
+            if known is not None and reused_answers.is_other_model(known.answered_as, self._asked(row.model)):
                 yield str(known.answered_as), " or ".join(sorted({model for _, model in self._asked(row.model)}))
 
     def compare(self) -> None:
@@ -261,7 +263,7 @@ def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
 
 
 def _from_documents(
-    store: Store, home: Home, job: Job, runs: list[JobId], asked: reuse.Asked, memory: DocumentMemory,
+    store: Store, home: Home, job: Job, runs: list[JobId], asked: Asked, memory: DocumentMemory,
     report: BuildReport, clock_ns: Callable[[], int], reading: ReadingSettings,
 ) -> Iterator[Made]:  # fmt: skip
     from orchestrator.documents import Readers
@@ -273,7 +275,7 @@ def _from_documents(
     selection = Selection(scope, needs_text=AT_ONCE in job.options)
     with Readers.of(reading) as readers:
         report.expected = check_names(spec, Path(job.source), readers, scope)
-        builder = Builder(spec, reuse.learned_bound(store, job))
+        builder = Builder(spec, reused_answers.learned_bound(store, job))
         askable = Askable(Path(job.source), spec)
         for index, source in enumerate(spec.documents):
             if tasks := scope.tasks_of(spec, source):

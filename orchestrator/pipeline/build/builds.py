@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import JobId
 from orchestrator.pipeline import disk, succession
-from orchestrator.pipeline.build import builder, reuse, submission
+from orchestrator.pipeline.build import builder, reused_answers, submission
 from orchestrator.pipeline.plan import canary
 from orchestrator.pipeline.plan.routes import models_of
 from orchestrator.pipeline.predecessors import AFTER
@@ -119,7 +119,7 @@ def build_recorded(
         current = store.jobs.find(job_id)
         if current is None or current.built_at is not None:
             return True  # the other process has just finished
-        asked = reuse.asked_of(config, job)
+        asked = reused_answers.asked_of(config, job)
         succession.supersede(store, job, now())
         report = builder.build(
             store, home, job, now(), asked=asked, models=partial(models_of, config), hosted=config.hosted,

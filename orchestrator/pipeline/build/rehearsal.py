@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from orchestrator.core.model import Job
 from orchestrator.pipeline import disk
 from orchestrator.pipeline.budget import SharedBudgets
-from orchestrator.pipeline.build import builder, reuse
+from orchestrator.pipeline.build import builder, reused_answers
 from orchestrator.pipeline.build.build_report import BuildReport
 from orchestrator.pipeline.build.submission import (
     How,
@@ -74,7 +74,7 @@ def rehearsed(
     with builder.claim(home, job):
         try:
             store.jobs.add(job, {})
-            asked = reuse.asked_of(config, job)
+            asked = reused_answers.asked_of(config, job)
             report = builder.build(
                 store, home, job, now, progress, remember=False, asked=asked,
                 models=partial(models_of, config), hosted=config.hosted, reading=config.documents,

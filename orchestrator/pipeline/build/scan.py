@@ -17,7 +17,7 @@ import msgspec
 
 from orchestrator.core import interrupts
 from orchestrator.core.model import Job, JobId, RequestState
-from orchestrator.pipeline.build.reuse import REASK, Asked, holding, may_keep
+from orchestrator.pipeline.build.reused_answers import REASK, Asked, holding, may_keep
 from orchestrator.policy.requests import Builder, Built
 from orchestrator.settings.home import Home
 from orchestrator.store import Store

@@ -29,7 +29,7 @@ from orchestrator.core.near_names import meant_file
 from orchestrator.core.term_words import TermWords
 from orchestrator.pipeline import disk, predecessors, succession
 from orchestrator.pipeline.budget import SharedBudgets
-from orchestrator.pipeline.build import builder, reuse
+from orchestrator.pipeline.build import builder, reused_answers
 from orchestrator.pipeline.build.build_report import BuildReport
 from orchestrator.pipeline.build.terms import SEE_THE_PLAN, NewTerms, refusal, refused_plan, what_would_hold
 from orchestrator.pipeline.finish import delivery, outputs
@@ -174,7 +174,7 @@ def _drafted(
     beside = succession.Edited.BESIDE
     reasks = options.reask or (spec is not None and spec.reask is not None)
     extra = {
-        reuse.REASK: reasks,
+        reused_answers.REASK: reasks,
         OVERWRITE: options.overwrite,
         beside: options.edited is beside,
         NIGHT: options.night,
@@ -245,7 +245,8 @@ def submit(
                 return _resumed(store, config, new_terms(unfinished, job, options), options, now)
             check_output(store, job, unattended=options.unattended)
             report = builder.build(
-                store, home, job, now(), progress, asked=reuse.asked_of(config, job), reading=config.documents,
+                store, home, job, now(), progress,
+                asked=reused_answers.asked_of(config, job), reading=config.documents,
                 models=partial(models_of, config), hosted=config.hosted,
                 shortage=partial(disk.shortage, home, config.retention),
             )  # fmt: skip

@@ -12,7 +12,7 @@ from orchestrator.core.events import EventKind
 from orchestrator.core.model import SUPERSEDED_BY, CancelCode, Job, JobId, RequestState
 from orchestrator.pipeline.backend_set import BackendSet
 from orchestrator.pipeline.build.awaited_rows import expected_at
-from orchestrator.pipeline.build.reuse import Asked, may_take
+from orchestrator.pipeline.build.reused_answers import Asked, may_take
 from orchestrator.pipeline.succession import successor
 from orchestrator.policy.row_errors import is_passing
 from orchestrator.store import Store

@@ -28,7 +28,7 @@ from orchestrator.pipeline.collect import names_there
 from orchestrator.pipeline.lost_answers import LostAnswers
 from orchestrator.pipeline.submit.batch_creation import facts_of, take_lines
 from orchestrator.pipeline.submit.batch_listing import BatchListing, job_of, note_last_create
-from orchestrator.pipeline.submit.same_requests import Match, matches
+from orchestrator.pipeline.submit.rows_already_asked import Match, matches
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
