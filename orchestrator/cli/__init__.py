@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import gc as collector  # `orchestrator.cli.gc` is a command
 import importlib
-import logging
 import os
 import sys
-from contextlib import suppress
 from typing import Any
 
 import click
@@ -18,7 +16,7 @@ import click
 from orchestrator.cli import failed_commands
 from orchestrator.cli.terminal import make_output_safe, safe_output
 from orchestrator.core import permissions
-from orchestrator.core.errors import OrchError, StorageError, UsageError
+from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.core.version import __version__
 
 # Imports create 100,000 objects that live to the end. Garbage collection among them takes a tenth of a quick
@@ -93,7 +91,7 @@ class _Lazy(click.Group):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            drop_output(1, 2)
+            failed_commands.drop_output(1, 2)
             return 0
         except KeyboardInterrupt:
             raise failed_commands.CommandInterrupted("stopped") from None
@@ -146,33 +144,5 @@ def run(argv: list[str] | None = None) -> int:
         except click.Abort:  # Ctrl-C or Ctrl-D at a question, or Ctrl-C before the command begins
             return failed_commands.interrupted(failed_commands.CommandInterrupted("stopped"), as_json=as_json)
         except OSError as error:
-            return unusable(error, as_json=as_json)
+            return failed_commands.unusable(error, as_json=as_json)
         return result if isinstance(result, int) else 0
-
-
-def unusable(error: OSError, *, as_json: bool) -> int:
-    """Report a fault of a disk, socket or stream that nothing else has described; return the exit code."""
-    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
-        try:
-            stream.flush()
-        except OSError:
-            drop_output(number)  # this is the broken stream
-    name = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-    if logging.getLogger().hasHandlers():  # otherwise it would go to the terminal
-        logging.getLogger(__name__).error("a command ended", exc_info=error)
-    told = StorageError(f"{name}{error.strerror or error}")
-    with suppress(OSError):  # stderr itself may be broken
-        failed_commands.failed(told, as_json=as_json)
-    return told.exit_code
-
-
-def drop_output(*streams: int) -> None:
-    """Discard what is still buffered for these streams; otherwise Python complains about it at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in streams:
-        os.dup2(nowhere, stream)
-    os.close(nowhere)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
-from orchestrator.core.errors import BackendRefused, InputError, OrchError, RequestRefused
+from orchestrator.cli.terminal import StreamFault
+from orchestrator.core.errors import BackendRefused, InputError, OrchError, RequestRefused, StorageError
 from orchestrator.core.sanitize import escape_controls
 from orchestrator.library.messages import say
 
@@ -74,6 +77,32 @@ def interrupted(error: CommandInterrupted, *, as_json: bool) -> int:
     return INTERRUPTED
 
 
+def unusable(error: OSError, *, as_json: bool) -> int:
+    """Report a fault of a disk, socket or stream that nothing else has described; return the exit code."""
+    place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+    if isinstance(error, StreamFault):
+        place = f"cannot write to {error.name}: "
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            stream.flush()
+        except OSError:
+            drop_output(number)  # this is the broken stream
+    if logging.getLogger().hasHandlers():  # otherwise it would go to the terminal
+        logging.getLogger(__name__).error("a command ended", exc_info=error)
+    fault = StorageError(f"{place}{error.strerror or error}")
+    with suppress(OSError):  # stderr itself may be broken
+        failed(fault, as_json=as_json)
+    return fault.exit_code
+
+
+def drop_output(*streams: int) -> None:
+    """Discard what is still buffered for these streams; otherwise Python complains about it at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        os.dup2(nowhere, stream)
+    os.close(nowhere)
+
+
 _PLACE = {"file": None, "line": None, "field": None}
 
 
@@ -98,4 +127,8 @@ def error_json(error: OrchError) -> dict[str, Any]:
 
 
 def _print(told: dict[str, Any]) -> None:
-    sys.stdout.write(escape_controls(json.dumps({"error": told}, indent=2, ensure_ascii=False)) + "\n")
+    try:
+        sys.stdout.write(escape_controls(json.dumps({"error": told}, indent=2, ensure_ascii=False)) + "\n")
+        sys.stdout.flush()
+    except OSError:
+        drop_output(1)  # the failure itself is on stderr, and keeps its exit code

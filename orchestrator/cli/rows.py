@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, TextIO, cast
 import click
 from msgspec import Struct
 
-from orchestrator.cli import drop_output
+from orchestrator.cli.failed_commands import drop_output
 from orchestrator.cli.options import TableFlags
 from orchestrator.core import addresses
 from orchestrator.core.counts import number_of

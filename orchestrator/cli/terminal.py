@@ -12,6 +12,12 @@ from typing import Any, TextIO, cast
 from orchestrator.core.sanitize import escape_controls
 
 
+class StreamFault(OSError):
+    """A fault of standard output or error, other than a reader that has gone; `name` is the stream's."""
+
+    name = ""
+
+
 class SafeStream:
     """A text stream that makes control characters visible, whatever writes them: a command, a library, a traceback.
 
@@ -19,12 +25,31 @@ class SafeStream:
     takes bytes, for results that are data.
     """
 
-    def __init__(self, under: TextIO) -> None:
+    def __init__(self, under: TextIO, name: str) -> None:
         self.under = under
+        self._name = name
 
     def write(self, text: str) -> int:
-        self.under.write(escape_controls(text))
+        """Write a text. Raises BrokenPipeError or StreamFault."""
+        with self._faults():
+            self.under.write(escape_controls(text))
         return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered. Raises BrokenPipeError or StreamFault."""
+        with self._faults():
+            self.under.flush()
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            fault = StreamFault(error.errno, error.strerror)
+            fault.name = self._name
+            raise fault from error
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -47,17 +72,17 @@ def safe_output() -> Iterator[None]:
 
 def make_output_safe() -> None:
     """Make standard output and error safe from now on, even for characters that they cannot encode."""
-    sys.stdout, sys.stderr = _safe(sys.stdout), _safe(sys.stderr)
+    sys.stdout, sys.stderr = _safe(sys.stdout, "stdout"), _safe(sys.stderr, "stderr")
 
 
-def _safe(stream: TextIO | None) -> TextIO:
+def _safe(stream: TextIO | None, name: str) -> TextIO:
     if stream is None:  # closed before the start
         stream = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (open to the end)
     if isinstance(stream, SafeStream):
         return stream
     with suppress(AttributeError):  # some other program's stand-in for a stream
         cast(Any, stream).reconfigure(errors="backslashreplace")
-    return cast(TextIO, SafeStream(stream))
+    return cast(TextIO, SafeStream(stream, name))
 
 
 def under(stream: TextIO) -> TextIO:

@@ -41,7 +41,7 @@ def test_a_home_that_is_a_file_ends_no_command_with_a_traceback(tmp_path: Path, 
     assert done.returncode in (0, 2, 4)
 
 
-@pytest.mark.parametrize("command", ["status", "status --json", "--help"])
+@pytest.mark.parametrize("command", ["status", "status --json", "--help", "help row-errors"])
 def test_a_result_that_cannot_be_written_is_exit_4(tmp_path: Path, command: str) -> None:
     orch(tmp_path / "home", "status")
     full = os.open("/dev/full", os.O_WRONLY)
@@ -50,8 +50,18 @@ def test_a_result_that_cannot_be_written_is_exit_4(tmp_path: Path, command: str)
     finally:
         os.close(full)
     assert (done.returncode, "Traceback" in done.stderr) == (4, False)
-    assert done.stderr.strip().splitlines()[-1].startswith("orch: ")
-    assert "No space left on device" in done.stderr
+    assert done.stderr.strip().splitlines()[-1] == "orch: cannot write to stdout: No space left on device"
+
+
+@pytest.mark.parametrize("command", ["statu --json", "show nothing --json"])
+def test_a_failure_whose_json_cannot_be_written_is_told_on_stderr_alone(tmp_path: Path, command: str) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        done = orch(tmp_path / "home", command, full)
+    finally:
+        os.close(full)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "orch: " in done.stderr
 
 
 @pytest.mark.parametrize("name", ["engine.lock", "orch.db"])
