@@ -67,11 +67,16 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
 
 
 class _Documents(ModuleType):
-    """The package `orchestrator.documents`, which is a function of the library as well."""
+    # The package `orchestrator.documents`, which is a function of the library as well: so its help is the function's.
+    __doc__ = property(lambda _: import_module("orchestrator.library.calls").documents.__doc__)
+
+    @property
+    def __signature__(self) -> Any:
+        return import_module("inspect").signature(import_module("orchestrator.library.calls").documents)
 
     def __call__(self, *arguments: Any, **more: Any) -> Any:
         return import_module("orchestrator.library.calls").documents(*arguments, **more)

@@ -11,7 +11,6 @@ from orchestrator.cli.console_progress import progress
 from orchestrator.cli.options import FILE, plan_options
 from orchestrator.cli.output import json_option, print_json, quiet_option, show
 from orchestrator.core.clock import now
-from orchestrator.documents.ignored import told
 from orchestrator.library.context import opened, say_schema_hints, say_unknown_backends
 from orchestrator.pipeline.build.rehearsal import rehearse
 from orchestrator.pipeline.build.submission import How, Options, Submission
@@ -40,29 +39,25 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
         assert found is not None, "a rehearsal plans"
         assert submission.report is not None, "and builds"
         report = submission.report
-        ignored = report.ignored.to_json()
         problems = problems_now(context.config, submission.job)
         if as_json:
             told_chance = {"chance": None} if any(route.backend in problems for route in found.routes) else {}
             others = {
                 "requests": report.requests, "to_send": report.to_send, "of_other_models": report.other_models_json(),
                 "how": submission.how, "is_refused": submission.is_refused,
+                "ignored": report.ignored.to_json(),
             }  # fmt: skip
-            print_json({**plan_json(found), **told_chance, "problems": problems, "ignored": ignored, **others})
+            print_json({**plan_json(found), **told_chance, "problems": problems, **others})
         else:
             if report.to_send:
                 out().print(plan_lines(found, submission.job.deadline_at, out().width, problems))
-                if report.saved or report.changes or report.to_send != report.requests:
-                    show(f"requests: {', '.join(report.counts)}")
+                for line in report.notes:
+                    show(line)
             else:
                 show(f"nothing to send: {report}")
                 out().print(problem_lines(problems, out().width))
             for line in notes(submission):
                 show(line)
-            if report.to_send and (words := told(ignored)):
-                show(f"documents: {words}")
-            if report.to_send and report.of_other_models:
-                show(f"answers: {report.other_models}")
         return exit_code(submission)
 
 

@@ -285,6 +285,9 @@ class RowError(OrchError):
     def __str__(self) -> str:
         return f"{self.code}: {super().__str__()}"
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
 
 class JobFailed(OrchError):
     """A job as a whole cannot continue. Its finished rows are kept; `code` is the job's `error_code`."""

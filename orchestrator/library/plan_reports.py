@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
+from html import escape
 from typing import Any
 
 from msgspec import Struct
@@ -82,9 +83,14 @@ class PlanReport(Struct, frozen=True):
         if not self.to_send:
             return f"nothing to send: {self.report}"
         lines = plan_lines(self.plan, self.deadline, None, words=TermWords.ARGUMENTS)
-        return "\n".join("".join(part.text for part in line).rstrip() for line in lines)
+        table = ["".join(part.text for part in line).rstrip() for line in lines]
+        return "\n".join([*table, *self.report.notes])
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
+        if not self.to_send:
+            return f"<p>{escape(str(self))}</p>"
         rows: list[list[Any]] = [
             [
                 "✓",
@@ -100,6 +106,6 @@ class PlanReport(Struct, frozen=True):
             ["✗", no.backend, None, no.cost and money(no.cost.p50), no.chance and chance_words(no.chance), no.reason]
             for no in self.plan.refused
         ]
-        below = str(self).splitlines()[len(rows) + 1 if self.to_send else 0 :]
+        below = str(self).splitlines()[len(rows) + 1 :]
         notes = "; ".join(line.strip() for line in below)
         return html_table(["", "route", "rows", "cost (p50)", "in time", "reason"], rows, notes)

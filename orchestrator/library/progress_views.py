@@ -9,7 +9,9 @@ from html import escape
 from typing import Any
 
 from orchestrator.core.counts import number_of
+from orchestrator.core.sanitize import one_line
 from orchestrator.library.messages import say, width_of
+from orchestrator.reports.layout import cell_width, wrap
 from orchestrator.reports.progress_words import progress_words
 from orchestrator.reports.status import JobDetail
 
@@ -109,7 +111,10 @@ class TerminalView(LogView):
 
     def _show(self, text: str, done: int, total: int) -> None:
         room = (width_of(sys.stderr) or 80) - 1
-        sys.stderr.write(f"\r\x1b[K{text[:room]}")
+        line = one_line(text)
+        if cell_width(line) > room:
+            line = f"{wrap(line, room - 2)[0]} …"  # a figure that is cut is a wrong one
+        sys.stderr.write(f"\r\x1b[K{line}")
         sys.stderr.flush()
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
+import subprocess
 import sys
 import threading
 import tomllib
@@ -113,7 +115,11 @@ def test_a_plan_spends_nothing_and_a_refusal_is_an_exception(home: Path, upstrea
     assert (plan.requests, plan.to_send, plan.holds) == (4, 2, True)
     assert [route.backend for route in plan.routes] == ["local"]
     assert "local" in str(plan)
+    counts = "requests: 4 requests of 4 documents, 1 the same as another row, 1 that cannot be asked"
+    assert str(plan).splitlines()[-2:] == [counts, "documents: read 3; 1 without a usable row"]
+    assert repr(plan) == str(plan), "what a prompt shows"
     assert "local" in plan._repr_html_()
+    assert counts in plan._repr_html_()
     assert plan.to_json()["holds"]
     late = draft.plan(deadline="1s")
     assert not late.holds
@@ -143,6 +149,19 @@ def test_documents_are_asked_by_pattern(home: Path, upstream: Upstream, tmp_path
     assert answers[0].cost == Decimal(0)
     draft.run(raise_on_error=True)
     assert len(upstream.requests()) == 2
+    again = draft.plan(deadline="8h")
+    assert str(again).startswith("nothing to send: 2 requests of 2 documents")
+    assert again._repr_html_() == f"<p>{again}</p>", "no route where nothing is sent"
+
+
+def test_help_describes_the_call_that_asks_documents() -> None:
+    assert [*inspect.signature(orch.documents).parameters] == ["path", "source"]
+    assert "`exclude`" in str(inspect.getdoc(orch.documents))
+    told = subprocess.run(
+        [sys.executable, "-c", "import orchestrator as orch; help(orch.documents)"],
+        capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert "`exclude`" in told.stdout, told
 
 
 def test_submit_starts_a_daemon_that_does_the_work_and_any_process_opens_the_job(
@@ -175,10 +194,13 @@ def test_a_job_that_is_only_queued_says_so_and_is_continued_by_the_command_line(
     assert job.runner == "queued: `orch up`, or wait(), runs it"
     assert upstream.requests() == []
     assert job.outlook is not None
+    assert str(job.outlook) == f"{job.outlook.reason}; $0 more expected"
     assert [str(job.outlook.expected), str(job.progress.cost)] == ["0", "0"]
     with pytest.raises(orch.UsageError, match="not finished"):
         list(job.rows())
-    assert [row.error.code for row in job.rows(partial=True) if row.error] == ["bad_row"]
+    (bad,) = [row.error for row in job.rows(partial=True) if row.error]
+    assert repr(bad) == f"RowError({str(bad)!r})", "a list of rows tells the code of each"
+    assert bad.code == "bad_row"
     run_orch("run", str(home / "frames" / "terms" / "job.yaml"))
     assert [row.answer is None for row in job.rows()] == [False, False, False, True]
     assert orch.map(FRAME, QUESTION, name="terms")["answer"].notna().sum() == 3

@@ -54,6 +54,22 @@ def test_a_terminal_has_one_line_which_leaves_no_trace(progress: bool | None, ho
     assert lines[-2].endswith("\r\x1b[K20 rows are there"), "the line is cleared"
 
 
+@pytest.mark.slow
+def test_a_narrow_terminal_cuts_no_figure(home: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(progress=True))
+    env = {"ORCH_HOME": str(home), "ORCH_CONFIG": str(home / CONFIG), "PYTHONPATH": str(ROOT)}
+
+    code, said = on_terminal([str(script)], 44, env=env)
+
+    assert code == 0, said
+    drawn = [part.split("\n")[0] for part in said.split("\r\x1b[K") if re.search(SHOWN, part)]
+    assert drawn, said
+    for line in drawn:
+        assert len(line) < 44
+        assert re.fullmatch(rf"map-\w+: \w+ {SHOWN}, (\d+\.\d/s, )?(ETA (—|\d+ s), )?…", line), line
+
+
 @pytest.mark.parametrize("progress", [None, True, False])
 def test_a_log_has_the_job_and_its_progress(
     progress: bool | None, home: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]

@@ -81,6 +81,16 @@ class BuildReport(Struct):
         return ", ".join(parts) + (f"; {ignored}" if ignored else "")
 
     @property
+    def notes(self) -> list[str]:
+        """Describes, below a plan, what is not sent and why, what was not read, and answers of other models."""
+        facts = {
+            "requests": ", ".join(self.counts) if self.saved or self.changes else "",
+            "documents": told(self.ignored.to_json()),
+            "answers": self.other_models,
+        }
+        return [f"{name}: {words}" for name, words in facts.items() if words]
+
+    @property
     def other_models(self) -> str:
         """Describes the answers of models that would not be asked now; "" without any."""
         return "; ".join(

@@ -13,6 +13,7 @@ from decimal import ROUND_UP, Decimal
 
 from msgspec import Struct
 
+from orchestrator.core.money import money
 from orchestrator.core.term_words import TermWords
 from orchestrator.policy.forecast import NORMAL, Pace, Turnaround
 
@@ -315,3 +316,6 @@ class Outlook(Struct, frozen=True):
     expected: Decimal
     reroute: Reroute | None
     reason: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {money(self.expected)} more expected"
