@@ -157,6 +157,34 @@ def found_in(answer: Callable[[Asked], Answer]) -> tuple[Sighting, int]:
         return found, sum(asked.path.endswith("/batches") for asked in provider.asked)
 
 
+OTHER = {"metadata": {"orch_shard": "s.999"}}
+UPLOAD, ANOTHER = {"input_file_id": "file-1"}, {"input_file_id": "file-2"}
+LISTED: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
+    "our id": (OURS, OURS, True),
+    "our id with another file": (OURS | ANOTHER, OURS | ANOTHER, True),
+    "our file without an id": (UPLOAD, UPLOAD, True),
+    "our file with the id of another shard": (OTHER | UPLOAD, OTHER | UPLOAD, False),
+    "no file, and the batch has our file": ({}, UPLOAD, True),
+    "no file, and the batch has our id": ({}, OURS | ANOTHER, True),
+    "no file, and the batch has our file with the id of another shard": ({}, OTHER | UPLOAD, False),
+    "nothing of ours": ({}, ANOTHER, False),
+}
+"""What a list says of a batch, what the batch says itself, and whether it is ours. Equal files may have equal ids."""
+
+
+@pytest.mark.parametrize(("listed", "itself", "is_ours"), LISTED.values(), ids=LISTED)
+def test_whose_a_listed_batch_is(listed: dict[str, Any], itself: dict[str, Any], is_ours: bool) -> None:
+    def answer(asked: Asked) -> Answer:
+        if asked.path.endswith("/batches"):
+            return Answer({"object": "list", "data": [at(0, 1, **listed)], "has_more": False})
+        return Answer(at(0, 1, **itself))
+
+    with answering(answer) as (backend, _):
+        since = NOW - timedelta(hours=1)
+        seen = backend.find(Intent(ORDER.shard, 3, since, Path("in.jsonl"), lambda _: None, "file-1"))
+    assert (seen.batch is not None) == is_ours
+
+
 OLD_PAGES = [[at(-24 * day, 10 * day), at(-24 * day - 0.5, 10 * day + 1)] for day in range(3, 9)]
 
 
