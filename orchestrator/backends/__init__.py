@@ -188,7 +188,7 @@ class Backend(Protocol):
     def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
         """Return the custom_ids of a batch, from its input file or else its results; None if no file is left."""
 
-    def untold(self, since: datetime) -> list[RemoteBatch]:
+    def batches_since(self, since: datetime) -> list[RemoteBatch]:
         """Return all batches of about that time or later, ours or not. Raises Uncertain if some cannot be read."""
 
     def sent_line(self, line: bytes) -> tuple[str, bytes]:

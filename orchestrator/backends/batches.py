@@ -215,7 +215,7 @@ class ApiBatches(ListedBatches):
                 return frozenset[str]().union(*filter(None, ids))
         return None
 
-    def untold(self, since: datetime) -> list[RemoteBatch]:
+    def batches_since(self, since: datetime) -> list[RemoteBatch]:
         """Return nothing: its batches carry shards' ids."""
         return []
 

@@ -90,7 +90,7 @@ def sized(file: BinaryIO) -> int:
 
 
 def blocks(file: BinaryIO) -> Iterator[bytes]:
-    """Yield what is left of a file, in pieces."""
+    """Yield the rest of a file, in blocks."""
     while block := file.read(_BLOCK):
         yield block
 

@@ -141,7 +141,7 @@ class InlineBatches(TranslatedBatches):
         """Return None: only a batch's results have its tag."""
         return None
 
-    def untold(self, since: datetime) -> list[RemoteBatch]:
+    def batches_since(self, since: datetime) -> list[RemoteBatch]:
         found, undecided = self._read_list(since)
         if undecided is not None:
             raise Uncertain(f"{self._name}: {undecided}")

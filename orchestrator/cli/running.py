@@ -24,7 +24,7 @@ CONTINUE = "run the same command again to continue (`orch up` or another `orch r
 def finish(context: Context, job: Job, view: LiveProgress, *, alone: bool = False) -> status.JobDetail:
     """Run the job to its end as the daemon, or follow the running daemon. Return the job's final state.
 
-    If `alone`, this process sends nothing of the home's other unfinished jobs.
+    If `alone`, this process sends no rows of the home's other unfinished jobs.
     """
     with _driver(context, job, view) as driver:
         driver.finish(job, alone=alone)

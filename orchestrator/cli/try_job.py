@@ -67,7 +67,7 @@ def try_job(
     """Ask a few documents now, and show prompts, answers, checks, tokens and cost.
 
     The rows go to the cheapest backend that answers at once; without one, orch starts its engines. Answers are kept:
-    the whole job does not ask them again. Nothing of other jobs is sent.
+    the whole job does not ask them again. orch sends no rows of other jobs.
     DOC is a document's name, the end of it, or a pattern such as '*.pdf'.
     """
     if watch and as_json:

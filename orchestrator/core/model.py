@@ -373,7 +373,7 @@ class Price(msgspec.Struct, frozen=True):
     """Cost of an answer in US dollars, and the source of that figure.
 
     `unpriced`: the answer used something without a price of its own, so the cost is an estimate too. `listed` is the
-    list price of the same tokens at once, in no batch; None if no list has the model.
+    list price of the same tokens outside a batch; None if no list has the model.
     """
 
     cost: Decimal

@@ -1,4 +1,4 @@
-"""Counts the read and unread contents of a source, so that nobody takes unread files for asked ones."""
+"""Counts the read and unread contents of a source, so that reports show which files were never read."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def _begins_mail(line: bytes, after: object, *, is_blank: bool) -> bool:
 
 
 def sent_as(read: Callable[[], bytes], headers: Mapping[str, str], fields: Mapping[str, str]) -> Iterator[Member]:
-    """Yield the text and the attachments of a mail that another program stores as sent, but with these headers."""
+    """Yield the text and attachments of a mail that a program keeps as it was sent. `headers` replace its own."""
     yield from _parts(partial(_signed, read), headers, fields)
 
 

@@ -27,7 +27,7 @@ _SKIPPED = frozenset(
 )
 _BOXES = {int(code, 16): sign for code, sign in SYMBOLS.items()}
 _DESCRIPTION = ("svg-compatible:1.0}title", "svg-compatible:1.0}desc")
-"""What is said of a picture to those who do not see it, as elsewhere not a part of the text."""
+"""Alternative texts of pictures, which are not part of a document's text in any format."""
 _SAME_FORMULA = "http://www.w3.org/1998/Math/MathML}annotation"
 """The formula once more, in another language than MathML."""
 _FORMATS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}

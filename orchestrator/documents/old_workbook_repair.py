@@ -78,7 +78,7 @@ def in_encoding(text: str, encoding: str) -> str:
 
 
 def needs_password(data: bytes) -> bool:
-    """True if a password is needed for the cells, in whatever old way."""
+    """True if the cells are encrypted, by any of the old methods."""
     name, stream = _workbook(data)
     return bool(name) and any(kind == _LOCK for kind, _, _ in _records(stream, 0))
 

@@ -150,7 +150,7 @@ class _Lines(list[str]):
         return () if left.total() else taken
 
     def replaced(self, taken: Sequence[int], rows: list[str]) -> _Lines:
-        """Return the lines with rows in place of those taken."""
+        """Return the lines with `rows` in place of the `taken` ones."""
         gone = set(taken)
         kept = [line for index, line in enumerate(self) if index not in gone]
         return _Lines([*kept[: taken[0]], *rows, *kept[taken[0] :]])
@@ -201,7 +201,7 @@ def _with_table(texts: _Texts, block: list[Line], lines: _Lines) -> _Lines:
     if len(columns) < 2 or not _is_filled(block, columns) or _are_long(block) or not _are_aligned(block, columns):
         return lines
     cells = [[texts[box] for box in line] for line in block]
-    if not all(map(all, cells)):  # a word goes on from one box to the next: boxes without a word are not cells
+    if not all(map(all, cells)):  # a word continues in the next box: boxes without a word are not cells
         block = [[box for box in line if texts[box]] for line in block]
         block = [line for line in block if line]
         columns = _columns(_spans(block))

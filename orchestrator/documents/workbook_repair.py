@@ -40,7 +40,7 @@ _PLACES = {
 _KINDS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/"
 _SHARED = "xl/sharedstrings.xml"
 _TEXTS = (_SHARED, "xl/styles.xml", "[content_types].xml")
-"""Parts that are rewritten only if their first bytes ask for it."""
+"""Parts that are rewritten only if their first bytes need a repair."""
 _HEAD = 1024
 _ENCODING = re.compile(r"""\A(<\?xml\b[^>]*?)\s+encoding=(["'])[^"'>]*\2""")
 _NO_PART = re.compile(rb"""<(?:\w+:)?sheet\b[^>]*?:id=(["'])\1[^>]*?(?:/>|>\s*</(?:\w+:)?sheet>)""")
@@ -334,7 +334,7 @@ def _repaired_sheet(sheet: bytes) -> bytes:
 
 
 def _is_sparse(sheet: bytes) -> bool:
-    """True if its rectangle is too large. Its stated size is believed if its last row confirms it."""
+    """True if its rectangle is too large. Its stated size counts if its last row confirms it."""
     last = _ROW.search(sheet, max(sheet.rfind(b"<row "), sheet.rfind(b":row "), 4) - 4)
     if last is None:
         return False

@@ -24,7 +24,7 @@ from orchestrator.settings.backends import HostedBackend
 
 FOLLOW_SECONDS = 0.5
 STANDSTILL_SECONDS = 5.0
-"""Time between two looks at a daemon's problem, which is told if it is still the same."""
+"""Time between two checks of a daemon's problem; it is reported if both find the same one."""
 MOST_NAMED = 5
 """Most batches, or jobs, that a message names."""
 

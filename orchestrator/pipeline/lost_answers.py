@@ -126,7 +126,7 @@ class LostAnswers(Struct, frozen=True):
 
 def require_agreed(store: Store, job: Job, shard: Shard, model: str, handle: BackendHandle) -> str | None:
     """Return a message about the agreement if an unsent shard has rows whose paid answers are lost, or None without
-    such rows. The answers are those of a cancelled job, so nobody was asked when they were lost. `model` is the
+    such rows. The answers are those of a cancelled job, so no user could agree when they were lost. `model` is the
     shard's model there. Raises RefusedError without consent to pay again.
     """
     lost = store.lost.like(job, shard, model)

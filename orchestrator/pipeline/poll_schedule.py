@@ -120,8 +120,8 @@ class PolledShard(Struct):
     shown.
 
     `failing_since`: since when its backend's calls fail. `busy_since`: since when the backend has no room. `at` is
-    the newest time that it has met. Clocks are set, and machines sleep: what a poll waits for is measured by watched
-    time alone, which is the pauses between polls, each as long as planned at most.
+    the newest time that it has met. Clocks are set, and machines sleep. So waits are measured in watched time: the
+    pauses between polls, none of them longer than planned.
     """
 
     due: datetime

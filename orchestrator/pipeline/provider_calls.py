@@ -85,7 +85,6 @@ class Inline:
         return 0.0
 
     def wait(self, seconds: float) -> None:
-        """Sleep."""
         time.sleep(seconds)
 
     def close(self) -> None:

@@ -56,7 +56,7 @@ _GONE = plain_all("batch_gone")
 
 
 STRAY_UPLOADS = "stray_uploads"
-"""The code of a batch whose uploads its backend kept answering with other files."""
+"""The code of a batch that has no input: its backend answered each upload with another file."""
 
 
 _UNSENT = plain_all(NOT_SENT)

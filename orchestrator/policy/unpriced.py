@@ -52,7 +52,7 @@ _plain_usages: set[bytes] = set()
 """Usages of known counts alone, without their digits: most answers have one of a few."""
 MOST_SHAPES, MOST_SHAPE = 256, 1_000
 UNCOUNTED = "uncounted_tokens"
-"""Our name for tokens that are in the total of a usage alone: Gemini's thoughts, where it speaks OpenAI's API."""
+"""Our name for tokens that only the total of a usage counts, such as Gemini's thoughts in OpenAI's API."""
 
 
 class _Body(msgspec.Struct):

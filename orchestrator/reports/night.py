@@ -198,7 +198,7 @@ class NightFacts(Struct, frozen=True):
 
 
 class JobReport(Struct, frozen=True):
-    """A job's part of the report; `needs` is what a person has to see to, most urgent first."""
+    """A job's part of the report; `needs` lists what a person has to act on, most urgent first."""
 
     facts: NightFacts
     routes: Sequence[BackendSpending]

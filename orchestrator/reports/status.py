@@ -170,7 +170,7 @@ class JobDetail(Struct, frozen=True):
 
     @property
     def done_in_batches(self) -> int:
-        """Rows that are done, without those that were asked ahead of their batches: of these, a rate is made."""
+        """Finished rows that the rate counts: without rows asked before their batch."""
         return self.line.done - sum(shard.done_rows for shard in self.shards if shard.preflight)
 
     def model_name(self, shard: Shard) -> str:

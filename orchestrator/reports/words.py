@@ -113,8 +113,8 @@ def cost_notes(report: CostReport) -> list[str]:
     guessed = " (≈ estimated: no batch price is listed)" if total.batch.estimated else ""
     batch = estimated_words(total.batch.cost, is_estimate=total.batch.estimated)
     told = [
-        f"list: the same tokens at the list price of the model that answered, at once and in no batch{stands_in}",
-        f"at {report.compare} they cost {money(total.realtime.cost)} at once, {batch} in a batch{guessed}",
+        f"list: the same tokens at the list price of the model that answered, outside a batch{stands_in}",
+        f"at {report.compare} they cost {money(total.realtime.cost)} outside a batch, {batch} in a batch{guessed}",
     ]
     if report.relisted:
         told.insert(1, "rows from before orch booked list prices have those that orch.toml sets now")

@@ -347,7 +347,7 @@ class Config:
     def keys_sent(self) -> list[tuple[str, str]]:
         """Variables with keys that are sent to addresses from the file itself, and these addresses.
 
-        An address of this machine is left out: such a key reaches nobody else.
+        An address of this machine is left out: such a key never leaves the machine.
         """
         found = []
         for backend in self.backends.values():

@@ -94,7 +94,7 @@ class Home(Struct, frozen=True):
         return self.root / "frames"
 
     def run_of(self, file: Path) -> str:
-        """Return the path of which a job file is a run: its own, but one path for all frames of a question."""
+        """Return the path that the runs of a job file share: its own, or one for all frames of a question."""
         real = Path(os.path.realpath(file))
         if real.parent.parent != Path(os.path.realpath(self.frames)):
             return str(real)

@@ -482,7 +482,7 @@ def test_a_provider_is_asked_for_what_cannot_be_undone_once_the_replica_knows() 
 
 LOOKS = frozenset(
     "account batches check close download files find input_ids input_lines listed lists_model partial read_on "
-    "retrieve sent_line size_of tagged untold upload".split()
+    "retrieve sent_line size_of tagged batches_since upload".split()
 )
 """Verbs that neither cost money nor take anything away."""
 

@@ -123,7 +123,7 @@ def test_trap_i_late_answers_under_the_keys_of_other_rows_are_not_taken(desk: De
         return
     [one] = told
     assert "gave 2 answers of batch" in one
-    assert "; 3 other answers of it that nothing proves: these answers came late, and are not taken" in one
+    assert "; 3 other answers of it cannot be proved: these answers came late, and are not taken" in one
     assert desk.events(job, "late") == ["1 answer arrived after all, 5 came too late for their rows, and are booked"]
     assert [batch["rows"] for batch in desk.batches()] == [6, 5]
     assert desk.cost(job) == cost_of(desk.provider.bill())

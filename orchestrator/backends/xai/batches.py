@@ -55,7 +55,7 @@ def _status(found: Mapping[str, Any], state: Mapping[str, Any], at: datetime) ->
     """Return the status that counts and times stand for: xAI has no word for it."""
     total, pending = (lenient.count(state.get(f"num_{name}")) for name in ("requests", "pending"))
     if found.get("cancel_by_xai_message"):
-        # Its rows were not taken, or what is left of them was stopped.
+        # xAI did not accept its rows, or stopped the remaining ones.
         return "cancelled" if total else "failed"
     if found.get("cancel_time"):
         return "cancelling" if pending else "cancelled"

@@ -92,9 +92,9 @@ class _Replicated:
         """See `Backend`."""
         return self._api.input_ids(batch)
 
-    def untold(self, since: datetime) -> list[RemoteBatch]:
+    def batches_since(self, since: datetime) -> list[RemoteBatch]:
         """See `Backend`."""
-        return self._api.untold(since)
+        return self._api.batches_since(since)
 
     def sent_line(self, line: bytes) -> tuple[str, bytes]:
         """See `Backend`."""

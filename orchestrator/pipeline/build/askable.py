@@ -108,5 +108,5 @@ class Askable:
 
 
 def no_document(number: int) -> str:
-    """Return "none of 3 documents" of a number of documents."""
+    """Return a phrase such as "none of 3 documents"."""
     return f"none of {number_of(number, 'document')}" if number != 1 else "no document"

@@ -145,8 +145,8 @@ class Gather:
     def _repaid(self, job: Job, shard: Shard, handle: BackendHandle, until: datetime) -> bool:
         """True if the answers of a shard are gone and its rows may be paid again; RefusedError if they may not.
 
-        Files may be minutes late: those of a batch that ended before this process began are gone after an hour, or
-        `until` the job waits no longer for them.
+        Files may be minutes late. If the batch ended before this process began, they count as gone after an hour.
+        At the latest they are gone at `until`, when the job stops waiting for them.
         """
         made, took = shard.submitted_at, shard.took_seconds
         if handle.is_own or made is None or took is None or shard.batch_id is None:

@@ -72,7 +72,7 @@ def until(shard: Shard, profile: Profile | None) -> datetime:
     kept = (shard.collected_at or shard.created_at) + ANSWERS_KEPT
     if profile is None or profile.cancels:
         return kept
-    # It goes on, and has its answers when it ends by itself.
+    # The batch continues, and has its answers when it ends by itself.
     window = timedelta(seconds=shard.window_seconds)
     return max(kept, (shard.submitted_at or shard.created_at) + window + OVERRUN)
 

@@ -59,9 +59,9 @@ class _Settlement:
     """The settling of an ended shard's rows, a chunk at a time.
 
     `not_executed` rows were sent when their batch ended. `unfinished` are billed but incomplete answers, whose rows
-    are tried again. `nobodys` are lines, with their file's kind, that match no row; they may belong to the `doubtful`
-    rows. `adopted` is the price of all answers of an adopted batch that this job did not ask for, under one row's
-    number.
+    are tried again. `unmatched` are lines, with their file's kind, that match no row. They may belong to the
+    `doubtful` rows. `adopted` is the price of all answers of an adopted batch that this job did not ask for, under
+    one row's number.
     """
 
     def __init__(self, store: Store, home: Home, ended: EndedShard) -> None:
@@ -79,7 +79,7 @@ class _Settlement:
         self._reasking: list[tuple[InShard, Settled]] = []
         self._not_executed: list[tuple[InShard, NotExecuted]] = []
         self._unfinished: list[Settled] = []
-        self._nobodys: list[tuple[str, FoundLine]] = []
+        self._unmatched: list[tuple[str, FoundLine]] = []
         self._doubtful: list[InShard] = []
         self._adopted: dict[int, Price] = {}
 
@@ -182,8 +182,8 @@ class _Settlement:
                     tally.unknown, tally.odd = tally.unknown + 1, custom_id
                     if is_adopted:
                         self._count_adopted(kind, found)
-                    elif len(self._nobodys) < len(rows):
-                        self._nobodys.append((kind, found))
+                    elif len(self._unmatched) < len(rows):
+                        self._unmatched.append((kind, found))
                     continue
                 # If a row has two lines, an answer beats a failure in either order: it is paid.
                 is_worse = (
@@ -211,15 +211,15 @@ class _Settlement:
         doubtful = {} if whose is None else whose.ambiguous
         for name, odd in doubtful.items():
             yield rows[name], results.ambiguous(rows[name].seq, odd)
-        untold = [row for custom_id, row in rows.items() if custom_id not in told and custom_id not in doubtful]
-        tally.open = sum(row.state is RequestState.PENDING for row in untold)
-        is_nobodys = whose is not None and not told and not doubtful and tally.odd is not None
-        self._doubtful = [rows[name] for name in doubtful] or untold
-        if is_nobodys:
-            yield from self._unanswered.unrecognised(untold)
+        missing = [row for custom_id, row in rows.items() if custom_id not in told and custom_id not in doubtful]
+        tally.open = sum(row.state is RequestState.PENDING for row in missing)
+        is_unmatched = whose is not None and not told and not doubtful and tally.odd is not None
+        self._doubtful = [rows[name] for name in doubtful] or missing
+        if is_unmatched:
+            yield from self._unanswered.unrecognised(missing)
         else:
-            self._nobodys = [one for one in self._nobodys if whose is not None and whose.is_doubtful(_id(one[1]))]
-            yield from self._unanswered.decide(list(rows.values()), untold)
+            self._unmatched = [one for one in self._unmatched if whose is not None and whose.is_doubtful(_id(one[1]))]
+            yield from self._unanswered.decide(list(rows.values()), missing)
 
     def _outcome(self, row: InShard, kind: str, found: FoundLine) -> Outcome | NotExecuted:
         """Return the outcome that a line gives its row. Anything odd about the line is an error of that row alone."""
@@ -290,7 +290,7 @@ class _Settlement:
         book(shard, "unfinished", billed, now, usages)
         # Paid answers that match no row are booked against the rows they could belong to.
         unmatched = {}
-        for row, (kind, found) in zip(self._doubtful, self._nobodys, strict=False):
+        for row, (kind, found) in zip(self._doubtful, self._unmatched, strict=False):
             if (cost := self._priced(row, kind, found)) is not None:
                 unmatched[row.seq] = cost
         book(shard, "unmatched", unmatched | self._adopted, now)

@@ -1,4 +1,4 @@
-"""Answers that came back under another row's key, and answers beside them that nothing proves.
+"""Answers that came back under another row's key, and answers beside them that cannot be proved.
 
 An answer is another row's if it gives back that row's code. The same holds if its quotes occur in that row's document
 and not in its own. Then the keys of the batch are not to be trusted: an answer counts only if its own code or a quote
@@ -49,7 +49,7 @@ class Swaps(Struct, frozen=True):
         """Return the message that names provider and batch. Rows with `late` answers are asked elsewhere by now."""
         named = [f"{name} has the answer of {owner}" for name, owner in list(self.owners.items())[:_MOST_NAMED]]
         more = ", …" if len(self.owners) > _MOST_NAMED else ""
-        others = f"; {number_of(self.unproven, 'other answer')} of it that nothing proves" if self.unproven else ""
+        others = f"; {number_of(self.unproven, 'other answer')} of it cannot be proved" if self.unproven else ""
         told = f"{ended.shard.backend} gave {number_of(len(self.owners), 'answer')} of batch {ended.shard.batch_id}"
         where = "these answers came late, and are not taken" if late else "these rows are in quarantine"
         return f"{told} to the wrong rows ({', '.join(named)}{more}){others}: {where}"

@@ -152,10 +152,10 @@ class UnansweredRows:
         self.rerouted: list[int] = []
         self.held: list[int] = []
 
-    def unrecognised(self, untold: list[InShard]) -> Ends:
+    def unrecognised(self, missing: list[InShard]) -> Ends:
         """Move or end rows whose batch came back with unknown ids: it would do so again."""
         ended, tally = self._ended, self._tally
-        for row in untold:
+        for row in missing:
             if ended.may_leave and row.attempt + 1 < MAX_ATTEMPTS and ended.job.cancel_requested_at is None:
                 self.elsewhere.append(row.seq)
                 tally.again["unknown ids"] += 1
@@ -205,52 +205,52 @@ class UnansweredRows:
                 assert_never(verdict.disposition)
         return True
 
-    def decide(self, rows: list[InShard], untold: list[InShard]) -> Ends:
+    def decide(self, rows: list[InShard], missing: list[InShard]) -> Ends:
         """Yield the ends of rows that have no result line; the other rows continue."""
         ended, tally = self._ended, self._tally
         job, shard = ended.job, ended.shard
         if job.cancel_requested_at is not None:
             code, reason = row_errors.cancelled(job)
-            for row in untold:
+            for row in missing:
                 yield _ended(row, RequestState.CANCELLED, code, reason)
             return
         if is_refused(ended) and shard.preflight is None:
-            untold = self._without_respelled(untold)
-        self.held.extend(row.seq for row in untold if row.task in self.common)
-        tally.again.update(self.common[row.task].code for row in untold if row.task in self.common)
-        untold = [row for row in untold if row.task not in self.common]
+            missing = self._without_respelled(missing)
+        self.held.extend(row.seq for row in missing if row.task in self.common)
+        tally.again.update(self.common[row.task].code for row in missing if row.task in self.common)
+        missing = [row for row in missing if row.task not in self.common]
         if shard.preflight is not None:
-            tally.again["its batch"] += len(untold)
+            tally.again["its batch"] += len(missing)
             return
         if shard.rerouted_at is not None:
             # An engine that was too slow may still do some of the rows, which keep avoiding the same backends;
             # another batch would be as slow.
             if not ended.handle.is_own:
-                self.rerouted.extend(row.seq for row in untold)
-            tally.again["the deadline"] += len(untold)
+                self.rerouted.extend(row.seq for row in missing)
+            tally.again["the deadline"] += len(missing)
             return
         if shard.provider_status == BatchStatus.EXPIRED:
             # If the deadline was put off since, the rows have time and continue.
             late = job.deadline_at is None or job.deadline_at <= ended.now
             if late and expires(job):
-                for row in untold:
+                for row in missing:
                     yield _ended(row, RequestState.EXPIRED, *row_errors.TOO_LATE)
             return
         if is_refused(ended):
-            yield from self._refused(rows, untold)
+            yield from self._refused(rows, missing)
             return
-        for row in untold:
+        for row in missing:
             if row.attempt + 1 < MAX_ATTEMPTS:
                 tally.again["no result"] += 1
                 continue
             message = f"{MAX_ATTEMPTS} batches came back without a result for this row"
             yield _ended(row, RequestState.FAILED, "missing_result", message)
 
-    def _without_respelled(self, untold: list[InShard]) -> list[InShard]:
+    def _without_respelled(self, missing: list[InShard]) -> list[InShard]:
         """Let a refused batch's rows continue if they can be asked without the refused field; return the others."""
         first, others = self._ended.problems[0], list[InShard]()
         said = RowRefusal(400, first.code, None, first.message)
-        for row in untold:
+        for row in missing:
             refused = self.lessons.field_of(row, said)
             if refused is not None and self.lessons.learn(row, said, refused) and row.attempt + 1 < MAX_ATTEMPTS:
                 self.failed.append(row.seq)
@@ -259,7 +259,7 @@ class UnansweredRows:
                 others.append(row)
         return others
 
-    def _refused(self, rows: list[InShard], untold: list[InShard]) -> Ends:
+    def _refused(self, rows: list[InShard], missing: list[InShard]) -> Ends:
         """Handle a batch that failed its validation: the named lines fail, and the other rows continue.
 
         If it was refused as a whole, all of its rows end or continue alike, and the tally notes what was learned.
@@ -274,13 +274,13 @@ class UnansweredRows:
             if problem.line is not None and 0 < problem.line <= len(rows)
         }
         if by_seq and verdict.kind is BatchFault.LINE:
-            for row in untold:
+            for row in missing:
                 if (problem := by_seq.get(row.seq)) is not None:
                     yield _ended(row, RequestState.FAILED, problem.code, problem.message)
                 else:
                     tally.again["further refused lines"] += 1
             return
-        for row in untold:
+        for row in missing:
             if not self._goes_elsewhere(row, verdict, len(rows)):
                 yield _ended(row, RequestState.FAILED, first.code, first.message)
             else:

@@ -1,4 +1,4 @@
-"""Retention of the folders of Python calls: each goes once no job has answers to it."""
+"""Retention of the folders of Python calls: each is removed once no job has answers to it."""
 
 from __future__ import annotations
 

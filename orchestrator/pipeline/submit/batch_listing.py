@@ -56,8 +56,8 @@ def note_last_create(home: Home, shard: Shard) -> None:
 def has_last_create(store: Store, home: Home, backend: str) -> bool:
     """True if the store surely has the home's last create at a backend.
 
-    A note that was copied, or that an earlier start of the machine wrote, may itself be older than that create: a
-    backup or a snapshot may have been put back.
+    The note itself may be older than that create, if it was copied or if an earlier start of the machine wrote it: a
+    backup or a snapshot may have been restored.
     """
     path = _path(home, backend)
     try:
@@ -95,14 +95,14 @@ class BatchListing(Struct):
     """Result of a backend's list, or since when it fails.
 
     `unknown` has batches of jobs that the store knows, `forgotten` batches of jobs that the store does not know. The
-    owner of `untold` batches is not known: they are read again at `look_at`, and jobs in `resigned` no longer wait
-    for that.
+    owner of `unowned` batches is not known. They are read again at `look_at`, for which jobs in `resigned` do not
+    wait.
     """
 
     lock: Lock = field(default_factory=Lock)
     unknown: dict[JobId, list[RemoteBatch]] | None = None
     forgotten: list[RemoteBatch] = field(default_factory=list)
-    untold: list[RemoteBatch] = field(default_factory=list)
+    unowned: list[RemoteBatch] = field(default_factory=list)
     look_at: datetime | None = None
     resigned: set[JobId] = field(default_factory=set)
     error: BackendError | None = None
@@ -126,7 +126,7 @@ class BatchListing(Struct):
             raise self.error
         identity = home.identity()
         unfinished = [one.created_at for one in store.jobs.unfinished(identity)]
-        found, untold = self._listed(store, home, handle, min([last_known or now, *unfinished]), now)
+        found, unowned = self._listed(store, home, handle, min([last_known or now, *unfinished]), now)
         unknown: dict[JobId, list[RemoteBatch]] = {}
         for batch in sorted(found, key=lambda one: (one.created_at is None, one.created_at or now)):
             of = store.jobs.find(job_of(batch))
@@ -136,7 +136,7 @@ class BatchListing(Struct):
                 unknown.setdefault(of.id, []).append(batch)
             elif of is None and batch.home == identity:
                 self.forgotten.append(batch)
-        self.untold = [one for one in untold if not _is_known(store, handle, one)]
+        self.unowned = [one for one in unowned if not _is_known(store, handle, one)]
         self.unknown = unknown
 
     def confirmed(self, handle: BackendHandle, batch: RemoteBatch, job: Job, now: datetime) -> RemoteBatch:
@@ -151,7 +151,7 @@ class BatchListing(Struct):
             # Only the list knows the owner of a batch whose input's name carries it.
             is_told = current.shard is not None
             return current if is_told else replace(current, shard=batch.shard, home=batch.home)
-        self.unknown, self.forgotten, self.untold = None, [], []
+        self.unknown, self.forgotten, self.unowned = None, [], []
         raise self._failed(
             Uncertain(f"{handle.name} lists batch {batch.id}, but does not know it by its id yet"), now
         )
@@ -172,7 +172,7 @@ class BatchListing(Struct):
         try:
             if handle.profile.tells_shards:
                 return handle.api.tagged(since) or [], []
-            return [], [] if has_last_create(store, home, handle.name) else handle.api.untold(since)
+            return [], [] if has_last_create(store, home, handle.name) else handle.api.batches_since(since)
         except BackendError as error:
             if isinstance(error, BackendRefused) and error.status in NO_LIST and not isinstance(error, AccountError):
                 return [], []  # it has no list: nothing can be found there

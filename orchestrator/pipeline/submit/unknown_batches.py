@@ -87,10 +87,10 @@ class UnknownBatches:
                     unknown.remove(batch)
                     done.append(told)
             left_behind = self._left_behind(job, listing)
-            lists = [unknown, listing.forgotten, *left_behind, listing.untold]
+            lists = [unknown, listing.forgotten, *left_behind, listing.unowned]
             self._look(handle, listing)
             found = [*by_request, *listing.forgotten, *chain(*left_behind)]
-            known = [*(self._read(job, handle, one) for one in found), *map(self._known, listing.untold)]
+            known = [*(self._read(job, handle, one) for one in found), *map(self._known, listing.unowned)]
             read = [(one, lines) for one, lines in known if lines is not None]
             for batch, told in self._take_over(job, handle, read, dissolve):
                 _remove(lists, batch)
@@ -138,7 +138,7 @@ class UnknownBatches:
     def _look(self, handle: BackendHandle, listing: BatchListing) -> None:
         """Look again at batches without a known owner, if that is due."""
         if self.is_due(handle):
-            listing.untold = [self._current(handle, batch) for batch in listing.untold]
+            listing.unowned = [self._current(handle, batch) for batch in listing.unowned]
             listing.look_at = self._now() + listing.pause
 
     def _current(self, handle: BackendHandle, batch: RemoteBatch) -> RemoteBatch:
@@ -151,7 +151,7 @@ class UnknownBatches:
 
     def _undecided(self, listing: BatchListing) -> list[RemoteBatch]:
         """Return the batches that are still unknown."""
-        return [one for one in listing.untold if not one.problems and self._lines_of(one) is None]
+        return [one for one in listing.unowned if not one.problems and self._lines_of(one) is None]
 
     def _known(self, batch: RemoteBatch) -> tuple[RemoteBatch, SentLines | None]:
         """Return a batch with its lines, None if they were not read or are gone."""

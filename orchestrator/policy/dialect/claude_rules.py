@@ -50,7 +50,7 @@ def bound_answer(draft: Draft) -> None:
 
 
 def check_stops(draft: Draft) -> None:
-    """Note the loss of stops of white space only. With `drop`, the other stops stay."""
+    """Note that stops consisting only of white space are lost. With `drop`, the other stops stay."""
     stop = draft.fields.get("stop")
     stops = [stop] if isinstance(stop, str) else stop if isinstance(stop, list | tuple) else []
     remaining = [one for one in stops if not isinstance(one, str) or one.strip()]

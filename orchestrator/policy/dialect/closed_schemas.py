@@ -25,7 +25,7 @@ DEEPEST = 100
 
 
 def ask_closed(draft: Draft) -> None:
-    """Convert the schema to its closed form. Without one that is taken, the prompt asks for it."""
+    """Convert the schema to its closed form. If the model accepts none, the prompt states the schema."""
     asked = schema_of(draft)
     if asked is None:
         return

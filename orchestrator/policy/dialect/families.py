@@ -11,7 +11,7 @@ from msgspec import Struct
 
 LATEST = (99, 0)
 MOST_MODELS = 256
-"""Names whose facts are kept: they are asked for each row."""
+"""Number of cached model names, as every row looks its model up."""
 _VENDOR = re.compile(r"^(?:ft:|arn:[^/]*/)?(?:[a-z0-9_.-]+/)*", re.IGNORECASE)
 
 

@@ -18,8 +18,8 @@ class BodyMemory:
     """The rooms of a server, as its dispatcher uses them."""
 
     def __init__(self, rooms: Rooms, on_room: Callable[[], None]) -> None:
-        """`on_room` is called when rows may start: there is room again after a row was not admitted, or an answer
-        waits for room and leaves its slot to other tenants.
+        """`on_room` is called when rows may start. Either there is room again after a row was not admitted, or an
+        answer waits for room and leaves its slot to other tenants.
         """
         self._rooms, self._on_room = rooms, on_room
         rooms.small.on_free = rooms.large.on_free = on_room

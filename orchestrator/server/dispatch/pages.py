@@ -35,7 +35,7 @@ _decode_description = json_decoder(_Description).decode
 
 
 def models_in(page: bytes) -> list[dict[str, Any]]:
-    """Return the named models of `/v1/models`. Raises one of wire.JSON_ERRORS if it is not such a page."""
+    """Return the named models of `/v1/models`. Raises one of batch_api.JSON_ERRORS if it is not such a page."""
     return [model for model in _decode_models(page).data[:MAX_MODELS] if _is_name(model.get("id"))]
 
 
@@ -72,7 +72,7 @@ def _is_name(value: Any) -> bool:
 
 
 def paths_in(page: bytes) -> frozenset[str]:
-    """Return the paths of `/openapi.json` that take a POST. Raises one of wire.JSON_ERRORS for another page."""
+    """Return the paths of `/openapi.json` that take a POST. Raises one of batch_api.JSON_ERRORS for another page."""
     paths = _decode_description(page).paths
     return frozenset(path for path, methods in paths.items() if "post" in methods and "{" not in path)
 
