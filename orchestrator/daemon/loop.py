@@ -116,7 +116,7 @@ class Daemon:
         self.say: Callable[[str], None] = log.info
         """Called with a message about what delays the end of this daemon."""
         self.may_wait: Callable[[], bool] = lambda: False
-        """True while its end may wait for rows in flight, for which the next daemon would ask again."""
+        """True while its end may wait for rows in flight, which the next daemon would ask again."""
         self.listeners: list[Callable[[Config], None]] = []
         """Called with new settings."""
         self.rounds: list[Callable[[], None]] = []

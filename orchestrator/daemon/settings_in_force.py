@@ -110,5 +110,5 @@ def other_settings(store: Store, job: Job, mine: Path | None, now: datetime) -> 
         # Names of backends and models depend on that file; another file could send rows elsewhere.
         return f"waits for a daemon with its settings, {made_under}; if these were moved, submit it again"
     store.jobs.allow(job.id, config=str(mine))
-    store.jobs.note(job.id, EventKind.REVISED, f"{made_under} is gone: it goes on under {mine}", now)
+    store.jobs.note(job.id, EventKind.REVISED, f"{made_under} is gone: the job continues under {mine}", now)
     return None

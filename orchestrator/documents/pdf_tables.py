@@ -141,7 +141,7 @@ class _Lines(list[str]):
         return ()
 
     def of_cells(self, cells: Sequence[Sequence[str]]) -> Sequence[int]:
-        """Return the lines that each are one of these cells, in any order: a page drawn column by column."""
+        """Return the lines that consist of one of these cells each, in any order: the page is drawn by columns."""
         left, taken = Counter(filter(None, map(_solid, chain.from_iterable(cells)))), list[int]()
         for index, line in enumerate(self._solid):
             if left.get(line, 0) > 0:

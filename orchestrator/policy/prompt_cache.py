@@ -101,7 +101,7 @@ class CacheMark(Struct, frozen=True):
 class PrefixCosts(Struct, frozen=True):
     """Dollars for the shared prefix of a row in a batch: as usual, read from the cache, or written to it.
 
-    `first` is what the row that is asked first costs more than in the batch.
+    `first` is the extra cost of the row that is asked first, compared with the batch.
     """
 
     plain: Decimal

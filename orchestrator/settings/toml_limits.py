@@ -1,4 +1,4 @@
-"""Limits within which the standard library parses a TOML file at once."""
+"""Limits within which the standard library parses a TOML file without delay."""
 
 from __future__ import annotations
 

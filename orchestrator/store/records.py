@@ -100,7 +100,7 @@ class Earlier(Struct, frozen=True):
 class EarlierRow(Struct, frozen=True):
     """Ingredients and state of an earlier run's row; an empty `fingerprint` means that its files are gone.
 
-    `sent_model` is the model's name where its answer is from.
+    `sent_model` is the model's name at the backend that answered.
     """
 
     fingerprint: str

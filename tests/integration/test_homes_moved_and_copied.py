@@ -188,7 +188,7 @@ def test_a_job_whose_settings_file_was_moved_goes_on_under_it(desk: Desk) -> Non
     with Daemon(config, desk.store, provider_calls=Inline()) as daemon:
         daemon.run(lambda: desk.is_over(job))
     paid_once(desk, job)
-    assert desk.events(job, "revised") == [f"{desk.folder / 'orch.toml'} is gone: it goes on under {moved}"]
+    assert desk.events(job, "revised") == [f"{desk.folder / 'orch.toml'} is gone: the job continues under {moved}"]
 
 
 @pytest.mark.thinned(2)

@@ -90,7 +90,7 @@ def wait_until_sent(home: Home, patience: float = PATIENCE_SECONDS) -> None:
     while (status := read_status(home)) is None or status.sent_to < recorded:
         if seconds() - recorded > patience or running_daemon(home) is None:
             raise StorageError(
-                "what was asked for is recorded here, but not on the home's replica yet",
+                "the command is recorded here, but not on the home's replica yet",
                 hint="look with `orch status` before you repeat it",
             )
         _ask(home.replica_asked)

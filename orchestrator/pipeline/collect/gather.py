@@ -127,7 +127,7 @@ class Gather:
         return None
 
     def _dated(self, shard: Shard, now: datetime) -> Shard:
-        """Correct times to come, which a clock that was wrong has written: waits begin with them."""
+        """Correct future times that a wrong clock has written: waits begin with them."""
         times = ((name, getattr(shard, name)) for name in ("status_at", "ended_at"))
         if wrong := {name: now for name, at in times if at is not None and at > now}:
             self._work.store.shards.note(shard, **wrong)

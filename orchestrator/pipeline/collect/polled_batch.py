@@ -33,7 +33,7 @@ def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, objec
         "provider_seconds": max(batch.upstream_seconds, shard.provider_seconds),
     }
     if batch.status != shard.provider_status or (shard.status_at is not None and shard.status_at > now):
-        facts["status_at"] = now  # a time to come was written by a clock that was wrong
+        facts["status_at"] = now  # a future time was written by a wrong clock
     has_begun = batch.status in PAST_VALIDATION or batch.completed + batch.failed > 0
     if shard.started_at is None and has_begun:
         facts["started_at"] = now

@@ -159,7 +159,7 @@ def _lacking(folder: Path, home: str, sizes: dict[str, int]) -> Iterator[str]:
                 name = here.results(lines.shard, lines.kind).as_posix()
                 if (size := sizes.get(name, 0)) < lines.ends:
                     rows = number_of(lines.rows, "row")
-                    yield f"{name}: has {size:,} of {lines.ends:,} bytes, by the places of {rows}"
+                    yield f"{name}: has {size:,} of the {lines.ends:,} bytes that {rows} refer to"
             for job_id, ends in store.removals.request_files(home):
                 name = here.requests(job_id).as_posix()
                 if (size := sizes.get(name, 0)) < ends:

@@ -137,7 +137,7 @@ def slips(shards: Sequence[Shard], now: datetime, seconds: float) -> float:
 
 
 def _cancel_age(shards: Sequence[Shard], now: datetime) -> float:
-    """Return the seconds for which the oldest cancel under way has taken; 0 without one."""
+    """Return the seconds that the oldest running cancel has taken so far; 0 without one."""
     waits = (one.rerouted_at for one in shards if one.rerouted_at is not None and one.state is ShardState.SUBMITTED)
     return max(((now - at).total_seconds() for at in waits), default=0.0)
 
