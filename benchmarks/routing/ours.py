@@ -316,10 +316,9 @@ class _Books:
         for send in decision.sends:
             if send.source is not None:
                 continue
-            most = waiting + rerouted if send.backend in self._paced else waiting
-            if rows := min(send.rows, most):
+            if rows := min(send.rows, waiting + rerouted):
                 yield Send(send.backend, rows)
-                back = min(rows, rerouted) if send.backend in self._paced else 0
+                back = min(rows, rerouted) if send.backend in self._paced else max(0, rows - waiting)
                 rerouted, waiting = rerouted - back, waiting - (rows - back)
         # What the budget does not cover goes to the cheapest, as far as the budget allows (`Planning._sends`).
         paced = [one for one in self.options if one.backend in self._paced]

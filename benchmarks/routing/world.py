@@ -95,7 +95,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send rows to a backend: to a batch those that wait, to a synchronous option also those that were rerouted."""
+    """Send rows to a backend: those that were rerouted go to no batch of a backend whose batch the job cancelled."""
 
     backend: str
     rows: int
@@ -260,11 +260,13 @@ class World:
     def _take(self, job: _Job, rows: int, backend: str) -> int:
         """Take rows from those that wait; return how many of them ask the dearer model, which go last."""
         rerouted = 0
+        assert rows <= job.waiting + job.rerouted
         if backend in self._nights:
-            assert rows <= job.waiting, "what was rerouted goes to no batch"
             assert not job.terms.local_only
+            rerouted = max(0, rows - job.waiting)
+            left = {one.backend for one in self.shards if one.job == job.terms.name and one.rerouted is not None}
+            assert not rerouted or backend not in left, "what was rerouted goes to no batch there"
         else:
-            assert rows <= job.waiting + job.rerouted
             assert self._engines[backend].sync.location == "local" or not job.terms.local_only
             rerouted = min(rows, job.rerouted)
         waiting = rows - rerouted

@@ -154,6 +154,23 @@ def test_what_was_taken_back_goes_to_a_option(desk: Desk, left: tuple[str, ...])
     assert (order.rows, order.backend, order.avoid) == (4, "flex", ("openai",))
 
 
+def test_what_was_taken_back_goes_to_another_batch_while_there_is_time(desk: Desk) -> None:
+    desk.backends({"openai": {}, "azure": {}, "flex": {"service_tier": "default"}})
+    job = desk.submit(plain(4), deadline="20h")
+    shard = sent(desk, job, "openai", 4)
+    keep_from(desk, shard, "openai")
+    desk.store.shards.note(desk.store.shards.get(shard.id), rerouted_at=now())
+    [order] = view(desk, job).orders().sends
+    assert (order.rows, order.backend, order.avoid) == (4, "azure", ("openai",))
+    there = sent(desk, job, "azure", 4, ("openai",))
+    seqs = [row.seq for row in desk.store.rows.finished(job.id)]
+    desk.store.rows.free(there, seqs, count_attempt=False, avoid=("azure",))
+    desk.store.shards.move(there, ShardState.CANCELLED)
+    desk.store.shards.note(desk.store.shards.get(there.id), rerouted_at=now())
+    [order] = view(desk, job).orders().sends
+    assert (order.rows, order.backend) == (4, "flex"), "the job has left both"
+
+
 def test_a_shared_budget_that_is_used_up_refuses_no_rows_that_run_already(desk: Desk) -> None:
     desk.backends({"openai": {}, "azure": {}})
     job = desk.submit(plain(4), deadline="20h")

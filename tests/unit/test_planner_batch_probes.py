@@ -25,7 +25,7 @@ REALTIME = synchronous("realtime", "0.001", 8.0)
 OPTIONS: list[Option] = [SLOW, DEARER, REALTIME]
 
 
-def sends(rows: int, cheap: BatchOption = SLOW, *, hours: float = 5) -> dict[str, int]:
+def sends(rows: int, cheap: BatchOption = SLOW, *, hours: float = 1.5) -> dict[str, int]:
     options: list[Option] = [cheap, DEARER, REALTIME]
     found = replan(Open(waiting=rows), options, terms(hours), NOW)
     assert found.chance >= terms(hours).target

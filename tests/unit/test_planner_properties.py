@@ -153,7 +153,8 @@ def under_way(draw: st.DrawFn) -> tuple[list[Option], Open]:
     )
     held = draw(st.lists(st.sampled_from([0, 100, 1000, 4000]), min_size=3, max_size=3))
     there = tuple((name, rows) for name, rows in zip(sync_options, held, strict=False) if rows)
-    return options, Open(waiting, rerouted, coming, NOW + timedelta(minutes=5), running, there)
+    left = tuple(draw(st.sets(st.sampled_from(batches)))) if batches else ()
+    return options, Open(waiting, rerouted, coming, NOW + timedelta(minutes=5), running, there, left=left)
 
 
 def is_settled(options: list[Option], job: Open) -> bool:
@@ -255,6 +256,7 @@ def test_an_option_that_is_not_needed_and_may_fail_makes_no_plan_less_sure() -> 
     st.floats(-2.0, 20.0),
     BUDGETS,
     st.booleans(),
+    st.sampled_from([(), ("batch0",), ("batch1",), ("batch0", "batch1")]),
 )
 def test_the_guard_moves_each_row_at_most_once(
     options: list[Option],
@@ -264,6 +266,7 @@ def test_the_guard_moves_each_row_at_most_once(
     hours: float,
     budget: Decimal | None,
     local_only: bool,
+    left: tuple[str, ...],
 ) -> None:
     by_name = {option.backend: option for option in options}
     batches = [name for name, option in by_name.items() if isinstance(option, BatchOption)]
@@ -277,6 +280,7 @@ def test_the_guard_moves_each_row_at_most_once(
             if batches
         ),
         tuple((name, rows) for name, rows in zip(sync_options, held, strict=False) if rows),
+        left=left,
     )
     decision = replan(job, options, terms(hours, budget, local_only=local_only), NOW)
     assert set(decision.cancel) <= {one.batch for one in job.running}
@@ -291,5 +295,6 @@ def test_the_guard_moves_each_row_at_most_once(
     for source, rows in job.synchronous:
         assert taken[source] <= rows
     assert taken[None] in (0, job.waiting + job.rerouted)
-    to_batches = sum(s.rows for s in decision.sends if s.backend in batches and s.source is None)
-    assert to_batches <= job.waiting, "what was rerouted goes to no batch"
+    barred = left or batches
+    to_batches = sum(s.rows for s in decision.sends if s.backend in batches and s.backend in barred and not s.source)
+    assert to_batches <= job.waiting, "rerouted rows go to no batch of a backend that the job has left"

@@ -332,30 +332,25 @@ class Planning:
         return planner.choose_probe(rows, self.options, terms, self._now, rule, self._prospects.last_used)
 
     def _sends(self, found: Decision, probe: Probe | None) -> list[Sending]:
-        """Turn a decision's sends into orders. Rerouted rows go to synchronous options, never to a batch.
+        """Turn a decision's sends into orders. Rerouted rows go to no backend that they avoid.
 
         If the budget does not cover the forecast of all rows, or a quota has no room, nothing is decided. Rows
         then go to the cheapest backend, one by one, as far as both allow.
         """
         reason = self._reason(found.reason)
-        free, back = self.open_rows.waiting, {avoid: self._waiting(avoid) for avoid in self._rerouted}
+        waiting = {avoid: self._waiting(avoid) for avoid in ((), *self._rerouted)}
         sends = []
         for send in found.sends:
-            if send.source is not None:
-                continue
-            left = send.rows
-            for avoid in [
-                avoid for avoid in back if send.backend in {one.backend for one in self._sync_options_for(avoid)}
-            ]:
-                if taken := min(left, back[avoid]):
-                    sends.append(Sending(taken, send.backend, avoid, reason))
-                    back[avoid], left = back[avoid] - taken, left - taken
-            if taken := min(left, free):
-                is_probe = probe is not None and send.backend == probe.backend
-                why = probe.reason if probe and is_probe else reason
-                sends.append(Sending(taken, send.backend, (), why, probe=is_probe))
-                free -= taken
-        for avoid, rows in back.items():
+            left = send.rows if send.source is None else 0
+            # A batch gets rerouted rows last: the planner may have chosen a backend that the job has left.
+            for avoid in sorted(waiting, key=bool, reverse=self._is_paced(send.backend)):
+                if send.backend not in avoid and (taken := min(left, waiting[avoid])):
+                    is_probe = probe is not None and send.backend == probe.backend and not avoid
+                    why = probe.reason if probe and is_probe else reason
+                    sends.append(Sending(taken, send.backend, avoid, why, probe=is_probe))
+                    waiting[avoid], left = waiting[avoid] - taken, left - taken
+        free = waiting.pop(())
+        for avoid, rows in waiting.items():
             if rows:
                 sends.append(Sending(rows, self._sync_options_for(avoid)[0].backend, avoid, reason))
         if free and not found.sends and not found.waits:
@@ -404,7 +399,7 @@ class Planning:
 
     @cached_property
     def _rerouted_from(self) -> set[str]:
-        """Hosted backends whose batches were rerouted: their leftovers go to no other batch."""
+        """Hosted backends whose batches were rerouted: their leftovers go to no other batch there."""
         freed = (one for one in self.shards if one.rerouted_at)
         return {one.backend for one in freed if not self._is_paced(one.backend)}
 

@@ -7,15 +7,15 @@ finishes the leftovers, or less if waiting becomes dearer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from orchestrator.policy.planner.batch_shares import BatchShare, done_by
+from orchestrator.policy.planner.batch_shares import BatchShare, done_by, most_rows
 from orchestrator.policy.planner.capacity import Capacity, Rows, excess
-from orchestrator.policy.planner.types import NOTHING, SLIPS, Cost, Terms
+from orchestrator.policy.planner.types import NOTHING, SLIPS, BatchOption, Cost, Terms
 
 HOUR = 3600.0
 MIN_BET_CHANCE = 0.1
@@ -34,7 +34,8 @@ They are the same for every deadline, so more time never removes a choice. Short
 replanning decides again.
 """
 
-
+LeftOver = tuple[float, str]
+"""Dollars for rerouted rows, and the backend of their second batch, if there is one."""
 Sources = tuple[tuple[str, int], ...]
 """Rows by the option that they leave."""
 
@@ -45,8 +46,9 @@ class CandidatePlan(Struct, frozen=True):
     `batch_shares` are rows in batches; the last `bets` of them are not sent yet. `new` rows are sent to synchronous
     options, which then hold `held`. `coming` rows from cancelled batches are free within `free_in` seconds (95 %) and
     within `usually_free_in` (median). With probability `slips`, that takes far longer. The first `fallback` options
-    may take rerouted rows. Batches are rerouted `reroute_after` seconds from now; never if it is None. `cancel` names
-    batches to reroute at once, and `sources` counts rows that leave an option. Abandoned batches still cost `sunk`.
+    may take rerouted rows. So may batches of `others`; they go to a `second` batch if that is cheaper. Batches are
+    rerouted `reroute_after` seconds from now; never if it is None. `cancel` names batches to reroute at once, and
+    `sources` counts rows that leave an option. Abandoned batches still cost `sunk`.
     """
 
     batch_shares: tuple[BatchShare, ...]
@@ -62,6 +64,8 @@ class CandidatePlan(Struct, frozen=True):
     usually_free_in: float | None = None
     sunk: Cost = NOTHING
     slips: float = SLIPS
+    others: tuple[BatchOption, ...] = ()
+    second: str = ""
 
     @property
     def in_batches(self) -> int:
@@ -145,20 +149,26 @@ def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: b
         )
     if not candidate.batch_shares or not candidate.fallback:
         return
-    alone: float | None = None
+    waits = list[tuple[float, float, bool]]()
     for reroute_after in WAITS:
         at = _arrival(candidate, reroute_after)
         if at >= capacity.horizon and not late:
-            return
+            break
         fits = not candidate.bets or done_by(candidate.unsent, reroute_after) >= MIN_BET_CHANCE
         fits = fits and is_in_time(candidate, capacity, at)
         if fits:
             fits = _cancels_in_time(candidate, reroute_after, capacity, at)
         if fits or late:
-            if alone is None:
-                alone = capacity.price(candidate.before, _arrivals(candidate), candidate.fallback)
-            expected = _cost_with_reroute(candidate, reroute_after, at, alone, capacity)
-            yield _add_lateness_cost(candidate, reroute_after, expected, fits, capacity, terms)
+            waits.append((reroute_after, at, fits))
+    alone = _synchronous_cost(candidate, capacity) if waits else 0.0
+    latest = max((at for _, at, fits in waits if fits), default=0.0)
+    left_over = _left_over(candidate, [at for _, at, _ in waits], latest, alone, capacity)
+    for (reroute_after, _, fits), (dollars, second) in zip(waits, left_over, strict=True):
+        expected = alone + _cost_with_reroute(candidate, reroute_after, dollars)
+        yield _add_lateness_cost(
+            replace(candidate, second=second) if second else candidate,
+            reroute_after, expected, fits, capacity, terms,
+        )  # fmt: skip
 
 
 def is_in_time(candidate: CandidatePlan, capacity: Capacity, at: float) -> bool:
@@ -231,30 +241,46 @@ def _arrivals(candidate: CandidatePlan) -> list[tuple[float, float]]:
     return [(0.0, float(sum(candidate.new))), (candidate.free_in, float(candidate.coming))]
 
 
-def _synchronous_cost(candidate: CandidatePlan, capacity: Capacity) -> float:
-    """Return the expected dollars at synchronous options, without a reroute."""
+def _synchronous_cost(candidate: CandidatePlan, capacity: Capacity, at: float | None = None) -> float:
+    """Return the expected dollars at synchronous options, with rerouted rows that are free `at` (None: never)."""
     if not candidate.fallback:
         return capacity.price(candidate.held, (), 0)
-    return capacity.price(candidate.before, _arrivals(candidate), candidate.fallback)
+    rerouted = [] if at is None else [(at, float(candidate.in_batches))]
+    return capacity.price(candidate.before, [*_arrivals(candidate), *rerouted], candidate.fallback)
 
 
-def _cost_with_reroute(
-    candidate: CandidatePlan, reroute_after: float, at: float, alone: float, capacity: Capacity
-) -> float:
-    """Return the expected dollars with a reroute whose rows are free `at`.
+def _left_over(
+    candidate: CandidatePlan, ats: Sequence[float], latest: float, alone: float, capacity: Capacity
+) -> Iterator[LeftOver]:
+    """Yield the dollars for all rows in batches, if they are rerouted and free at each of `ats`.
 
-    `alone` is the price of synchronous options without it.
+    They go to synchronous options, which cost `alone` without them, or to a second batch if that is cheaper. Its rows
+    are rerouted to synchronous options in time to be free at `latest`, which is one of `ats`.
     """
+    dollars = [_synchronous_cost(candidate, capacity, at) - alone for at in ats]
+    at_last = dollars[ats.index(latest)] if latest else 0.0
+    rows, causes = candidate.in_batches, candidate.causes
+    others = (one for one in candidate.others if one.backend not in causes)
+    shares = [BatchShare(one, rows) for one in others if one.least <= rows <= most_rows(one)]
+    for at, least in zip(ats, dollars, strict=True):
+        # Rows come back all together or not at all, so the price of the dear routes is weighted by that chance.
+        cheapest = least, ""
+        for share in shares:
+            done = share.by(latest - share.free_after - at)
+            second = done * share.price * rows + (1.0 - done) * at_last
+            if done >= MIN_BET_CHANCE and second < cheapest[0]:
+                cheapest = second, share.option.backend
+        yield cheapest
+
+
+def _cost_with_reroute(candidate: CandidatePlan, reroute_after: float, left_over: float) -> float:
+    """Return the expected dollars in batches, and for rerouted rows, which cost `left_over`."""
     total, left = 0.0, 0.0
     for batch_share in candidate.batch_shares:
         unfinished = batch_share.unfinished(reroute_after)
         total += batch_share.price * batch_share.rows * batch_share.paid(unfinished)
         left += batch_share.rows * unfinished
-    in_batches = candidate.in_batches
-    # Rows come back all together or not at all, so the price of the dear routes is weighted by that chance.
-    comes = [*_arrivals(candidate), (at, float(in_batches))]
-    whole = capacity.price(candidate.before, comes, candidate.fallback)
-    return total + alone + left / in_batches * (whole - alone)
+    return total + left / candidate.in_batches * left_over
 
 
 def _holds_without_reroute(candidate: CandidatePlan, capacity: Capacity) -> bool:

@@ -50,6 +50,7 @@ def locate_rows(
     running: list[Running] = []
     held: dict[str, int] = {}
     coming, coming_at, coming_done, is_late = 0, None, 0, False
+    left_backends = sorted({one.backend for one in shards if one.rerouted_at and one.backend not in synchronous})
     for shard in shards:
         open_rows = rows.get(shard.id, 0)
         left = unfinished(shard, open_rows)
@@ -71,7 +72,7 @@ def locate_rows(
             running.append(Running(shard.id, shard.backend, left, shard.submitted_at or now, is_over, is_probe))
     return Open(
         waiting, rerouted, coming, coming_at, tuple(running), tuple(held.items()), later, claims, later_cost, is_late,
-        coming_done,
+        coming_done, tuple(left_backends),
     )  # fmt: skip
 
 

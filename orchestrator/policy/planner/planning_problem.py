@@ -100,7 +100,8 @@ def reroute_of(candidate: CandidatePlan, ours: Capacity, now: datetime) -> Rerou
     burden = candidate.in_batches + candidate.coming
     room = ours.room(candidate.held, arrival(candidate), candidate.fallback, sure=True)
     filled = ours.fill(burden, room)
-    to = tuple(sync.option.backend for sync, rows in zip(ours.sync_options, filled, strict=True) if rows)
+    first = [candidate.second] if candidate.second else []
+    to = (*first, *(sync.option.backend for sync, rows in zip(ours.sync_options, filled, strict=True) if rows))
     reroute_after = _latest_reroute(candidate, candidate.reroute_after, ours)
     return Reroute(now + timedelta(seconds=reroute_after), to, 1.0 - done_by(candidate.batch_shares, reroute_after))
 

@@ -379,6 +379,7 @@ def _release(position: Position, board: _Board, rows: Sequence[int], *, to_batch
         position,
         waiting=position.waiting + to_batches * sum(rows),
         rerouted=position.rerouted + (not to_batches) * sum(rows),
+        left=position.left if to_batches else (),
         held=tuple(a - b for a, b in zip(board.held, rows, strict=True)),
         sources=(*position.sources, *leaving),
     )
@@ -423,6 +424,7 @@ def _position(job: Open, board: _Board, running: Sequence[Running], count: int, 
         max(free_in, *usual) if usual else free_in,
         _sunk_cost(cancelled, board),
         slips,
+        tuple(sorted({*job.left, *(one.backend for one in cancelled)})),
     )
 
 
@@ -450,7 +452,7 @@ def _option_of(board: _Board, running: Running) -> BatchOption:
 def _sends(job: Open, candidate: CandidatePlan, ours: Capacity) -> list[Send]:
     """Return the orders of a candidate.
 
-    Batches take waiting rows before rows that leave an option, and no rerouted rows.
+    Batches take waiting rows before rows that leave an option, and rerouted rows last.
     """
     pool: deque[tuple[str | None, int]] = deque([(None, job.waiting), *candidate.sources, (None, job.rerouted)])
     sends = [send for bet in candidate.unsent for send in _take(pool, bet.rows, bet.option.backend, from_end=False)]

@@ -52,6 +52,11 @@ class Position(Struct, frozen=True):
     usually_free_in: float | None = None
     sunk: Cost = NOTHING
     slips: float = SLIPS
+    left: tuple[str, ...] = ()
+
+    def others(self, batches: Sequence[BatchOption]) -> list[BatchOption]:
+        """Return the batches that may get rerouted rows."""
+        return [option for option in batches if self.left and option.backend not in self.left]
 
 
 class Chosen(Struct, frozen=True):
@@ -173,8 +178,9 @@ def _candidates(
     position: Position, batches: Sequence[BatchOption], capacity: Capacity, fallbacks: Iterable[int]
 ) -> Iterator[CandidatePlan]:
     at = position
+    others = tuple(option for option in batches if option.backend not in at.left)
     for fallback in fallbacks:
-        for bets in _bets(at.waiting, batches):
+        for bets in _bets(at, batches):
             sent = at.waiting - sum(batch_share.rows for batch_share in bets) + at.rerouted
             if (sent or at.coming) and not fallback:
                 continue
@@ -182,16 +188,21 @@ def _candidates(
             for new, held in _synchronous_rows(at, sent, fallback, capacity):
                 yield CandidatePlan(
                     batch_shares, new, held, at.coming, at.free_in, fallback, None, len(bets), at.cancel, at.sources,
-                    at.usually_free_in, at.sunk, at.slips,
+                    at.usually_free_in, at.sunk, at.slips, others,
                 )  # fmt: skip
 
 
-def _bets(waiting: int, batches: Sequence[BatchOption]) -> Iterator[tuple[BatchShare, ...]]:
-    """Yield divisions of waiting rows into batches: none, some parts at one backend, or spread over all by price."""
+def _bets(position: Position, batches: Sequence[BatchOption]) -> Iterator[tuple[BatchShare, ...]]:
+    """Yield divisions of rows into batches. Rerouted rows go to no backend that the job has left."""
     yield ()
-    if not waiting:
-        return
-    parts = sorted({-(-waiting * part // PARTS) for part in range(1, PARTS + 1)})
+    others = position.others(batches) if position.rerouted else []
+    yield from _divisions(position.waiting + position.rerouted, others)
+    yield from _divisions(position.waiting, [option for option in batches if option not in others])
+
+
+def _divisions(rows: int, batches: Sequence[BatchOption]) -> Iterator[tuple[BatchShare, ...]]:
+    """Yield divisions of rows into batches: some parts at one backend, or spread over all by price."""
+    parts = sorted({-(-rows * part // PARTS) for part in range(1, PARTS + 1)} - {0})
     for option in batches:
         fit = [rows for rows in parts if option.least <= rows <= most_rows(option)]
         yield from ((BatchShare(option, rows, kept=option.kept),) for rows in fit)

@@ -154,7 +154,8 @@ class Running(Struct, frozen=True):
 class Open(Struct, frozen=True):
     """A job's rows without an outcome, by place.
 
-    `waiting` rows may go anywhere. `rerouted` rows came back from a cancelled batch and go to no other batch.
+    `waiting` rows may go anywhere. `rerouted` rows came back from a cancelled batch. They go to no batch of a backend
+    that the job has `left`: it has cancelled a batch there. If that is empty, they go to no batch.
     `coming` rows are still in cancelled batches, and are free by `coming_at`; if `is_coming_late`, their cancel has
     taken longer than planned. These batches have done `coming_done` further rows. `synchronous` counts rows by
     backend. A row in two places counts at the synchronous backend only. `later` rows will be made from these answers;
@@ -173,6 +174,7 @@ class Open(Struct, frozen=True):
     later_cost: Cost | None = None
     is_coming_late: bool = False
     coming_done: int = 0
+    left: tuple[str, ...] = ()
 
 
 class Route(Struct, frozen=True):
