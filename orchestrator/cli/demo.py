@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from orchestrator.cli.output import say, show
+from orchestrator.core.sanitize import cut
 
 JOB = Path(__file__).with_name("demo_job.yaml")
 NOWHERE = "http://127.0.0.1:1/v1"
@@ -159,8 +160,7 @@ def _answer(row: dict[str, Any]) -> str:
     output = row["output"]
     if isinstance(output, dict):
         output = next(iter(output.values()))
-    text = " ".join(str(output if output is not None else "—").split())
-    return text if len(text) <= 60 else text[:59] + "…"
+    return cut(" ".join(str(output if output is not None else "—").split()), 60)
 
 
 def _key(document: str) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from orchestrator.core.sanitize import cut
+
 MOST_MEMORY = 8 << 20
 """Most bytes of a compiled pattern."""
 MOST_SHOWN = 80
@@ -110,7 +112,7 @@ def _escape(found: re.Match[str], *, in_class: bool) -> str:
 
 
 def _told(pattern: str, error: Exception) -> str:
-    shown = pattern if len(pattern) <= MOST_SHOWN else f"{pattern[: MOST_SHOWN - 1]}…"
+    shown = cut(pattern, MOST_SHOWN)
     for sign, name in _AROUND:
         if sign in pattern:
             return f"the pattern {shown!r} uses {name}, {sign}…), which is not supported; write it without"

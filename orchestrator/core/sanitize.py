@@ -28,8 +28,12 @@ def one_line(text: str) -> str:
 
 def shortened(text: str, most: int) -> str:
     """Return the text on one line of at most `most` characters; `…` marks a cut."""
-    line = one_line(text)
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+    return cut(one_line(text), most)
+
+
+def cut(text: str, most: int) -> str:
+    """Return a text of at most `most` characters; `…` marks a cut."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 _STARTS = ("=", "+", "-", "@", "\t", "\r")

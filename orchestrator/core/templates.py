@@ -17,6 +17,7 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from orchestrator.core.bounded.process import Trip, Tripped, WorkerLimits
 from orchestrator.core.bounded.single import Single
+from orchestrator.core.sanitize import cut
 
 MAX_PROMPT = 64_000_000
 """Most characters of a prompt."""
@@ -130,9 +131,9 @@ def _compiled(source: str) -> tuple[Compiled, frozenset[str]]:
             )
         return environment.from_string(source), frozenset(meta.find_undeclared_variables(tree))
     except TemplateSyntaxError as error:
-        raise TemplateProblem(_short(error.message or "broken"), error.lineno) from None
+        raise TemplateProblem(cut(error.message or "broken", MOST_MESSAGE), error.lineno) from None
     except _COMPILING as error:
-        raise TemplateProblem(_short(f"it is nested too deeply, or too long ({error})")) from None
+        raise TemplateProblem(cut(f"it is nested too deeply, or too long ({error})", MOST_MESSAGE)) from None
 
 
 def _looked_at(source: str) -> nodes.Template | None:
@@ -171,7 +172,7 @@ def _rendered(compiled: Compiled, fields: Mapping[str, object]) -> str:
                 raise TemplateProblem(f"its prompt has more than {MAX_PROMPT:,} characters")
             pieces.append(piece)
     except _RENDERING as error:
-        raise TemplateProblem(_short(str(error))) from None
+        raise TemplateProblem(cut(str(error), MOST_MESSAGE)) from None
     return "".join(pieces)
 
 
@@ -185,7 +186,3 @@ def _told(tripped: Tripped) -> str:
             return f"its prompt has more than {MAX_PROMPT:,} characters"
         case Trip.CRASH:
             return "it makes Jinja2 fail"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= MOST_MESSAGE else f"{text[: MOST_MESSAGE - 1]}…"

@@ -8,6 +8,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from orchestrator.core.sanitize import cut
+
 MOST_FIELDS = 100
 """Most fields by which changes are counted; object answers without a schema may each have different ones."""
 WHOLE, STATUS, OTHERS = "answer", "status", "(others)"
@@ -211,5 +213,4 @@ def shown(value: Any) -> str:
         return "—"
     if isinstance(value, bool):
         return str(value).lower()
-    text = " ".join(str(value).split())
-    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
+    return cut(" ".join(str(value).split()), MAX_TEXT)

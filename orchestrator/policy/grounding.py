@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.quote_marks import Quote
+from orchestrator.core.sanitize import cut
 from orchestrator.policy.quote_search import find_quotes, folded
 
 FEWEST_CHARACTERS, FEWEST_WORDS = 12, 3
@@ -150,11 +151,7 @@ def _problem(quotes: Sequence[Quote], grounded: Sequence[GroundedQuote]) -> tupl
 
 def _told(quotes: Sequence[Quote], fault: str) -> str:
     """Return a message about the failing quotes, for reports and for the re-ask."""
-    shown = [f"{quote.path or 'the answer'}: {_shown(quote.text)!r}" for quote in quotes[:_MOST_TOLD]]
+    shown = [f"{quote.path or 'the answer'}: {cut(quote.text, _SHOWN)!r}" for quote in quotes[:_MOST_TOLD]]
     rest = len(quotes) - len(shown)
     more = f", and {rest:,} more" if rest else ""
     return f"{'; '.join(shown)}{more} {'is' if len(quotes) == 1 else 'are'} {fault}"
-
-
-def _shown(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

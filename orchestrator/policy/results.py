@@ -22,6 +22,7 @@ from orchestrator.core.error_body import ErrorWords, read_error_value
 from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.model import Outcome, RequestState, Span, Usage
 from orchestrator.core.refusal_words import NO_IMAGES, refuses_images, status_meant
+from orchestrator.core.sanitize import cut
 from orchestrator.policy import answer_ends
 from orchestrator.policy.answer_check import AnswerCheck
 from orchestrator.policy.answer_ends import Bound, no_bound
@@ -452,7 +453,4 @@ def _words_in(value: Any) -> ErrorWords | None:
 
 def _short(text: str | None, most: int = MAX_MESSAGE) -> str | None:
     """Shorten a text for reports, and replace NUL, which Postgres refuses."""
-    if text is None:
-        return None
-    text = text.replace("\0", "\ufffd")
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return None if text is None else cut(text.replace("\0", "\ufffd"), most)

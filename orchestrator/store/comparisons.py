@@ -14,8 +14,7 @@ from orchestrator.core.model import FinishedRow, JobId, RequestState
 from orchestrator.policy.diff import ComparedRow, DocumentRun
 from orchestrator.store import bulk
 from orchestrator.store.database import Database
-from orchestrator.store.failures import same_failure
-from orchestrator.store.night_tables import acknowledgements
+from orchestrator.store.failures import acknowledgement_of
 from orchestrator.store.records import FINISHED, finished
 from orchestrator.store.tables import jobs, requests
 
@@ -39,7 +38,7 @@ class Comparisons:
         changed = mine.fingerprint != theirs.fingerprint
         asked = and_(changed, mine.prompt_version != theirs.prompt_version)
         of_other_model = and_(changed, _declared(mine) != _declared(theirs))
-        (told, acknowledged), of_job = self._acknowledged(), jobs.c.id == mine.job_id
+        (told, acknowledged), of_job = acknowledgement_of(_MINE.c, self._db), jobs.c.id == mine.job_id
         is_old = or_(told.c.at.is_not(None), mine.failed_since < jobs.c.created_at)
         has_failed = mine.state.in_((RequestState.FAILED, RequestState.EXPIRED, RequestState.CANCELLED))
         query = (
@@ -104,10 +103,6 @@ class Comparisons:
         )
         for row in self._db.stream(query, PAGE):
             yield finished(row[: len(FINISHED)]), finished(row[len(FINISHED) :])
-
-    def _acknowledged(self) -> tuple[Any, ColumnElement[bool]]:
-        """Return the acknowledgement of `_MINE`'s failure, and its join condition."""
-        return bulk.beside(acknowledgements, lambda told: same_failure(told, _MINE.c), self._db.dialect)
 
     def _beside(self, job_id: JobId | None) -> tuple[Any, ColumnElement[bool]]:
         """Return a run's counterpart of `_MINE`, and its join condition; None is a run without rows."""

@@ -113,7 +113,7 @@ class Failures:
     def reasons(self, job_id: JobId, limit: int = 20) -> list[FailureReason]:
         """Return why rows of a job did not succeed, most frequent first; rows that never ran count as new."""
         c = requests.c
-        told, on = self._acknowledged()
+        told, on = acknowledgement_of(requests.c, self._db)
         columns = (
             c.error_code,
             func.min(c.error_message),
@@ -145,7 +145,7 @@ class Failures:
         Newest runs come first, rows in input order.
         """
         c = requests.c
-        told, on = self._acknowledged()
+        told, on = acknowledgement_of(requests.c, self._db)
         columns = (c.document, c.task, c.custom_id, c.error_code, c.error_message, c.failed_since)
         query = (
             select(*columns, jobs, told.c.at, told.c.note)
@@ -190,9 +190,6 @@ class Failures:
             with self._db.write() as tx:
                 tx.execute(delete(acknowledgements).where(*same), given)
         return len(mine)
-
-    def _acknowledged(self) -> tuple[Any, ColumnElement[bool]]:
-        return bulk.beside(acknowledgements, lambda told: same_failure(told, requests.c), self._db.dialect)
 
     def _runs(self, tx: Connection, job: Job) -> list[tuple[JobId, datetime]]:
         """Return earlier runs of the same job file, newest first, with their creation times.
@@ -250,8 +247,12 @@ _NEW, _KNOWN, _ACKNOWLEDGED = "new", "known", "acknowledged"
 _KEYS = ["series", "custom_id", "code"]
 
 
-def same_failure(told: Any, row: Any) -> ColumnElement[bool]:
-    """Return the condition that an acknowledgement matches the failure of a row joined with its job."""
+def acknowledgement_of(row: Any, database: Database) -> tuple[Any, ColumnElement[bool]]:
+    """Return the acknowledgement of a row's failure, and its join condition. The row is joined with its job."""
+    return bulk.beside(acknowledgements, lambda told: _same_failure(told, row), database.dialect)
+
+
+def _same_failure(told: Any, row: Any) -> ColumnElement[bool]:
     same = and_(told.series == jobs.c.series, told.custom_id == row.custom_id, told.code == row.error_code)
     return and_(same, told.since == row.failed_since)
 
