@@ -64,7 +64,6 @@ class BackendPackage(ABC, Generic[Settings]):
 
 
 def package_of(settings: HostedBackend) -> BackendPackage[HostedBackend]:
-    """Return the package of a backend."""
     return next(package for package in _typed() if settings.kind in package.kinds)
 
 

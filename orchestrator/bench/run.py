@@ -132,7 +132,6 @@ class Bench(Struct):
         )  # fmt: skip
 
     def _notebook(self, sample: Sample, target: BenchTarget) -> Path:
-        """Return the notebook of an engine for this sample."""
         parts = (target.backend, target.model, *target.options, target.version or "", *sorted(target.urls))
         if isinstance(self.config.backends[target.backend], EnginesBackend):
             parts = parts[: -len(target.urls)]  # its address does not identify it
@@ -203,7 +202,6 @@ class Bench(Struct):
 def _rates(
     home: str, target: BenchTarget, measured: Measured, memory: GpuMemory, now: datetime
 ) -> EngineRates | None:
-    """Return the rates of one engine of the target."""
     at_knee = measured.at_knee
     if at_knee is None or not at_knee.rows_per_second:
         return None

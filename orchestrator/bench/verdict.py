@@ -39,7 +39,6 @@ class Verdict(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """The verdict as a sentence."""
         what = number_of(self.documents, "document") if self.documents else number_of(self.rows, "row")
         told = [f"{self.rows_per_hour:,.0f} rows an hour", f"{what} done by {_clock(self.done_at, self.at)}"]
         local = f"{money(self.per_1000_usd)} per 1,000 rows"

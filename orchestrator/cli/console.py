@@ -52,7 +52,6 @@ def err() -> OutputStream:
 
 
 def text_line(text: str, style: str = "") -> Line:
-    """Return a line of one text."""
     return (StyledText(text, style),)
 
 

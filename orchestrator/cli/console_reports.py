@@ -115,7 +115,6 @@ def _block(block: Block, width: int | None) -> list[Line]:
 
 
 def _item(text: str, width: int | None) -> list[Line]:
-    """Return an item of a list."""
     first, *rest = sentence(text, None if width is None else width - 2)
     return [(StyledText("• "), *first), *((StyledText("  "), *line) for line in rest)]
 

@@ -156,7 +156,6 @@ def _show_line(texts: tuple[str, ...], rest: int) -> None:
 
 
 def _answer(row: dict[str, Any]) -> str:
-    """Return an answer on one line."""
     output = row["output"]
     if isinstance(output, dict):
         output = next(iter(output.values()))

@@ -92,7 +92,6 @@ class _KeyFile:
         return any(key.right.may_view and key.revoked_at is None for key in self._asked(Keys.all) or ())
 
     def find(self, secret: bytes) -> Key | None:
-        """Return the key with this secret."""
         return self._asked(lambda keys: keys.find(secret))
 
     def current(self, key_id: str) -> Key | None:

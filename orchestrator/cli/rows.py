@@ -137,7 +137,6 @@ def style_of(form: Format) -> str:
 def write_lines(
     lines: Iterator[bytes], job: Job, output: str | Path | None, form: Format, table: TableShape
 ) -> WrittenRows:
-    """Write rows in a format."""
     if output is not None:
         written = outputs.write(output, form, job, lines, table)
         return WrittenRows(written.rows, form, str(written), written.lines)

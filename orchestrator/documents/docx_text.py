@@ -190,7 +190,6 @@ class _Text:
         self._has_cell: list[bool] = []  # if each open row has a cell yet
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """Handle the start of an element."""
         self._limit.element()
         self._is_text = False  # text after a child does not belong to the text element
         if self._ignored:
@@ -203,14 +202,12 @@ class _Text:
             self._ignored = 1
 
     def end(self, tag: str) -> None:
-        """Handle the end of an element."""
         if self._ignored:
             self._ignored -= 1
         else:
             self._open.pop()[1]()
 
     def characters(self, text: str) -> None:
-        """Handle text, in any number of pieces."""
         if self._is_text:
             self._limit.text(text)
             self._pieces.append(text)

@@ -45,7 +45,6 @@ class _Book:
         self.title: list[str] = []
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """Handle the start of an element."""
         del attributes
         self._limit.element()
         name = tag.rpartition("}")[2]
@@ -63,7 +62,6 @@ class _Book:
             self.losses["picture"] += 1
 
     def end(self, tag: str) -> None:
-        """Handle the end of an element."""
         name = self._open.pop()
         if self._skipped:
             self._skipped -= 1
@@ -84,7 +82,6 @@ class _Book:
             self.lines.append("")
 
     def characters(self, text: str) -> None:
-        """Handle text, in any number of pieces."""
         if "book-title" in self._open:
             self.title.append(text)
         elif not self._skipped:

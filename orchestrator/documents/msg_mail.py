@@ -49,7 +49,6 @@ class _File:
         self.root = ole.root
 
     def mail(self, storage: Any, head: int) -> MapiMail:
-        """Return the mail in a storage."""
         properties = MapiProperties(self.values(storage, head))
         inner = [entry for entry in storage.kids if entry.entry_type == _STORAGE]
         return MapiMail(

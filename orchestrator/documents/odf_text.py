@@ -103,7 +103,6 @@ class _Text:
         return [*self._lines[0], *self._notes, *self._comments, *self._footers]
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """Handle the start of an element."""
         self._limit.element()
         name = _name(tag)
         if self._is_master and name == "frame" and attributes.get(_CLASS) == "footer" and not self._skipped:
@@ -195,7 +194,6 @@ class _Text:
             self._footers += (line for line in own if line not in self._footers)
 
     def end(self, tag: str) -> None:
-        """Handle the end of an element."""
         if self._skipped:
             self._skipped -= 1
             return
@@ -248,7 +246,6 @@ class _Text:
                 self._footers += filter(None, self._lines.pop())
 
     def characters(self, text: str) -> None:
-        """Handle text, in any number of pieces."""
         if not self._skipped and self._paragraphs:
             self._add(_SPACE.sub(" ", text))
 

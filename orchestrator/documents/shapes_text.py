@@ -61,7 +61,6 @@ class _Shapes:
         self._fallback = 0
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
-        """Handle the start of an element."""
         self._limit.element()
         name = tag.rpartition("}")[2]
         if self._fallback or name == "Fallback":  # the same once more, for old programs
@@ -100,7 +99,6 @@ class _Shapes:
                 self._losses["picture"] -= 1  # the picture that shows it
 
     def end(self, tag: str) -> None:
-        """Handle the end of an element."""
         if self._fallback:
             self._fallback -= 1
             return

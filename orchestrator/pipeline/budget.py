@@ -214,7 +214,6 @@ class SharedBudgets:
         return [self._stands(budget) for budget in self._config.budgets]
 
     def _of(self, job: Job) -> list[Budget]:
-        """Return the budgets that count a job."""
         if not self._config.budgets:
             return []
         return budgets.counting(self._config.budgets, self._store.jobs.tags(job.id))

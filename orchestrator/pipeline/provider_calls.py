@@ -81,7 +81,6 @@ class Inline:
         return False
 
     def busy_for(self, key: str) -> float:
-        """Return 0."""
         return 0.0
 
     def wait(self, seconds: float) -> None:
@@ -91,7 +90,6 @@ class Inline:
         """Do nothing: no stage is under way."""
 
     def paying(self) -> list[str]:
-        """Return none."""
         return []
 
 

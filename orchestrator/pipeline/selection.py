@@ -34,7 +34,6 @@ class Scope(Struct, frozen=True):
 
     @classmethod
     def of(cls, job: Job) -> Scope:
-        """Return the scope of a job."""
         told = job.options
         return cls(told.get("limit"), tuple(told.get("only") or ()), tuple(told.get("tasks") or ()))
 

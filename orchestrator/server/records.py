@@ -74,7 +74,6 @@ class Records:
         )
 
     def file(self, file_id: str, tenant: str | None = None) -> FileRecord | None:
-        """Return the file, or None."""
         rows = self._db.query("SELECT object, path, tenant FROM files WHERE id = ?", (file_id,))
         found = [FileRecord(_file(row[0]), row[1], row[2]) for row in rows if tenant in (None, row[2])]
         return found[0] if found else None
@@ -145,7 +144,6 @@ class Records:
                 self._at_end(batch)
 
     def batch(self, batch_id: str, tenant: str | None = None) -> BatchRecord | None:
-        """Return the batch, or None."""
         rows = self._db.query("SELECT object, options, tenant FROM batches WHERE id = ?", (batch_id,))
         found = [_record(row) for row in rows if tenant in (None, row[2])]
         return found[0] if found else None

@@ -120,7 +120,6 @@ class Jobs:
             return [job_of(row) for row in tx.execute(_OF_SERIES, {"series": series})]
 
     def tags(self, job_id: JobId) -> dict[str, str]:
-        """Return the tags of a job."""
         with self._db.read() as tx:
             rows = tx.execute(select(tags.c.key, tags.c.value).where(tags.c.job_id == job_id)).all()
         return {row.key: row.value for row in rows}

@@ -24,7 +24,6 @@ class LearnedLimits:
         return LearnedLimit(backend, model) if row is None else LearnedLimit(**row._mapping)
 
     def all(self) -> list[LearnedLimit]:
-        """Return all learned limits."""
         with self._db.read() as tx:
             return [LearnedLimit(**row._mapping) for row in tx.execute(select(limits).order_by(*limits.primary_key))]
 

@@ -293,7 +293,6 @@ _WAITS = (
 
 
 def settled(shard_id: ShardId, row: Settled, now: datetime, model: str | None) -> tuple[Any, ...]:
-    """Return the values of `SETTLED`."""
     outcome, span = row.outcome, row.outcome.span
     return (
         outcome.state, now, shard_id, outcome.kind, span.offset if span else None, span.length if span else None,
@@ -307,7 +306,6 @@ def settled(shard_id: ShardId, row: Settled, now: datetime, model: str | None) -
 def booked(
     shard_id: ShardId, job_id: JobId, backend: str, row: Settled, kind: str, price: Price, now: datetime
 ) -> tuple[Any, ...]:
-    """Return the values of `BOOKED`."""
     outcome = row.outcome
     # The settled line has the tokens: those of a send without an answer are unknown.
     usage = Usage() if kind == "uncertain" else row.used or outcome.usage

@@ -39,7 +39,6 @@ class RefusalHolds:
                     _reroute(tx, hold, avoid, tuple(sorted({*avoid, hold.backend})))
 
     def of(self, job_id: JobId) -> list[RefusalHold]:
-        """Return the holds of a job."""
         with self._db.read() as tx:
             return [RefusalHold(**row._mapping) for row in tx.execute(_OF_JOB, {"job": job_id})]
 

@@ -174,7 +174,6 @@ class Rows:
             return dict(map(tuple, rows))
 
     def custom_ids(self, shard_id: ShardId) -> set[str]:
-        """Return the custom_ids of a shard's rows."""
         query = select(requests.c.custom_id).where(requests.c.shard_id == shard_id)
         return {custom_id for (custom_id,) in self._db.stream(query, PAGE)}
 
@@ -399,7 +398,6 @@ def open_rows(tx: Connection, shard_id: ShardId | None, job_id: JobId, seqs: Col
 
 
 def _with_twins(tx: Connection, job_id: JobId, seqs: Collection[int]) -> set[int]:
-    """Return the rows that have twins."""
     query = select(requests.c.twin_of).distinct().where(requests.c.job_id == job_id, IS_TWIN)
     return set(tx.scalars(bulk.each(query, requests.c.twin_of, sorted(seqs), tx.dialect)))
 

@@ -86,7 +86,6 @@ class RowsByDocument:
             yield from tx.execution_options(yield_per=1000).scalars(query)
 
     def row(self, job_id: JobId, custom_id: str) -> FoundRow | None:
-        """Return the row with this id, or None."""
         return next(iter(self._found(job_id, requests.c.custom_id == custom_id)), None)
 
     def at(self, job_id: JobId, seq: int) -> FoundRow | None:

@@ -51,7 +51,6 @@ class Schedules:
             )
 
     def find(self, name: str) -> Schedule | None:
-        """Return the schedule with this name, or None."""
         with self._db.read() as tx:
             row = tx.execute(select(schedules).where(schedules.c.name == name)).first()
         return None if row is None else _schedule(row)

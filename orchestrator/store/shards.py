@@ -288,7 +288,6 @@ class Shards:
             raise StateConflict(f"shard {shard.id} is no longer {shard.state}")
 
     def find(self, shard_id: ShardId) -> Shard | None:
-        """Return the shard with this id, or None."""
         with self._db.read() as tx:
             found = tx.execute(_BY_ID, {"shard": shard_id}).first()
         return None if found is None else _shard(found)

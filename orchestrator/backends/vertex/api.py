@@ -96,7 +96,6 @@ class VertexAPI(HttpAPI):
                     raise
 
     def _names(self, folder: str) -> list[str]:
-        """Return the names of the objects in a folder."""
         found, after = list[str](), None
         while True:
             answer = self._objects_under(folder, _PAGE, after)

@@ -79,7 +79,6 @@ class Replicator:
 
     @property
     def url(self) -> str:
-        """URL of the replica."""
         return self._storage.url
 
     @property

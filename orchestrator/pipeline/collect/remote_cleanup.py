@@ -185,5 +185,4 @@ def _key(shard: Shard) -> str:
 
 
 def _files_of(shard: Shard) -> list[str]:
-    """Return the files of a shard at its backend."""
     return [name for name in (shard.input_file_id, shard.output_file_id, shard.error_file_id) if name is not None]

@@ -89,7 +89,6 @@ def deduct(terms: Terms, cost: Cost) -> Terms:
 
 
 def batches_of(usable: Sequence[Option]) -> list[BatchOption]:
-    """Return the batch options."""
     return [option for option in usable if isinstance(option, BatchOption)]
 
 

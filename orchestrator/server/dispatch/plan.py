@@ -203,7 +203,6 @@ class _Keys:
         self._rows = [array("I") for _ in range(BUCKETS)] if any(self._done) else None
 
     def add(self, key: int, row: int) -> None:
-        """Add a row."""
         bucket = key >> 56
         self._keys[bucket].append(key)
         if self._rows is not None:
