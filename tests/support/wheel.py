@@ -19,8 +19,17 @@ SOURCES = (
     "pyproject.toml", "README.md", "LICENSE", "NOTICE", "orchestrator", "docs", "samples/plugins",
 )  # fmt: skip
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input")
-BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-"""As pip builds it, which starts four interpreters for that."""
+BUILD = """
+import sys
+import warnings
+
+from setuptools import build_meta
+from setuptools.warnings import SetuptoolsWarning
+
+warnings.simplefilter("error", SetuptoolsWarning)
+build_meta.build_wheel(sys.argv[1])
+"""
+"""As pip builds it, which starts four interpreters for that. A warning of the build is a fault of ours."""
 
 
 def build_wheel(source: Path, folder: Path) -> Path:
