@@ -16,6 +16,12 @@ class TableRow(NamedTuple):
     size: int  # bytes
     problem: ExtractionError | None = None
     label: str = ""  # names it instead of its number
+    has_id: bool = False  # which names it: its number changes as rows come and go
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return "The row" if self.has_id else f"Row {self.number}"
 
 
 class Table(Protocol):

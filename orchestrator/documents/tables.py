@@ -232,6 +232,7 @@ def _keyed(table: Table, file: TableFile) -> Iterator[_Keyed]:
                     raise bad_row(
                         f"Row {row.number} has the id {ident!r} of an earlier row; ids must differ.", row.size
                     )
+                row = row._replace(has_id=True)
             except ExtractionError as error:
                 # A row without an id gets a unique key, even if another row's id looks like that.
                 ident, problem = f"row {row.number}", error
@@ -278,7 +279,7 @@ def _cells(table: Table, row: TableRow) -> Mapping[str, object]:
     except MemoryError:
         raise ExtractionError(
             DocumentProblem.MEMORY_LIMIT,
-            f"Row {row.number} takes more memory to read than it may; leave some of it out, or raise `max_memory` "
+            f"{row.name} takes more memory to read than it may; leave some of it out, or raise `max_memory` "
             "under [documents] in orch.toml.",
             row.size,
         ) from None
@@ -291,7 +292,7 @@ def _canonical(cells: Mapping[str, object], row: TableRow) -> bytes:
     try:
         canonical = msgspec.json.encode(cells, order="sorted", enc_hook=repr)
     except (ValueError, TypeError, RecursionError) as error:
-        raise bad_row(f"Row {row.number} holds a value that cannot be written as JSON ({error}); fix it.") from error
+        raise bad_row(f"{row.name} holds a value that cannot be written as JSON ({error}); fix it.") from error
     # Upper bounds of the lists and objects, and of their values.
     if canonical.count(b"{") + canonical.count(b"[") > MOST_DEPTH or canonical.count(b",") > MOST_VALUES:
         _measure(cells.values(), row, [len(cells)], 1)
@@ -302,7 +303,7 @@ def _measure(values: Iterable[object], row: TableRow, so_far: list[int], depth: 
     """Raise ExtractionError for lists and objects with too many values, or nested too deep."""
     if depth > MOST_DEPTH or so_far[0] > MOST_VALUES:
         most = f"{MOST_VALUES:,} values" if depth <= MOST_DEPTH else f"{MOST_DEPTH} levels"
-        raise bad_row(f"Row {row.number} has more than {most} in its lists and objects; leave some out.", row.size)
+        raise bad_row(f"{row.name} has more than {most} in its lists and objects; leave some out.", row.size)
     for value in values:
         if isinstance(value, list | dict) and value:
             so_far[0] += len(value)
@@ -313,16 +314,14 @@ def _text(cells: Mapping[str, object], column: str, row: TableRow) -> str:
     value = cells.get(column)
     if value is None:
         setting = None if column in cells else "text_column"
-        told = f"Row {row.number} has no text in the column {column!r}; fill it in or remove the row."
+        told = f"{row.name} has no text in the column {column!r}; fill it in or remove the row."
         raise bad_row(told, None, setting)
     if not isinstance(value, str):
         kind = type(value).__name__
-        raise bad_row(f"Row {row.number} has {kind} instead of text in the column {column!r}; write it as text.")
+        raise bad_row(f"{row.name} has {kind} instead of text in the column {column!r}; write it as text.")
     text = clean(value)
     if not text or text.isspace():
-        raise ExtractionError(
-            DocumentProblem.EMPTY, f"Row {row.number} has an empty text; fill it in or remove the row."
-        )
+        raise ExtractionError(DocumentProblem.EMPTY, f"{row.name} has an empty text; fill it in or remove the row.")
     return text
 
 
