@@ -24,7 +24,7 @@ from orchestrator.core.money import per_hour
 from orchestrator.core.permissions import readable_by_others
 from orchestrator.core.sanitize import one_line
 from orchestrator.core.shards import Shard
-from orchestrator.daemon.settings_in_force import differences
+from orchestrator.daemon.running_settings import differences
 from orchestrator.documents.ignored import reason_words
 from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.library.context import is_current, say_keys

@@ -30,7 +30,7 @@ from orchestrator.core.sanitize import one_line
 from orchestrator.core.shards import Shard
 from orchestrator.daemon import manual_actions
 from orchestrator.daemon.lock import Holder, running_daemon
-from orchestrator.daemon.settings_in_force import differences
+from orchestrator.daemon.running_settings import differences
 from orchestrator.documents.ignored import told as told_ignored
 from orchestrator.library.context import Context, opened, ready, say_exposure, say_schema_hints
 from orchestrator.pipeline.backend_set import unstoppable

@@ -108,7 +108,7 @@ def _show_job(context: Context, name: str, show_all: bool, as_json: bool) -> int
 def _say_daemon(settings: CommandSettings, schedules: Schedules) -> None:
     """Print which daemon runs, and when the next night is."""
     from orchestrator.daemon.lock import running_daemon
-    from orchestrator.daemon.settings_in_force import differences
+    from orchestrator.daemon.running_settings import differences
 
     holder = running_daemon(settings.home)
     show(f"daemon: {holder} runs" if holder else "daemon: not running; start it with `orch up`")

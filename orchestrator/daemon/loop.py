@@ -40,7 +40,7 @@ from orchestrator.daemon.lock import running_daemon as running_daemon
 from orchestrator.daemon.monitor import Monitor, Obstacle, Standstill, problem_code
 from orchestrator.daemon.notices import Notices
 from orchestrator.daemon.reloading import Reloader
-from orchestrator.daemon.settings_in_force import digest_of, keep, other_settings
+from orchestrator.daemon.running_settings import digest_of, keep, other_settings
 from orchestrator.daemon.telemetry.switch import TelemetrySwitch
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.budget import REACTION_SECONDS, SharedBudgets

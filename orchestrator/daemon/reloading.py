@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from orchestrator.core.errors import InputError, OrchError
-from orchestrator.daemon.settings_in_force import InForce, digest_of
+from orchestrator.daemon.running_settings import InForce, digest_of
 from orchestrator.settings import config as settings
 from orchestrator.settings.backends import Backend
 from orchestrator.settings.config import Config, Reports

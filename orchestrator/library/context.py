@@ -211,7 +211,7 @@ class Context(CommandSettings):
     def _obstacle(self, detail: JobDetail) -> str | None:
         """Return the obstacle to sending an open job: an obstacle that the daemon noted, or a missing key."""
         from orchestrator.daemon.lock import running_daemon
-        from orchestrator.daemon.settings_in_force import differences
+        from orchestrator.daemon.running_settings import differences
 
         job, state = detail.line.job, detail.line.state
         if job.built_at is None:

@@ -14,7 +14,7 @@ from orchestrator.core.model import SUPERSEDED_BY, Job
 from orchestrator.core.shards import AT_BACKEND, HoldCode
 from orchestrator.daemon.lock import Holder, daemon_lock
 from orchestrator.daemon.loop import Daemon
-from orchestrator.daemon.settings_in_force import differences, other_settings
+from orchestrator.daemon.running_settings import differences, other_settings
 from orchestrator.library.build_processes import BuildProcesses
 from orchestrator.library.context import Context
 from orchestrator.pipeline.collect.abandoned import likely_cost, row_cost

@@ -70,7 +70,7 @@ def require_own_place(home: Home) -> None:
     if other is not None:
         raise RefusedError(
             f"{home.root} is a copy of the home {other}: both would send the same rows",
-            hint=f"work in {other}; or stop its daemon, and run `{ADOPT}` here: then only this one goes on",
+            hint=f"work in {other}; or stop its daemon, and run `{ADOPT}` here: then only {home.root} sends rows",
         )
     if _place(home) != home.root:
         _write_place(home, home.root)

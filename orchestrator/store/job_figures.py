@@ -1,4 +1,4 @@
-"""Figures of a list of jobs, in SQL that SQLite and Postgres share: the store asks it, and so does bare sqlite3."""
+"""Figures of a list of jobs, in SQL for SQLite and Postgres. The store runs it; `orch status` does on sqlite3."""
 
 from __future__ import annotations
 

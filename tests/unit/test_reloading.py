@@ -11,7 +11,7 @@ import pytest
 from orchestrator.core.errors import UsageError
 from orchestrator.daemon.lock import Holder, daemon_lock
 from orchestrator.daemon.reloading import Reloader
-from orchestrator.daemon.settings_in_force import InForce, differences, keep
+from orchestrator.daemon.running_settings import InForce, differences, keep
 from orchestrator.settings.config import Config, load
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home

@@ -38,7 +38,7 @@ class ValidationProblem(Struct):
 
 
 class _Source(Struct):
-    """Documents of a source with the first problem; `settings` are those at fault, None if a document has none."""
+    """Documents of a source and their first problem. `settings` are at fault; None: a document has none at fault."""
 
     settings: set[str | None] = field(default_factory=set)
     documents: int = 0
