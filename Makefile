@@ -112,7 +112,7 @@ provider-sdks: $(PROVIDER_SDKS)/installed
 $(PROVIDER_SDKS)/installed:
 	test -x $(PROVIDER_SDKS)/bin/python || $(PYTHON) -m venv $(PROVIDER_SDKS)
 	$(PROVIDER_SDKS)/bin/python -m pip install --quiet --disable-pip-version-check 'mistralai==3.7.0' 'google-genai==3.6.1' \
-		'together==3.1.1' 'fireworks-ai==1.2.30' 'xai-sdk==1.21.0' 'openrouter==1.3.84'
+		'together==3.1.1' 'fireworks-ai==1.2.30' 'xai-sdk==1.21.0' 'openrouter==1.3.84' 'cohere==7.3.1'
 	touch $@
 
 demo: install

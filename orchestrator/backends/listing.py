@@ -80,15 +80,16 @@ class ListedBatches(ABC):
 
         Adds unreadable entries to `unread`. With `is_one`, a page with a match ends the search.
         """
-        earliest, found = since - FURTHEST_OFF, list[RemoteBatch]()
+        earliest, found, read = since - FURTHEST_OFF, list[RemoteBatch](), 0
         listing = Listing()
         for number, page in enumerate(self._batch_pages(unread)):
             if number >= FIND_PAGES and not listing.newest_first:
                 told = (
-                    f"the first {number * PAGE:,} batches of the account are not listed newest first, and "
+                    f"the first {read:,} batches of the account are not listed newest first, and "
                     "the batch that orch looks for is not among them: it may come later"
                 )
                 return found, told, False
+            read += len(page)
             found += [batch for batch in page if is_wanted(batch)]
             for batch in page:
                 listing.see(batch.created_at)

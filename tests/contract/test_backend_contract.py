@@ -14,6 +14,8 @@ from orchestrator.backends.anthropic import PROFILE as CLAUDE
 from orchestrator.backends.anthropic.batches import AnthropicBatches
 from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.bedrock import PACKAGE as BEDROCK
+from orchestrator.backends.cohere import PACKAGE as COHERE
+from orchestrator.backends.cohere.settings import CohereBackend
 from orchestrator.backends.fireworks import PACKAGE as FIREWORKS
 from orchestrator.backends.fireworks.settings import FireworksBackend
 from orchestrator.backends.gemini import PACKAGE as GEMINI
@@ -80,6 +82,11 @@ def _mistral(emulator: Emulator, key: str) -> Backend:
 def _fireworks(emulator: Emulator, key: str) -> Backend:
     settings = FireworksBackend(kind="fireworks", base_url=emulator.url_of("fireworks"), account="a", api_key_env="K")
     return FIREWORKS.open(settings, BackendAccess("it", key))
+
+
+def _cohere(emulator: Emulator, key: str) -> Backend:
+    settings = CohereBackend(kind="cohere", base_url=emulator.url_of("cohere"), api_key_env="K")
+    return COHERE.open(settings, BackendAccess("it", key))
 
 
 def _together(emulator: Emulator, key: str) -> Backend:
@@ -176,6 +183,7 @@ OPENED: dict[str, tuple[Opening, str]] = {
     "anthropic": (_anthropic, "claude-sonnet-5-5"),
     "mistral": (_mistral, "mistral-small-latest"),
     "fireworks": (_fireworks, "gpt-4.1-mini"),
+    "cohere": (_cohere, "gpt-4.1-mini"),
     "together": (_together, "gpt-4.1-mini"),
     "gemini": (_gemini, "gemini-3.8-flash"),
     "bedrock": (_bedrock, NOVA),

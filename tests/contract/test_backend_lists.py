@@ -14,8 +14,8 @@ from orchestrator.core.errors import BackendError
 from orchestrator.settings.backend_packages import hosted_kinds
 from tests.support.scripted import Answer, scripted
 
-KINDS = ("anthropic", "gemini", "mistral", "openrouter", "together", "xai")
-EMPTY = {"gemini": {}, "xai": {"batches": []}}
+KINDS = ("anthropic", "cohere", "gemini", "mistral", "openrouter", "together", "xai")
+EMPTY = {"cohere": {}, "gemini": {}, "xai": {"batches": []}}
 
 
 def find(kind: str, answer: Any, folder: Path) -> Sighting:

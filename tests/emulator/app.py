@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 from tests.emulator import (
     anthropic_api,
     bedrock_api,
+    cohere_api,
     fireworks_api,
     gemini_api,
     mistral_api,
@@ -66,6 +67,7 @@ PREFIXES = {
     "/vertex": "vertex",
     "/together/v1": "together",
     "/fireworks": "fireworks",
+    "/cohere": "cohere",
     "/scaleway": "scaleway",
     "/zhipu/v4": "zhipu",
     "/siliconflow/v1": "siliconflow",
@@ -191,6 +193,18 @@ _FIREWORKS = {
     "GET /signed/(.+)": "content",
     "POST /inference/v1/chat/completions": "chat",
 }
+_COHERE = {
+    "POST /v1/datasets": "upload",
+    "GET /v1/datasets": "files",
+    "GET /v1/datasets/{}": "file",
+    "DELETE /v1/datasets/{}": "delete_file",
+    "GET /signed/(.+)": "content",
+    "POST /v2/batches": "create",
+    "GET /v2/batches": "list",
+    "POST /v2/batches/{}:cancel": "cancel",
+    "GET /v2/batches/{}": "retrieve",
+    "GET /v1/models": "models",
+}
 _SCALEWAY = {
     "POST /v1/batches": "create",
     "GET /v1/batches": "list",
@@ -213,6 +227,7 @@ _OTHERS = {
     "vertex": _VERTEX,
     "together": _TOGETHER,
     "fireworks": _FIREWORKS,
+    "cohere": _COHERE,
     "scaleway": _SCALEWAY,
     "xai": _XAI,
     "openrouter": _OPENROUTER,
@@ -237,6 +252,9 @@ _LARGE = (
     ("together", "put"),
 )
 """Calls whose body goes to the disk."""
+_MARKS_OF_PAGES = ("page", "pageToken", "pagination_token", "page_token")
+_SIGNED = (("vertex", "token"), ("together", "put"), ("fireworks", "content"), ("cohere", "content"))
+"""Calls that need no key beside their address or body."""
 Break = Literal["cut", "hang", "reset"]
 BEFORE: dict[str, Break] = {"cut_before": "cut", "hang_before": "hang", "reset_before": "reset"}
 AFTER: dict[str, Break] = {"cut_after": "cut", "hang_after": "hang", "reset_after": "reset"}
@@ -251,6 +269,7 @@ VERBS = {
     "vertex": vertex_api.VERBS,
     "together": together_api.VERBS,
     "fireworks": fireworks_api.VERBS,
+    "cohere": cohere_api.VERBS,
     "scaleway": scaleway_api.VERBS,
     "xai": xai_api.VERBS,
     "openrouter": openrouter_api.VERBS,
@@ -337,7 +356,7 @@ class App:
             return str(self.world.begun[call.query["upload_id"]]["account"])
         if call.flavour == "gemini":
             key = request.headers.get("x-goog-api-key", "")
-        if (call.flavour, call.verb) in (("vertex", "token"), ("together", "put"), ("fireworks", "content")):
+        if (call.flavour, call.verb) in _SIGNED:
             return ""
         known = self.world.settings.accounts
         if not key or (known and key not in known):
@@ -368,7 +387,7 @@ class App:
     async def _read_form(self, call: Call, request: Request) -> None:
         async with request.form() as form:
             call.fields = {name: value for name, value in form.items() if isinstance(value, str)}
-            given = form.get("file")
+            given = form.get("file", form.get("data"))
             if isinstance(given, UploadFile):
                 call.filename, call.path = given.filename, self.world.new_path()
                 with call.path.open("wb") as target:
@@ -400,7 +419,7 @@ class App:
             call.query = {
                 name: value
                 for name, value in call.query.items()
-                if not name.startswith("after") and name not in ("page", "pageToken", "pagination_token")
+                if not name.startswith("after") and name not in _MARKS_OF_PAGES
             }
         try:
             return verb(self.world, call)
@@ -425,7 +444,7 @@ class App:
                     return call.name
                 case "create" if call.path is not None:
                     return anthropic_api.first_model(call.path)
-                case "create" if call.flavour in ("mistral", "openrouter"):
+                case "create" if call.flavour in ("mistral", "openrouter", "cohere"):
                     return str(call.json().get("model"))
                 case "create" if call.flavour == "scaleway":
                     return world.model_of(scaleway_api.key_of(call.json().get("input_file_id")) or "")
@@ -510,6 +529,8 @@ def _refused(refusal: Refusal, flavour: str, request_id: str, headers: dict[str,
         body = mistral_error(refusal.status, refusal.problem)
     elif flavour == "openrouter":
         body = {"error": {"code": refusal.status, "message": refusal.problem.message}}
+    elif flavour == "cohere":
+        body = cohere_api.cohere_error(refusal.problem.message, request_id)
     elif flavour == "xai":
         refusal.status, body = xai_error(refusal.status, refusal.problem)
     elif flavour == "vertex":

@@ -349,7 +349,7 @@ class Batch:
             if kind == "error" or self.status == "expired":
                 return 0
             return self.rows.tally(self.kept, lambda effect: effect.unrun is None and effect.copies)
-        if self.flavour in ("bedrock", "vertex"):
+        if self.flavour in ("bedrock", "vertex", "cohere"):
             # One file as well, and one of all that was done however the job ended.
             return 0 if kind == "error" else self.kept
         has_unrun = kind == "error" and self.tells_unrun and not self.plan.does_nothing

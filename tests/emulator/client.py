@@ -125,7 +125,7 @@ class Emulator:
 
     def url_of(self, flavour: str) -> str:
         """The address of one of the providers that are asked synchronously, as groq or mistral."""
-        versions = {"gemini": "/v1beta", "bedrock": "", "vertex": "", "fireworks": "", "zhipu": "/v4"}
+        versions = {"gemini": "/v1beta", "bedrock": "", "vertex": "", "fireworks": "", "cohere": "", "zhipu": "/v4"}
         return f"{self.root_url}/{flavour}{versions.get(flavour, '/v1')}"
 
     def calls(self, verb: str) -> dict[int, int]:

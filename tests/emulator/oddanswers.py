@@ -61,8 +61,8 @@ def _count(told: Json, change: Callable[[int], object]) -> None:
 
 
 def _flat_counts(told: Json) -> list[str]:
-    """Mistral's, which stand on the job itself."""
-    return [name for name in told if name.endswith("_requests")]
+    """Mistral's and Cohere's, which stand on the batch itself."""
+    return [name for name in told if name.endswith(("_requests", "_records"))]
 
 
 def _other_counts(told: Json, value: object) -> None:
@@ -88,8 +88,8 @@ def _id_key(told: Json) -> str:
 
 
 def _metadata_key(told: Json) -> str:
-    """xAI's batches have a name instead."""
-    return "name" if "batch_id" in told else "metadata"
+    """xAI's and Cohere's batches have a name instead."""
+    return "name" if "batch_id" in told or "input_dataset_id" in told else "metadata"
 
 
 def _status_key(told: Json) -> str:
@@ -119,6 +119,8 @@ def _before(told: Json) -> Json:
         total = _number(told["state"].get("num_requests"))
         state = dict.fromkeys(told["state"], 0) | {"num_requests": total, "num_pending": total}
         return {"state": state, "cancel_time": None, "cancel_by_xai_message": None}
+    if "input_dataset_id" in told:
+        return {"status": "BATCH_STATUS_IN_PROGRESS", "output_dataset_id": ""}
     if "input_files" in told:
         return {"status": "RUNNING", **{name: None for name in names if name in told}}
     files = {name: None for name in names[:4] if name in told}
@@ -179,8 +181,8 @@ def spoken(name: str, verb: str, body: Any) -> Any:
 
 
 def _batch(body: Any) -> Any:
-    """Together's create has the batch beside a warning."""
-    return body.get("job", body) if isinstance(body, dict) else body
+    """Together's create has the batch beside a warning, Cohere's answers have it under its name."""
+    return body.get("job", body.get("batch", body)) if isinstance(body, dict) else body
 
 
 def _listed(body: Any) -> list[Any]:

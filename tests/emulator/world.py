@@ -13,7 +13,15 @@ from math import inf
 from pathlib import Path
 from zlib import crc32
 
-from tests.emulator import bedrock_lines, gemini_lines, mistral_lines, together_lines, vertex_lines, xai_lines
+from tests.emulator import (
+    bedrock_lines,
+    cohere_lines,
+    gemini_lines,
+    mistral_lines,
+    together_lines,
+    vertex_lines,
+    xai_lines,
+)
 from tests.emulator.answers import Asked
 from tests.emulator.anthropic_cache import PromptCache
 from tests.emulator.batch import Batch, Plan, plan
@@ -262,6 +270,8 @@ class World:
             checked = mistral_lines.check(file.path, batch.endpoint, model, is_truthful=settings.truthful)
         elif batch.flavour == "xai":
             checked = xai_lines.check(file.path, batch.endpoint, settings.models, is_truthful=settings.truthful)
+        elif batch.flavour == "cohere":
+            checked = cohere_lines.check(file.path, batch.model or "", is_truthful=settings.truthful)
         elif batch.flavour == "fireworks":
             checked = mistral_lines.check(file.path, batch.endpoint, batch.model or "", is_truthful=False)
         elif batch.flavour == "gemini":

@@ -220,7 +220,7 @@ def test_what_a_user_sees_of_a_lost_id(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("is_bare", [False, True], ids=["", "a list without metadata"])
-@pytest.mark.parametrize("name", ["openai", "together", "scaleway", "xai", "fireworks", "openrouter"])
+@pytest.mark.parametrize("name", ["openai", "together", "scaleway", "xai", "fireworks", "openrouter", "cohere"])
 def test_a_create_that_is_lost_adopts_no_batch_of_another_home_with_the_same_rows(
     name: str, is_bare: bool, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

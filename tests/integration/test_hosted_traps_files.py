@@ -31,7 +31,7 @@ def test_trap_a6_a_line_that_validation_refuses_fails_alone_and_the_others_go_on
 
 
 @pytest.mark.thinned(2)
-@pytest.mark.parametrize("kind", ["claude", "gemini", "bedrock", "vertex", "xai", "openrouter"])
+@pytest.mark.parametrize("kind", ["claude", "gemini", "bedrock", "vertex", "xai", "openrouter", "cohere"])
 def test_trap_g2_failed_rows_among_the_answers_are_not_waited_for(desk: Desk, kind: str) -> None:
     """These providers have no second file, which would come up to 15 minutes later."""
     desk.backend(kind)

@@ -53,7 +53,7 @@ def test_rows_whose_answers_are_gone_are_not_paid_again_unless_somebody_says_so(
 @pytest.mark.thinned(10)
 @pytest.mark.parametrize("behind", [2 * HOUR, 0.0], ids=["long behind its batch", "right behind it"])
 @pytest.mark.parametrize("saved", ["built", "sent"])
-@pytest.mark.parametrize("kind", ["mistral", "gemini", "fireworks", "bedrock", "vertex", "scaleway"])
+@pytest.mark.parametrize("kind", ["mistral", "gemini", "fireworks", "bedrock", "vertex", "scaleway", "cohere"])
 def test_answers_that_are_gone_are_told_wherever_files_are_named_by_other_rules(
     backups: Backups, kind: str, saved: str, behind: float
 ) -> None:
@@ -80,7 +80,7 @@ def test_answers_that_are_gone_are_told_wherever_files_are_named_by_other_rules(
 
 
 @pytest.mark.thinned(2)
-@pytest.mark.parametrize("kind", ["bedrock", "vertex", "scaleway", "fireworks"])
+@pytest.mark.parametrize("kind", ["bedrock", "vertex", "scaleway", "fireworks", "cohere"])
 def test_answers_that_are_late_are_not_taken_for_gone(backups: Backups, kind: str) -> None:
     desk = backups.desk
     desk.provider.settings(min_rows=1)

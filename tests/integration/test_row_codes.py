@@ -48,7 +48,7 @@ def codes(desk: Desk, job: Job) -> dict[str, int]:
 
 
 KINDS = {"openai": 6, "azure": 6, "claude": 6, "gemini": 6, "mistral": 6, "xai": 6, "openrouter": 6, "together": 6,
-         "scaleway": 6, "fireworks": 6, "vertex": 6, "bedrock": 110}  # fmt: skip
+         "scaleway": 6, "fireworks": 6, "cohere": 6, "vertex": 6, "bedrock": 110}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -243,6 +243,56 @@ def fireworks(url: str) -> dict[str, Any]:
         }
 
 
+def cohere(url: str) -> dict[str, Any]:
+    """Make a dataset and batches, list, wait for, read, save and cancel them with `cohere`."""
+    import cohere as sdk
+
+    body = {"max_tokens": 20, "messages": [{"role": "user", "content": [{"type": "text", "text": "A cheese?"}]}]}
+    lines = [json.dumps({"custom_id": f"row {number}", "body": body}) for number in range(3)]
+    client = sdk.ClientV2(api_key="sdk", base_url=url)
+    made = client.datasets.create(
+        name="in", type="batch-chat-v2-input", data=("in.jsonl", "\n".join(lines).encode(), "application/jsonl")
+    )
+    dataset = client.wait(made, interval=0.1).dataset
+    wanted = {"name": "of-a-test", "input_dataset_id": dataset.id, "model": "command-a-03-2025"}
+    batch = client.batches.create(request=wanted).batch
+    listed = client.batches.list(page_size=10, order_by="created_at")
+    statuses = [batch.status]
+    while batch.status in ("BATCH_STATUS_QUEUED", "BATCH_STATUS_IN_PROGRESS"):
+        time.sleep(0.1)
+        batch = client.batches.retrieve(batch.id).batch
+        statuses += [batch.status] if batch.status != statuses[-1] else []
+    results = client.datasets.get(batch.output_dataset_id).dataset
+    with TemporaryDirectory() as folder:
+        client.utils.save_dataset(results, f"{folder}/out.jsonl")
+        rows = [json.loads(line) for line in Path(folder, "out.jsonl").read_text().splitlines()]
+    billed = [row["body"]["usage"]["billed_units"] for row in rows]
+    second = client.batches.create(request=wanted).batch
+    client.batches.cancel(second.id)
+    cancelled = client.batches.retrieve(second.id).batch.status
+    try:
+        client.batches.cancel(batch.id)
+        refused = 0
+    except sdk.core.ApiError as error:
+        refused = error.status_code
+    for name in (dataset.id, results.id):
+        client.datasets.delete(name)
+    return {
+        "states": statuses,
+        "type": results.dataset_type,
+        "listed": [one.name for one in listed.batches],
+        "counts": [batch.num_records, batch.num_successful_records, batch.num_failed_records],
+        "billed": int(batch.input_tokens) == sum(one["input_tokens"] for one in billed),
+        "ids": sorted(row["custom_id"] for row in rows),
+        "ends": sorted({row["body"]["finish_reason"] for row in rows}),
+        "text": rows[0]["body"]["message"]["content"][0]["text"],
+        "cancelled": cancelled in ("BATCH_STATUS_CANCELING", "BATCH_STATUS_CANCELED"),
+        "refused": refused,
+        "left": len(client.datasets.list(dataset_type="batch-chat-v2-input").datasets),
+        "models": [one.name for one in client.models.list(page_size=5).models],
+    }
+
+
 def xai(url: str) -> dict[str, Any]:
     """Create, list, wait for, read and cancel batches with `xai-sdk`; a front passes its gRPC on as REST."""
     import urllib.request
@@ -384,6 +434,7 @@ SDKS = {
     "vertex": vertex,
     "together": together,
     "fireworks": fireworks,
+    "cohere": cohere,
     "xai": xai,
     "openrouter": openrouter,
 }

@@ -115,6 +115,25 @@ def test_fireworks_sdk_runs_unmodified(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+def test_coheres_sdk_runs_unmodified(tmp_path: Path) -> None:
+    seen = seen_by("cohere", tmp_path)
+    assert seen.pop("text").startswith("answer ")
+    assert seen.pop("states")[-1] == "BATCH_STATUS_COMPLETED"
+    assert seen == {
+        "type": "batch-chat-v2-output",
+        "listed": ["of-a-test"],
+        "counts": [3, 3, 0],
+        "billed": True,
+        "ids": ["row 0", "row 1", "row 2"],
+        "ends": ["COMPLETE"],
+        "cancelled": True,
+        "refused": 400,
+        "left": 0,
+        "models": ["command-a-03-2025", "command-r7b-12-2024"],
+    }
+
+
+@pytest.mark.soak
 def test_xais_sdk_runs_unmodified(tmp_path: Path) -> None:
     assert seen_by("xai", tmp_path, first_takes=MONTH) == {
         "listed": ["of a test", "another"],

@@ -24,6 +24,7 @@ from orchestrator.backends.anthropic.settings import AnthropicBackend as Anthrop
 from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.bedrock.settings import BedrockBackend
 from orchestrator.backends.body_lines import sent_line
+from orchestrator.backends.cohere.settings import CohereBackend
 from orchestrator.backends.fireworks.settings import FireworksBackend
 from orchestrator.backends.gemini.api import GeminiAPI
 from orchestrator.backends.gemini.requests import translate as for_google
@@ -66,7 +67,13 @@ from tests.support.scaleway import scaleway_told
 from tests.support.schedules import MODEL, Schedule, write
 
 _OpenedAnew = (
-    BedrockBackend | FireworksBackend | OpenRouterBackend | ScalewayBackend | TogetherBackend | VertexBackend
+    BedrockBackend
+    | CohereBackend
+    | FireworksBackend
+    | OpenRouterBackend
+    | ScalewayBackend
+    | TogetherBackend
+    | VertexBackend
 )
 KEY = "sk-test-0123456789"
 CHANCES = {"before create": 5, "after create": 5, "after upload": 5, "after find": 5, "during download": 5}
@@ -185,6 +192,8 @@ class Providers:
             case "fireworks":
                 address = self.emulator.url_of(name)
                 return FireworksBackend(kind=name, base_url=address, account="a", **common)
+            case "cohere":
+                return CohereBackend(kind=name, base_url=self.emulator.url_of(name), **common)
             case "scaleway":
                 told = scaleway_told(self.emulator.url_of(name), KEY, **common)
                 return ScalewayBackend.model_validate(told)

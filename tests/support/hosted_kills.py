@@ -90,8 +90,8 @@ def schedule_at(other: str) -> Callable[[int, int], Schedule]:
 
     def odd(seed: int, rows: int) -> Schedule:
         schedule = hosted_schedule(seed, rows, OTHERS[other])
-        # Bedrock's Converse counts no thoughts by themselves.
-        is_counted = other != "bedrock"
+        # Bedrock's Converse and Cohere count no thoughts by themselves.
+        is_counted = other not in ("bedrock", "cohere")
         lines = [row if is_counted or row.mark in BEDROCKS_MARKS else given(row.custom_id) for row in schedule.rows]
         return with_odd_answers(replace(schedule, rows=lines), most_lasting=200.0)
 
@@ -121,7 +121,7 @@ def toml_of(provider: Emulator, schedule: Schedule) -> str:
     }
     kinds |= {
         name: f'kind = "{name}"\nbase_url = "{provider.url_of(name)}"'
-        for name in ("mistral", "gemini", "together", "xai", "fireworks", "openrouter")
+        for name in ("mistral", "gemini", "together", "xai", "fireworks", "openrouter", "cohere")
     }
     kinds["fireworks"] += '\naccount = "a"'
     # Its calls and its bill are those of batches alone.

@@ -76,7 +76,7 @@ def settings_of(at: Emulator, name: str, **more: Any) -> Json:
             told |= {"kind": "mistral", "base_url": at.url_of("mistral")}
         case "fireworks":
             told |= {"kind": name, "base_url": at.url_of(name), "account": "a"}
-        case "together":
+        case "together" | "cohere":
             told |= {"kind": name, "base_url": at.url_of(name)}
         case "openrouter":
             told |= {"kind": "openrouter", "base_url": at.url_of("openrouter")}

@@ -67,6 +67,10 @@ ANTHROPICS = (*(mark for mark in MARKS if mark.text not in LOSING), Mark("cache_
 """Its results have each row, and so at least one that says whose batch it is; only they tell what went to a cache."""
 BEDROCKS_MARKS = tuple(mark for mark in MARKS if not mark.text.startswith("reasoning"))
 """Converse counts no thoughts by themselves."""
+COHERES_MARKS = tuple(
+    replace(mark, attempts=mark.attempts or int(mark.text.endswith(":1"))) for mark in BEDROCKS_MARKS
+)
+"""Nor does Cohere, where a row that failed has words alone: each failure counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +175,7 @@ def _of_batch(dice: random.Random, flavour: str, *, cancels: bool) -> Blow:
             Blow({"do": "zero_byte_error_file"}),
             Blow({"do": "cut_tail"}, attempts=1, lost=1),
         ]
-    if flavour in ("gemini", "bedrock", "vertex", "xai", "openrouter"):
+    if flavour in ("gemini", "bedrock", "vertex", "xai", "openrouter", "cohere"):
         kinds = [one for one in kinds if one.fault["do"] != "zero_byte_error_file"]
     if cancels:
         kinds += [
@@ -221,6 +225,7 @@ READ_ODDLY: tuple[Json, ...] = (
     {"do": "raw_gzip"},
 )
 """What becomes of the bytes of result files."""
+LINES_OF_TEXT = ("bom", "crlf", "blank_lines", "json_array", "raw_gzip")
 BATCHED_ODDLY: tuple[Json, ...] = (
     {"do": "unknown_for", "seconds": 300.0, "listed": True},
     {"do": "unknown_for", "after": 200.0, "seconds": 900.0, "listed": False},
@@ -255,6 +260,8 @@ def _oddly(dice: random.Random, flavour: str, most_lasting: float) -> Blow:
     is_claude = flavour == "anthropic"
     content = "results" if flavour in ("anthropic", "xai") else "content"
     lasts = min(most_lasting, dice.choice([200.0, 1200.0, 3600.0]))
+    # An Avro file is no text: what is put between its bytes is no part of it.
+    read = [one for one in READ_ODDLY if flavour != "cohere" or one["do"] not in LINES_OF_TEXT]
     of_batches = [one for one in BATCHED_ODDLY if one["do"] not in LATE or one["seconds"] <= most_lasting]
     polls = ["retrieve"] if is_claude else ["retrieve", "list"]
     verb = dice.choice(ANTHROPIC_VERBS if is_claude else OPENAI_VERBS)
@@ -265,7 +272,7 @@ def _oddly(dice: random.Random, flavour: str, most_lasting: float) -> Blow:
         ({"do": dice.choice(COUNTED_ODDLY), "times": None, **counted}, {"verb": "retrieve"}),
         ({"do": dice.choice(TOLD_ODDLY), "times": None, "lasts": lasts}, {"verb": dice.choice(polls)}),
         ({"do": dice.choice(LISTED_ODDLY), "times": dice.randint(1, 3)}, {"verb": "list"}),
-        ({**dice.choice(READ_ODDLY), "times": None, "lasts": lasts}, {"verb": content}),
+        ({**dice.choice(read), "times": None, "lasts": lasts}, {"verb": content}),
         ({**dice.choice(NO_ANSWERS), "times": dice.randint(1, 2)}, {"verb": verb}),
         (dice.choice(of_batches), {"verb": "create", **nth}),
     ]
@@ -346,15 +353,16 @@ OTHERS: dict[str, Orders] = {
     for name, last in (
         ("mistral", "claude"), ("gemini", "mistral"), ("bedrock", "claude"), ("vertex", "claude"),
         ("together", "claude"), ("xai", "claude"), ("fireworks", "claude"), ("openrouter", "claude"),
-        ("scaleway", "claude"),
+        ("scaleway", "claude"), ("cohere", "claude"),
     )
 }  # fmt: skip
 """Beside `ORDERS`, by the provider that is one of the two in each."""
 
 
 def _marks(order: tuple[str, str]) -> tuple[Mark, ...]:
-    if "bedrock" in order:
-        return tuple(mark for mark in BEDROCKS_MARKS if order[0] != "claude" or mark in ANTHROPICS)
+    for name, marks in (("bedrock", BEDROCKS_MARKS), ("cohere", COHERES_MARKS)):
+        if name in order:
+            return tuple(mark for mark in marks if order[0] != "claude" or mark in ANTHROPICS)
     return ANTHROPICS if order[0] == "claude" else MARKS
 
 
@@ -369,11 +377,11 @@ def drawn(seed: int, orders: Orders | None = None) -> Schedule:
     for _ in range(dice.choice([0, 1, 1, 2, 3, 5])):
         flavour = FLAVOURS[order[0] if dice.random() < 0.8 else order[1]]
         blows.append(_of_call(dice, flavour) if dice.random() < 0.6 else _of_batch(dice, flavour, cancels=cancels))
-    # Azure lets a batch run on for ever behind its window, xAI for a month.
+    # Azure and Cohere let a batch run on for ever, xAI for a month.
     blows = [
         blow
         for blow in blows
-        if not (blow.fault["match"]["flavour"] in ("azure", "xai") and blow.fault["do"] in _ENDLESS)
+        if not (blow.fault["match"]["flavour"] in ("azure", "xai", "cohere") and blow.fault["do"] in _ENDLESS)
     ]
     if dice.random() < 0.25:
         blows += _orphans(dice, FLAVOURS[order[0]])
@@ -389,7 +397,8 @@ def drawn(seed: int, orders: Orders | None = None) -> Schedule:
 _ENDLESS = ("expires", "stuck_in_progress")
 FLAVOURS = {"cloud": "openai", "azure": "azure", "claude": "anthropic", "mistral": "mistral", "gemini": "gemini",
             "bedrock": "bedrock", "vertex": "vertex", "together": "together", "xai": "xai",
-            "fireworks": "fireworks", "openrouter": "openrouter", "scaleway": "scaleway"}  # fmt: skip
+            "fireworks": "fireworks", "openrouter": "openrouter", "scaleway": "scaleway",
+            "cohere": "cohere"}  # fmt: skip
 
 
 def _rows(dice: random.Random, number: int, marks: tuple[Mark, ...]) -> Iterator[Given]:

@@ -23,6 +23,8 @@ SDKS = {
     "together",
     "fireworks",
     "xai_sdk",
+    "cohere",
+    "fastavro",
     "openrouter",
     "google.auth",
     "google.genai",

@@ -232,7 +232,7 @@ BAD = {
     "a kind that is none": (
         OPENAI.replace('"openai"', '"opnai"'),
         ":2: backends.cloud.kind: kind must be one of local, engines, ray, openai, azure, anthropic, bedrock, "
-        "fireworks, gemini, mistral, openrouter, scaleway, together, vertex, xai, sync\n"
+        "cohere, fireworks, gemini, mistral, openrouter, scaleway, together, vertex, xai, sync\n"
         '  hint: did you mean "openai"?',
     ),
     "engines of a cluster that are none": (

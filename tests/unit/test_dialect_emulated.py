@@ -11,6 +11,7 @@ from openai.types.shared import AllModels
 
 from orchestrator.backends.anthropic.messages import translate
 from orchestrator.backends.bedrock.requests import translate as converse
+from orchestrator.backends.cohere.requests import translate as cohere_row
 from orchestrator.backends.gemini.requests import translate as generate
 from orchestrator.backends.package import rules_for
 from orchestrator.policy.dialect import Recipient, dialect_of
@@ -70,6 +71,7 @@ OTHERS = {
     "moonshot": ("kimi-k2.6", "kimi-k2.7-code", "kimi-k2-0905-preview", "kimi-k3", "moonshot-v1-8k"),
     "gemini": ("gemma-3-27b-it", *GEMINI),
     "vertex": GEMINI,
+    "cohere": ("command-a-03-2025", "command-r7b-12-2024", "command-a-reasoning-08-2025"),
     "bedrock": (
         "us.anthropic.claude-3-haiku-20240307-v1:0",
         "us.anthropic.claude-haiku-4-5-20251001-v1:0",
@@ -81,7 +83,12 @@ OTHERS = {
         "qwen.qwen3-32b-v1:0",
     ),
 }
-TRANSLATED = {"gemini": "generateContent", "vertex": "generateContent", "bedrock": "converse"}
+TRANSLATED = {
+    "gemini": ("generateContent", generate),
+    "vertex": ("generateContent", generate),
+    "bedrock": ("converse", converse),
+    "cohere": (CHAT, cohere_row),
+}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 THINKING = [{"thinking": {"type": kind}} for kind in ("adaptive", "disabled")]
@@ -224,6 +231,6 @@ def _refusal(provider: str, endpoint: str, sent: Body) -> object:
         params, _ = translate(sent, 512)
         return refusal_of(provider, "/v1/messages", params)
     if provider in TRANSLATED:
-        request = (converse if provider == "bedrock" else generate)(sent)
-        return refusal_of(provider, TRANSLATED[provider], {**request, "model": sent["model"]})
+        address, translated = TRANSLATED[provider]
+        return refusal_of(provider, address, {**translated(sent), "model": sent["model"]})
     return refusal_of(provider, endpoint, sent)

@@ -62,6 +62,11 @@ LINES: dict[str, tuple[Line, Disposition, str, str]] = {
         unanswered({"message": "Unsupported parameter: 'seed'", "type": "invalid_request_error", "param": "seed"}),
         ELSEWHERE, "unsupported_parameter", "Unsupported parameter"),
     "fireworks, a text": (unanswered("generation failed"), RETRY, "http_5xx", "generation failed"),
+    "cohere, a text": (unanswered({"message": "Invalid request"}), NEVER, "http_4xx", "Invalid request"),
+    "cohere, too long": (
+        unanswered({"message": "too many tokens: size limit exceeded by 25836 tokens. Try using shorter or fewer "
+                    "inputs. The limit for this model is 288000 tokens."}),
+        NEVER, "context_length_exceeded", "too many tokens"),
     "zhipu, too long": (
         answered(400, {"error": {"code": "1261", "message": "Prompt\u8d85\u957f"}}),
         NEVER, "context_length_exceeded", "Prompt"),

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tests.emulator.errors import Json
-from tests.emulator.refusals import amazon, anthropic, google, openai, synchronous
+from tests.emulator.refusals import amazon, anthropic, cohere, google, openai, synchronous
 from tests.emulator.refusals.refused import Check, Refused
 
 __all__ = ["SYNCHRONOUS", "Refused", "refusal_of"]
@@ -40,6 +40,7 @@ _TABLES: dict[str, dict[str, Check]] = {
     "gemini": {"generateContent": google.gemini},
     "vertex": {"generateContent": google.vertex},
     "bedrock": {"converse": amazon.converse},
+    "cohere": {CHAT: cohere.chat},
     **{flavour: {CHAT: check} for flavour, check in SYNCHRONOUS.items()},
 }
 _TEXTS = (

@@ -1,0 +1,48 @@
+"""Records of Avro files, read as their bytes come."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+_BROKEN = (EOFError, IndexError, KeyError, OverflowError, struct.error, zlib.error)
+"""What fastavro raises beside ValueError for bytes that are no Avro file, or only a part of one."""
+
+
+class _Stream:
+    """The bytes of an answer as fastavro reads a file."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._rest = b""
+        self._read = 0
+
+    def read(self, size: int) -> bytes:
+        found = [self._rest]
+        missing = size - len(self._rest)
+        while missing > 0 and (chunk := next(self._chunks, None)) is not None:
+            found.append(chunk)
+            missing -= len(chunk)
+        whole = b"".join(found)
+        self._rest = whole[size:]
+        self._read += min(size, len(whole))
+        return whole[:size]
+
+    def tell(self) -> int:
+        return self._read
+
+
+def records(chunks: Iterable[bytes]) -> Iterator[Any]:
+    """Yield the records of an Avro file. Raises ValueError if it is none, or breaks off.
+
+    A block counts only once its end has come: what stands before a break is kept, and half a block is not.
+    """
+    import fastavro
+
+    try:
+        for block in fastavro.block_reader(_Stream(chunks)):  # type: ignore[arg-type]  # it calls read and tell
+            yield from block
+    except _BROKEN as error:
+        raise ValueError(f"the answers are not a whole Avro file ({type(error).__name__})") from None

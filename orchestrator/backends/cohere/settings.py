@@ -1,0 +1,15 @@
+"""Settings of Cohere's Batch API in orch.toml."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from orchestrator.settings.backends import Discount, HostedBackend
+
+
+class CohereBackend(HostedBackend):
+    """Cohere's Batch API. No source says what its batches cost, so `discount` does."""
+
+    kind: Literal["cohere"]
+    base_url: str = "https://api.cohere.com"
+    discount: Discount = None
