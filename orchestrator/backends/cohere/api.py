@@ -71,7 +71,7 @@ class CohereAPI(HttpAPI):
         return answer_of({"id": file_id})
 
     def dataset(self, dataset_id: str) -> Mapping[str, Any]:
-        """Return a dataset. Raises ValueError if the answer is none."""
+        """Return a dataset. Raises ValueError for another answer."""
         told = lenient.mapping(self._get(path_of(_DATASETS, dataset_id)).json())
         found = lenient.mapping(told.get("dataset"))
         if not found:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 _BROKEN = (EOFError, IndexError, KeyError, OverflowError, struct.error, zlib.error)
-"""What fastavro raises beside ValueError for bytes that are no Avro file, or only a part of one."""
+"""Errors of fastavro, beside ValueError, for other bytes than a whole Avro file."""
 
 
 class _Stream:
@@ -35,7 +35,7 @@ class _Stream:
 
 
 def records(chunks: Iterable[bytes]) -> Iterator[Any]:
-    """Yield the records of an Avro file. Raises ValueError if it is none, or breaks off.
+    """Yield the records of an Avro file. Raises ValueError for other bytes, and for a file that breaks off.
 
     A block counts only once its end has come: what stands before a break is kept, and half a block is not.
     """
