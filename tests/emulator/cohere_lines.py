@@ -33,6 +33,8 @@ FIELDS = frozenset(
 PARTS = {"text": "text", "thinking": "thinking", "image_url": "image_url"}
 ROLES = ("system", "user", "assistant", "tool")
 FINISH = {"stop": "COMPLETE", "length": "MAX_TOKENS", "tool_calls": "TOOL_CALL"}
+INVALID = "invalid request"
+"""How its words begin for a request that it does not take."""
 PREAMBLE = 66
 """Tokens of Cohere's own in each prompt, which are counted and not billed."""
 
@@ -140,6 +142,8 @@ def _told(row: Json) -> Json | None:
     if not isinstance(name, str):
         return None
     words = failed.get("message", "") if isinstance(failed, dict) else str(failed or "")
+    if str(response.get("status_code")).startswith("400") and not words.startswith(INVALID):
+        words = f"{INVALID}: {words}"
     return {"custom_id": name, "error": words, "body": None if failed or not said else _answer(said)}
 
 
