@@ -83,11 +83,7 @@ def test_trap_n_a_dataset_whose_validation_hangs_is_uploaded_again(desk: Desk) -
 
 def test_trap_n_a_failed_row_has_words_and_no_status(desk: Desk) -> None:
     job = desk.run([*plain(2), row("bad", "context_length_exceeded"), row("once", "status:500:1")])
-    assert desk.ends(job) == {
-        **all_are("succeeded", 2),
-        "bad": "failed: context_length_exceeded",
-        "once": "succeeded",
-    }
+    assert desk.ends(job) == {**all_are("succeeded", 2), "bad": "failed: http_400", "once": "succeeded"}
     assert "maximum context length" in desk.rows(job)["bad"]["error"]["message"]
 
 
