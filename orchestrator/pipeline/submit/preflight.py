@@ -30,6 +30,7 @@ from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.unproven import is_priced, is_wanted, unproven
 from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.submit.batch_creation import AdmissionCheck, Waits, intend, write_input, writer_of
+from orchestrator.pipeline.submit.rows_to_shards import pending_shard
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.preflight import (
     FEW_ROWS,
@@ -214,23 +215,11 @@ class Preflights:
             row = one.row
             if (row.endpoint, row.model, preflight) in asked:
                 continue
-            shard = Shard(
-                id=ShardId(f"{job.id}.{number:03d}"),
-                job_id=job.id,
-                number=number,
-                backend=handle.name,
-                endpoint=row.endpoint,
-                model=row.model,
-                state=ShardState.PENDING,
-                reason=f"asked first: {why}",
-                rows=1,
-                bytes=row.span.length + 1,
-                tokens=estimate(row.span.length),
+            of_row = Range(
+                row.endpoint, row.model, row.seq, row.seq, 1, row.span.length + 1, estimate(row.span.length),
                 max_output=row.max_output,
-                created_at=now,
-                preflight=preflight,
-            )
-            of_row = Range(row.endpoint, row.model, row.seq, row.seq, 1, shard.bytes)
+            )  # fmt: skip
+            shard = pending_shard(job, number, handle.name, of_row, f"asked first: {why}", now, preflight)
             store.shards.add(shard, of_row, order.avoid, canary=order.canary)
             added.append(shard)
             number += 1

@@ -49,25 +49,23 @@ def plan_shards(
     waiting = (row for row in found if is_of(row.model, order.only))
     for rows in list(_ranges(islice(waiting, order.rows), handle, room, grows)):
         again = f"; tried {number_of(rows.attempts, 'time')} before" if rows.attempts else ""
-        shard = Shard(
-            id=ShardId(f"{job.id}.{number:03d}"),
-            job_id=job.id,
-            number=number,
-            backend=handle.name,
-            endpoint=rows.endpoint,
-            model=rows.model,
-            state=ShardState.PENDING,
-            reason=f"{order.reason}{again}{'; ' + why if why else ''}",
-            rows=rows.rows,
-            bytes=rows.bytes,
-            tokens=rows.tokens,
-            max_output=rows.max_output,
-            created_at=now,
-        )
+        reason = f"{order.reason}{again}{'; ' + why if why else ''}"
+        shard = pending_shard(job, number, handle.name, rows, reason, now)
         store.shards.add(shard, rows, order.avoid, canary=order.canary)
         added.append(shard)
         number += 1
     return added
+
+
+def pending_shard(
+    job: Job, number: int, backend: str, rows: Range, reason: str, now: datetime, preflight: str | None = None
+) -> Shard:
+    """Return a shard of these rows that is not sent yet."""
+    return Shard(
+        id=ShardId(f"{job.id}.{number:03d}"), job_id=job.id, number=number, backend=backend, endpoint=rows.endpoint,
+        model=rows.model, state=ShardState.PENDING, reason=reason, rows=rows.rows, bytes=rows.bytes,
+        tokens=rows.tokens, max_output=rows.max_output, created_at=now, preflight=preflight,
+    )  # fmt: skip
 
 
 def _ranges(
