@@ -13,7 +13,7 @@ from orchestrator.cli.output import say
 from orchestrator.core.clock import now
 from orchestrator.core.counts import number_of
 from orchestrator.core.model import Job
-from orchestrator.core.shards import AT_BACKEND
+from orchestrator.core.shards import AT_BACKEND, batches_words
 from orchestrator.library.context import Context
 from orchestrator.pipeline.backend_set import unstoppable
 from orchestrator.pipeline.build.submission import How, Options, Submission, earlier_content
@@ -61,7 +61,5 @@ def of_edited(context: Context, file: Path, options: Options, view: LiveProgress
 def _under_way(context: Context, job: Job) -> str:
     counts = context.store.jobs.counts([job.id])[job.id]
     sent = [shard for shard in context.store.shards.of_job(job.id) if shard.state in AT_BACKEND]
-    rows, names = sum(shard.rows for shard in sent), ", ".join(sorted({shard.backend for shard in sent}))
-    batches = number_of(len(sent), "batch")
-    at = f"{batches} of {number_of(rows, 'row')} at {names}" if sent else "no batch"
+    at = batches_words(sent) if sent else "no batch"
     return f"{at} under way; without an answer yet: {counts.pending:,} of {number_of(counts.total, 'row')}"

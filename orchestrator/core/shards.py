@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import NewType
@@ -10,6 +10,7 @@ from typing import NewType
 from msgspec import Struct
 
 from orchestrator.core.batch_api import BatchStatus
+from orchestrator.core.counts import number_of
 from orchestrator.core.model import JobId
 
 ShardId = NewType("ShardId", str)
@@ -133,3 +134,9 @@ class Shard(Struct, frozen=True):
         """
         cut = (BatchStatus.CANCELLED, BatchStatus.CANCELLING, BatchStatus.EXPIRED)
         return self.provider_completed + (0 if self.provider_status in cut else self.provider_failed)
+
+
+def batches_words(shards: Sequence[Shard]) -> str:
+    """Count batches and their rows, and name their backends: `2 batches of 30 rows at openai`."""
+    rows, names = sum(one.rows for one in shards), ", ".join(sorted({one.backend for one in shards}))
+    return f"{number_of(len(shards), 'batch')} of {number_of(rows, 'row')} at {names}"

@@ -11,7 +11,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.counts import number_of
 from orchestrator.core.errors import BackendError
 from orchestrator.core.model import SUPERSEDED_BY, Job
-from orchestrator.core.shards import AT_BACKEND, HoldCode
+from orchestrator.core.shards import AT_BACKEND, HoldCode, batches_words
 from orchestrator.daemon.lock import Holder, daemon_lock
 from orchestrator.daemon.loop import Daemon
 from orchestrator.daemon.running_settings import differences, other_settings
@@ -222,11 +222,8 @@ def _waits_for(context: Context, job: Job) -> str | None:
     ]
     if not shards:
         return None
-    rows, names = sum(one.rows for one in shards), ", ".join(sorted({one.backend for one in shards}))
-    batches = f"{number_of(len(shards), 'batch')} of {number_of(rows, 'row')} at {names}"
-    return (
-        f"waits for the end of {batches}, which may take minutes. After Ctrl-C, `orch cancel` or `orch up` goes on."
-    )
+    after = "After Ctrl-C, `orch cancel` or `orch up` goes on."
+    return f"waits for the end of {batches_words(shards)}, which may take minutes. {after}"
 
 
 def _not_ended(context: Context, job: Job, why: str) -> BackendError:

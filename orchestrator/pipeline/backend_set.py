@@ -13,9 +13,8 @@ from orchestrator.backends import Backend
 from orchestrator.backends.open import can_cancel, limits_of, open_backend, profile_for
 from orchestrator.backends.package import package_of
 from orchestrator.core.clock import now
-from orchestrator.core.counts import number_of
 from orchestrator.core.model import Job
-from orchestrator.core.shards import ShardState
+from orchestrator.core.shards import ShardState, batches_words
 from orchestrator.pipeline import disk
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
 from orchestrator.pipeline.budget import SharedBudgets
@@ -43,9 +42,7 @@ def unstoppable(store: Store, config: Config, job: Job) -> str | None:
     ]
     if not shards:
         return None
-    rows, names = sum(one.rows for one in shards), ", ".join(sorted({one.backend for one in shards}))
-    told = f"{number_of(len(shards), 'batch')} of {number_of(rows, 'row')} at {names}"
-    return f"{told} cannot be ended once running, and will be paid"
+    return f"{batches_words(shards)} cannot be ended once running, and will be paid"
 
 
 class BackendSet(ABC):

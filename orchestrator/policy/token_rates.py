@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import ROUND_HALF_EVEN, Decimal
 
 from msgspec import Struct
@@ -122,11 +123,8 @@ def _input_cost(per: TokenRates, usage: Usage) -> Decimal:
     write = per.input if per.cache_write is None else per.cache_write
     cost = cached * (per.input if per.cached is None else per.cached)
     cost += (written - lasting) * write + lasting * (write if per.cache_write_1h is None else per.cache_write_1h)
-    for count, price in ((usage.input_audio_tokens, per.input_audio), (usage.input_image_tokens, per.input_image)):
-        if count and price is not None:
-            own = min(count, left)
-            cost, left = cost + own * price, left - own
-    return cost + left * per.input
+    kinds = ((usage.input_audio_tokens, per.input_audio), (usage.input_image_tokens, per.input_image))
+    return cost + _cost_by_kind(left, per.input, kinds)
 
 
 def _output_cost(per: TokenRates, each: Decimal, usage: Usage) -> Decimal:
@@ -134,10 +132,14 @@ def _output_cost(per: TokenRates, each: Decimal, usage: Usage) -> Decimal:
     thought = usage.reasoning_tokens
     left = usage.output_tokens - thought
     cost = thought * (each if per.reasoning is None else per.reasoning)
-    for count, price in (
-        (usage.output_audio_tokens, per.output_audio),
-        (usage.output_image_tokens, per.output_image),
-    ):
+    kinds = ((usage.output_audio_tokens, per.output_audio), (usage.output_image_tokens, per.output_image))
+    return cost + _cost_by_kind(left, each, kinds)
+
+
+def _cost_by_kind(left: int, each: Decimal, kinds: Iterable[tuple[int, Decimal | None]]) -> Decimal:
+    """Return the cost of tokens at `each`, or at the price of their kind if it has one."""
+    cost = Decimal(0)
+    for count, price in kinds:
         if count and price is not None:
             own = min(count, left)
             cost, left = cost + own * price, left - own
