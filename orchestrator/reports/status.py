@@ -54,6 +54,8 @@ class JobLine(Struct, frozen=True):
             f"{self.job.id}: {self.state}, {done} of {total} done, {self.failed_so_far:,} failed, {money(self.cost)}"
         )
 
+    __repr__ = __str__
+
     @property
     def finished_in_batches(self) -> int:
         """Pending rows that running batches have finished."""

@@ -180,6 +180,7 @@ def test_submit_starts_a_daemon_that_does_the_work_and_any_process_opens_the_job
     assert [str(job.progress.cost), str(answers.cost), str(answers[0].cost)] == ["0", "0", "0"]
     assert job.reused == 0, "a twin is a row of the same run"
     assert "completed" in repr(job)
+    assert repr(job.progress) == str(job.progress) == f"{job.id}: completed, 4 of 4 done, 1 failed, $0"
     assert 'value="4"' in job._repr_html_()
     untyped = next(orch.open_job("facts").rows())
     assert untyped.answer.topic == answers[0].answer.topic
@@ -194,7 +195,7 @@ def test_a_job_that_is_only_queued_says_so_and_is_continued_by_the_command_line(
     assert job.runner == "queued: `orch up`, or wait(), runs it"
     assert upstream.requests() == []
     assert job.outlook is not None
-    assert str(job.outlook) == f"{job.outlook.reason}; $0 more expected"
+    assert repr(job.outlook) == str(job.outlook) == f"{job.outlook.reason}; $0 more expected"
     assert [str(job.outlook.expected), str(job.progress.cost)] == ["0", "0"]
     with pytest.raises(orch.UsageError, match="not finished"):
         list(job.rows())

@@ -321,3 +321,5 @@ class Outlook(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.reason}; {money(self.expected)} more expected"
+
+    __repr__ = __str__
