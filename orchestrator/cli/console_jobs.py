@@ -121,7 +121,7 @@ def _with_advice(reason: FailureReason) -> str:
     from orchestrator.policy.row_errors import RULES
 
     is_ours = any(rule.code == reason.code for rule in RULES)
-    named = reason.document and f"{reason.document}{'' if reason.rows == 1 else ', …'}: "
+    named = reason.document and f"{reason.document}{', …' if reason.has_others else ''}: "
     return named + (f"{reason.message} → {advice_for(reason.code)}" if is_ours else reason.message)
 
 

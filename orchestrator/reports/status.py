@@ -163,8 +163,8 @@ class JobDetail(Struct, frozen=True):
         return self.line.counts.succeeded - self.carried_answers
 
     def done_in(self, shard: Shard) -> int:
-        """Return the rows that a batch has finished, failed ones included."""
-        return self.settled.get(shard.id) or shard.done_rows
+        """Return the rows that a batch has finished, also as failed. Rows that continue elsewhere count there."""
+        return self.settled.get(shard.id, shard.done_rows)
 
     def failed_in(self, shard: Shard) -> int:
         """Return the failed rows of a batch, as the job counts them: an answer that fails its check has failed."""
@@ -407,9 +407,7 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
         problem or _describe(job, holds),
         quality=store.quality.of(job.id),
         holds=holds,
-        settled=store.rows.settled(
-            [one.id for one in shards if one.state is ShardState.COLLECTED and not one.done_rows]
-        ),
+        settled=store.rows.settled([one.id for one in shards if one.state is ShardState.COLLECTED]),
         failed_rows=store.rows.failed_by_shard(job.id),
         is_estimate=guesses.estimated,
         unpriced=guesses.unpriced,

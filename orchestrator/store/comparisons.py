@@ -22,6 +22,9 @@ PAGE = 2000
 _PLACE = ("result_shard", "result_kind", "result_offset", "result_length")
 
 _NO_JOB = JobId("")
+_THEN_MESSAGE = "\n"
+"""Between the code and the message of a failure, which are compared as one text: no code contains it."""
+
 _MINE, _THEIRS = requests.alias("mine"), requests.alias("theirs")
 
 
@@ -41,6 +44,7 @@ class Comparisons:
         (told, acknowledged), of_job = acknowledgement_of(_MINE.c, self._db), jobs.c.id == mine.job_id
         is_old = or_(told.c.at.is_not(None), mine.failed_since < jobs.c.created_at)
         has_failed = mine.state.in_((RequestState.FAILED, RequestState.EXPIRED, RequestState.CANCELLED))
+        failure = mine.error_code + _THEN_MESSAGE + func.coalesce(mine.error_message, "")
         query = (
             select(
                 mine.document.label("name"),
@@ -52,8 +56,7 @@ class Comparisons:
                 _number(has_failed).label("failed"),
                 _number(and_(has_failed, mine.length == 0, mine.parts.is_(None))).label("unreadable"),
                 _number(mine.state == RequestState.PENDING).label("open"),
-                func.min(case((has_failed, mine.error_code))).label("code"),
-                func.min(case((has_failed, mine.error_message))).label("message"),
+                func.min(case((has_failed, failure))).label("code"),
                 _number(and_(mine.state == RequestState.FAILED, is_old)).label("old"),
                 func.min(case((has_failed, mine.failed_since))).label("since"),
             )
@@ -63,7 +66,8 @@ class Comparisons:
             .order_by(func.min(mine.seq))
         )
         for row in self._db.stream(query, PAGE):
-            yield DocumentRun(**row._mapping)
+            code, _, message = (row.code or "").partition(_THEN_MESSAGE)
+            yield DocumentRun(**{**row._mapping, "code": code or None, "message": message or None})
 
     def removed_documents(self, before: JobId, after: JobId) -> Iterator[str]:
         """Yield the names of documents that only the run before had."""

@@ -30,9 +30,10 @@ RUNS = 30
 
 
 class FailureReason(Struct, frozen=True):
-    """Rows that did not succeed for one reason: an example message, their number, and how many are new.
+    """Rows that did not succeed for one reason: the message of one of them, their number, and how many are new.
 
-    `since` is the start of the oldest known failure. `document` is one of the documents.
+    `since` is the start of the oldest known failure. `document` is that of the message; `has_others` is True if other
+    documents have such rows as well.
     """
 
     code: str
@@ -41,6 +42,7 @@ class FailureReason(Struct, frozen=True):
     new: int
     since: datetime | None
     document: str = ""
+    has_others: bool = False
 
 
 class Failure(Struct, frozen=True):
@@ -114,30 +116,34 @@ class Failures:
         """Return why rows of a job did not succeed, most frequent first; rows that never ran count as new."""
         c = requests.c
         told, on = acknowledgement_of(requests.c, self._db)
-        columns = (
-            c.error_code,
-            func.min(c.error_message),
-            func.count(),
-            func.min(c.failed_since),
-            func.min(c.document),
-        )
+        columns = c.error_code, func.count(), func.min(c.failed_since), func.min(c.seq)
         query = (
-            select(_status(told.c.at), *columns)
+            select(_status(told.c.at), *columns, func.min(c.document), func.max(c.document))
             .select_from(requests.join(jobs, jobs.c.id == c.job_id).outerjoin(told, on))
             .where(c.job_id == job_id, HAS_FAILED)
             .group_by(c.error_code, "status")
         )
         found: dict[str, FailureReason] = {}
+        firsts: dict[str, int] = {}
         with self._db.read() as tx:
-            for status, code, message, rows, since, document in tx.execute(query):
-                old = found.get(code, FailureReason(code, message or "", 0, 0, None, document))
+            for status, code, rows, since, seq, *ends in tx.execute(query):
+                old = found.get(code, FailureReason(code, "", 0, 0, None, ends[0]))
                 begun = [at for at in (old.since, since if status != _NEW else None) if at is not None]
-                new = old.new + (rows if status == _NEW else 0)
-                first = min(old.document, document)
                 found[code] = replace(
-                    old, rows=old.rows + rows, new=new, since=min(begun, default=None), document=first
+                    old,
+                    rows=old.rows + rows,
+                    new=old.new + (rows if status == _NEW else 0),
+                    since=min(begun, default=None),
+                    has_others=old.has_others or {*ends} != {old.document},
                 )
-        return sorted(found.values(), key=lambda one: (-one.rows, one.code))[:limit]
+                firsts[code] = min(firsts.get(code, seq), seq)
+            most = sorted(found.values(), key=lambda one: (-one.rows, one.code))[:limit]
+            named = c.seq.in_([firsts[one.code] for one in most])
+            examples = select(c.error_code, c.error_message, c.document).where(c.job_id == job_id, named)
+            texts = {code: (message or "", document) for code, message, document in tx.execute(examples)}
+        return [
+            replace(one, message=texts[one.code][0], document=texts[one.code][1]) for one in most if one.code in texts
+        ]
 
     def of_home(self, home: str, series: str | None = None) -> Iterator[Failure]:
         """Yield the failed rows of the newest run of each job file of a home, or of one file.

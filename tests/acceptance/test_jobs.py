@@ -254,7 +254,17 @@ def test_documents_that_cannot_be_read_are_rows_with_a_reason(letters: Path, run
     bad = [row for row in rows_of(out.read_text()) if row["status"] == "failed"]
     assert [row["document"] for row in bad] == ["documents/2.txt"] * 2
     assert {row["error"]["code"] for row in bad} == {"empty"}
-    assert "documents/2.txt, …: It contains no text; add some, or exclude it." in " ".join(done.stdout.split())
+    assert "documents/2.txt: It contains no text; add some, or exclude it." in " ".join(done.stdout.split())
+
+
+def test_a_reason_is_that_of_the_document_beside_it(letters: Path, run_orch: Orch) -> None:
+    folder = letters.parent / "documents"
+    (folder / "1.txt").write_bytes(b"\xff\xfe\x00\xd8\x01")
+    (folder / "2.txt").write_bytes(b"\xfe\xff\xd8\x00\x00")
+
+    found = " ".join(run_orch("run", str(letters)).stdout.split())
+
+    assert "4 encoding documents/1.txt, …: The text is not valid utf-16-le" in found
 
 
 def test_submit_queues_and_up_runs_it(letters: Path, run_orch: Orch) -> None:

@@ -129,7 +129,7 @@ def test_reasons_tell_what_is_new_and_what_is_not(store: Store) -> None:
     run(store, 1, "bad", "good", "good", "good")
     last = run(store, 2, "bad", "bad", "worse", "open")
     assert store.failures.reasons(last.id) == [
-        FailureReason("refusal", "no", 2, 1, night(1), "d0"),
+        FailureReason("refusal", "no", 2, 1, night(1), "d0", True),
         FailureReason("cancelled", "by the user", 1, 1, None, "d3"),
         FailureReason("http_500", "no", 1, 1, None, "d2"),
     ]

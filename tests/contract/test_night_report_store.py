@@ -98,6 +98,15 @@ def test_a_document_of_several_tasks_is_one(store: Store) -> None:
     assert list(store.comparisons.only_in(after.id, before.id)) == [ComparedRow("d-u", "d", "u")]
 
 
+def test_a_document_of_two_failures_has_code_and_message_of_one_row(store: Store) -> None:
+    found = Nights(store, Home(Path("/none"))).run({}, at=NOW)
+    both = [row(i, custom_id=f"d-{i}", document="d", task=f"t{i}", problem=problem)
+            for i, problem in enumerate([("too_long", "a part"), ("quote_missing", "no quote")])]  # fmt: skip
+    store.rows.add(found.id, both, {}, NOW)
+    [told] = store.comparisons.documents(None, found.id)
+    assert (told.code, told.message, told.failed) == ("quote_missing", "no quote", 2)
+
+
 def test_only_rows_whose_answer_lies_elsewhere_are_compared(nights: Nights) -> None:
     first: dict[str, Any] = {"same": {"party": "a"}, "again": {"party": "b"}, "fails": {"party": "c"}}
     second = {"same": {"party": "a"}, "again": {"party": "b"}, "fails": Bad("http_400", "no"), "new": "x"}

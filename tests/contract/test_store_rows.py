@@ -215,8 +215,8 @@ def test_only_rows_that_no_backend_can_have_are_ended(store: Store, state: str, 
     number = store.rows.end_open(found.id, CANCELLED, "cancelled", "by the user", NOW)
     assert number == (4 if ended else 1)
     assert states(store) == ([CANCELLED] * 3 if ended else [PENDING] * 3) + [CANCELLED]
-    of = "d0" if ended else "d9"
-    assert store.failures.reasons(found.id) == [FailureReason("cancelled", "by the user", number, number, None, of)]
+    of = ("d0", True) if ended else ("d9", False)
+    assert store.failures.reasons(found.id) == [FailureReason("cancelled", "by the user", number, number, None, *of)]
 
 
 def test_ending_leaves_outcomes_and_other_jobs_alone(store: Store) -> None:
@@ -258,7 +258,7 @@ def test_reasons_are_counted_most_first(store: Store) -> None:
     found = added(store, 6)
     batch = sharded(store, found)
     settle(store, batch, failed(0, "b", "y"), failed(1, "a"), failed(2, "b", "x"), failed(3, "b", "z"), succeeded(4))
-    b, a = FailureReason("b", "x", 3, 3, None, "d0"), FailureReason("a", "no", 1, 1, None, "d1")
+    b, a = FailureReason("b", "y", 3, 3, None, "d0", True), FailureReason("a", "no", 1, 1, None, "d1")
     assert store.failures.reasons(found.id) == [b, a]
     assert store.failures.reasons(found.id, limit=1) == [b]
 

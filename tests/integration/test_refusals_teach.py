@@ -47,6 +47,10 @@ def test_a_field_with_another_spelling_costs_one_try_and_no_row_later(
     assert counts(run_orch, folder) == {"pending": 0, "succeeded": ROWS, "failed": 0}
     assert [body.get("max_completion_tokens") for body in at.bodies] == [None] * ROWS + [20] * ROWS
     assert learned(run_orch, folder) == [("some-model", "max_tokens")]
+    shards = json.loads(run_orch("status", "letters", "--json", cwd=folder).stdout)["shards"]
+    assert [(one["rows"], one["done"], one["done_failed"]) for one in shards] == [(ROWS, 0, 0), (ROWS, ROWS, 0)], (
+        "a row is done in one batch: the one that answered it"
+    )
 
     documents(folder, ROWS + 2)
     assert run(run_orch, folder)[0] == 0
