@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
@@ -42,6 +41,7 @@ from orchestrator.backends.result_lines import result_lines
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendError, BackendRefused, NotSent, OrchError, StrayUpload, Uncertain
+from orchestrator.core.near_names import near_words
 from orchestrator.core.retry_after import date_of
 from orchestrator.policy.preflight import DirectAnswer
 
@@ -362,8 +362,7 @@ class ApiBatches(ListedBatches):
             yield DoctorCheck("models", False, str(error))
             return
         for model in models:
-            near = ", ".join(difflib.get_close_matches(model, known, 3))
-            found = "is there" if model in known else "is not there" + (f"; near to it: {near}" if near else "")
+            found = "is there" if model in known else f"is not there{near_words(model, known)}"
             yield DoctorCheck(f"model {model}", model in known, found)
 
     @contextmanager

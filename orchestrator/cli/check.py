@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
@@ -21,6 +21,7 @@ from orchestrator.core.errors import InputError, OrchError, UsageError
 from orchestrator.core.extras import require_otel
 from orchestrator.core.model import Job, JobId, JobKind, scope_words
 from orchestrator.core.money import per_hour
+from orchestrator.core.near_names import near_words
 from orchestrator.core.permissions import readable_by_others
 from orchestrator.core.sanitize import one_line
 from orchestrator.core.shards import Shard
@@ -232,13 +233,13 @@ def _examine_reports(config: settings.Config) -> Iterator[Found]:
             yield f"reports by {channel.name}", True, "ready; nothing was sent", 0
 
 
-def _models(config: settings.Config, backend: str, jobs: Sequence[Job]) -> list[str]:
-    """Return the models at a backend that an alias of orch.toml or a job that may go there names."""
-    found = set(named_models(config, backend))
-    for job in jobs:
+def _models(config: settings.Config, backend: str, jobs: Mapping[str, Job]) -> dict[str, str]:
+    """Return the models at a backend, each with what names it: orch.toml, a job that may go there, or a schedule."""
+    found = dict.fromkeys(named_models(config, backend), "in orch.toml")
+    for what, job in jobs.items():
         if backend not in objections(config, job):
-            found.update(asked_models(config, job, backend))
-    return sorted(found)
+            found = dict.fromkeys(asked_models(config, job, backend), f"by {what}") | found
+    return dict(sorted(found.items()))
 
 
 def _examine_models(config: settings.Config) -> Iterator[Found]:
@@ -246,7 +247,7 @@ def _examine_models(config: settings.Config) -> Iterator[Found]:
         yield str(mistake.field), False, f"{mistake.where}: {mistake.reason}", 2
 
 
-def _examine_jobs(config: settings.Config, waiting: Collection[JobId]) -> tuple[list[Job], list[Found]]:
+def _examine_jobs(config: settings.Config, waiting: Collection[JobId]) -> tuple[dict[str, Job], list[Found]]:
     """Return the home's open jobs and the next jobs of its schedules, and a report of each that cannot run.
 
     Jobs that are `waiting` for a removed backend have no report of their own.
@@ -254,7 +255,7 @@ def _examine_jobs(config: settings.Config, waiting: Collection[JobId]) -> tuple[
     home, unfit = Home(config.home), list[Found]()
     with _known(config) as store:
         if store is None:
-            return [], []
+            return {}, []
         found = {f"job {job.id}": job for job in store.jobs.unfinished(home.identity())}
         for schedule in store.schedules.all():
             if schedule.home == home.identity() and schedule.paused_at is None:
@@ -267,7 +268,7 @@ def _examine_jobs(config: settings.Config, waiting: Collection[JobId]) -> tuple[
         against = objections(config, job)
         if job.id not in waiting and against.keys() >= config.backends.keys():
             unfit.append((what, False, "; ".join(f"{name}: {why}" for name, why in against.items()), 3))
-    return list(found.values()), unfit
+    return found, unfit
 
 
 def _examine_home(config: settings.Config) -> Iterator[Found]:
@@ -304,7 +305,9 @@ def _examine_replica(home: Home) -> Iterator[Found]:
         yield "replica", True, f"{status.url}, generation {status.generation}; this machine is the active one", 0
 
 
-def _examine_hosted(name: str, backend: HostedBackend, config: settings.Config, models: list[str]) -> Iterator[Found]:
+def _examine_hosted(
+    name: str, backend: HostedBackend, config: settings.Config, models: Mapping[str, str]
+) -> Iterator[Found]:
     try:
         profile = profile_for(backend)
         api = open_backend(name, backend)
@@ -315,22 +318,24 @@ def _examine_hosted(name: str, backend: HostedBackend, config: settings.Config, 
     limits = _words(limits_of(backend, profile))
     yield f"backend {name}", True, f"{profile.name}, location {backend.location}, {windows}, {limits}", 0
     try:
-        for check in api.check(models):
-            yield f"{name}: {check.name}", check.ok, check.found.removeprefix(f"{name}: "), 4
+        named = {f"model {model}": f"; named {where}" for model, where in models.items()}
+        for check in api.check([*models]):
+            found = check.found.removeprefix(f"{name}: ") + ("" if check.ok else named.get(check.name, ""))
+            yield f"{name}: {check.name}", check.ok, found, 4
     finally:
         api.close()
     yield from _examine_prices(name, prices_of(backend, config, now), models)
     yield from _examine_dialects(name, backend, models)
 
 
-def _examine_dialects(name: str, backend: Backend, models: list[str]) -> Iterator[Found]:
+def _examine_dialects(name: str, backend: Backend, models: Mapping[str, str]) -> Iterator[Found]:
     """Report the fields that models spell differently from tasks."""
     for model in models:
         if (said := describe(recipient_of(backend), model)) is not None:
             yield f"{name}: requests to {model}", True, said, 0
 
 
-def _examine_prices(name: str, prices: Prices, models: list[str]) -> Iterator[Found]:
+def _examine_prices(name: str, prices: Prices, models: Mapping[str, str]) -> Iterator[Found]:
     """Report the price of each model. Without a model, report a backend that could price none."""
     if not models and isinstance(prices, ByToken) and prices.provider is None and not prices.overrides:
         yield f"{name}: prices", False, 'no provider of the price table: name it (provider = "openai")', 2
@@ -402,7 +407,7 @@ def _path(text: str | None) -> Path | None:
     return None if text is None else Path(text).expanduser()
 
 
-def _examine_local(name: str, backend: LocalBackend, models: list[str]) -> Iterator[Found]:
+def _examine_local(name: str, backend: LocalBackend, models: Mapping[str, str]) -> Iterator[Found]:
     price = per_hour(backend.cost_per_hour)
     yield f"backend {name}", True, f"{backend.kind}, location {backend.location}, {price}", 0
     served = []
@@ -413,14 +418,15 @@ def _examine_local(name: str, backend: LocalBackend, models: list[str]) -> Itera
     yield from _examine_served(name, served, models)
 
 
-def _examine_served(name: str, served: list[str], models: list[str]) -> Iterator[Found]:
+def _examine_served(name: str, served: list[str], models: Mapping[str, str]) -> Iterator[Found]:
     """Check that the upstreams' lists have these models. Without a list, check nothing."""
-    for model in models if served else ():
+    for model, named in models.items() if served else ():
         is_there = model in served or model == DEFAULT_MODEL
-        yield f"{name}: model {model}", is_there, "is there" if is_there else "is not there", 4
+        found = "is there" if is_there else f"is not there{near_words(model, served)}; named {named}"
+        yield f"{name}: model {model}", is_there, found, 4
 
 
-def _examine_sync(name: str, backend: SyncBackend, models: list[str]) -> Iterator[Found]:
+def _examine_sync(name: str, backend: SyncBackend, models: Mapping[str, str]) -> Iterator[Found]:
     tier = backend.service_tier or "as the rows say"
     yield f"backend {name}", True, f"{backend.kind}, location {backend.location}, service tier {tier}", 0
     found, served = _examine_upstream(name, backend.base_url, backend.api_key_env)

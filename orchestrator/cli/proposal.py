@@ -89,7 +89,10 @@ def _list_counts(kinds: Counter[str]) -> str:
 
 
 def text_column(table: Path) -> str | None:
-    """Return the column of a CSV or JSONL file with the longest texts, or None if it cannot be read."""
+    """Return the column of a CSV or JSONL file with the longest texts, or None if there is none.
+
+    Letters count: dates and numbers are no texts.
+    """
     try:
         with table.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             lines = islice((line[:_MAX_LINE] for line in file), SAMPLE_ROWS)
@@ -98,10 +101,11 @@ def text_column(table: Path) -> str | None:
             )
     except (OSError, csv.Error, ValueError):
         return None
-    lengths: Counter[str] = Counter()
+    letters: Counter[str] = Counter()
     for row in rows:
-        lengths.update({name: len(value) for name, value in row.items() if name and isinstance(value, str)})
-    return max(lengths, key=lambda name: lengths[name], default=None)
+        texts = {name: value for name, value in row.items() if name and isinstance(value, str)}
+        letters.update({name: sum(map(str.isalpha, text)) for name, text in texts.items()})
+    return max(+letters, key=lambda name: letters[name], default=None)
 
 
 def _csv_rows(table: Path, lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:

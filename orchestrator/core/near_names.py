@@ -14,6 +14,12 @@ def meant(name: str, known: Iterable[str]) -> str | None:
     return f"did you mean {names[near[0]]!r}?" if near else None
 
 
+def near_words(name: str, known: Iterable[str]) -> str:
+    """Return the known names that look most like `name`, as the end of a sentence; empty if no name looks like it."""
+    near = ", ".join(get_close_matches(name, [*known], 3))
+    return f"; near to it: {near}" if near else ""
+
+
 def meant_file(path: str) -> str | None:
     """Ask whether the file or folder beside `path` that looks most like it is meant."""
     folder, name = os.path.split(path)

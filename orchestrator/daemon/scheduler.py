@@ -183,8 +183,9 @@ class Scheduler:
             running=self._running(schedule),
         )
         if verdict.state is NightState.RUNNING:
-            self._store.schedules.begun(night, verdict.reason)
-            return [f"begins, {verdict.reason}", *self._make_job(schedule, night)]
+            reason = verdict.reason if night.asked_by is None else f"asked for by {night.asked_by}"
+            self._store.schedules.begun(night, reason)
+            return [f"begins, {reason}", *self._make_job(schedule, night)]
         if verdict.state is not NightState.DUE:
             return self._end(night, verdict.state, verdict.reason)
         if verdict.reason == night.reason:

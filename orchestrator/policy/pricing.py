@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from orchestrator.core.errors import InputError
 from orchestrator.core.model import PICO, Outcome, Price, RequestState, Usage
 from orchestrator.core.money import amount
+from orchestrator.core.near_names import near_words
 from orchestrator.policy.token_rates import TierPrice, TokenRates
 
 if TYPE_CHECKING:
@@ -328,8 +329,8 @@ def _listed(provider: str, model: str, at: datetime) -> Mapping[Tier, TierPrice]
     try:
         # Without tokens, since only the entry is wanted: the library takes 80 µs for a row, its rates here 5.
         entry = genai_prices.calc_price(genai_prices.Usage(), model, provider_id=provider, genai_request_timestamp=at)
-    except LookupError as error:
-        return str(error)
+    except LookupError:
+        return _absence(provider, model)
     if entry.model_price.input_mtok is None:
         return "the table has none for its input tokens"
     name = f"genai-prices: {provider}:{entry.model.id}"
@@ -342,6 +343,16 @@ def _listed(provider: str, model: str, at: datetime) -> Mapping[Tier, TierPrice]
     if Tier.BATCH not in found and (variant := _batch_variant(provider, entry.model.id, at)) is not None:
         found[Tier.BATCH] = TierPrice(_by_prompt(variant), f"{name} {Tier.BATCH}", search=standard[-1][1].search)
     return found
+
+
+def _absence(provider: str, model: str) -> str:
+    """Say that the table lacks a provider or a model, and which names are near."""
+    from genai_prices.data_snapshot import get_snapshot
+
+    known = {one.id: [each.id for each in one.models] for one in get_snapshot().providers}
+    if provider not in known:
+        return f"genai-prices has no such provider{near_words(provider, known)}"
+    return f"genai-prices has no such model{near_words(model, known[provider])}"
 
 
 def _batch_variant(provider: str, model: str, at: datetime) -> ModelPrice | None:

@@ -241,7 +241,7 @@ def of_value(problem: Mapping[str, Any], *, is_toml: bool) -> str | None:
     text = value.strip() if isinstance(value, str) else ""
     match kind:
         case "int_parsing" | "float_parsing" | "decimal_parsing" | "int_from_float" | "decimal_type":
-            return _number(value, text, kind)
+            return _number(problem["loc"], value, text, kind)
         case "int_type" | "float_type" if isinstance(value, list):
             return "write one number; for several, write a task for each"
         case "bool_parsing" | "bool_type":
@@ -277,7 +277,7 @@ def _last_name(loc: Sequence[str | int]) -> str:
     return next((part for part in reversed(loc) if isinstance(part, str)), "")
 
 
-def _number(value: Any, text: str, kind: str) -> str | None:
+def _number(loc: Sequence[str | int], value: Any, text: str, kind: str) -> str | None:
     is_whole = kind.startswith("int")
     if found := _AMOUNT.fullmatch(text):
         return f"write {found[1] or found[2]}: amounts are in dollars"
@@ -293,7 +293,8 @@ def _number(value: Any, text: str, kind: str) -> str | None:
         return f"write {round(float(found[1]) * _SCALES[found[2]])}"
     if not is_whole and (seconds := seconds_of(text)):
         return f"write {seconds:g}: it is in seconds"
-    return "write a whole number, such as 3" if is_whole else "write a number, such as 2.5"
+    example = 200 if any(str(part).endswith("tokens") for part in loc) else 3
+    return f"write a whole number, such as {example}" if is_whole else "write a number, such as 2.5"
 
 
 def _is_percent(value: Any, limits: Mapping[str, Any]) -> bool:

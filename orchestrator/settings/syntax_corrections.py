@@ -14,6 +14,7 @@ from orchestrator.core.first_use import regex
 
 _YAML_PAIR = regex(r"(\s*(?:- +)?)([A-Za-z_][\w-]*|<<): +(\S.*?)\s*")
 _TAB_AFTER_COLON = regex(r"\s*(?:- +)?([A-Za-z_][\w-]*):[ ]*\t.*")
+_WITHOUT_COLON = regex(r"\s*(?:- +)?([A-Za-z_][\w-]*)(?: *= *| +)([^:]+?)\s*")
 _DASH = regex(r"\s*[–—•‐‑] ")
 _ODD_BLANK = regex(r" *[\u00a0\u2000-\u200b\u202f\u3000]")
 _COMMENT = regex(r"(?:^|\s)//(?:\s|$)")
@@ -64,6 +65,10 @@ def yaml_hint(lines: Sequence[str], number: int, problem: str) -> str | None:
     for line in (here, before):
         if (cure := _of_line(line)) is not None:
             return cure
+    is_mapping = problem.startswith("mapping values are not allowed")
+    deep, above = (len(line) - len(line.lstrip(" -")) for line in (here, before))
+    if is_mapping and deep == above and (found := _WITHOUT_COLON.fullmatch(before)):
+        return f"put a colon after `{found[1]}` of the line above:  {found[1]}: {found[2]}"
     if problem.endswith("but got '?'") and (found := _QUESTION.search(here)):
         return f"put the text in quotes:  {found[1]}: {_shown(found[1], found[2])}"
     if before.count("{") + before.count("[") > before.count("}") + before.count("]"):
@@ -74,8 +79,7 @@ def yaml_hint(lines: Sequence[str], number: int, problem: str) -> str | None:
         return _IN_BRACES
     if (found := _YAML_PAIR.fullmatch(here)) and (": " in found[3] or found[3].endswith(":") or " #" in found[3]):
         return _quote(found)
-    deep, above = (len(line) - len(line.lstrip(" -")) for line in (here, before))
-    is_deeper = deep > above and problem.startswith("mapping values are not allowed")
+    is_deeper = deep > above and is_mapping
     if here.strip() and before.strip() and (abs(deep - above) == 1 or is_deeper):
         return f"indented by {deep} where the line above is by {above}: align them"
     if problem == _NO_COLON:

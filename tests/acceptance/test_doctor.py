@@ -118,7 +118,7 @@ def test_what_is_wrong_is_said_with_the_code_of_the_worst(run_orch: Orch, emulat
     write(run_orch.home, f"[backends.cloud]\n{cloud}{aliases}")
     code, found = doctor(run_orch, emulator)
     assert code == 4
-    assert found["cloud: model gpt-5-nana"] == (False, "is not there; near to it: gpt-5-nano")
+    assert found["cloud: model gpt-5-nana"] == (False, "is not there; near to it: gpt-5-nano; named in orch.toml")
     assert found["cloud: price of gpt-5-nana"][0] is False
     emulator.script({"do": "status", "status": 401, "code": "invalid_api_key", "message": f"Incorrect key: {KEY}"})
     code, found = doctor(run_orch, emulator)
@@ -181,9 +181,9 @@ def test_the_models_of_open_jobs_and_schedules_are_looked_at(
     code, found = doctor(run_orch, emulator)
     assert code == 4
     assert "models" not in found
-    assert found["cloud: model typed-wrong"][0] is False
+    assert found["cloud: model typed-wrong"] == (False, f"is not there; named by job {queued}")
     assert found["cloud: model gpt-5-nano"] == (True, "is there")
-    assert found["gpu: model nobody"] == (False, "is not there")
+    assert found["gpu: model nobody"] == (False, "is not there; named by schedule nightly")
     write(run_orch.home, cloud + price.format("another"))
     (tmp_path / "nightly.yaml").write_text("name: [", encoding="utf-8")
     code, found = doctor(run_orch, emulator)

@@ -74,10 +74,10 @@ def test_a_backend_that_is_too_slow_to_be_checked_is_said(run_orch: Orch, tmp_pa
 def test_a_model_that_a_server_does_not_list_is_said(
     run_orch: Orch, tmp_path: Path, make_upstream: MakeUpstream
 ) -> None:
-    upstream = make_upstream(model=["another"])
+    upstream = make_upstream(model=["another", "m2"])
     toml = f'[backends.local]\nupstreams = ["{upstream.base_url}"]\nlocation = "local"\nidle = true\n'
     said, found = plan(run_orch, job_file(tmp_path), toml)
-    assert "m: the model is not in its list of models" in said
+    assert "m: the model is not in its list of models; near to it: m2; see `orch doctor`" in said
     assert list(found["problems"]) == ["local"]
 
 

@@ -10,10 +10,9 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from html import escape
+from typing import TYPE_CHECKING
 
 import msgspec
-from botocore.model import Shape, StructureShape
-from botocore.validate import ParamValidator
 
 from tests.emulator.aws_wire import REGION
 from tests.emulator.batch import Batch
@@ -23,6 +22,9 @@ from tests.emulator.errors import Json, Problem, Refusal, problem_of, refuse
 from tests.emulator.refusals import refusal_of
 from tests.emulator.rowfaults import MARK, marked
 from tests.emulator.world import StoredFile, World
+
+if TYPE_CHECKING:
+    from botocore.model import Shape
 
 HOUR = 3600.0
 MODELS = ("anthropic.claude-sonnet-5-5", "amazon.nova-micro-v1:0")
@@ -164,6 +166,8 @@ def create(world: World, call: Call) -> Reply:
 
 def _check_shape(told: Json) -> None:
     """What the SDK's data say of a create; real refusals have other words. Raises Refusal."""
+    from botocore.validate import ParamValidator
+
     shape = service("bedrock").shape_for("CreateModelInvocationJobRequest")
     report = ParamValidator().validate(told, shape)
     problems = [report.generate_report()] if report.has_errors() else list(_misfits(told, shape))
@@ -173,6 +177,8 @@ def _check_shape(told: Json) -> None:
 
 def _misfits(told: object, shape: Shape) -> Iterator[str]:
     """Texts and numbers that do not keep to their pattern or range."""
+    from botocore.model import StructureShape
+
     facts = shape.metadata
     if isinstance(shape, StructureShape) and isinstance(told, dict):
         for name, value in told.items():

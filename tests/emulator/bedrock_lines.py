@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import botocore.session
 import msgspec
-from botocore.model import ServiceModel
-from botocore.validate import ParamValidator
 
 from tests.emulator.answers import CHAT, Asked, Body, content_of, read
 from tests.emulator.batch import Batch
@@ -25,6 +22,9 @@ from tests.emulator.results import blocks, cut_tail, outcome, with_swapped_keys
 from tests.emulator.rowfaults import MARK, Effect, marked
 from tests.emulator.settings import Settings
 from tests.emulator.validation import JSON_ERRORS, Checked, LineError, lines_of
+
+if TYPE_CHECKING:  # the other providers are played without botocore
+    from botocore.model import ServiceModel
 
 MAX_ROWS = 50_000
 NOT_IN_BATCHES = ("modelId", "toolConfig", "outputConfig")
@@ -43,12 +43,16 @@ encode = msgspec.json.Encoder().encode
 @cache
 def service(name: str) -> ServiceModel:
     """What the SDK's data say of a service."""
+    import botocore.session
+
     session = botocore.session.get_session()
     return session.get_service_model(name)
 
 
 def problem_with(request: Json) -> str | None:
     """What Converse does not take in a request."""
+    from botocore.validate import ParamValidator
+
     if unknown := [name for name in NOT_IN_BATCHES if name in request]:
         return f"Malformed input request: #: extraneous key [{unknown[0]}] is not permitted"
     shape = service("bedrock-runtime").shape_for("ConverseRequest")

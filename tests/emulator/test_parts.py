@@ -40,6 +40,12 @@ SUPPORT = FOLDER.parent / "support"
 SOURCES = [*sorted(FOLDER.glob("*.py")), SUPPORT / "forking.py", SUPPORT / "sparing.py"]
 
 
+def test_the_emulator_needs_botocore_for_bedrock_alone() -> None:
+    command = "import sys; sys.modules['botocore'] = None; import tests.emulator.app"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, cwd=FOLDER.parent.parent)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_it_imports_nothing_of_the_package(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -143,7 +143,7 @@ def test_a_night_that_failed_is_not_followed_until_it_was_run_once_more(night: N
     night.store.schedules.again(failed, night.at, "asked for by eva", "eva")
     night.tick(minutes=1)
     (running,) = night.store.schedules.nights(first.id)
-    assert running.asked_by == "eva"
+    assert (running.asked_by, running.reason) == ("eva", "asked for by eva")
     assert running.job_id is not None
     [asked] = [one for one in night.store.jobs.events(running.job_id) if one.kind == EventKind.ASKED]
     assert asked.reason == f"the night of {running.name} of {first.name}, by eva"

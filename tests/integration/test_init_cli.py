@@ -89,6 +89,17 @@ def test_where_it_cannot_write_it_leaves_nothing(folder: Path, capsys: pytest.Ca
     assert [path.name for path in folder.iterdir()] == ["documents"]
 
 
+def test_a_column_of_dates_or_numbers_is_not_taken_as_the_text(folder: Path, upstream: Upstream) -> None:
+    place = folder / "lists"
+    place.mkdir()
+    (place / "leases.csv").write_text("id,party,end\n1,Dorn,2027-01-01\n2,Eve,2027-02-01\n")
+    (place / "sums.csv").write_text("id,sum\n1,120.50\n")
+    assert run(["init", "lists", "--upstream", upstream.base_url]) == 0
+    job = (folder / "job.yaml").read_text()
+    assert "  - {path: lists/leases.csv, text_column: party}" in job
+    assert "  #- {path: lists/sums.csv, text_column: COLUMN}" in job
+
+
 def test_a_folder_of_documents_gets_a_job_beside_it(
     folder: Path, upstream: Upstream, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,9 +241,9 @@ def test_a_new_folder_is_said_to_be_new(folder: Path, capsys: pytest.CaptureFixt
 
 def test_a_guessed_column_is_said_to_be_a_guess(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "contracts").mkdir()
-    (folder / "contracts" / "list.csv").write_text("name,ends\nGym,2026-04-01\n")
+    (folder / "contracts" / "list.csv").write_text("id,name\n1,Gym\n")
     assert run(["init", "contracts"]) == 0
-    assert "contracts/list.csv: column 'ends' is taken as the text, a guess" in capsys.readouterr().err
+    assert "contracts/list.csv: column 'name' is taken as the text, a guess" in capsys.readouterr().err
     assert "text_column is guessed" in (folder / "job.yaml").read_text()
 
 

@@ -216,9 +216,18 @@ def test_rows_of_the_same_minute_share_the_look_into_the_table() -> None:
 
 
 UNKNOWN = {
-    "a model": ("openai", "no-such-model", "openai:no-such-model: Unable to find model"),
-    "a provider": ("no-such-provider", "gpt-5-nano", "no-such-provider:gpt-5-nano: Unable to find provider"),
-    "nothing": ("", "", ":: Unable to find"),
+    "a model": ("openai", "no-such-model", "openai:no-such-model: genai-prices has no such model"),
+    "a slip": (
+        "openai",
+        "gpt-4o-mni",
+        "openai:gpt-4o-mni: genai-prices has no such model; near to it: gpt-4o-mini",
+    ),
+    "a provider": (
+        "no-such-provider",
+        "gpt-5-nano",
+        "no-such-provider:gpt-5-nano: genai-prices has no such",
+    ),
+    "nothing": ("", "", ":: genai-prices has no such provider"),
     "no provider": (None, "gpt-5-nano", "gpt-5-nano: its backend names no provider of the price table"),
     "no figures": ("github-copilot", "gpt-4.1", "github-copilot:gpt-4.1: the table has none for its input tokens"),
 }
@@ -510,7 +519,7 @@ def test_the_model_that_answered_is_the_one_that_is_billed(
 
 
 def test_a_model_by_two_names_that_nobody_knows_is_an_error() -> None:
-    with pytest.raises(InputError, match=r"no price is known for openai:gpt-a: .*gpt-a"):
+    with pytest.raises(InputError, match=r"no price is known for openai:gpt-a: genai-prices has no such model"):
         row_price("openai", "gpt-a", answered(model="gpt-b"), asked=STANDARD, at=NOW)
 
 

@@ -14,6 +14,7 @@ from orchestrator.backends.direct import in_list
 from orchestrator.backends.open import ask_models, key_cure, open_backend
 from orchestrator.core.errors import OrchError
 from orchestrator.core.model import Job
+from orchestrator.core.near_names import near_words
 from orchestrator.core.sanitize import shortened
 from orchestrator.pipeline.plan.routes import asked_models, objections
 from orchestrator.settings.backends import (
@@ -118,14 +119,15 @@ def _of_upstream(name: str, url: str, key_env: str | None, models: list[str], hi
 
 
 def _missing(listed: list[str], models: list[str]) -> str | None:
-    return _lacks([model for model in models if model != DEFAULT_MODEL and in_list(listed, model) is False])
+    lacking = [model for model in models if model != DEFAULT_MODEL and in_list(listed, model) is False]
+    return _lacks(lacking, near_words(lacking[0], listed) if len(lacking) == 1 else "")
 
 
-def _lacks(models: list[str]) -> str | None:
+def _lacks(models: list[str], near: str = "") -> str | None:
     if not models:
         return None
     names, are = " and ".join(models), "models are" if len(models) > 1 else "model is"
-    return f"{names}: the {are} not in its list of models; see `orch doctor`"
+    return f"{names}: the {are} not in its list of models{near}; see `orch doctor`"
 
 
 def _of_provider(name: str, backend: HostedBackend, models: list[str]) -> str | None:
