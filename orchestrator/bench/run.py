@@ -57,7 +57,7 @@ class BenchWishes(Struct, frozen=True):
     applies: bool
 
 
-class BenchTold(Struct, frozen=True):
+class BenchListeners(Struct, frozen=True):
     """Callbacks of a bench: progress messages, documents read, points, points of settings."""
 
     say: Callable[[str], None]
@@ -74,7 +74,7 @@ class Bench(Struct):
     config: Config
     wishes: BenchWishes
     now: Callable[[], datetime]
-    told: BenchTold
+    listeners: BenchListeners
 
     def run(self) -> BenchReport:
         """Measure what is missing, and return the report."""
@@ -88,13 +88,15 @@ class Bench(Struct):
             require_no_daemon(self.home)
         if self.wishes.versus is not None:
             hosted_row(self.config, self.wishes.versus, 1.0, 1.0, self.now)  # checked before anything is measured
-        sample = take_sample(self.store, self.home, self.config, self.wishes.file, name, self.now, self.told.reading)
+        sample = take_sample(
+            self.store, self.home, self.config, self.wishes.file, name, self.now, self.listeners.reading
+        )
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return self._with_engine(runner, name, sample)
 
     def _with_engine(self, runner: asyncio.Runner, name: str, sample: Sample) -> BenchReport:
         with (
-            target_of(self.config, self.home, name, sample.model, self.told.say) as target,
+            target_of(self.config, self.home, name, sample.model, self.listeners.say) as target,
             gpu_memory(target.slots) as memory,
         ):
             looked = memory if target.is_here else GpuMemory(problem="the engine runs on another machine")
@@ -109,7 +111,9 @@ class Bench(Struct):
 
     async def _measure(self, target: BenchTarget, sample: Sample, memory: GpuMemory, notebook: Notebook) -> Measured:
         async with rigged(target, sample, memory) as rig:
-            session = Session(rig, notebook, self.wishes.minutes, self.wishes.modes, target.most, self.told.point)
+            session = Session(
+                rig, notebook, self.wishes.minutes, self.wishes.modes, target.most, self.listeners.point
+            )
             return await session.run()
 
     async def _tune(
@@ -120,7 +124,7 @@ class Bench(Struct):
         @asynccontextmanager
         async def started(options: tuple[str, ...]) -> AsyncIterator[Rig]:
             with (
-                target_of(self.config, self.home, name, sample.model, self.told.say, options) as target,
+                target_of(self.config, self.home, name, sample.model, self.listeners.say, options) as target,
                 gpu_memory(target.slots) as memory,
             ):
                 async with rigged(target, sample, memory) as rig:
@@ -128,7 +132,7 @@ class Bench(Struct):
 
         return await tune(
             tunings(self.wishes.effort or "quick", on_gpu=on_gpu), SATURATED * measured.at_knee.concurrency, notebook,
-            started, self.told.tuning, min(MOST_FIRST, max(1.0, self.wishes.minutes)),
+            started, self.listeners.tuning, min(MOST_FIRST, max(1.0, self.wishes.minutes)),
         )  # fmt: skip
 
     def _notebook(self, sample: Sample, target: BenchTarget) -> Path:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.bench.halving import Contest
     from orchestrator.bench.report import BenchReport, TunePoint
     from orchestrator.bench.rows import Mode
-    from orchestrator.bench.run import BenchTold
+    from orchestrator.bench.run import BenchListeners
     from orchestrator.bench.session import BenchProgress
 
 MODES = "static,dynamic,continuous"
@@ -69,7 +69,7 @@ def bench(
         if html is not None:
             _require_own(context, html, overwrite=overwrite)
         try:
-            report = Bench(context.store, context.home, context.config, wishes, now, _told(view)).run()
+            report = Bench(context.store, context.home, context.config, wishes, now, _listeners(view)).run()
         except KeyboardInterrupt:
             raise CommandInterrupted("the bench has stopped; the same command goes on with the next point") from None
         view.stop()
@@ -95,10 +95,10 @@ def _modes(text: str) -> tuple[Mode, ...]:
     return tuple(mode for mode in Mode if mode.value in names)
 
 
-def _told(view: LiveProgress) -> BenchTold:
-    from orchestrator.bench.run import BenchTold
+def _listeners(view: LiveProgress) -> BenchListeners:
+    from orchestrator.bench.run import BenchListeners
 
-    return BenchTold(
+    return BenchListeners(
         lambda text: view.note(f"orch: {text}"), view.reading, lambda one: _tell_point(view, one),
         lambda step, point: _tell_tuning(view, step, point),
     )  # fmt: skip

@@ -96,10 +96,10 @@ def _show(swept: Swept) -> None:
         show(f"kept: {number_of(len(kept) - MOST_KEPT, 'more job')}; --json lists them all")
     for path in swept.unknown:
         say(f"orch: {path} holds results of unknown jobs: check that this is the right database")
-    show(f"{words(swept.freed)} {'would be ' if swept.dry_run else ''}freed; {_told(swept.use)}")
+    show(f"{words(swept.freed)} {'would be ' if swept.dry_run else ''}freed; {_use_words(swept.use)}")
 
 
-def _told(use: Use) -> str:
+def _use_words(use: Use) -> str:
     from orchestrator.policy.retention import words
 
     parts = ", ".join(f"{name} {words(getattr(use, name))}" for name in PARTS)

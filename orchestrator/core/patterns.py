@@ -63,7 +63,7 @@ def searcher(pattern: str) -> Searcher:
     try:
         compiled = re2.compile("".join(_translated(pattern)), options)
     except (re2.error, ValueError, OverflowError) as error:
-        raise PatternProblem(_told(pattern, error)) from None
+        raise PatternProblem(_refusal(pattern, error)) from None
     return Searcher(lambda text: compiled.search(text) is not None, compiled.programsize)
 
 
@@ -111,7 +111,7 @@ def _escape(found: re.Match[str], *, in_class: bool) -> str:
     return found[0]
 
 
-def _told(pattern: str, error: Exception) -> str:
+def _refusal(pattern: str, error: Exception) -> str:
     shown = cut(pattern, MOST_SHOWN)
     for sign, name in _AROUND:
         if sign in pattern:

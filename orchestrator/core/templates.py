@@ -86,7 +86,7 @@ class Template:
                     raise TemplateProblem(value, line)
                 found.append(value)
         except Tripped as tripped:
-            problem = TemplateProblem(_told(tripped))
+            problem = TemplateProblem(_limit_words(tripped))
             self._trips.append(problem)
             raise problem from None
         return found
@@ -176,7 +176,7 @@ def _rendered(compiled: Compiled, fields: Mapping[str, object]) -> str:
     return "".join(pieces)
 
 
-def _told(tripped: Tripped) -> str:
+def _limit_words(tripped: Tripped) -> str:
     match tripped.trip:
         case Trip.TIME:
             return f"it takes more than {WORKER.limits.seconds} seconds"

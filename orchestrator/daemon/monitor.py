@@ -31,7 +31,7 @@ from orchestrator.policy.alerts import Alert, AlertKind, MonitoredJob, Notice, T
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
-from orchestrator.store.alerts import Told
+from orchestrator.store.alerts import AlertRecord
 
 if TYPE_CHECKING:
     from orchestrator.daemon.channels import Channel, Message
@@ -147,7 +147,7 @@ class Monitor:
         for alert in alerts.at_end(watched, self._config.alerts, withheld):
             self._raise(alert, now)
         for channel in self._channels:
-            self._store.alerts.add(Told(f"{REPORT}:{job_id}|{channel.name}", now, REPORT, job_id, "", ""))
+            self._store.alerts.add(AlertRecord(f"{REPORT}:{job_id}|{channel.name}", now, REPORT, job_id, "", ""))
 
     def _watched(self, job: Job, standstill: Standstill, now: datetime) -> MonitoredJob:
         shards, events = self._store.shards.of_job(job.id), self._store.jobs.events(job.id)
@@ -178,9 +178,11 @@ class Monitor:
         """Queue an alert for every channel; the first time, it becomes an event of its job."""
         for channel in self._channels:
             key = f"{alert.key}|{channel.name}"
-            self._store.alerts.add(Told(key, now, alert.kind, alert.job.id, alert.message, alert.action))
+            self._store.alerts.add(AlertRecord(key, now, alert.kind, alert.job.id, alert.message, alert.action))
         # Last, so that a known alert has all its channels' messages.
-        if self._store.alerts.add(Told(alert.key, now, alert.kind, alert.job.id, alert.message, alert.action, now)):
+        if self._store.alerts.add(
+            AlertRecord(alert.key, now, alert.kind, alert.job.id, alert.message, alert.action, now)
+        ):
             told = f"{alert.kind}: {alert.message}; {alert.action}"
             self._store.jobs.note(alert.job.id, EventKind.ALERT, told, now, code=alert.code)
             log.warning("%s: %s", alert.job.id, told)
@@ -189,8 +191,8 @@ class Monitor:
         """Queue a notice that concerns no job for every channel; the first time, it is logged."""
         for channel in self._channels:
             key = f"{notice.key}:{home}|{channel.name}"
-            self._store.alerts.add(Told(key, now, notice.kind, None, notice.message, notice.action, home=home))
-        told = Told(f"{notice.key}:{home}", now, notice.kind, None, notice.message, notice.action, now, home)
+            self._store.alerts.add(AlertRecord(key, now, notice.kind, None, notice.message, notice.action, home=home))
+        told = AlertRecord(f"{notice.key}:{home}", now, notice.kind, None, notice.message, notice.action, now, home)
         if self._store.alerts.add(told):
             log.warning("%s: %s; %s", notice.kind, notice.message, notice.action)
 
@@ -204,7 +206,7 @@ class Monitor:
             with _apart(told.key):
                 self._send_one(told, channel, now)
 
-    def _send_one(self, told: Told, channel: Channel, now: datetime) -> None:
+    def _send_one(self, told: AlertRecord, channel: Channel, now: datetime) -> None:
         job = None if told.job_id is None else self._store.jobs.find(told.job_id)
         if job is None and told.job_id is not None:
             return
@@ -219,7 +221,7 @@ class Monitor:
             self._again.pop(told.key, None)
             self._store.alerts.sent(told.key, now)
 
-    def _put_off(self, told: Told, why: str, now: datetime) -> None:
+    def _put_off(self, told: AlertRecord, why: str, now: datetime) -> None:
         """Schedule a retry: after a minute, then after twice as long each time, up to an hour."""
         _, pause = self._again.get(told.key, (now, 0.0))
         if not pause:
@@ -231,7 +233,7 @@ class Monitor:
         pause = min(HOUR, max(MINUTE, 2 * pause))
         self._again[told.key] = now + timedelta(seconds=pause), pause
 
-    def _message(self, told: Told, job: Job | None, now: datetime) -> Message:
+    def _message(self, told: AlertRecord, job: Job | None, now: datetime) -> Message:
         from orchestrator.daemon.channels import Message
 
         if told.kind == REPORT and job is not None:

@@ -117,7 +117,7 @@ def in_order(pieces: list[Piece]) -> str:
     both."""
     gutter = _gutter(pieces)
     if gutter is None:
-        return "\n".join(map(_told, _lines(pieces)))
+        return "\n".join(map(_line_text, _lines(pieces)))
     across = sorted((one for one in pieces if one.left < gutter < one.right), key=lambda one: one.top)
     rest = [one for one in pieces if one not in across]
     lines: list[list[Piece]] = []
@@ -127,7 +127,7 @@ def in_order(pieces: list[Piece]) -> str:
         lines += _lines([one for one in band if one.right <= gutter])
         lines += _lines([one for one in band if one.left >= gutter])
         lines += [] if border is None else [[border]]
-    return "\n".join(map(_told, lines))
+    return "\n".join(map(_line_text, lines))
 
 
 def _gutter(pieces: list[Piece]) -> float | None:
@@ -168,7 +168,7 @@ def _is_beside(one: Piece, other: Piece) -> bool:
     return one.left >= other.right - one.height or other.left >= one.right - one.height
 
 
-def _told(line: list[Piece]) -> str:
+def _line_text(line: list[Piece]) -> str:
     text = line[0].text
     for before, piece in pairwise(line):
         wide = piece.left - before.right > _WIDE_GAP * before.height

@@ -41,7 +41,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
         if data.lstrip()[:1] == b"<":  # flat: the whole document is one XML file
             text = _Text(limit)
             parse((data,), text.start, text.end, text.characters)
-            return _told(text)
+            return _text_and_notes(text)
         package = Package(data)
         text = _Text(limit, package)
         if package.holds("META-INF/manifest.xml") and b"encryption-data" in package.whole("META-INF/manifest.xml"):
@@ -49,7 +49,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
         if package.holds("styles.xml"):
             package.parse("styles.xml", text.start, text.end, text.characters)
         package.parse("content.xml", text.start, text.end, text.characters)
-        return _told(text)
+        return _text_and_notes(text)
     except (ExtractionError, MemoryError):
         raise
     except Exception as error:
@@ -57,7 +57,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
         raise damaged("OpenDocument text") from error
 
 
-def _told(text: _Text) -> tuple[str, dict[str, object]]:
+def _text_and_notes(text: _Text) -> tuple[str, dict[str, object]]:
     whole = clean("\n".join(line.rstrip() for line in text.done())).strip()
     if any(chr(code) in whole for code in _BOXES):
         whole = whole.translate(_BOXES)

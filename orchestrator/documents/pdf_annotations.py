@@ -77,14 +77,14 @@ def _field(form: Any, found: Any, page: Any, layer: Any) -> list[_Field]:
     if kind in _TICKED:
         value = "\u2612" if raw.FPDFAnnot_IsChecked(form, found) else "\u2610"
     elif kind in _WRITTEN:
-        value = _told(lambda *rest: raw.FPDFAnnot_GetFormFieldValue(form, found, *rest))
+        value = _utf16_text(lambda *rest: raw.FPDFAnnot_GetFormFieldValue(form, found, *rest))
     else:
         return []
     if not value:
         return []
     label = _beside(found, page, layer, is_ticked=kind in _TICKED)
     for read in (raw.FPDFAnnot_GetFormFieldAlternateName, raw.FPDFAnnot_GetFormFieldName):
-        label = label or _told(lambda *rest, read=read: read(form, found, *rest))
+        label = label or _utf16_text(lambda *rest, read=read: read(form, found, *rest))
     return [_Field(label, value, kind in _TICKED)]
 
 
@@ -127,10 +127,10 @@ def _plain(line: str) -> str:
 
 
 def _value(found: Any, key: bytes) -> str:
-    return _told(lambda *rest: raw.FPDFAnnot_GetStringValue(found, key, *rest))
+    return _utf16_text(lambda *rest: raw.FPDFAnnot_GetStringValue(found, key, *rest))
 
 
-def _told(read: Callable[..., int]) -> str:
+def _utf16_text(read: Callable[..., int]) -> str:
     """Call a PDFium function that writes UTF-16 to a buffer, after asking it for the size."""
     size = read(None, 0)
     if size <= 2:

@@ -127,7 +127,7 @@ def other_zone(schedule: Schedule, at: datetime) -> str | None:
 
 def ahead(schedule: Schedule, at: datetime, now: datetime, zone: str | None = None) -> str:
     """Return a future instant by the schedule's clocks, for display; with `zone`, that name follows it."""
-    return f"{' '.join(filter(None, (local(schedule, at), zone)))}, in {_told(at - now)}"
+    return f"{' '.join(filter(None, (local(schedule, at), zone)))}, in {_length(at - now)}"
 
 
 def _between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[DueNight]:
@@ -161,5 +161,5 @@ def _instant(local: datetime, zone: ZoneInfo, fold: int = 0) -> datetime:
     return local.replace(tzinfo=zone, fold=fold).astimezone(UTC)
 
 
-def _told(late: timedelta) -> str:
+def _length(late: timedelta) -> str:
     return duration(late.total_seconds())

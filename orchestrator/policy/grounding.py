@@ -142,14 +142,14 @@ def _problem(quotes: Sequence[Quote], grounded: Sequence[GroundedQuote]) -> tupl
     missing = [quote for quote, found in told if found.status is QuoteStatus.NOT_FOUND]
     short = [quote for quote, found in told if found.status is QuoteStatus.TOO_SHORT]
     if missing:
-        return NOT_FOUND, _told(missing, "not in the document, to the word and digit")
+        return NOT_FOUND, _message(missing, "not in the document, to the word and digit")
     if short:
         needed = f"{FEWEST_CHARACTERS} characters or {FEWEST_WORDS} words"
-        return TOO_SHORT, _told(short, f"too short to prove anything: a quote has at least {needed}")
+        return TOO_SHORT, _message(short, f"too short to prove anything: a quote has at least {needed}")
     return None
 
 
-def _told(quotes: Sequence[Quote], fault: str) -> str:
+def _message(quotes: Sequence[Quote], fault: str) -> str:
     """Return a message about the failing quotes, for reports and for the re-ask."""
     shown = [f"{quote.path or 'the answer'}: {cut(quote.text, _SHOWN)!r}" for quote in quotes[:_MOST_TOLD]]
     rest = len(quotes) - len(shown)

@@ -45,18 +45,18 @@ def verdict(
         waited = f", waiting for {running}" if running else ""
         limit = duration(schedule.grace.total_seconds())
         return NightVerdict(
-            NightState.MISSED, f"not started {_told(late)} after it was due{waited}; the grace is {limit}"
+            NightState.MISSED, f"not started {_length(late)} after it was due{waited}; the grace is {limit}"
         )
     if deadline is not None and deadline <= now:
-        return NightVerdict(NightState.MISSED, f"not started by its deadline, {_told(late)} after it was due")
+        return NightVerdict(NightState.MISSED, f"not started by its deadline, {_length(late)} after it was due")
     if found_late > ON_TIME and schedule.misfire is Misfire.SKIP:
-        return NightVerdict(NightState.SKIPPED, f"found {_told(found_late)} late; the schedule skips late nights")
+        return NightVerdict(NightState.SKIPPED, f"found {_length(found_late)} late; the schedule skips late nights")
     if running is not None:
         if schedule.overlap is Overlap.SKIP:
             return NightVerdict(NightState.SKIPPED, f"job {running} of the same file was still running")
         return NightVerdict(NightState.DUE, f"waits for job {running} of the same file")
-    return NightVerdict(NightState.RUNNING, "on time" if late <= ON_TIME else f"started {_told(late)} late")
+    return NightVerdict(NightState.RUNNING, "on time" if late <= ON_TIME else f"started {_length(late)} late")
 
 
-def _told(late: timedelta) -> str:
+def _length(late: timedelta) -> str:
     return duration(late.total_seconds())

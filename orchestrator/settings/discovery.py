@@ -82,7 +82,7 @@ def _said(path: Path | None, *, is_used: bool) -> dict[str, str]:
     try:
         data = _loaded(_small_text(path))
     except (OSError, ValueError, RecursionError):
-        data = _told(path)
+        data = _with_lines(path)
     said: dict[str, Any] = {name: data[name] for name in ("home", "database_url") if name in data}
     for name, value in said.items():
         if not isinstance(value, str):
@@ -128,7 +128,7 @@ def _parsed(text: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def _told(path: Path) -> dict[str, Any]:
+def _with_lines(path: Path) -> dict[str, Any]:
     """Read the file again with line numbers for mistakes; that module is heavy, so it is imported late."""
     from orchestrator.settings.source_lines import load_toml
 

@@ -14,7 +14,7 @@ from orchestrator.store.night_tables import alerts
 from orchestrator.store.tables import jobs
 
 
-class Told(Struct, frozen=True):
+class AlertRecord(Struct, frozen=True):
     """A message to people; `key` is unique. An empty `message` is written when it is sent.
 
     It concerns a job, or the `home` if it concerns no job.
@@ -30,7 +30,7 @@ class Told(Struct, frozen=True):
     home: str | None = None
 
 
-_FIELDS = Told.__struct_fields__
+_FIELDS = AlertRecord.__struct_fields__
 
 
 class AlertRecords:
@@ -39,14 +39,14 @@ class AlertRecords:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def add(self, told: Told) -> bool:
+    def add(self, told: AlertRecord) -> bool:
         """Record a message; False if its key is already known, and then nothing changes."""
         values = {name: getattr(told, name) for name in _FIELDS}
         with self._db.write() as tx:
             statement = self._db.upsert(alerts).values(**values).on_conflict_do_nothing(index_elements=["key"])
             return tx.execute(statement.returning(alerts.c.id)).first() is not None
 
-    def unsent(self, home: str, since: datetime) -> list[Told]:
+    def unsent(self, home: str, since: datetime) -> list[AlertRecord]:
         """Return a home's unsent messages from a time on, oldest first."""
         query = (
             select(*(alerts.c[name] for name in _FIELDS))
@@ -56,13 +56,13 @@ class AlertRecords:
             .order_by(alerts.c.at, alerts.c.id)
         )
         with self._db.read() as tx:
-            return [_told(row) for row in tx.execute(query)]
+            return [_message(row) for row in tx.execute(query)]
 
-    def of_job(self, job_id: JobId) -> list[Told]:
+    def of_job(self, job_id: JobId) -> list[AlertRecord]:
         """Return all messages about a job, sent or unsent, oldest first."""
         query = select(*(alerts.c[name] for name in _FIELDS)).where(alerts.c.job_id == job_id).order_by(alerts.c.id)
         with self._db.read() as tx:
-            return [_told(row) for row in tx.execute(query)]
+            return [_message(row) for row in tx.execute(query)]
 
     def sent(self, key: str, at: datetime) -> None:
         """Record that a message was delivered."""
@@ -81,5 +81,5 @@ class AlertRecords:
             return [JobId(job_id) for job_id in tx.scalars(query)]
 
 
-def _told(row: Any) -> Told:
-    return Told(**row._mapping)
+def _message(row: Any) -> AlertRecord:
+    return AlertRecord(**row._mapping)

@@ -18,7 +18,7 @@ class WatchedDatabase:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with _told(path):
+        with _read_errors(path):
             self._inode = path.stat().st_ino
             # Two connections: one inside a read transaction does not see changes.
             self._watch, self._read = _connected(path), _connected(path)
@@ -37,13 +37,13 @@ class WatchedDatabase:
 
     def version(self) -> int:
         """Return a number that changes with every transaction."""
-        with _told(self._path):
+        with _read_errors(self._path):
             return int(self._watch.execute("PRAGMA data_version").fetchone()[0])
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Keep one view during the block, so that `image` shows its start."""
-        with _told(self._path):
+        with _read_errors(self._path):
             self._read.execute("BEGIN")
             try:
                 # The transaction starts with the first read of a table.
@@ -81,7 +81,7 @@ def has_rows(path: Path, tables: Iterable[str]) -> bool:
     """True if a database exists and one of these tables has a row."""
     if not path.exists():
         return False
-    with _told(path), closing(_connected(path)) as database:
+    with _read_errors(path), closing(_connected(path)) as database:
         there = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         return any(database.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone() for name in tables if name in there)
 
@@ -92,7 +92,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _read_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, OSError) as error:

@@ -61,9 +61,9 @@ class Quarantine:
                     continue
                 waiting.append(row)
                 if len(waiting) == CHUNK:
-                    yield from self._told(job_id, name, of, waiting)
+                    yield from self._with_runs(job_id, name, of, waiting)
                     waiting.clear()
-            yield from self._told(job_id, name, of, waiting)
+            yield from self._with_runs(job_id, name, of, waiting)
 
     def release(self, held: Sequence[Held], now: datetime) -> int:
         """Let the next run of the job files ask rows again; return how many were not released before."""
@@ -108,7 +108,7 @@ class Quarantine:
         )  # fmt: skip
         return self._db.stream(query, PAGE)
 
-    def _told(self, job_id: JobId, name: str, series: str, rows: Sequence[Any]) -> Iterator[Held]:
+    def _with_runs(self, job_id: JobId, name: str, series: str, rows: Sequence[Any]) -> Iterator[Held]:
         counted = self._runs(series, [row.custom_id for row in rows])
         for row in rows:
             yield Held(

@@ -143,7 +143,7 @@ class HomeMetrics:
             if costs is not None
             for quantile, cost in zip(("0.5", "0.95"), costs, strict=True)
         )
-        about = "Cost of each job file's newest run by its plan, in dollars."
+        about = "Planned cost of each job file's newest run, in dollars."
         yield _gauge("orch_job_foreseen_dollars", about, ("job", "quantile"), samples)
 
 

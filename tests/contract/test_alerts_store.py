@@ -6,12 +6,12 @@ from msgspec.structs import replace
 
 from orchestrator.core.model import JobId
 from orchestrator.store import Store
-from orchestrator.store.alerts import Told
+from orchestrator.store.alerts import AlertRecord
 from tests.support.stored import NOW, added, later
 
 JOB = JobId("contracts-1")
-RISK = Told("deadline:contracts-1:risk|mail", NOW, "deadline", JOB, "at risk", "nothing yet")
-REPORT = Told("report:contracts-1|mail", later(1), "report", JOB, "", "")
+RISK = AlertRecord("deadline:contracts-1:risk|mail", NOW, "deadline", JOB, "at risk", "nothing yet")
+REPORT = AlertRecord("report:contracts-1|mail", later(1), "report", JOB, "", "")
 
 
 def test_a_key_is_kept_once(store: Store) -> None:

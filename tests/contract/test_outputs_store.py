@@ -15,7 +15,7 @@ from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobFault, JobId
 from orchestrator.core.schedules import NightState
 from orchestrator.store import Store
-from orchestrator.store.alerts import Told
+from orchestrator.store.alerts import AlertRecord
 from orchestrator.store.database import migrations_folder
 from orchestrator.store.records import WrittenOutput
 from tests.support.stored import NOW, added, job, later
@@ -84,7 +84,9 @@ def test_a_note_on_a_job_that_was_removed_is_nothing(store: Store) -> None:
 
 
 def test_what_no_job_is_the_matter_of_is_told_by_its_home_alone(store: Store) -> None:
-    told = Told("settings::x:home|mail", NOW, "settings", None, "orch.toml is gone", "put it back", home="home")
+    told = AlertRecord(
+        "settings::x:home|mail", NOW, "settings", None, "orch.toml is gone", "put it back", home="home"
+    )
     assert store.alerts.add(told)
     assert not store.alerts.add(told)
     assert store.alerts.unsent("home", NOW) == [told]

@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, text
 from orchestrator.core.errors import DataRefused, StorageError
 from orchestrator.core.events import EventKind
 from orchestrator.store import Store
-from orchestrator.store.alerts import Told
+from orchestrator.store.alerts import AlertRecord
 from tests.support.stored import NOW, added, job, sharded
 
 NOBODY = 65_534
@@ -160,7 +160,7 @@ def test_words_from_elsewhere_are_kept_whatever_is_in_them(store: Store, text: s
     assert (store.shards.get(shard.id).held, store.shards.get(shard.id).rerouted_for) == (kept, kept)
     store.jobs.fail(new.id, text)
     assert store.jobs.get(new.id).error == kept
-    told = Told("key", NOW, "output", None, text, text, home="home")
+    told = AlertRecord("key", NOW, "output", None, text, text, home="home")
     assert store.alerts.add(told)
     assert [one.message for one in store.alerts.unsent("home", NOW)] == [kept]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core.model import RequestState
-from orchestrator.pipeline.build.scan import CHUNK, CHUNK_BYTES, KEPT, Made, made_chunks
+from orchestrator.pipeline.build.scan import CHUNK, CHUNK_BYTES, KEPT, BuiltRow, built_chunks
 from orchestrator.policy.requests import Built
 from orchestrator.store.records import Earlier
 from tests.unit.test_requests import built
@@ -11,15 +11,17 @@ from tests.unit.test_requests import built
 
 def test_a_chunk_ends_by_its_bytes_or_by_its_number() -> None:
     row = built().row
-    long, short = (Made(Built(row, bytes(size))) for size in (CHUNK_BYTES // 2, 1))
-    told = [len(chunk) for chunk in made_chunks([*[long] * 5, *[short] * (CHUNK + 1)])]
+    long, short = (BuiltRow(Built(row, bytes(size))) for size in (CHUNK_BYTES // 2, 1))
+    told = [len(chunk) for chunk in built_chunks([*[long] * 5, *[short] * (CHUNK + 1)])]
     assert told == [2, 2, CHUNK, 2]
-    assert list(made_chunks([])) == []
+    assert list(built_chunks([])) == []
 
 
 def test_documents_that_were_not_read_are_recorded_more_at_a_time() -> None:
-    read = Made(built())
+    read = BuiltRow(built())
     row = read.built.row
-    unread = Made(Built(row, b""), Earlier(row.custom_id, row.fingerprint, RequestState.SUCCEEDED, None, "j-1", ()))
-    told = [len(chunk) for chunk in made_chunks([*[unread] * KEPT, *[unread] * CHUNK, *[read] * (CHUNK + 1)])]
+    unread = BuiltRow(
+        Built(row, b""), Earlier(row.custom_id, row.fingerprint, RequestState.SUCCEEDED, None, "j-1", ())
+    )
+    told = [len(chunk) for chunk in built_chunks([*[unread] * KEPT, *[unread] * CHUNK, *[read] * (CHUNK + 1)])]
     assert told == [KEPT, 2 * CHUNK, 1]

@@ -83,7 +83,7 @@ class FolderStorage:
         self._root = root
 
     def create(self, name: str, data: bytes) -> bytes:
-        with self._told():
+        with self._storage_errors():
             path = self._root / name
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             if write_once(path, data):
@@ -94,24 +94,24 @@ class FolderStorage:
         self.create(name, data)
 
     def get(self, name: str) -> bytes:
-        with self._told():
+        with self._storage_errors():
             try:
                 return (self._root / name).read_bytes()
             except FileNotFoundError:
                 raise Missing(name) from None
 
     def names(self, folder: str) -> list[str]:
-        with self._told(), suppress(FileNotFoundError):
+        with self._storage_errors(), suppress(FileNotFoundError):
             return [path.name for path in (self._root / folder).iterdir()]
         return []
 
     def remove(self, names: Iterable[str]) -> None:
-        with self._told():
+        with self._storage_errors():
             for name in names:
                 (self._root / name).unlink(missing_ok=True)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _storage_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -123,7 +123,7 @@ class BucketStorage:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        with self._told():
+        with self._storage_errors():
             self._fs, self._root = storages.opened(
                 url, use_listings_cache=False, skip_instance_cache=True, config_kwargs=ANSWER_SECONDS
             )
@@ -141,7 +141,7 @@ class BucketStorage:
             )
 
     def create(self, name: str, data: bytes) -> bytes:
-        with self._told():
+        with self._storage_errors():
             try:
                 self._fs.pipe_file(self._path(name), data, mode="create")
             except Exception:
@@ -154,18 +154,18 @@ class BucketStorage:
             return data
 
     def put(self, name: str, data: bytes) -> None:
-        with self._told():
+        with self._storage_errors():
             self._fs.pipe_file(self._path(name), data)
 
     def get(self, name: str) -> bytes:
-        with self._told():
+        with self._storage_errors():
             try:
                 return bytes(self._fs.cat_file(self._path(name)))
             except FileNotFoundError:
                 raise Missing(name) from None
 
     def names(self, folder: str) -> list[str]:
-        with self._told():
+        with self._storage_errors():
             try:
                 found: list[Any] = self._fs.ls(self._path(folder), detail=False, refresh=True)
             except FileNotFoundError:
@@ -173,7 +173,7 @@ class BucketStorage:
             return [str(path).rpartition("/")[2] for path in found]
 
     def remove(self, names: Iterable[str]) -> None:
-        with self._told():
+        with self._storage_errors():
             for name in names:
                 with suppress(FileNotFoundError):
                     self._fs.rm_file(self._path(name))
@@ -182,7 +182,7 @@ class BucketStorage:
         return f"{self._root}/{name}"
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _storage_errors(self) -> Iterator[None]:
         try:
             yield
         except Missing:

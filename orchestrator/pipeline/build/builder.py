@@ -27,7 +27,7 @@ from orchestrator.pipeline.build.build_report import GONE, BuildReport
 from orchestrator.pipeline.build.ready_batch_file import batch_lines
 from orchestrator.pipeline.build.reused_answers import Asked, holding
 from orchestrator.pipeline.build.room import RoomCheck, given_back, written_to
-from orchestrator.pipeline.build.scan import DocumentMemory, Made, Sweep, made_chunks
+from orchestrator.pipeline.build.scan import BuiltRow, DocumentMemory, Sweep, built_chunks
 from orchestrator.pipeline.build.source_checks import check_names, in_two_sources, located
 from orchestrator.pipeline.plan.synchronous_backends import AT_ONCE
 from orchestrator.pipeline.selection import Scope, Selection
@@ -145,7 +145,7 @@ def build(
     room = RoomCheck(shortage, home.root)
 
     def write(file: BinaryIO) -> None:
-        for chunk in made_chunks(lines):
+        for chunk in built_chunks(lines):
             room.require(len(chunk), sum(len(made.built.line) for made in chunk))
             recorder.record(file, chunk)
             progress(report.documents, report.requests, report.expected)
@@ -181,7 +181,7 @@ class _Recorder:
         self._last = reused_answers.last_asked(store, job)
         self._superseded = [] if sharing is None else sharing.superseded
 
-    def record(self, file: BinaryIO, chunk: list[Made]) -> None:
+    def record(self, file: BinaryIO, chunk: list[BuiltRow]) -> None:
         """Write and record requests. Raises InputError, StorageError, OSError."""
         store, job, report = self._store, self._job, self._report
         rows, spans = [made.built.row for made in chunk], _written(file, chunk)
@@ -241,7 +241,7 @@ class _Recorder:
                 self._report.gone.append(key)
 
 
-def _written(file: BinaryIO, chunk: list[Made]) -> list[Span]:
+def _written(file: BinaryIO, chunk: list[BuiltRow]) -> list[Span]:
     spans, offset = [], file.tell()
     for made in chunk:
         line = made.built.line
@@ -265,7 +265,7 @@ def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
 def _from_documents(
     store: Store, home: Home, job: Job, runs: list[JobId], asked: Asked, memory: DocumentMemory,
     report: BuildReport, clock_ns: Callable[[], int], reading: ReadingSettings,
-) -> Iterator[Made]:  # fmt: skip
+) -> Iterator[BuiltRow]:  # fmt: skip
     from orchestrator.documents import Readers
 
     spec = spec_of(job)
@@ -289,12 +289,12 @@ def _from_documents(
     askable.require()
 
 
-def _from_batch_file(job: Job, report: BuildReport) -> Iterator[Made]:
+def _from_batch_file(job: Job, report: BuildReport) -> Iterator[BuiltRow]:
     selection, number = Selection(Scope.of(job)), count()
     for checked, raw in batch_lines(Path(job.source)):
         if selection.takes(checked.custom_id, checked.custom_id):
             report.documents += 1
-            yield Made(Built(_batch_row(next(number), checked, raw), raw))
+            yield BuiltRow(Built(_batch_row(next(number), checked, raw), raw))
     selection.check()
 
 

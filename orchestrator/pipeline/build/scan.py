@@ -38,7 +38,7 @@ KEPT = 2500
 Item = TypeVar("Item")
 
 
-class Made(msgspec.Struct, frozen=True):
+class BuiltRow(msgspec.Struct, frozen=True):
     """A request, with the earlier outcome that it carries over, if that was looked up.
 
     `known_content` is the content that an earlier run read from the same bytes, if any.
@@ -106,7 +106,7 @@ class Sweep:
         self._reasks = bool(job.options.get(REASK))
         self._trusts = bool(runs) and not job.options.get("verify")
 
-    def made(self, source: DocumentSource, base: Path) -> Iterator[Made]:
+    def made(self, source: DocumentSource, base: Path) -> Iterator[BuiltRow]:
         """Yield the requests of the source in its order. Raises InputError, StorageError."""
         from orchestrator.documents import listed
 
@@ -170,15 +170,15 @@ class Sweep:
             if all(one.custom_id in good for one in identities)
         }
 
-    def _keep(self, key: str, content: str, answers: Sequence[Earlier]) -> Iterator[Made]:
+    def _keep(self, key: str, content: str, answers: Sequence[Earlier]) -> Iterator[BuiltRow]:
         self._report.documents += 1
         self._report.unread += 1
         self._report.ignored.document(key, None, next((one.notes for one in answers if one.notes), ""))
         self._memory.kept(key)
         for built, answer in zip(self._builder.unread(key, content, answers), answers, strict=True):
-            yield Made(built, answer)
+            yield BuiltRow(built, answer)
 
-    def _table(self, table: Listed) -> Iterator[Made]:
+    def _table(self, table: Listed) -> Iterator[BuiltRow]:
         """Yield the rows of an unchanged table; from the first row that lacks an answer, read it."""
         from orchestrator.documents.readers import RemoteOrder, TableRows
 
@@ -199,7 +199,7 @@ class Sweep:
 
     def _read(
         self, found: Listed, texts: Documents, before: Mapping[str, FileMark], first: int = 0
-    ) -> Iterator[Made]:
+    ) -> Iterator[BuiltRow]:
         """Yield the requests of a file's documents; `before` is what is remembered of them."""
         place, whole = first, True
         for document in texts:
@@ -221,7 +221,7 @@ class Sweep:
             mark = before.get(document.key)
             is_same = mark is not None and mark.digest == getattr(document, "digest", None)  # None if unread
             known = mark.content if mark is not None and is_same else None
-            made = [Made(built, known_content=known) for built in self._builder.build(document)]
+            made = [BuiltRow(built, known_content=known) for built in self._builder.build(document)]
             self._report.documents += 1
             self._report.ignored.document(document.key, problem, getattr(document, "notes", ""))
             self._memory.saw(self._seen(found, document, made[0].built.row.content, place))
@@ -251,9 +251,9 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
         yield chunk
 
 
-def made_chunks(items: Iterable[Made]) -> Iterator[list[Made]]:
+def built_chunks(items: Iterable[BuiltRow]) -> Iterator[list[BuiltRow]]:
     """Yield lists of requests, each closed at CHUNK requests (unread documents: KEPT), or CHUNK_BYTES of lines."""
-    chunk: list[Made] = []
+    chunk: list[BuiltRow] = []
     read, size = 0, 0
     for item in items:
         chunk.append(item)

@@ -67,7 +67,7 @@ def fetch(
     expected = expected_rows(shard)
     reading, is_plain = _read(home, shard, handle, rows(), known.best, is_last=now >= until)
     if reading.rows < expected and not reading.absent and reading.cut is None and now < until:
-        told = _told(handle, _wanted(home, shard))
+        told = _stated_size(handle, _wanted(home, shard))
         reading = replace(reading, told=told, has_grown=known.has_grown(told))
     if reading.is_more_than(known.whole):
         known.whole, known.unchanged_since = reading, now
@@ -208,7 +208,7 @@ def download(home: Home, shard: Shard, handle: BackendHandle, file_id: str, path
         ) from error
 
 
-def _told(handle: BackendHandle, files: list[tuple[str, str]]) -> int | None:
+def _stated_size(handle: BackendHandle, files: list[tuple[str, str]]) -> int | None:
     """Return the total size of files as their backend states it, or None if it does not."""
     sizes = []
     for _, file_id in files:

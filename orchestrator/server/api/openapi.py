@@ -56,7 +56,7 @@ class Deleted(msgspec.Struct):
     object: Literal["file"] = "file"
 
 
-class Kept(msgspec.Struct):
+class ExpiresAfter(msgspec.Struct):
     """The time a file is kept, counted from its creation."""
 
     anchor: Literal["created_at"]
@@ -77,7 +77,7 @@ class NewBatch(msgspec.Struct):
         str, Meta(pattern="^[1-9][0-9]{0,6}[smhd]$", description="`24h`, or any number with s, m, h or d.")
     ]
     metadata: Annotated[Metadata, Meta(max_length=16)] | UnsetType | None = UNSET
-    output_expires_after: Kept | UnsetType | None = UNSET
+    output_expires_after: ExpiresAfter | UnsetType | None = UNSET
     order: Literal["prefix", "input"] | UnsetType = UNSET
     include_provenance: bool | UnsetType = UNSET
 
@@ -96,7 +96,7 @@ class NewUpload(msgspec.Struct):
     filename: Annotated[str, Meta(min_length=1)]
     mime_type: Annotated[str, Meta(min_length=1)]
     purpose: Annotated[str, Meta(extra_json_schema={"enum": [*PURPOSES]})]
-    expires_after: Kept | UnsetType | None = UNSET
+    expires_after: ExpiresAfter | UnsetType | None = UNSET
 
 
 class Complete(msgspec.Struct):

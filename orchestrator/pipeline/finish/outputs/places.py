@@ -54,7 +54,7 @@ def opened(place: str | Path) -> Iterator[BinaryIO]:
         with _spooled(place) as file:
             yield file
         return
-    with _told(place), durable(_target(place), for_user=True) as file:
+    with _output_errors(place), durable(_target(place), for_user=True) as file:
         yield file
 
 
@@ -64,7 +64,7 @@ def probe(place: str | Path) -> None:
     For a file, this writes and removes a file in its folder, or in the nearest existing folder above. For an object,
     it writes and removes one whose name ends with `PROBE`.
     """
-    with _told(place):
+    with _output_errors(place):
         if isinstance(place, Path):
             _probe_folder(_target(place))
             return
@@ -93,7 +93,7 @@ def _probe_folder(target: Path) -> None:
 
 def is_empty(place: str | Path) -> bool:
     """True if a place has no file or object, or an empty one. Raises OutputError."""
-    with _told(place):
+    with _output_errors(place):
         if isinstance(place, Path):
             target = resolved(place)
             return not target.is_file() or target.stat().st_size == 0
@@ -106,7 +106,7 @@ def is_empty(place: str | Path) -> bool:
 
 def mark_of(place: str | Path) -> str:
     """Return a mark of the content of a file or object. Raises OutputError."""
-    with _told(place):
+    with _output_errors(place):
         if isinstance(place, Path):
             with place.open("rb") as file:
                 return f"sha256:{file_digest(file, 'sha256').hexdigest()}"
@@ -115,7 +115,7 @@ def mark_of(place: str | Path) -> str:
 
 
 @contextmanager
-def _told(place: str | Path) -> Iterator[None]:
+def _output_errors(place: str | Path) -> Iterator[None]:
     """Turn any error into an OutputError that names the place and has a code."""
     try:
         yield
@@ -149,9 +149,9 @@ def _target(place: Path) -> Path:
 def _spooled(address: str) -> Iterator[BinaryIO]:
     """Spool to a local file before sending: many storages would keep the part that was sent before a failure."""
     with tempfile.NamedTemporaryFile(prefix="orch-export-") as file:
-        with _told(Path(file.name)):
+        with _output_errors(Path(file.name)):
             yield file  # type: ignore[misc]  # a wrapper of a BinaryIO
             file.flush()
-        with _told(address):
+        with _output_errors(address):
             storage, path = storages.opened(address)
             storage.put_file(file.name, path)

@@ -73,7 +73,7 @@ ischema_names.setdefault("vector", _Vector)
 
 def replace(url: str, table: str, layout: Layout, job: str, lines: Iterable[bytes]) -> None:
     """Replace a job's rows in a table in one transaction, creating what is missing. Raises OutputError."""
-    with _told(table):
+    with _output_errors(table):
         if (file := _file_of(url)) is not None:
             permissions.make_folders(file.parent)
             permissions.make_file(file)
@@ -89,7 +89,7 @@ def probe(url: str, table: str, layout: Layout) -> None:
     if (file := _file_of(url)) is not None and (not file.exists() or file.is_dir()):
         places.probe(file)
         return
-    with _told(table), suppress(_TakeBack), _opened(url) as tx:
+    with _output_errors(table), suppress(_TakeBack), _opened(url) as tx:
         target, names = _ready(tx, table, layout)
         tx.execute(delete(target).where(false()))
         tx.execute(insert(target).from_select(names, select(*(target.c[name] for name in names)).where(false())))
@@ -115,7 +115,7 @@ def _opened(url: str) -> Iterator[Connection]:
 
 
 @contextmanager
-def _told(table: str) -> Iterator[None]:
+def _output_errors(table: str) -> Iterator[None]:
     try:
         yield
     except (StorageError, OSError) as error:
