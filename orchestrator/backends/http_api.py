@@ -51,7 +51,7 @@ class HttpAPI:
         return self._get(path_of("files", file_id))
 
     def upload(self, name: str, content: BinaryIO, kept: int | None) -> ApiAnswer:
-        fields = {"purpose": "batch"} | {f"expires_after[{key}]": str(value) for key, value in _kept(kept).items()}
+        fields = {"purpose": "batch"} | {f"expires_after[{key}]": str(value) for key, value in _expiry(kept).items()}
         files = {"file": (name, content)}
         return self._answer(self._http.post("files", data=fields, files=files, timeout=self._transfer))
 
@@ -62,7 +62,7 @@ class HttpAPI:
         return self.whole(f"{path_of('files', file_id)}/content")
 
     def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
-        expires = {"output_expires_after": _kept(kept)} if kept is not None else {}
+        expires = {"output_expires_after": _expiry(kept)} if kept is not None else {}
         return self._post("batches", {**create_fields(order, window), **expires, **extra})
 
     def batches(self, limit: int, after: str | None = None) -> ApiAnswer:
@@ -148,5 +148,5 @@ def _page(limit: int, after: str | None) -> dict[str, str]:
     return {"limit": str(limit)} | ({} if after is None else {"after": after})
 
 
-def _kept(seconds: int | None) -> dict[str, Any]:
+def _expiry(seconds: int | None) -> dict[str, Any]:
     return {} if seconds is None else {"anchor": "created_at", "seconds": seconds}

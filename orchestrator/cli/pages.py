@@ -89,16 +89,16 @@ class _KeyFile:
 
     def has_any(self) -> bool:
         """True if some key opens the pages."""
-        return any(key.right.may_view and key.revoked_at is None for key in self._asked(Keys.all) or ())
+        return any(key.right.may_view and key.revoked_at is None for key in self._ask_keys(Keys.all) or ())
 
     def find(self, secret: bytes) -> Key | None:
-        return self._asked(lambda keys: keys.find(secret))
+        return self._ask_keys(lambda keys: keys.find(secret))
 
     def current(self, key_id: str) -> Key | None:
         """Return the key with this id, unless it was revoked."""
-        return self._asked(lambda keys: keys.current(key_id))
+        return self._ask_keys(lambda keys: keys.current(key_id))
 
-    def _asked(self, ask: Callable[[Keys], Answer]) -> Answer | None:
+    def _ask_keys(self, ask: Callable[[Keys], Answer]) -> Answer | None:
         if not self._path.exists():
             return None
         database = ServerDatabase(self._path)

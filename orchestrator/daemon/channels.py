@@ -187,7 +187,7 @@ class Plugged(Struct, frozen=True):
 
     def send(self, message: Message) -> None:
         """Send a message. Raises UsageError if the plug-in is missing, BackendError if it fails."""
-        found = self._found()
+        found = self._entry_point()
         try:
             found.load()(self.options, self.environ).send(message)
         except OrchError:
@@ -197,9 +197,9 @@ class Plugged(Struct, frozen=True):
 
     def check(self) -> None:
         """Check that the plug-in is installed. Raises UsageError."""
-        self._found()
+        self._entry_point()
 
-    def _found(self) -> metadata.EntryPoint:
+    def _entry_point(self) -> metadata.EntryPoint:
         known: dict[str, metadata.EntryPoint] = {
             one.name: one for one in (_APPRISE, *metadata.entry_points(group=GROUP))
         }

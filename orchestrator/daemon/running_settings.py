@@ -68,7 +68,7 @@ def keep(home: Home, in_force: InForce) -> None:
         log.warning("%s cannot be written: %s", home.settings, error.strerror)
 
 
-def _kept(home: Home) -> InForce | None:
+def _read_record(home: Home) -> InForce | None:
     try:
         return json_decoder(InForce).decode(home.settings.read_bytes())
     except (OSError, *JSON_ERRORS):
@@ -77,7 +77,7 @@ def _kept(home: Home) -> InForce | None:
 
 def differences(home: Home, holder: Holder | None, path: Path | None) -> list[str]:
     """Return how the running daemon's settings differ from those in `path`, the command's own."""
-    in_force = _kept(home)
+    in_force = _read_record(home)
     if in_force is None:
         return []
     if in_force.home != str(home.root):

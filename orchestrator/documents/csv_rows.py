@@ -130,7 +130,7 @@ class _Feed:
             if isinstance(line, Blanks):
                 self._line += line.number
                 if self.size:
-                    return self._given(b"\n" * (line.number - 1))
+                    return self._to_parser(b"\n" * (line.number - 1))
                 continue
             self._line += 1
             if isinstance(line, TooLong):
@@ -138,12 +138,12 @@ class _Feed:
                 self._quotes += line.quotes
                 raise self._given_up()
             if self.size or not line.isspace():
-                return self._given(line)
+                return self._to_parser(line)
             self.passed += 1
         self.torn = self.size > 0
         raise StopIteration
 
-    def _given(self, line: bytes) -> str:
+    def _to_parser(self, line: bytes) -> str:
         if not self.size:
             self.first = self._line
         self.size += len(line) + 1

@@ -182,7 +182,7 @@ class Readers:
         order = self._limited(rows if isinstance(rows, TableRows) else self._fetched(rows))
         if not isinstance(order, TableRows):
             return self._documents(order, None)
-        return self._given(order, self._pool.call(_call(order, first)), first)
+        return self._documents_of(order, self._pool.call(_call(order, first)), first)
 
     def _here(self, orders: Iterable[Order]) -> Iterator[LocalOrder]:
         """Yield the orders with local files. Raises JobFilesError if a storage fails."""
@@ -276,11 +276,11 @@ class Readers:
             assert isinstance(order, DocumentFile)
             return self._converting.documents(order, task, self._now)
         if task is not None:
-            return self._given(order, self._results(task))
+            return self._documents_of(order, self._results(task))
         assert isinstance(order, DocumentFile)
         found = read_plain(order, self._opener)
         self._odd = self._odd + 1 if found is None else 0
-        return iter((found,)) if found is not None else self._given(order, self._pool.call(_call(order)))
+        return iter((found,)) if found is not None else self._documents_of(order, self._pool.call(_call(order)))
 
     @property
     def _converting(self) -> Converter:
@@ -292,7 +292,7 @@ class Readers:
         return self._converter
 
     def _now(self, file: DocumentFile) -> Documents:
-        return self._given(file, self._pool.call(_call(file)))
+        return self._documents_of(file, self._pool.call(_call(file)))
 
     def _results(self, task: WorkerTask | ClusterTask) -> Iterator[list[tuple[object, ...]]]:
         if isinstance(task, WorkerTask):
@@ -300,7 +300,7 @@ class Readers:
         assert self._cluster is not None, "it has given the task"
         return self._cluster.results(task)
 
-    def _given(
+    def _documents_of(
         self, order: DocumentFile | TableRows, values: Iterator[list[tuple[object, ...]]], first: int = 0
     ) -> Documents:
         if isinstance(order, TableRows) and order.is_container:

@@ -136,7 +136,7 @@ def steps(
     drain = timedelta(seconds=terms.drain_seconds)
     if span is not None and not span.opens <= now < span.closes - drain:
         return _closed(engines, span, now)
-    asked = _asked(terms, engines, demands, now, wishes)
+    asked = _asked_demands(terms, engines, demands, now, wishes)
     ordered = _ordered(asked, engines, now)
     claims = _claims(terms, ordered, engines)
     found = _leaving(terms, engines, claims, ordered, wishes)
@@ -154,7 +154,7 @@ def _closed(engines: Sequence[EngineView], span: Opening, now: datetime) -> list
     return [EngineStep(StepKind.STOP, one.model, one.slots, StepCause.HOURS, told, left) for one in running]
 
 
-def _asked(
+def _asked_demands(
     terms: FleetTerms,
     engines: Sequence[EngineView],
     demands: Sequence[ModelDemand],

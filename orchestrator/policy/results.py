@@ -151,7 +151,7 @@ def read(path: Path) -> Iterator[FoundLine]:
     if not path.exists():
         return
     with path.open("rb") as file:
-        yield from _found(file)
+        yield from _lines_of(file)
 
 
 def custom_ids(path: Path) -> Iterator[str]:
@@ -163,10 +163,10 @@ def custom_ids(path: Path) -> Iterator[str]:
 
 def parsed(lines: bytes) -> Iterator[FoundLine]:
     """Yield the lines of a part of a result file, with positions counted from its start."""
-    return _found(io.BytesIO(lines))
+    return _lines_of(io.BytesIO(lines))
 
 
-def _found(file: BinaryIO) -> Iterator[FoundLine]:
+def _lines_of(file: BinaryIO) -> Iterator[FoundLine]:
     for _, offset, raw in request_lines.lines(file):
         try:
             line = _decode_line(raw)

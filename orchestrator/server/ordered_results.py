@@ -159,10 +159,10 @@ def _catch_up(db: sqlite3.Connection, kind: int, file: BinaryIO | None, durable:
         status = os.fstat(file.fileno())
         inode, size = status.st_ino, status.st_size
     until = size if durable is None else min(size, durable)
-    if _is_current(_seen(db, kind), inode, size, until):
+    if _is_current(_indexed(db, kind), inode, size, until):
         return
     with _transaction(db):
-        seen = _seen(db, kind)
+        seen = _indexed(db, kind)
         if _is_current(seen, inode, size, until):
             return
         if seen[0] != inode or seen[1] > size:
@@ -175,7 +175,7 @@ def _catch_up(db: sqlite3.Connection, kind: int, file: BinaryIO | None, durable:
         db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (kind, inode, max(seen[1], until)))
 
 
-def _seen(db: sqlite3.Connection, kind: int) -> tuple[int, int]:
+def _indexed(db: sqlite3.Connection, kind: int) -> tuple[int, int]:
     """Return the inode of the file that the index knows, and how many of its bytes."""
     found = db.execute("SELECT inode, seen FROM files WHERE kind = ?", (kind,)).fetchone()
     return found or (0, 0)

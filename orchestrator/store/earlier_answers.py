@@ -47,11 +47,11 @@ class Known:
         """
         if not runs or not wanted:
             return {}
-        found = self._asked(runs, wanted)
+        found = self._newest_answers(runs, wanted)
         left = {name: mark for name, mark in wanted.items() if name not in found}
         return found | self._taken(runs, left) if left else found
 
-    def _asked(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
+    def _newest_answers(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
         # Runs are filtered here and not in the query: by custom_id an index finds the few fresh answers, while a join
         # by job would look for every id in every night.
         query = select(*EARLIER).where(IS_FRESH, requests.c.state.in_((RequestState.SUCCEEDED, RequestState.FAILED)))

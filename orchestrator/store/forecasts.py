@@ -61,11 +61,11 @@ class Forecasts:
 
     def since(self, when: datetime | None = None) -> list[Forecast]:
         """Return forecasts made since a time, or all, in the order of their creation."""
-        return self._found(true() if when is None else forecasts.c.made_at >= when)
+        return self._select(true() if when is None else forecasts.c.made_at >= when)
 
     def of_job(self, job_id: JobId) -> list[Forecast]:
         """Return the forecasts for a job, in the order of their creation."""
-        return self._found(forecasts.c.job_id == job_id)
+        return self._select(forecasts.c.job_id == job_id)
 
     def costs(self, series: str, newest: int = 60) -> list[tuple[float, float, float]]:
         """Return p50, p95 and actual cost of a job file's newest finished runs, newest first."""
@@ -80,7 +80,7 @@ class Forecasts:
         with self._db.read() as tx:
             return [(p50, p95, cost) for p50, p95, cost in tx.execute(query)]
 
-    def _found(self, which: ColumnElement[bool]) -> list[Forecast]:
+    def _select(self, which: ColumnElement[bool]) -> list[Forecast]:
         query = select(*(forecasts.c[name] for name in _FIELDS)).where(which)
         with self._db.read() as tx:
             found = tx.execute(query.order_by(forecasts.c.made_at, forecasts.c.id))

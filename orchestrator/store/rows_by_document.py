@@ -60,7 +60,7 @@ class RowsByDocument:
 
     def rows(self, job_id: JobId, document: str) -> list[FoundRow]:
         """Return the rows of a document, in input order; scans every row of the job."""
-        return self._found(job_id, requests.c.document == document)
+        return self._of_job(job_id, requests.c.document == document)
 
     def near(self, job_id: JobId, document: str, ids: Collection[str]) -> list[FoundRow]:
         """Return the same as `rows`, given the usual ids of the document's rows; reads few other rows.
@@ -74,7 +74,7 @@ class RowsByDocument:
         found: list[FoundRow] = []
         at = min(known, default=None)
         while at is not None:
-            rows = self._found(job_id, and_(c.seq >= at, c.seq < at + NEAR))
+            rows = self._of_job(job_id, and_(c.seq >= at, c.seq < at + NEAR))
             found += takewhile(lambda one: one.row.document == document, rows)
             at = at + NEAR if len(rows) == NEAR and rows[-1].row.document == document else None
         return found if known <= {one.row.seq for one in found} else self.rows(job_id, document)
@@ -86,13 +86,13 @@ class RowsByDocument:
             yield from tx.execution_options(yield_per=1000).scalars(query)
 
     def row(self, job_id: JobId, custom_id: str) -> FoundRow | None:
-        return next(iter(self._found(job_id, requests.c.custom_id == custom_id)), None)
+        return next(iter(self._of_job(job_id, requests.c.custom_id == custom_id)), None)
 
     def at(self, job_id: JobId, seq: int) -> FoundRow | None:
         """Return the row at this place in its job, or None."""
         if not 0 <= seq <= MAX_SEQ:
             return None  # databases accept no larger number
-        return next(iter(self._found(job_id, requests.c.seq == seq)), None)
+        return next(iter(self._of_job(job_id, requests.c.seq == seq)), None)
 
     def page(
         self, job_id: JobId, wanted: RowFilter, most: int, *, after: int = -1, before: int | None = None
@@ -146,7 +146,7 @@ class RowsByDocument:
                 found[row.document] = None
         return list(found)
 
-    def _found(self, job_id: JobId, condition: ColumnElement[bool]) -> list[FoundRow]:
+    def _of_job(self, job_id: JobId, condition: ColumnElement[bool]) -> list[FoundRow]:
         return self._selected(and_(requests.c.job_id == job_id, condition), None)
 
     def _selected(

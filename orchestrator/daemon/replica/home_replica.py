@@ -118,13 +118,13 @@ class HomeReplica:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         self._replicator = Replicator(self._replica, self._contents, self._held_again)
         self._replicator.start()
-        asking = asyncio.create_task(self._asked())
+        asking = asyncio.create_task(self._send_for_waiting())
         self._is_ready.set()
         await self._end.wait()
         asking.cancel()
         await self._replicator.close()
 
-    async def _asked(self) -> None:
+    async def _send_for_waiting(self) -> None:
         """Send immediately for waiting processes."""
         while True:
             await asyncio.sleep(ASKED_SECONDS)

@@ -15,7 +15,7 @@ MOST_CHARACTERS = 20_000
 def content_of(body: Mapping[str, Any], answer: str | None, finish_reason: str | None) -> dict[str, Value]:
     """Return the attributes for a row's request body and the text of its answer."""
     found: dict[str, Value] = {}
-    if asked := [*_asked(body)]:
+    if asked := [*_input_messages(body)]:
         found["gen_ai.input.messages"] = json.dumps(asked, ensure_ascii=False)
     if isinstance(said := body.get("instructions"), str):
         found["gen_ai.system_instructions"] = json.dumps([_text(said)], ensure_ascii=False)
@@ -34,7 +34,7 @@ def bounded(text: str) -> str:
     return f"{text[:MOST_CHARACTERS]} … ({len(text) - MOST_CHARACTERS:,} more characters)"
 
 
-def _asked(body: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+def _input_messages(body: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     """Yield the messages of chat completions or responses, or the input of other endpoints."""
     messages = body.get("messages", body.get("input", body.get("prompt")))
     for message in messages if isinstance(messages, list) else [messages]:

@@ -91,7 +91,7 @@ class TraceReader:
         """Yield a shard's contributions to the metrics."""
         if (shard := ended.shard) is None:
             return
-        served, asked = self._served(shard), self._asked(ended.job, shard)
+        served, asked = self._served(shard), self._requested_model(ended.job, shard)
         about = served, operation(shard.endpoint), asked
         booked = self._booked(shard)
         for kind, spread in (("input", booked.input_tokens), ("output", booked.output_tokens)):
@@ -114,7 +114,7 @@ class TraceReader:
     def _of_shard(self, job: Job, shard: Shard, settings: Telemetry) -> Iterator[TraceSpan]:
         every = None if settings.sample == 0 else max(1, round(1 / settings.sample))
         rows = self._store.traces.notable_rows(shard.id, every, MOST_ROWS + 1)
-        served, asked, booked = self._served(shard), self._asked(job, shard), self._booked(shard)
+        served, asked, booked = self._served(shard), self._requested_model(job, shard), self._booked(shard)
         is_private = _is_private(job, settings)
         for found in rows[:MOST_ROWS]:
             told = self._content(job, found) if settings.content and not is_private else {}
@@ -138,7 +138,7 @@ class TraceReader:
     def _booked(self, shard: Shard) -> Booked:
         return self._store.traces.booked(shard.id, TOKEN_BOUNDS)
 
-    def _asked(self, job: Job, shard: Shard) -> str:
+    def _requested_model(self, job: Job, shard: Shard) -> str:
         """Return the model's name at the shard's backend, by the current orch.toml."""
         names = models_of(self._config(), job)
         return resolve_model(shard.model, shard.backend, names) or rung_of(shard.model)[0]

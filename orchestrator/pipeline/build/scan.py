@@ -224,13 +224,13 @@ class Sweep:
             made = [BuiltRow(built, known_content=known) for built in self._builder.build(document)]
             self._report.documents += 1
             self._report.ignored.document(document.key, problem, getattr(document, "notes", ""))
-            self._memory.saw(self._seen(found, document, made[0].built.row.content, place))
+            self._memory.saw(self._fact_of(found, document, made[0].built.row.content, place))
             yield from made
             place += 1
         if found.is_table and whole:
             self._memory.saw(SeenDocument(found.key, "", None, None, found.stamp))
 
-    def _seen(
+    def _fact_of(
         self, found: Listed, document: Document | UnreadableDocument, content: str | None, place: int
     ) -> SeenDocument:
         from orchestrator.documents import UnreadableDocument

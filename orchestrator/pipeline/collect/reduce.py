@@ -39,14 +39,14 @@ def reduce(store: Store, home: Home, job: Job, now: datetime) -> bool:
         return False
     moved = 0
     while complete := store.stages.complete(job.id, CHUNK):
-        made = {of.seq: _made(store, home, job, of, tasks[of.task]) for of in complete}
+        made = {of.seq: _request_of(store, home, job, of, tasks[of.task]) for of in complete}
         faults = [fault for fault in made.values() if isinstance(fault, UnaskedRow)]
         spans = _written(home.requests(job.id), {seq: line for seq, line in made.items() if isinstance(line, bytes)})
         moved += store.stages.made(job.id, spans, faults, now)
     return bool(moved)
 
 
-def _made(store: Store, home: Home, job: Job, of: Unmade, task: Task) -> bytes | UnaskedRow:
+def _request_of(store: Store, home: Home, job: Job, of: Unmade, task: Task) -> bytes | UnaskedRow:
     """Return the request of a document, or why it has none."""
     parts = list(store.stages.parts(job.id, of))
     for part in parts:

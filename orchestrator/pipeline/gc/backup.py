@@ -102,7 +102,7 @@ def _staged(store: Store, home: Home, stage: Path) -> list[str]:
         store.removals.copy_to(stage / DATABASE)
         linked: set[Path] = set()
         for database in _server_databases(home.root):
-            copy_sqlite(database, _made(stage / database.relative_to(home.root)))
+            copy_sqlite(database, _with_folder(stage / database.relative_to(home.root)))
             # At once: a server removes files that the copy names while others are copied.
             _link(database.parent, home.root, stage, linked)
             linked.add(database.parent)
@@ -120,7 +120,7 @@ def _server_databases(root: Path) -> list[Path]:
     return sorted(path for top in SERVERS for path in (root / top).rglob(SERVER_DATABASE))
 
 
-def _made(path: Path) -> Path:
+def _with_folder(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 

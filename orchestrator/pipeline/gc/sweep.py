@@ -117,11 +117,11 @@ def _let_all_go(store: Store, home: Home, verdicts: list[RetentionVerdict], now:
     for number, verdict in enumerate(verdicts):
         if verdict.fate is not JobFate.KEPT and not _let_go(store, home, verdict, now):
             why = f"job {verdict.job_id} was resumed just now"
-            return [*verdicts[:number], *(_kept(other, why) for other in verdicts[number:])]
+            return [*verdicts[:number], *(_kept_verdict(other, why) for other in verdicts[number:])]
     return verdicts
 
 
-def _kept(verdict: RetentionVerdict, why: str) -> RetentionVerdict:
+def _kept_verdict(verdict: RetentionVerdict, why: str) -> RetentionVerdict:
     """Return the verdict that keeps the job."""
     return verdict if verdict.fate is JobFate.KEPT else RetentionVerdict(verdict.job_id, JobFate.KEPT, why)
 
@@ -138,7 +138,7 @@ def _decide(
     carriers, booked = store.removals.carriers(identity), store.removals.booked_since(retention.counts_since(now))
     verdicts = retention.plan(leaving, carriers, booked, terms, now, used)
     if held is not None:
-        verdicts = [_kept(verdict, held) for verdict in verdicts]
+        verdicts = [_kept_verdict(verdict, held) for verdict in verdicts]
     return verdicts, held
 
 

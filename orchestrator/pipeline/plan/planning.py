@@ -284,7 +284,7 @@ class Planning:
         kept, stuck = list[Sending](), None
         for avoid in self._refused_by:
             try:
-                kept += self._kept(avoid)
+                kept += self._sendings_of(avoid)
             except (RefusedError, RequestRefused) as error:
                 stuck = stuck or error
         found = self._orders(kept)
@@ -382,7 +382,7 @@ class Planning:
         if by is not None and back > by and self.open_rows.waiting:
             return f"{best.backend} may take until {back:%H:%M} UTC for them, and the others need the time"
         reason = f"the canary goes first; {best.backend} is the fastest"
-        sends = [order for avoid in self._refused_by for order in self._kept(avoid)]
+        sends = [order for avoid in self._refused_by for order in self._sendings_of(avoid)]
         if self.open_rows.waiting:
             sends.append(Sending(self.open_rows.waiting, best.backend, (), reason))
         foreseen: tuple[Forecast, ...] = ()
@@ -458,7 +458,7 @@ class Planning:
             return why
         return f"the cheapest of {', '.join(option.backend for option in self._usable)}"
 
-    def _kept(self, avoid: tuple[str, ...]) -> list[Sending]:
+    def _sendings_of(self, avoid: tuple[str, ...]) -> list[Sending]:
         """Place the rows that a backend has refused. Raises RefusedError if no other backend takes them."""
         refused = "it refused these rows, has no model for them, or gave them up"
         options = [

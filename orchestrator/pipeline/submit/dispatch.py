@@ -229,15 +229,15 @@ class Dispatch:
         asked = preflight.ask(self._work.store, self._work.home, job, shard, handle, models, admission)
         if isinstance(asked, batch_creation.Waits):
             return self._work.hold(job, self._work.store.shards.get(shard.id), asked.code, asked.why)
-        self._asked(job, shard, asked)
+        self._note_answer(job, shard, asked)
         return True
 
     def recover_asked(self, job: Job, shard: Shard) -> bool:
         """End a row that was asked before a stop."""
-        self._asked(job, shard, preflight.recover(self._work.store, self._work.home, shard, self._work.now()))
+        self._note_answer(job, shard, preflight.recover(self._work.store, self._work.home, shard, self._work.now()))
         return True
 
-    def _asked(self, job: Job, shard: Shard, asked: preflight.Asked) -> None:
+    def _note_answer(self, job: Job, shard: Shard, asked: preflight.Asked) -> None:
         self._work.polls.forget(shard)
         self._work.note(job, EventKind.PREFLIGHT, _TOLD[asked.finding].format(asked.message), shard)
 

@@ -188,7 +188,7 @@ class Preflights:
         if not handle.preflight or order.rows <= FEW_ROWS or not is_wanted(job):
             return []
         store, now = self._work.store, self._work.now()
-        models, asked = self._work.backends.models(job), self._asked(job, handle)
+        models, asked = self._work.backends.models(job), self._requests_asked(job, handle)
         found = [
             (one, one.fields, f"{one.model} has not answered such requests at {handle.name} before")
             for one in unproven(
@@ -235,7 +235,7 @@ class Preflights:
             canary=order.canary, only=order.only,
         )  # fmt: skip
 
-    def _asked(self, job: Job, handle: BackendHandle) -> set[tuple[str, str, str]]:
+    def _requests_asked(self, job: Job, handle: BackendHandle) -> set[tuple[str, str, str]]:
         """Return the requests already asked for the job and not refused: asking them again would show nothing new."""
         return {
             (one.endpoint, one.model, one.preflight)

@@ -224,7 +224,7 @@ class UnknownBatches:
             if not ids.isdisjoint(self._store.rows.custom_ids(other.id)):
                 dissolve(other, f"rows of it are in batch {batch.id} already")
         with self._store.shards.numbering:
-            made = self._made(job, handle, batch, self._store.shards.next_number(job.id))
+            made = self._new_shard(job, handle, batch, self._store.shards.next_number(job.id))
             lost_answers.bring_here(self._home, batch.shard, made.id)
             rows = self._store.shards.adopt(made, ids)
         return (
@@ -299,7 +299,7 @@ class UnknownBatches:
         made, profile = list[Shard](), handle.profile
         for match in found:
             least = made[-1].number + 1 if made else self._store.shards.next_number(job.id)
-            one = self._made(job, handle, match.batch, least)
+            one = self._new_shard(job, handle, match.batch, least)
             path = self._home.shard_input(one.id)
             path.unlink(missing_ok=True)
             if not (profile.tells_shards and profile.names_rows):
@@ -379,7 +379,7 @@ class UnknownBatches:
         now = self._now()
         return facts_of(batch, now) | {"submitted_at": min(batch.created_at or now, now)}
 
-    def _made(self, job: Job, handle: BackendHandle, batch: RemoteBatch, number: int) -> Shard:
+    def _new_shard(self, job: Job, handle: BackendHandle, batch: RemoteBatch, number: int) -> Shard:
         """Return a new shard for the batch, with its former number if that is free, else with this one."""
         _, _, tagged = (batch.shard or "").rpartition(".")
         if tagged.isdigit() and int(tagged) >= number:

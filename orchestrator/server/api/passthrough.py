@@ -107,13 +107,13 @@ def _model(body: bytes) -> str | None:
 
 
 def _sent_headers(request: Request) -> list[tuple[str, str]]:
-    sent = _kept(request.headers.raw, NOT_SENT)
+    sent = _without(request.headers.raw, NOT_SENT)
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in sent]
     # The answer is passed on unchanged, so it must not use an encoding that the client did not offer.
     return headers if "accept-encoding" in request.headers else [*headers, ("accept-encoding", "identity")]
 
 
-def _kept(headers: Sequence[tuple[bytes, bytes]], dropped: Collection[bytes]) -> list[tuple[bytes, bytes]]:
+def _without(headers: Sequence[tuple[bytes, bytes]], dropped: Collection[bytes]) -> list[tuple[bytes, bytes]]:
     """Return the headers without `dropped`, and without the hop-by-hop headers that `Connection` names."""
     named = {
         word.strip().lower() for name, value in headers if name.lower() == b"connection" for word in value.split(b",")
@@ -228,7 +228,7 @@ class _Relay:
         ) as response:
             if not 200 <= response.status <= 599:
                 raise _broken(ValueError())  # a status that HTTP does not have
-            headers = [header for header in _kept(response.raw_headers, NOT_ANSWERED) if _is_sound(*header)]
+            headers = [header for header in _without(response.raw_headers, NOT_ANSWERED) if _is_sound(*header)]
             self._started = True
             await send({"type": "http.response.start", "status": response.status, "headers": headers})
             async for part in response.content.iter_any():

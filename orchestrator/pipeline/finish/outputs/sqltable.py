@@ -148,12 +148,12 @@ def _ready(tx: Connection, name: str, layout: Layout) -> tuple[Table, list[str]]
         Column(name, _type(column.kind, vectors), primary_key=name in KEY)
         for name, column in zip(names, layout.columns, strict=True)
     ]
-    target = _made(tx, name, wanted)
+    target = _table_with(tx, name, wanted)
     spelled = {column.name.casefold(): column.name for column in target.columns}
     return target, [spelled[name.casefold()] for name in names]
 
 
-def _made(tx: Connection, name: str, wanted: list[Column[Any]]) -> Table:
+def _table_with(tx: Connection, name: str, wanted: list[Column[Any]]) -> Table:
     """Return the table with every wanted column, creating what is missing."""
     if not inspect(tx).has_table(name):
         table = Table(name, MetaData(), *wanted)
