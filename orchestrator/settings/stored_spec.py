@@ -46,8 +46,8 @@ def tasks_of(job: Job) -> tuple[Task, ...]:
 
 def refused_rows(job: Job, model: str, task: str) -> str:
     """Name the rows of a kind that a backend refuses: by their model, and by their task if the job has several."""
-    of_task = f" of {task}" if len(tasks_of(job)) > 1 else ""
-    return f"all rows{of_task} for {alias_words(model)}"
+    of_task = f"task {task} and " if len(tasks_of(job)) > 1 else ""
+    return f"all rows of {of_task}model {alias_words(model)}"
 
 
 def expires(job: Job) -> bool:

@@ -59,7 +59,7 @@ def test_trap_j_a_completed_job_all_of_whose_records_failed_is_no_success(desk: 
     desk.settle(job)
     desk.later(HOUR, job)
     assert desk.states(job) == ["collected (completed)"]
-    assert "refuses all rows for" in desk.said[-1]
+    assert "refuses all rows of" in desk.said[-1]
     assert desk.cost(job) == 0
 
 

@@ -123,7 +123,7 @@ def test_trap_k_a_job_that_succeeds_and_all_of_whose_rows_failed_is_no_success(d
     desk.settle(job)
     desk.later(HOUR, job)
     assert desk.states(job) == ["collected (completed)"]
-    assert "refuses all rows for" in desk.said[-1]
+    assert "refuses all rows of" in desk.said[-1]
     assert desk.cost(job) == 0
 
 

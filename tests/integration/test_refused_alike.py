@@ -73,7 +73,7 @@ def test_all_rows_that_are_refused_alike_wait_and_go_out_by_the_next_run(
     assert "`orch retry letters-" in told["error"]["hint"]
     assert counts(run_orch, folder) == {"pending": ROWS, "succeeded": 0, "failed": 0}
     shown = json.loads(run_orch("status", "letters", "--json", cwd=folder).stdout)
-    assert "local refuses all rows for small alike" in shown["problem"]
+    assert "local refuses all rows of model small: " in shown["problem"]
     [hold] = shown["holds"]
     assert hold["code"] == CODES[case]
     assert (hold["backend"], hold["task"]) == ("local", "t")
@@ -183,7 +183,7 @@ def test_one_task_that_is_refused_holds_up_no_other(run_orch: Orch, folder: Path
     at.refuses = lambda body: refusing(400, "Computer says no.") if "top_p" in body else None
     code, told, _ = run(run_orch, folder)
     assert code == 4, told
-    assert "refuses all rows of u for small alike" in told["error"]["message"]
+    assert "refuses all rows of task u and model small: " in told["error"]["message"]
     assert counts(run_orch, folder) == {"pending": ROWS, "succeeded": ROWS, "failed": 0}
 
 

@@ -236,7 +236,7 @@ class Gather:
         self._work.note(job, EventKind.COLLECTED, str(tally), shard)
         for task, refused in tally.refused_alike.items():
             rows = refused_rows(job, shard.model, task)
-            why = f"{shard.backend} refuses {rows} alike: {refused.message}"
+            why = f"{shard.backend} refuses {rows}: {refused.message}"
             self._work.store.jobs.note(job.id, EventKind.HELD, why, now, shard.id, code=refused.code)
         self._settled(shard)
         self._work.budgets.warn(job)

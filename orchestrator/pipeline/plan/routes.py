@@ -378,7 +378,7 @@ def request_refused(job: Job, holds: Sequence[RefusalHold]) -> RequestRefused:
     first = holds[0]
     alike = list(dict.fromkeys(refused_rows(job, hold.model, hold.task) for hold in holds if hold.code == first.code))
     return RequestRefused(
-        f"job {job.id}: {first.backend} refuses {' and '.join(alike)} alike: {first.message}",
+        f"job {job.id}: {first.backend} refuses {' and '.join(alike)}: {first.message}",
         hint="all of them wait, and none has failed. Correct the model, the field or the backend, then run the same "
         f"command again, or `orch retry {job.id}`",
         code=first.code,
