@@ -146,7 +146,7 @@ def steps(
 
 
 def _closed(engines: Sequence[EngineView], span: Opening, now: datetime) -> list[EngineStep]:
-    """Return the stops outside the hours, or so near to their end that rows in flight can just come back."""
+    """Return the stops outside the hours, or just before their end: rows in flight get the time to finish."""
     left = max(0.0, (span.closes - now).total_seconds() - STOP_SECONDS) if now >= span.opens else 0.0
     at = span.closes if now >= span.opens else span.opens
     told = f"the hours of the fleet {'end' if now >= span.opens else 'begin'} at {at.astimezone():%H:%M}"

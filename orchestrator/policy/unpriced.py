@@ -49,7 +49,7 @@ _find_usage = re.compile(rb'"usage"\s*:\s*(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})'
 _names = re.compile(rb'"(\w+)"\s*:').findall
 _DIGITS = b"0123456789"
 _plain_usages: set[bytes] = set()
-"""Usages of known counts alone, without their digits: most answers have one of a few."""
+"""Usages with known counts only, without their digits. Most answers have one of a few shapes."""
 MOST_SHAPES, MOST_SHAPE = 256, 1_000
 UNCOUNTED = "uncounted_tokens"
 """Our name for tokens that only the total of a usage counts, such as Gemini's thoughts in OpenAI's API."""

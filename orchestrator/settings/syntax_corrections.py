@@ -98,7 +98,7 @@ def _of_line(line: str) -> str | None:
     if _DASH.match(line):
         return "begin an entry with a hyphen:  - id: …"
     if _ODD_BLANK.match(line):
-        return "indent with plain blanks: this line begins with others, which look alike"
+        return "indent with plain blanks: this line begins with other characters that look like blanks"
     if _COMMENT.search(line):
         return "a comment begins with #"
     if _NO_BLANK_AFTER_DASH.fullmatch(line):
