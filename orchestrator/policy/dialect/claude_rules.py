@@ -116,16 +116,16 @@ def check_thinking(draft: Draft) -> None:
 
 def _check_budget(draft: Draft, thinking: dict[str, object], model: Claude) -> None:
     if model.version >= NO_SAMPLING_SINCE:
-        draft.lose("thinking", "takes no budget of thinking, only adaptive thinking and a reasoning_effort")
+        draft.lose("thinking", "takes no thinking budget, only adaptive thinking and a reasoning_effort")
         if draft.drop:
             draft.fields["thinking"] = {"type": "adaptive"}
         return
     budget = thinking.get("budget_tokens")
     bound = next((draft.fields[name] for name in BOUNDS if is_number(draft.fields.get(name))), None)
     if not isinstance(budget, int) or budget < _MIN_BUDGET:
-        draft.lose("thinking", f"takes a budget of thinking of at least {_MIN_BUDGET:,} tokens")
+        draft.lose("thinking", f"takes a thinking budget of at least {_MIN_BUDGET:,} tokens")
     elif bound is not None and budget >= bound:
-        draft.lose("thinking", f"takes no budget of thinking that is not below max_tokens ({budget:,} and {bound:,})")
+        draft.lose("thinking", f"takes only a thinking budget below max_tokens ({budget:,} and {bound:,})")
 
 
 def forces_no_tool(draft: Draft) -> bool:

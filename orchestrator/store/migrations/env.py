@@ -13,7 +13,7 @@ from orchestrator.store.tables import metadata
 
 def run(connection: Connection) -> None:
     """Run the migrations in one transaction."""
-    # SQLite takes back what changes a schema, too: processes that find an old database at once take turns.
+    # SQLite rolls back schema changes too, so processes that find an old database together take turns.
     context.configure(connection=connection, target_metadata=metadata, render_as_batch=True, transactional_ddl=True)
     with context.begin_transaction():
         context.run_migrations()
