@@ -20,10 +20,10 @@ def near_words(name: str, known: Iterable[str]) -> str:
     return f"; near to it: {near}" if near else ""
 
 
-def meant_file(path: str) -> str | None:
-    """Ask whether the file or folder beside `path` that looks most like it is meant."""
+def meant_file(path: str, never: tuple[str, ...] = ()) -> str | None:
+    """Ask whether the file or folder beside `path` that looks most like it is meant. No name ends in `never`."""
     folder, name = os.path.split(path)
     try:
-        return meant(name, [entry.name for entry in os.scandir(folder or ".")])
+        return meant(name, [entry.name for entry in os.scandir(folder or ".") if not entry.name.endswith(never)])
     except OSError:
         return None

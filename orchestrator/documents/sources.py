@@ -379,7 +379,7 @@ def _path_hint(path: str) -> str | None:
         return "write / between folders"
     if "file:/" in path:
         return "write the path alone, without file://"
-    return meant_file(path)
+    return meant_file(path, (".yaml", ".yml", ".toml"))
 
 
 def _check_lone_file(source: DocumentSource) -> None:

@@ -168,3 +168,15 @@ def test_a_backend_in_the_name_of_a_model_is_a_warning(folder: Path, capsys: pyt
     (folder / "job.yaml").write_text(JOB.replace("some-model", "llama3:8b"), encoding="utf-8")
     assert run(["validate", "job.yaml"]) == 0
     assert "is sent as it is" not in "".join(capsys.readouterr())
+
+
+def test_the_job_file_is_not_offered_as_its_own_documents(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "orch.toml").write_text(TOML, encoding="utf-8")
+    (folder / "letters.yaml").write_text(JOB.replace("path: documents", "path: letter"), encoding="utf-8")
+    assert run(["validate", "letters.yaml"]) == 2
+    told = capsys.readouterr().err
+    assert "letters.yaml:2: documents[0].path: There is no file or folder letter" in told
+    assert "did you mean" not in told
+    (folder / "letters").mkdir()
+    assert run(["validate", "letters.yaml"]) == 2
+    assert "did you mean 'letters'?" in capsys.readouterr().err

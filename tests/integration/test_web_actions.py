@@ -142,6 +142,9 @@ def test_a_schedule_runs_now_once(desk: Desk, tmp_path: Path, capsys: pytest.Cap
     assert desk.do("run", schedule="in").status_code == 404, "it is due already"
     [night] = desk.store.schedules.nights(None)
     assert (night.state, night.asked_by) == (NightState.DUE, "the user")
+    assert desk.client.get("/schedules").text.count("asked for by") == 1
+    desk.store.schedules.begun(night, night.reason)
+    assert desk.client.get("/schedules").text.count("asked for by") == 1, "who asked is in the reason"
     assert desk.do("run", schedule="none").status_code == 404
 
 
