@@ -226,6 +226,21 @@ def test_bytes_that_are_no_avro_file_are_an_error(noise: bytes, place: int) -> N
         list(records([whole[:place] + noise + whole[place:]]))
 
 
+@pytest.mark.parametrize("codec", ["null", "deflate", "bzip2", "xz"])
+def test_a_file_with_any_wrong_byte_is_an_error_or_an_answer(codec: str) -> None:
+    whole = avro([{"n": number, "s": "x"} for number in range(2)], codec)
+    for place in range(len(whole)):
+        for wrong in (0, whole[place] ^ 1, whole[place] ^ 0x80, 0xFF):
+            with suppress(ValueError):
+                list(records([whole[:place] + bytes([wrong]) + whole[place + 1 :]]))
+
+
+def test_a_compression_that_is_not_installed_is_named() -> None:
+    whole = avro([{"n": 1, "s": "x"}]).replace(b"avro.codec\x08null", b"avro.codec\x0csnappy")
+    with pytest.raises(ValueError, match="snappy"):
+        list(records([whole]))
+
+
 def test_without_the_extra_a_backend_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastavro", None)
     settings = CohereBackend(kind="cohere", api_key_env="K")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import lzma
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-_BROKEN = (EOFError, IndexError, KeyError, OverflowError, struct.error, zlib.error)
+_BROKEN = (EOFError, IndexError, KeyError, OverflowError, OSError, struct.error, zlib.error, lzma.LZMAError)
 """Errors of fastavro, beside ValueError, for other bytes than a whole Avro file."""
 
 
@@ -44,5 +45,5 @@ def records(chunks: Iterable[bytes]) -> Iterator[Any]:
     try:
         for block in fastavro.block_reader(_Stream(chunks)):  # type: ignore[arg-type]  # it calls read and tell
             yield from block
-    except _BROKEN as error:
+    except (*_BROKEN, fastavro.schema.SchemaParseException) as error:
         raise ValueError(f"the answers are not a whole Avro file ({type(error).__name__})") from None
