@@ -73,7 +73,7 @@ CHOICES: dict[str, tuple[list[Option], Terms, dict[str, int]]] = {
     "no time for a batch": ([batch(seconds=3 * HOUR), REALTIME], terms(0.5), {"realtime": 8000}),
     "only one way": ([REALTIME], terms(8), {"realtime": 8000}),
     "a free GPU that can do it all": ([BATCH, REALTIME, IDLE], terms(8), {"gpu": 8000}),
-    "a free GPU that can do half of it": ([BATCH, REALTIME, IDLE], terms(1.45), {"gpu": 5000, "openai": 3000}),
+    "a free GPU that can do half of it": ([BATCH, REALTIME, IDLE], terms(1.45), {"gpu": 6000, "openai": 2000}),
     "two paces and no batch": ([REALTIME, IDLE], terms(1.4), {"gpu": 4950, "realtime": 3050}),
     "a batch, for want of anything surer": ([BATCH], terms(100), {"openai": 8000}),
     "the cheaper of two": ([batch("dear", "0.0006"), BATCH, REALTIME], terms(8), {"openai": 8000}),

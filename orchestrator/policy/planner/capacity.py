@@ -31,6 +31,8 @@ MAX_OUTAGES = 16
 """An engine with more outages before the deadline counts as missing it."""
 _EXPECTED_OUTAGES = -math.log(0.95)
 """Expected number of outages at which P(no outage) is 95 %."""
+HOPEFUL_SIGMAS = 1.28
+"""A cheap option may get what it does at its 90 % quantile, if a batch does the rest once tonight's rate is known."""
 _SQRT_HALF = math.sqrt(0.5)
 _FLOAT_EPSILON = 1e-17
 """A term below this share of a sum leaves the float unchanged."""
@@ -50,6 +52,11 @@ class OptionCapacity(Struct, frozen=True):
     hazard: float
     is_even: bool
     """True if its pace is the same at all hours and no rows of other jobs go first."""
+
+    @property
+    def high(self) -> float:
+        """The high quantile of its rate."""
+        return self.rate * math.exp(HOPEFUL_SIGMAS * self.option.pace.spread)
 
     @property
     def outage_free_seconds(self) -> float:
@@ -80,7 +87,8 @@ class Capacity(Struct, frozen=True):
     """The synchronous options, cheapest first, until the `horizon`: the seconds until rows must be answered.
 
     `lows` are the low quantiles of their rates. `claims` are the possible needs of other jobs. `finishes` is P(the
-    job finishes in time | its rows are answered by the horizon). `budget` is in dollars.
+    job finishes in time | its rows are answered by the horizon). `budget` is in dollars. A row that an option turns
+    out to be too slow for costs `later_dollars` in a batch, which is in time with probability `later_chance`.
     """
 
     sync_options: tuple[OptionCapacity, ...]
@@ -90,6 +98,8 @@ class Capacity(Struct, frozen=True):
     claims: tuple[Claim, ...] = ()
     finishes: float = 1.0
     budget: float = math.inf
+    later_dollars: float = 0.0
+    later_chance: float = 0.0
 
     def release_seconds(self, held: Sequence[int]) -> float:
         """Return the seconds until rows taken back from options are free."""
@@ -282,15 +292,18 @@ class Capacity(Struct, frozen=True):
         return bottom
 
     def room(
-        self, held: Sequence[int], at: float, fallback: int, *, sure: bool, outage_free: bool = False
-    ) -> list[float]:
+        self, held: Sequence[int], at: float, fallback: int, *, sure: bool, outage_free: bool = False,
+        hopeful: bool = False,
+    ) -> list[float]:  # fmt: skip
         """Return the rows that each option of the fallback can take from `at`, beside those held.
 
-        If `outage_free`, count only the time in which it surely has no outage.
+        If `outage_free`, count only the time in which it surely has no outage. If `hopeful`, options do their high
+        quantile, as long as a batch does the rest later.
         """
         room = []
         for place, (sync, rows) in enumerate(zip(self.sync_options[:fallback], held, strict=False)):
             rate, until = sync.low if sure else sync.rate, self.until(place, fallback)
+            rate = sync.high if hopeful and self.is_hopeful(place, fallback) else rate
             until = min(until, sync.outage_free_seconds) if outage_free else until
             own = max(0.0, rows - sync.between(0.0, min(at, until), rate)) if rows else 0.0
             room.append(max(0.0, sync.between(at, until, rate, warm=rows > 0) - own))
@@ -348,8 +361,9 @@ class Capacity(Struct, frozen=True):
         left_over = 0.0
         for place, (sync, rows) in enumerate(zip(self.sync_options, held, strict=True)):
             unfinished = shortfall(rows, usual[place], sync.option.pace.spread) if rows and place < fallback else 0.0
-            total += sync.price * (rows - unfinished)
-            left_over += unfinished
+            later = self._later(rows, usual[place], place, fallback)
+            total += sync.price * (rows - unfinished) + self.later_dollars * later
+            left_over += unfinished - later
         for when, more in ((0.0, left_over), *arrivals):
             total += self._assign(more, load, when, fallback)
         return total
@@ -364,10 +378,30 @@ class Capacity(Struct, frozen=True):
             own = max(0.0, load[place] - sync.between(0.0, min(when, self.horizon), sync.rate))
             spare = sync.between(when, self.horizon, sync.rate, warm=load[place] > 0) - own
             unfinished = shortfall(rows, max(0.0, spare), sync.option.pace.spread) if place < fallback - 1 else 0.0
-            total += sync.price * (rows - unfinished)
+            later = self._later(rows, spare, place, fallback) if not when else 0.0
+            total += sync.price * (rows - unfinished) + self.later_dollars * later
             load[place] += rows - unfinished
-            rows = unfinished
+            rows = unfinished - later
         return total
+
+    def is_hopeful(self, place: int, fallback: int) -> bool:
+        """Return True if a batch would later do what this option is too slow for, cheaper than the next option.
+
+        If its speed changes with the hour, its present rate does not tell what it does later.
+        """
+        if not self.later_chance or place >= fallback - 1 or self.sync_options[place].option.pace.steps:
+            return False
+        return self.sync_options[place].price < self.later_dollars < self.sync_options[place + 1].price
+
+    def _later(self, rows: float, usual: float, place: int, fallback: int) -> float:
+        """Return the rows expected in a later batch, if an option usually does `usual` of `rows`.
+
+        Rows beyond its high quantile are not among them: they need not wait to see its rate tonight.
+        """
+        if rows <= 0 or usual <= 0 or not self.is_hopeful(place, fallback):
+            return 0.0
+        spread = self.sync_options[place].option.pace.spread
+        return self.later_chance * shortfall(min(rows, usual * math.exp(HOPEFUL_SIGMAS * spread)), usual, spread)
 
     def slowest(self, held: Sequence[int]) -> float:
         """Return the seconds until the last option finishes what it holds; infinite if an option stands still."""

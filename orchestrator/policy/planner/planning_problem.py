@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from orchestrator.core.model import PICO
 from orchestrator.policy.forecast import NORMAL
-from orchestrator.policy.planner.batch_shares import done_by
+from orchestrator.policy.planner.batch_shares import BatchShare, done_by
 from orchestrator.policy.planner.candidate_plans import WAITS, CandidatePlan, arrival, is_in_time
 from orchestrator.policy.planner.capacity import Capacity, capacity
 from orchestrator.policy.planner.types import (
@@ -26,6 +26,8 @@ from orchestrator.policy.planner.types import (
 )
 
 NOT_LOCAL = 'the job is local only, and this backend does not have location = "local"'
+LIKELY = 0.5
+"""Least P(in time) of a batch that gets rows once an option is known to be too slow for them."""
 LATER_ROWS_SHARE = 0.75
 """Largest share of the time that is reserved for later rows."""
 
@@ -48,7 +50,14 @@ def capacity_of(
     budget = math.inf if terms.budget is None else float(terms.budget)
     budget = budget if terms.late_cost is None else 0.0  # being late has a price, so nothing is paid twice
     ours = capacity(synchronous, terms.seconds(now), terms.target, claims, terms.finishes(now), budget)
-    if not later or ours.horizon <= 0:
+    if ours.horizon <= 0:
+        return ours
+    # A slow option is known to be slow well before half of the time has passed.
+    shares = [BatchShare(one, max(1, one.least)) for one in batches_of(usable) if one.silent <= 0]
+    chances = ((share.price, share.by(ours.horizon / 2 - share.free_after)) for share in shares)
+    dollars, chance = min((one for one in chances if one[1] >= LIKELY), default=(0.0, 0.0))
+    ours = replace(ours, later_dollars=dollars, later_chance=chance)
+    if not later:
         return ours
     reserve = _stage_seconds(later, ours, usable) + terms.margin
     return replace(ours, horizon=max(ours.horizon - reserve, (1.0 - LATER_ROWS_SHARE) * ours.horizon))

@@ -229,14 +229,16 @@ def _synchronous_rows(
     """Yield the rows to send to synchronous options, and the rows they then hold.
 
     Cheap options get what they do at the median pace, if the others can take over the difference to the low quantile.
-    Otherwise they get what they do at the low quantile.
+    Otherwise they get what they do at the low quantile. They get up to their high quantile if a batch would do the
+    rest later.
     """
     if not rows:
         yield (0,) * len(capacity.sync_options), position.held
         return
-    for sure in (False, True):
-        new = capacity.fill(rows, capacity.room(position.held, 0.0, fallback, sure=sure))
+    for hopeful, sure in ((True, False), (False, False), (False, True)):
+        new = capacity.fill(rows, capacity.room(position.held, 0.0, fallback, sure=sure, hopeful=hopeful))
         held = tuple(a + b for a, b in zip(position.held, new, strict=True))
         if sure or capacity.fits(position.coming, held, max(WAITS[0], position.free_in), fallback):
             yield new, held
-            return
+            if not hopeful or math.isinf(capacity.budget):
+                return
