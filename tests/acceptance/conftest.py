@@ -55,7 +55,7 @@ def running(name: str, folders: pytest.TempPathFactory) -> Iterator[EngineInTest
         pytest.skip(f"{NO_ENGINE}: {error.message} ({error.hint})")
     launch = vllm_launch(engine, model, served_name=name)
     log = folders.mktemp("engine") / "vllm.log"
-    with VllmProcess(launch, log=log, ready_timeout=280) as process:
+    with VllmProcess(launch, log=log, ready_timeout=600) as process:
         yield EngineInTest(process.base_url, name)
 
 

@@ -79,8 +79,8 @@ def test_a_call_of_which_no_row_is_answered_says_why_and_the_same_call_asks_agai
 ) -> None:
     rows = [{"text": "a"}, {"text": "b"}]
     calls = {
-        "all rows for no-such-model alike: The model": lambda: orch.requests([asked("a", model="no-such-model")]),
-        "all rows for small alike: temperature": lambda: orch.map(rows, "{{ text }}", temperature=3),
+        "all rows of model no-such-model: The model": lambda: orch.requests([asked("a", model="no-such-model")]),
+        "all rows of model small: temperature": lambda: orch.map(rows, "{{ text }}", temperature=3),
     }
     for words, call in calls.items():
         with pytest.raises(orch.RequestRefused, match=words) as caught:
@@ -104,14 +104,14 @@ def test_a_submitted_job_of_refused_rows_waits_has_no_outlook_and_holds_up_no_ot
 ) -> None:
     caplog.set_level("INFO", "orch")
     job = orch.frame([{"text": "a"}, {"text": "c"}], "{{ text }}", temperature=3).submit(daemon=False, deadline="8h")
-    with pytest.raises(orch.RequestRefused, match="all rows for small alike"):
+    with pytest.raises(orch.RequestRefused, match="all rows of model small"):
         job.wait()
 
     assert job.outlook is None
     assert not job.is_done
     shown = run_orch("status", job.id).stdout
     assert "100%" not in shown
-    assert "refuses all rows for small alike" in " ".join(shown.split())
+    assert "refuses all rows of model small" in " ".join(shown.split())
     caplog.clear()
     assert orch.map([{"text": "b"}], "{{ text }}")[0]["error"] is None
     assert job.id not in caplog.text

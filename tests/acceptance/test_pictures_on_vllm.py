@@ -19,7 +19,7 @@ from tests.support.process import PATIENCE
 from tests.support.serving import serve
 from tests.unit.test_documents_pictures import drawing, saved
 
-pytestmark = [pytest.mark.vllm, pytest.mark.soak, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.soak, pytest.mark.timeout(900)]
 
 UPRIGHT, WIDE = 185, 130
 """Tokens of a page: nine or six tiles and the whole of 16 tokens each, with the marks around and between them."""

@@ -12,10 +12,9 @@ from tests.acceptance.conftest import EngineInTest
 from tests.support.cli import Orch, write_config
 
 ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-@pytest.mark.vllm
-@pytest.mark.slow
 def test_the_licences_job_runs_on_a_real_vllm(
     vllm_engine: EngineInTest, run_orch: Orch, orch_home: Path, tmp_path: Path
 ) -> None:
@@ -48,8 +47,6 @@ def test_the_licences_job_runs_on_a_real_vllm(
     assert "nothing changed" in again.stderr
 
 
-@pytest.mark.vllm
-@pytest.mark.slow
 def test_labels_and_responses_of_a_real_vllm(
     vllm_engine: EngineInTest, run_orch: Orch, orch_home: Path, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pytest
 
-pytestmark = [pytest.mark.vllm, pytest.mark.soak, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.vllm, pytest.mark.soak, pytest.mark.timeout(900)]
 
 DOCUMENT = "<document>\n" + "The quick brown fox jumps over the lazy dog. " * 12 + "\n</document>\n\n"
 SCHEMA = {

@@ -53,6 +53,14 @@ def test_fresh_rows_still_go_to_a_backend_that_others_have_left() -> None:
     assert "realtime" not in found
 
 
+@pytest.mark.parametrize(("there", "is_second"), [(400, True), (4_000, False)], ids=["a probe", "half of the rows"])
+def test_a_second_batch_may_go_where_only_a_probe_runs(there: int, is_second: bool) -> None:
+    runs = (Running("p", "second", there, NOW), Running("a", "first", 8_000 - there, NOW))
+    reroute = replan(Open(running=runs), OPTIONS, terms(3), NOW).reroute
+    assert reroute is not None
+    assert ("second" in reroute.to) == is_second
+
+
 def test_a_batch_that_is_late_is_cancelled_sooner_where_another_provider_has_time() -> None:
     alone, beside = replan(RUNS, [FIRST, REALTIME], terms(1), NOW), replan(RUNS, OPTIONS, terms(1), NOW)
     assert alone.cancel == ()

@@ -7,6 +7,7 @@ finishes the leftovers, or less if waiting becomes dearer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
@@ -18,6 +19,8 @@ from orchestrator.policy.planner.capacity import Capacity, Rows, excess
 from orchestrator.policy.planner.types import NOTHING, SLIPS, BatchOption, Cost, Terms
 
 HOUR = 3600.0
+MAX_PROBE_SHARE = 0.05
+"""Largest share of a job's rows in a probe."""
 MIN_BET_CHANCE = 0.1
 """A batch is not sent if P(done before its reroute) is below this."""
 HALF_OF_CANCELS = 0.5
@@ -255,12 +258,15 @@ def _left_over(
     """Yield the dollars for all rows in batches, if they are rerouted and free at each of `ats`.
 
     They go to synchronous options, which cost `alone` without them, or to a second batch if that is cheaper. Its rows
-    are rerouted to synchronous options in time to be free at `latest`, which is one of `ats`.
+    are rerouted to synchronous options in time to be free at `latest`, which is one of `ats`. A backend that has only
+    a probe may get the second batch.
     """
     dollars = [_synchronous_cost(candidate, capacity, at) - alone for at in ats]
     at_last = dollars[ats.index(latest)] if latest else 0.0
-    rows, causes = candidate.in_batches, candidate.causes
-    others = (one for one in candidate.others if one.backend not in causes)
+    rows, there = candidate.in_batches, Counter[str]()
+    for batch_share in candidate.batch_shares:
+        there[batch_share.option.backend] += batch_share.rows
+    others = (one for one in candidate.others if there[one.backend] <= MAX_PROBE_SHARE * rows)
     shares = [BatchShare(one, rows) for one in others if one.least <= rows <= most_rows(one)]
     for at, least in zip(ats, dollars, strict=True):
         # Rows come back all together or not at all, so the price of the dear routes is weighted by that chance.

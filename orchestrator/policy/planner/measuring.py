@@ -19,6 +19,7 @@ from orchestrator.core.counts import number_that
 from orchestrator.core.durations import MINUTE
 from orchestrator.core.money import up_to
 from orchestrator.policy.forecast import NORMAL
+from orchestrator.policy.planner.candidate_plans import MAX_PROBE_SHARE
 from orchestrator.policy.planner.planning_problem import objection
 from orchestrator.policy.planner.replan import replan
 from orchestrator.policy.planner.types import (
@@ -44,8 +45,6 @@ A probe pays if `NIGHTS` x `SAVING_CHANCE` x (saving in a night) exceeds its ext
 """
 MIN_ROWS = 20
 """Fewest rows that measure a speed."""
-MAX_SHARE = 0.05
-"""Largest share of a job's rows in a probe."""
 PROBE_SECONDS = 0.5 * MINUTE
 """Seconds for which the probe keeps a fast engine busy."""
 REPLAN_SECONDS, WAIT_SECONDS = 0.5 * MINUTE, 3.0 * MINUTE
@@ -136,7 +135,7 @@ def _fast_variant(option: SynchronousOption, chance: float) -> SynchronousOption
 def _probe_rows(option: SynchronousOption, waiting: int) -> int:
     """Return the number of rows to measure a speed; 0 if that is too large a share of the job."""
     rows = max(MIN_ROWS, int(_fast_variant(option, SIZE_CHANCE).pace.rate * PROBE_SECONDS))
-    most = int(waiting * MAX_SHARE)
+    most = int(waiting * MAX_PROBE_SHARE)
     return min(rows, most) if most >= MIN_ROWS else 0
 
 

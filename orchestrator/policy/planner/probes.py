@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from orchestrator.core.durations import DAY, MINUTE, duration
 from orchestrator.core.money import up_to
-from orchestrator.policy.planner.measuring import MAX_SHARE, MIN_ROWS, keep_waiting, measure
+from orchestrator.policy.planner.candidate_plans import MAX_PROBE_SHARE
+from orchestrator.policy.planner.measuring import MIN_ROWS, keep_waiting, measure
 from orchestrator.policy.planner.planning_problem import objection
 from orchestrator.policy.planner.replan import replan
 from orchestrator.policy.planner.types import (
@@ -115,7 +116,7 @@ def _idle_seconds(option: Option, last_used: Mapping[str, datetime], now: dateti
 
 def _probe_rows(option: Option, waiting: int, expected: Decimal, rule: ProbeRule) -> int:
     """Return the number of rows to measure a route within its cost limit; 0 if that is too few."""
-    most = int(waiting * MAX_SHARE)
+    most = int(waiting * MAX_PROBE_SHARE)
     if option.cost.p95 > 0:
         most = min(most, int(Decimal(repr(rule.share)) * expected / option.cost.p95))
     if isinstance(option, SynchronousOption):
