@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -12,6 +12,10 @@ from orchestrator.core.errors import InputError
 from orchestrator.core.json_decoders import json_decoder
 
 CHAT = "/v1/chat/completions"
+NO_EFFECT = frozenset(
+    {"metadata", "store", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prediction"}
+)
+"""Fields of a chat completion that do not change its answer."""
 Json = dict[str, Any]
 Translate = Callable[[Mapping[str, Any]], Json]
 """Returns the provider's request for a chat completion's body. Raises InputError, which names the field."""
@@ -26,6 +30,13 @@ class ChatLine(msgspec.Struct):
 
 
 decode_line = json_decoder(ChatLine).decode
+
+
+def check_counterparts(body: Mapping[str, Any], known: Collection[str], problem: str) -> None:
+    """Raise InputError with `problem` for a set field of a body that is not among these, nor its model."""
+    for name, value in body.items():
+        if name not in known and name != "model" and value is not None:
+            raise InputError(problem, field=name)
 
 
 def sent_rows(source: Iterable[bytes], translate: Translate) -> Iterator[tuple[str, Json]]:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.backends import lenient, line_digest
-from orchestrator.backends.chat_rows import decode_line, sent_rows
+from orchestrator.backends.chat_rows import NO_EFFECT, check_counterparts, decode_line, sent_rows
 from orchestrator.backends.conversations import (
     DocumentPart,
     MessagePart,
@@ -25,14 +25,10 @@ from orchestrator.backends.conversations import (
 from orchestrator.core import batch_api
 from orchestrator.core.errors import InputError
 
-LEFT_OUT = frozenset(
-    {"metadata", "store", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prediction"}
-)
-"""Fields that do not change the answer."""
 _CONFIG = {"temperature": "temperature", "top_p": "topP"}
 OWN = ("additionalModelRequestFields", "guardrailConfig")
 """Converse's own fields, which go out as they are."""
-TAKEN = frozenset({*_CONFIG, *OWN, "messages", "max_tokens", "max_completion_tokens", "stop"})
+KNOWN = NO_EFFECT.union({*_CONFIG, *OWN, "messages", "max_tokens", "max_completion_tokens", "stop"})
 _NOT_IN_A_BATCH = "has no counterpart in a batch of Bedrock"
 _PICTURES = {f"image/{kind}": kind for kind in ("png", "jpeg", "gif", "webp")}
 _DOCUMENTS = {"application/pdf": "pdf", "text/plain": "txt", "text/csv": "csv", "text/html": "html"}
@@ -84,9 +80,7 @@ def sent_line(line: bytes) -> tuple[str, bytes]:
 
 def translate(body: Mapping[str, Any]) -> Json:
     """Return a request of Converse, without its model. Raises InputError for a field without a counterpart."""
-    for name, value in body.items():
-        if name not in TAKEN and name not in LEFT_OUT and name != "model" and value is not None:
-            raise InputError(_NOT_IN_A_BATCH, field=name)
+    check_counterparts(body, KNOWN, _NOT_IN_A_BATCH)
     system, turns = _conversation(body.get("messages"))
     request: Json = {"messages": turns} | ({"system": system} if system else {})
     config = {theirs: body[ours] for ours, theirs in _CONFIG.items() if body.get(ours) is not None}

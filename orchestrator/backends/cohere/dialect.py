@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from orchestrator.backends.cohere.requests import LEFT_OUT, TAKEN
+from orchestrator.backends.cohere.requests import KNOWN
 from orchestrator.policy.dialect.draft import Draft, is_number
 from orchestrator.policy.dialect.rules import By, NotAbove, NotForced, OnlyFields, OnlyValues, TableRule
 from orchestrator.policy.dialect.structured import ask_in_prompt
@@ -24,7 +24,7 @@ _RANGE = "cohere 7.3.1: range of"
 
 COHERE_RULES = (
     _rule(By(ask_in_prompt), "crmne/ruby_llm: rows of a batch have no response_format"),
-    _rule(OnlyFields(TAKEN | LEFT_OUT, " in a batch"), "crmne/ruby_llm: rows of a batch have no such field"),
+    _rule(OnlyFields(KNOWN, " in a batch"), "crmne/ruby_llm: rows of a batch have no such field"),
     _rule(NotForced(), "crmne/ruby_llm: rows of a batch have no tool_choice"),
     _rule(OnlyValues("reasoning_effort", ("none",)), "crmne/ruby_llm: reasoning is true or false"),
     _rule(NotAbove("top_p", 0.99), f"{_RANGE} p"),

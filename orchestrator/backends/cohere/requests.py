@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from orchestrator.backends.chat_rows import NO_EFFECT, check_counterparts
 from orchestrator.backends.conversations import (
     CallPart,
     MessagePart,
@@ -21,10 +22,6 @@ from orchestrator.backends.conversations import (
 )
 from orchestrator.core.errors import InputError
 
-LEFT_OUT = frozenset(
-    {"metadata", "store", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prediction"}
-)
-"""Fields that do not change the answer."""
 _ALIKE = {
     "temperature": "temperature",
     "top_p": "p",
@@ -35,7 +32,7 @@ _ALIKE = {
     "reasoning": "reasoning",
     "thinking_budget": "thinking_budget",
 }
-TAKEN = frozenset(
+KNOWN = NO_EFFECT.union(
     {*_ALIKE, "messages", "max_tokens", "max_completion_tokens", "tools", "tool_choice", "reasoning_effort"}
 )
 _NOT_IN_A_BATCH = "has no counterpart in a batch of Cohere"
@@ -44,9 +41,7 @@ Json = dict[str, Any]
 
 def translate(body: Mapping[str, Any]) -> Json:
     """Return the body of a row, without its model. Raises InputError for a field without a counterpart."""
-    for name, value in body.items():
-        if name not in TAKEN and name not in LEFT_OUT and name != "model" and value is not None:
-            raise InputError(_NOT_IN_A_BATCH, field=name)
+    check_counterparts(body, KNOWN, _NOT_IN_A_BATCH)
     if body.get("tool_choice") not in (None, "auto"):
         raise InputError(_NOT_IN_A_BATCH, field="tool_choice")
     system, turns = read_messages(body.get("messages"), {})

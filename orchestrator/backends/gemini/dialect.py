@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.backends.gemini.requests import LEFT_OUT, TAKEN
+from orchestrator.backends.gemini.requests import KNOWN
 from orchestrator.policy.dialect.draft import system_into_question
 from orchestrator.policy.dialect.openapi_schemas import ask_gemini
 from orchestrator.policy.dialect.rules import By, NotAbove, NotMore, NotTaken, OnlyFields, OnlyValues, TableRule
@@ -18,7 +18,7 @@ _PROBABILITIES = ("logprobs", "top_logprobs")
 _PROBED = "tetsuo-ai/agenc-core#2393: levels of thinking as they were probed"
 
 GEMINI_RULES = (
-    TableRule(_GEMINI, _ANY, OnlyFields(TAKEN | LEFT_OUT), _SOURCE),
+    TableRule(_GEMINI, _ANY, OnlyFields(KNOWN), _SOURCE),
     TableRule(_GEMINI, _ANY, OnlyValues("n", (1,)), "Gemini's guide: several candidates are for some models alone"),
     TableRule(_GEMINI, _ANY, NotAbove("temperature", 2), "Gemini's reference: temperature is from 0 to 2"),
     TableRule(_GEMINI, _ANY, NotMore("stop", 5), "Gemini's reference: up to 5 stop sequences"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.backends.chat_rows import NO_EFFECT, check_counterparts
 from orchestrator.backends.conversations import (
     NO_COUNTERPART,
     CallPart,
@@ -25,11 +26,6 @@ from orchestrator.core.errors import InputError
 from orchestrator.policy.dialect.families import plain_name
 from orchestrator.policy.dialect.openapi_schemas import openapi_schema
 
-LEFT_OUT = frozenset(
-    {"metadata", "store", "service_tier", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-     "prediction", "parallel_tool_calls"}
-)  # fmt: skip
-"""Fields that do not change the answer."""
 _CONFIG = {
     "temperature": "temperature",
     "top_p": "topP",
@@ -42,9 +38,9 @@ _CONFIG = {
 }
 _OWN = ("safetySettings", "cachedContent")
 """Gemini's own fields, which go out as they are."""
-TAKEN = frozenset(
+KNOWN = NO_EFFECT.union(
     {*_CONFIG, *_OWN, "messages", "max_tokens", "max_completion_tokens", "stop", "n", "response_format", "tools",
-     "tool_choice", "reasoning_effort", "stream"}
+     "tool_choice", "reasoning_effort", "stream", "service_tier", "parallel_tool_calls"}
 )  # fmt: skip
 _BUDGETS = {"none": 0, "minimal": 512, "low": 1_024, "medium": 8_192, "high": 24_576}
 _LEVELS = frozenset({"minimal", "low", "medium", "high"})
@@ -55,9 +51,7 @@ Json = dict[str, Any]
 
 def translate(body: Mapping[str, Any]) -> Json:
     """Return a request of `generateContent`. Raises InputError for a field without a counterpart."""
-    for name, value in body.items():
-        if name not in TAKEN and name not in LEFT_OUT and name != "model" and value is not None:
-            raise InputError(NO_COUNTERPART, field=name)
+    check_counterparts(body, KNOWN, NO_COUNTERPART)
     if body.get("stream"):
         raise InputError("a batch is not streamed", field="stream")
     if body.get("n") not in (None, 1):

@@ -54,9 +54,9 @@ class OptionCapacity(Struct, frozen=True):
     """True if its pace is the same at all hours and no rows of other jobs go first."""
 
     @property
-    def high(self) -> float:
-        """The high quantile of its rate."""
-        return self.rate * math.exp(HOPEFUL_SIGMAS * self.option.pace.spread)
+    def good_night(self) -> float:
+        """The high quantile of its rate, as a multiple of the usual rate."""
+        return math.exp(HOPEFUL_SIGMAS * self.option.pace.spread)
 
     @property
     def outage_free_seconds(self) -> float:
@@ -303,7 +303,7 @@ class Capacity(Struct, frozen=True):
         room = []
         for place, (sync, rows) in enumerate(zip(self.sync_options[:fallback], held, strict=False)):
             rate, until = sync.low if sure else sync.rate, self.until(place, fallback)
-            rate = sync.high if hopeful and self.is_hopeful(place, fallback) else rate
+            rate = sync.rate * sync.good_night if hopeful and self.is_hopeful(place, fallback) else rate
             until = min(until, sync.outage_free_seconds) if outage_free else until
             own = max(0.0, rows - sync.between(0.0, min(at, until), rate)) if rows else 0.0
             room.append(max(0.0, sync.between(at, until, rate, warm=rows > 0) - own))
@@ -400,8 +400,8 @@ class Capacity(Struct, frozen=True):
         """
         if rows <= 0 or usual <= 0 or not self.is_hopeful(place, fallback):
             return 0.0
-        spread = self.sync_options[place].option.pace.spread
-        return self.later_chance * shortfall(min(rows, usual * math.exp(HOPEFUL_SIGMAS * spread)), usual, spread)
+        sync = self.sync_options[place]
+        return self.later_chance * shortfall(min(rows, usual * sync.good_night), usual, sync.option.pace.spread)
 
     def slowest(self, held: Sequence[int]) -> float:
         """Return the seconds until the last option finishes what it holds; infinite if an option stands still."""
