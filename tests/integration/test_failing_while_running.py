@@ -151,7 +151,8 @@ def test_rows_that_are_all_refused_alike_are_taken_back_before_the_others_are_as
     running.until(lambda: running.store.holds.of(job.id) != [])
     # By this clock an hour is 4 s: a slow machine may have begun to ask again.
     first, *_ = running.store.shards.of_job(job.id)
-    assert first.rerouted_for == "all of the first 24 rows were refused: http_400"
+    # How many were read by then is a matter of moments; 20 are enough.
+    assert re.fullmatch(r"all of the first 2[0-4] rows were refused: http_400", first.rerouted_for or "")
     assert running.store.jobs.counts([job.id])[job.id].pending == 26
 
 
