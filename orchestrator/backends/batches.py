@@ -25,7 +25,7 @@ from orchestrator.backends import (
     Sighting,
     body_lines,
     by_request,
-    calls,
+    call_limits,
     direct,
     lenient,
     sent_line,
@@ -108,7 +108,7 @@ class ApiBatches(ListedBatches):
                 for file in lenient.readable(lenient.entries(self._api.files(PAGE).json()), remote_file):
                     if (file.name, file.size) == (name, size):
                         return file.id
-        with self._translated("upload", calls.transfer()), self._spelled(path) as content:
+        with self._translated("upload", call_limits.transfer()), self._spelled(path) as content:
             made = remote_file(self._api.upload(name, content, self._profile.expires_after).json())
         if made.name not in ("", name) and made.size not in (None, size):
             # A batch of foreign rows would cost money for nothing.
@@ -142,7 +142,7 @@ class ApiBatches(ListedBatches):
 
     def _ask(self, endpoint: str, body: bytes) -> DirectAnswer:
         try:
-            with self._translated("ask one row", calls.control(calls.ASK_SECONDS), creating=True):
+            with self._translated("ask one row", call_limits.control(call_limits.ASK_SECONDS), creating=True):
                 try:
                     return direct.answered(
                         self._api.ask(endpoint.removeprefix("/v1"), body).content, self._api.api_key
@@ -222,7 +222,7 @@ class ApiBatches(ListedBatches):
     def input_lines(self, batch: RemoteBatch) -> SentLines | None:
         if batch.input_file_id is None or not self._profile.reads_inputs:
             return None
-        with self._translated(f"read {batch.input_file_id}", calls.transfer()):
+        with self._translated(f"read {batch.input_file_id}", call_limits.transfer()):
             try:
                 with self._api.content(batch.input_file_id) as chunks:
                     return by_request(map(self.sent_line, filter(bytes.strip, split_lines(chunks))))
@@ -233,7 +233,7 @@ class ApiBatches(ListedBatches):
 
     def _ids_in(self, file_id: str) -> frozenset[str] | None:
         """Return the custom_ids in a file; None if the file is gone."""
-        with self._translated(f"read {file_id}", calls.transfer()):
+        with self._translated(f"read {file_id}", call_limits.transfer()):
             try:
                 with self._api.content(file_id) as chunks:
                     lines = split_lines(chunks)
@@ -295,7 +295,7 @@ class ApiBatches(ListedBatches):
 
     def download(self, file_id: str, path: Path, input_path: Path) -> Download:
         with (
-            self._translated(f"download {file_id}", calls.transfer()),
+            self._translated(f"download {file_id}", call_limits.transfer()),
             self._api.content(file_id) as chunks,
         ):
             return keep(
@@ -314,7 +314,7 @@ class ApiBatches(ListedBatches):
         if not self._profile.is_orch:
             return False
         whole = self._api.whole(f"batches/{batch_id}/{kind}")
-        with self._translated(f"read {batch_id}", calls.transfer()), whole as chunks:
+        with self._translated(f"read {batch_id}", call_limits.transfer()), whole as chunks:
             store(chunks, path)
             return True
 
@@ -370,7 +370,7 @@ class ApiBatches(ListedBatches):
         self, what: str, pace: AbstractContextManager[None] | None = None, *, creating: bool = False
     ) -> Iterator[None]:
         try:
-            with pace or calls.control():
+            with pace or call_limits.control():
                 yield
         except (ApiRefusal, httpx2.HTTPError, *UNREADABLE) as error:
             message = f"{self._name}: cannot {what}"

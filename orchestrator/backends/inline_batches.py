@@ -19,7 +19,7 @@ from orchestrator.backends import (
     SentLines,
     Sighting,
     by_request,
-    calls,
+    call_limits,
     inline_rows,
     lenient,
 )
@@ -81,7 +81,7 @@ class InlineBatches(TranslatedBatches):
             inline_rows.write_rows(path, order.shard, self._field, self._translate)
         with (
             inline_rows.opened(inline_rows.rows_path(path)) as rows,
-            self._translated("create a batch", calls.transfer(), creating=True),
+            self._translated("create a batch", call_limits.transfer(), creating=True),
         ):
             return remote_batch(self._api.submit(order, rows).json())
 

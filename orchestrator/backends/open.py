@@ -53,7 +53,7 @@ def ask_models(name: str, url: str, key_env: str | None, seconds: float) -> Resp
     """Return an upstream's list of models, whatever its status. Raises UsageError, httpx2.HTTPError."""
     import httpx2
 
-    from orchestrator.backends.calls import certificates
+    from orchestrator.backends.call_limits import certificates
 
     headers = {"Authorization": f"Bearer {key_of(name, key_env, os.environ)}"} if key_env else {}
     context = certificates(url.partition(":")[0].lower())

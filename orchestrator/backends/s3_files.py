@@ -15,7 +15,7 @@ from orchestrator.backends import lenient
 from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.aws_signature import DIGEST
 from orchestrator.backends.buckets import BucketPrefix, input_object
-from orchestrator.backends.http_api import HttpAPI
+from orchestrator.backends.openai_http import HttpAPI
 from orchestrator.backends.result_lines import lines
 
 Json = dict[str, Any]

@@ -36,7 +36,7 @@ from orchestrator.pipeline.plan.prices import ByToken, prices_of
 from orchestrator.pipeline.plan.routes import asked_models, named_models, objections
 from orchestrator.pipeline.selection import Scope
 from orchestrator.policy.dialect import describe
-from orchestrator.policy.endpoints import CHAT, EMBEDDINGS
+from orchestrator.policy.request_bodies import CHAT, EMBEDDINGS
 from orchestrator.reports.removed_backends import of_home, removed_words
 from orchestrator.settings import config as settings
 from orchestrator.settings import job_spec

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.core.durations import duration, moment_words
 from orchestrator.core.money import money
-from orchestrator.policy.endpoints import messages_of
+from orchestrator.policy.request_bodies import messages_of
 from orchestrator.reports.layout import Cell, Line, StyledText, pairs, sentence
 from orchestrator.reports.quote_words import quote_words
 from orchestrator.reports.requests_and_answers import Exchange

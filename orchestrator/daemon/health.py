@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 
 from orchestrator.backends.open import key_cure
-from orchestrator.backends.own_api import unix_client
+from orchestrator.backends.openai_http import unix_client
 from orchestrator.core.durations import duration
 from orchestrator.core.engines import EngineState
 from orchestrator.core.errors import StorageError

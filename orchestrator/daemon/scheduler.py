@@ -36,7 +36,7 @@ from orchestrator.pipeline import predecessors
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.build.builds import BuildDied, Builds, BuildSite, TakeIn, carried_out
 from orchestrator.pipeline.build.submission import How, Options, kind_of
-from orchestrator.policy import due_nights, night_verdicts
+from orchestrator.policy import due_nights
 from orchestrator.policy.job_faults import TRIES, Faults
 from orchestrator.settings import job_file
 from orchestrator.settings.config import Config
@@ -173,7 +173,7 @@ class Scheduler:
 
     def _begin(self, schedule: Schedule, night: Night) -> list[str]:
         now, due = self._now(), due_nights.DueNight(night.night, night.due_at, night.slot)
-        verdict = night_verdicts.verdict(
+        verdict = due_nights.verdict(
             schedule,
             due,
             now,

@@ -106,7 +106,7 @@ def open_handle(name: str, settings: BackendSettings, config: Config, socket: Pa
     if isinstance(settings, OwnServer):
         # Imported where used: a command that only plans has no HTTP client.
         from orchestrator.backends.batches import ApiBatches
-        from orchestrator.backends.own_api import over_unix_socket
+        from orchestrator.backends.openai_http import over_unix_socket
 
         api: Backend = ApiBatches(name, over_unix_socket(socket), profile_for(settings), {"include_provenance": True})
     else:

@@ -24,7 +24,7 @@ from orchestrator.policy.dialect import (
     provider_at,
 )
 from orchestrator.policy.dialect.recipient import LOCAL
-from orchestrator.policy.endpoints import RESPONSES, fixed_fields, url_of
+from orchestrator.policy.request_bodies import RESPONSES, fixed_fields, url_of
 from orchestrator.settings.backends import (
     Backend,
     DialectRule,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from orchestrator.core.durations import MINUTE, spread
 from orchestrator.core.shards import Shard
 from orchestrator.pipeline.backend_handles import BackendHandle
-from orchestrator.policy.evidence import FILES_APPEAR, Denied, FileReading
+from orchestrator.policy.batch_evidence import FILES_APPEAR, Denied, FileReading
 from orchestrator.policy.overdue import Usual
 
 UNKNOWN = Usual()

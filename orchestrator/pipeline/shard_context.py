@@ -17,7 +17,7 @@ from orchestrator.pipeline.backend_admission import AdmissionControl, CallKind
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.backend_set import BackendSet
 from orchestrator.pipeline.provider_calls import Done, Inline, ProviderCalls
-from orchestrator.policy import evidence, overdue
+from orchestrator.policy import batch_evidence, overdue
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -68,7 +68,7 @@ class ShardWork:
             return ended + overdue.NO_ANSWER
         usual = overdue.usual_of(self.store.shards.durations(shard.backend))
         takes = timedelta(seconds=usual.total_p90) if usual.is_known else None
-        return evidence.answers_until(ended, job.deadline_at, takes)
+        return batch_evidence.answers_until(ended, job.deadline_at, takes)
 
     # --- calls
 

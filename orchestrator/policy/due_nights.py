@@ -1,4 +1,4 @@
-"""When a schedule's nights are due, which night a moment belongs to, and a night's deadline.
+"""When a schedule's nights are due, which night a moment belongs to, a night's deadline, and whether it begins.
 
 A night is named by a date in the schedule's time zone, one per date; if a schedule comes several times a day, by date
 and time. Cron gives wall-clock times; this module maps them to instants. A time that the clocks skip becomes the
@@ -18,10 +18,13 @@ from msgspec import Struct
 from orchestrator.core.clock import night_of
 from orchestrator.core.durations import duration, seconds_of
 from orchestrator.core.errors import InputError
-from orchestrator.core.schedules import Schedule
+from orchestrator.core.schedules import Misfire, NightState, Overlap, Schedule
 from orchestrator.core.zones import zone_of
 from orchestrator.policy.cron_expressions import LONGEST, comes_often, trigger
 
+ON_TIME = timedelta(minutes=15)
+"""A night found this late still counts as on time: a daemon that builds another job looks for nights only afterwards.
+"""
 LOOK_BACK = LONGEST
 """Missed nights longer ago than this are not recorded."""
 MOST_MISSED = 100
@@ -54,6 +57,13 @@ class DueNight(Struct, frozen=True):
     def name(self) -> str:
         """Its name: 2026-11-20, or 2026-11-20 14:00."""
         return f"{self.night if self.slot else night_of(self.at)} {self.slot}".rstrip()
+
+
+class NightVerdict(Struct, frozen=True):
+    """The verdict on a due night: `running` (begin it now), `due` (it waits), or how it ends; and why."""
+
+    state: NightState
+    reason: str
 
 
 def deadline_at(text: str, due_at: datetime, zone: ZoneInfo) -> datetime:
@@ -113,6 +123,42 @@ def last_due(schedule: Schedule, moment: datetime) -> DueNight | None:
         if found := list(_between(schedule, moment - timedelta(days=days), moment)):
             return found[-1]
     return None
+
+
+def verdict(
+    schedule: Schedule,
+    one: DueNight,
+    now: datetime,
+    *,
+    found_at: datetime,
+    newest: DueNight,
+    deadline: datetime | None,
+    running: str | None,
+) -> NightVerdict:
+    """Judge a night that was found due at `found_at` and has not begun.
+
+    `newest` is the schedule's latest due night; `running` names an unfinished job of the same file.
+    """
+    late, found_late = now - one.at, found_at - one.at
+    if one.key != newest.key and one.at < newest.at:
+        return NightVerdict(
+            NightState.MISSED, f"not started before the night of {newest.name} was due: only the newest is run"
+        )
+    if late >= schedule.grace:
+        waited = f", waiting for {running}" if running else ""
+        limit = duration(schedule.grace.total_seconds())
+        return NightVerdict(
+            NightState.MISSED, f"not started {_length(late)} after it was due{waited}; the grace is {limit}"
+        )
+    if deadline is not None and deadline <= now:
+        return NightVerdict(NightState.MISSED, f"not started by its deadline, {_length(late)} after it was due")
+    if found_late > ON_TIME and schedule.misfire is Misfire.SKIP:
+        return NightVerdict(NightState.SKIPPED, f"found {_length(found_late)} late; the schedule skips late nights")
+    if running is not None:
+        if schedule.overlap is Overlap.SKIP:
+            return NightVerdict(NightState.SKIPPED, f"job {running} of the same file was still running")
+        return NightVerdict(NightState.DUE, f"waits for job {running} of the same file")
+    return NightVerdict(NightState.RUNNING, "on time" if late <= ON_TIME else f"started {_length(late)} late")
 
 
 def local(schedule: Schedule, at: datetime) -> str:

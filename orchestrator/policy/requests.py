@@ -25,7 +25,8 @@ from orchestrator.documents import cleanup, splitting
 from orchestrator.documents.splitting import Part
 from orchestrator.documents.types import BY_OCR, Document, UnreadableDocument
 from orchestrator.policy.cache_keys import cache_key
-from orchestrator.policy.endpoints import (
+from orchestrator.policy.max_tokens import BoundOf, most_tokens, written_bound
+from orchestrator.policy.request_bodies import (
     EMBEDDINGS,
     asked_fields,
     bound_field,
@@ -33,7 +34,6 @@ from orchestrator.policy.endpoints import (
     question_of,
     url_of,
 )
-from orchestrator.policy.max_tokens import BoundOf, most_tokens, written_bound
 from orchestrator.policy.sent_text import TextAt, question_text, text_range
 from orchestrator.settings.job_spec import Clean, JobSpec
 from orchestrator.settings.task_spec import Long, Task

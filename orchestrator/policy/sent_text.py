@@ -8,8 +8,8 @@ import msgspec
 
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.json_decoders import json_decoder
-from orchestrator.policy.endpoints import messages_of
 from orchestrator.policy.grounding import SentDocument, SentText
+from orchestrator.policy.request_bodies import messages_of
 
 
 class TextAt(NamedTuple):

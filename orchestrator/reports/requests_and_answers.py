@@ -15,10 +15,10 @@ from orchestrator.pipeline.finish.confidences import merging_checks
 from orchestrator.pipeline.finish.merge import ResultLines
 from orchestrator.pipeline.selection import names_document, nearest
 from orchestrator.policy.answer_check import AnswerCheck
-from orchestrator.policy.endpoints import messages_of
 from orchestrator.policy.grounding import GroundedQuote, read_quotes
 from orchestrator.policy.merged_rows import merged_row
 from orchestrator.policy.model_names import with_model
+from orchestrator.policy.request_bodies import messages_of
 from orchestrator.policy.requests import custom_id
 from orchestrator.policy.sent_text import TextAt
 from orchestrator.settings.home import Home

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from orchestrator.store.schedules import Schedules
     from orchestrator.store.shards import Shards
     from orchestrator.store.sizes import Sizes
-    from orchestrator.store.traces import Traces
+    from orchestrator.store.telemetry import TelemetryRecords
 
 
 _MODULES = {
@@ -45,7 +45,7 @@ _MODULES = {
     "failures": "failures", "engine_holds": "engines", "engine_rates": "engines", "forecasts": "forecasts",
     "removals": "gc", "limits": "limits", "observations": "forecasts", "rows_by_document": "rows_by_document",
     "proofs": "proofs", "lost": "lost_rows", "outputs": "outputs", "quarantine": "quarantine",
-    "refused_fields": "refused_fields", "holds": "refusal_holds", "stages": "reduce_rows", "traces": "traces",
+    "refused_fields": "refused_fields", "holds": "refusal_holds", "stages": "reduce_rows", "telemetry": "telemetry",
     "daemon_fences": "daemon_fence",
 }  # fmt: skip
 """The module of each of the verbs below."""
@@ -82,7 +82,7 @@ class Store:
     refused_fields: RefusedFields  # fields that models have refused
     holds: RefusalHolds  # rows that wait because a backend refuses all of their kind
     stages: Stages  # rows that wait for the answers to their documents' parts
-    traces: Traces  # telemetry of jobs and shards
+    telemetry: TelemetryRecords  # of jobs and shards
     daemon_fences: DaemonFences  # the right of a home's daemon to write
 
     def __init__(self, url: str, *, timeout: float = 10.0, fence: DaemonFence | None = None) -> None:

@@ -12,7 +12,7 @@ import httpx2
 import openai
 import pytest
 
-from orchestrator.backends import BatchOrder, calls
+from orchestrator.backends import BatchOrder, call_limits
 from orchestrator.backends.anthropic.settings import AnthropicBackend
 from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.open import open_backend
@@ -30,14 +30,15 @@ SHARD = "letters-1.001"
 def client(emulator: Emulator) -> Iterator[httpx2.Client]:
     emulator.reset()
     headers = {"authorization": f"Bearer {KEY}"}
-    with calls.bounded(openai.DefaultHttpxClient(base_url=emulator.url_openai, headers=headers, timeout=30)) as found:
+    client = openai.DefaultHttpxClient(base_url=emulator.url_openai, headers=headers, timeout=30)
+    with call_limits.bounded(client) as found:
         yield found
 
 
 @pytest.mark.parametrize("fault", ["drip_head", "drip_body"])
 @pytest.mark.parametrize(
     "pace",
-    [lambda: calls.control(0.4), lambda: calls.transfer(slow_seconds=0.2, slow_bytes=10_000)],
+    [lambda: call_limits.control(0.4), lambda: call_limits.transfer(slow_seconds=0.2, slow_bytes=10_000)],
     ids=["control", "transfer"],
 )
 def test_an_answer_that_drips_in_for_ever_is_given_up(
@@ -55,8 +56,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
         self.now, self.seconds = 1000.0, seconds
-        monkeypatch.setattr(calls.time, "monotonic", lambda: self.now)
-        self.stream = calls._Stream(cast("httpcore2.NetworkStream", self))
+        monkeypatch.setattr(call_limits.time, "monotonic", lambda: self.now)
+        self.stream = call_limits._Stream(cast("httpcore2.NetworkStream", self))
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         self.now += self.seconds
@@ -67,7 +68,7 @@ class Clock:
             return b"".join(self.stream.read(100, timeout=30.0) for _ in range(times))
 
 
-PACES = [lambda: calls.control(60.0), lambda: calls.transfer(60.0, 10)]
+PACES = [lambda: call_limits.control(60.0), lambda: call_limits.transfer(60.0, 10)]
 
 
 @pytest.mark.parametrize("pace", PACES, ids=["control", "transfer"])
@@ -99,7 +100,7 @@ def test_the_time_that_reads_wait_has_an_end(
 def test_a_transfer_goes_on_as_long_as_its_bytes_flow(emulator: Emulator, client: httpx2.Client) -> None:
     content = jsonl([row(f"r{number}", "word " * 200) for number in range(200)])
     made = client.post("files", data={"purpose": "batch"}, files={"file": ("in.jsonl", content)}).json()
-    with calls.transfer(slow_seconds=0.0, slow_bytes=1):
+    with call_limits.transfer(slow_seconds=0.0, slow_bytes=1):
         assert client.get(f"files/{made['id']}/content").content == content
 
 

@@ -20,15 +20,14 @@ from orchestrator.backends.fireworks import PACKAGE as FIREWORKS
 from orchestrator.backends.fireworks.settings import FireworksBackend
 from orchestrator.backends.gemini import PACKAGE as GEMINI
 from orchestrator.backends.gemini.settings import GeminiBackend
-from orchestrator.backends.http_api import HttpAPI
 from orchestrator.backends.mistral import PACKAGE as MISTRAL
 from orchestrator.backends.mistral.settings import MistralBackend
 from orchestrator.backends.openai import PACKAGE as OPENAI
 from orchestrator.backends.openai.profiles import PROFILES
 from orchestrator.backends.openai.settings import OpenAIBackend
+from orchestrator.backends.openai_http import HttpAPI, over_unix_socket
 from orchestrator.backends.openrouter import PACKAGE as OPENROUTER
 from orchestrator.backends.openrouter.settings import OpenRouterBackend
-from orchestrator.backends.own_api import over_unix_socket
 from orchestrator.backends.package import BackendAccess
 from orchestrator.backends.scaleway import PACKAGE as SCALEWAY
 from orchestrator.backends.scaleway.settings import ScalewayBackend

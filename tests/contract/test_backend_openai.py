@@ -14,9 +14,8 @@ import pytest
 
 from orchestrator.backends import BatchOrder, Intent, RemoteBatch
 from orchestrator.backends.batches import ApiBatches
-from orchestrator.backends.http_api import HttpAPI
 from orchestrator.backends.openai.profiles import PROFILES
-from orchestrator.backends.own_api import over_unix_socket
+from orchestrator.backends.openai_http import HttpAPI, over_unix_socket
 from orchestrator.core.clock import now
 from orchestrator.core.errors import BackendRefused
 from orchestrator.server.host import ServerThread

@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator.backends import BatchOrder, Intent
 from orchestrator.backends.batches import ApiBatches
-from orchestrator.backends.http_api import HttpAPI
 from orchestrator.backends.openai.profiles import PROFILES
+from orchestrator.backends.openai_http import HttpAPI
 from orchestrator.core.errors import BackendError, Uncertain
 from tests.emulator.client import Emulator
 from tests.support.batchapi import CHAT, jsonl, row

@@ -14,8 +14,7 @@ import openai
 import pytest
 
 from orchestrator.backends.batches import ApiBatches
-from orchestrator.backends.http_api import HttpAPI
-from orchestrator.backends.own_api import NO_KEY
+from orchestrator.backends.openai_http import NO_KEY, HttpAPI
 from orchestrator.core.errors import OrchError
 from tests.support.batchapi import CHAT, jsonl, row
 from tests.support.hosted import ORDER, batch, error

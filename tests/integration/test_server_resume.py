@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from orchestrator.backends.batches import ApiBatches
-from orchestrator.backends.own_api import over_unix_socket
+from orchestrator.backends.openai_http import over_unix_socket
 from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.errors import StorageError
 from orchestrator.server.database import FILE_NAME, ServerDatabase

@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator.backends import BatchOrder
 from orchestrator.backends.batches import ApiBatches
-from orchestrator.backends.http_api import HttpAPI
 from orchestrator.backends.openai.profiles import PROFILES
+from orchestrator.backends.openai_http import HttpAPI
 from orchestrator.core.errors import OrchError
 from tests.support.plain_http import with_bearer
 from tests.support.scripted import Answer, Asked, Scripted, scripted

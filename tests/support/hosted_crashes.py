@@ -29,11 +29,11 @@ from orchestrator.backends.fireworks.settings import FireworksBackend
 from orchestrator.backends.gemini.api import GeminiAPI
 from orchestrator.backends.gemini.requests import translate as for_google
 from orchestrator.backends.gemini.settings import GeminiBackend
-from orchestrator.backends.http_api import HttpAPI
 from orchestrator.backends.mistral.api import MistralAPI
 from orchestrator.backends.mistral.settings import MistralBackend
 from orchestrator.backends.open import limits_of, profile_for
 from orchestrator.backends.openai.settings import OpenAIBackend
+from orchestrator.backends.openai_http import HttpAPI
 from orchestrator.backends.openrouter.settings import OpenRouterBackend
 from orchestrator.backends.package import BackendAccess, package_of
 from orchestrator.backends.scaleway.settings import ScalewayBackend

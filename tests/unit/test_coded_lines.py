@@ -13,7 +13,7 @@ from orchestrator.core.row_codes import code_of, with_property, without_code
 from orchestrator.policy import coded_lines
 from orchestrator.policy.answer_check import WRONG_CODE, check_of
 from orchestrator.policy.answer_text import Answer
-from orchestrator.policy.endpoints import asked_fields, fixed_fields, url_of
+from orchestrator.policy.request_bodies import asked_fields, fixed_fields, url_of
 from orchestrator.settings.task_spec import Task
 
 Json = dict[str, Any]

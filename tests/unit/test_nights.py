@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from orchestrator.core.errors import InputError
 from orchestrator.core.schedules import Misfire, NightState, Overlap, Schedule
 from orchestrator.core.zones import zone_of
-from orchestrator.policy import cron_expressions, due_nights, night_verdicts
+from orchestrator.policy import cron_expressions, due_nights
 from orchestrator.policy.due_nights import DueNight
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC", "Asia/Kathmandu", "Pacific/Apia")
@@ -312,7 +312,7 @@ NIGHT = DUE_AT.date()
 def judged(now: str, *, terms: dict[str, Any] | None = None, **facts: Any) -> tuple[NightState, str]:
     at = utc(f"2026-{now}")
     given = {"found_at": at, "newest": DueNight(NIGHT, DUE_AT), "deadline": None, "running": None, **facts}
-    found = night_verdicts.verdict(schedule(tz="UTC", **(terms or {})), DueNight(NIGHT, DUE_AT), at, **given)
+    found = due_nights.verdict(schedule(tz="UTC", **(terms or {})), DueNight(NIGHT, DUE_AT), at, **given)
     return found.state, found.reason
 
 

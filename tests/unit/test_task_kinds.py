@@ -18,8 +18,8 @@ from orchestrator.documents.types import Document, Picture
 from orchestrator.policy import confidence
 from orchestrator.policy.answer_check import check_of
 from orchestrator.policy.answer_text import answer_of
-from orchestrator.policy.endpoints import messages_of
 from orchestrator.policy.reask_lines import mended
+from orchestrator.policy.request_bodies import messages_of
 from orchestrator.policy.request_limits import bounds
 from orchestrator.policy.requests import Builder, reduce_line, variables
 from orchestrator.settings.job_file import load

@@ -33,13 +33,13 @@ class AnthropicPackage(BackendPackage[AnthropicBackend]):
         return PROFILE
 
     def open(self, settings: AnthropicBackend, access: BackendAccess) -> Backend:
-        from orchestrator.backends import calls
         from orchestrator.backends.anthropic.api import AnthropicAPI, headers_of
         from orchestrator.backends.anthropic.batches import AnthropicBatches
+        from orchestrator.backends.call_limits import open_client
 
         silent = settings.request_timeout
         # A custom header is sent along with any redirect.
-        client = calls.open_client(f"{settings.base_url.rstrip('/')}/v1", headers_of(access.key), silent, stay=True)
+        client = open_client(f"{settings.base_url.rstrip('/')}/v1", headers_of(access.key), silent, stay=True)
         api = AnthropicAPI(client, access.key, silent)
         return AnthropicBatches(access.name, api, PROFILE, settings.max_tokens, access.root)
 

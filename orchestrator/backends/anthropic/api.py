@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from orchestrator.backends import BATCH_GONE, BatchOrder, call_errors, lenient
 from orchestrator.backends.anthropic.results import cause_of, completion, result_line
 from orchestrator.backends.api import ApiAnswer, ApiRefusal
-from orchestrator.backends.http_api import HttpAPI, converted, path_of
+from orchestrator.backends.openai_http import HttpAPI, converted, path_of
 from orchestrator.backends.result_lines import lines
 from orchestrator.core.errors import AccountError, BackendBusy, OrchError
 from orchestrator.policy.row_errors import Disposition, classify

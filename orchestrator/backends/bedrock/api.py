@@ -17,7 +17,7 @@ from orchestrator.backends.bedrock.clients import CredentialChain, Services
 from orchestrator.backends.bedrock.jobs import batch_of, creation, list_of, manifest_of
 from orchestrator.backends.bedrock.requests import named_record, record_lines, translate
 from orchestrator.backends.buckets import BucketPrefix
-from orchestrator.backends.http_api import converted, path_of
+from orchestrator.backends.openai_http import converted, path_of
 from orchestrator.backends.s3_files import BAD_CREDENTIALS, S3FilesAPI, asked, tag_in
 from orchestrator.backends.translated import nothing_sent
 from orchestrator.settings.backends import window_seconds

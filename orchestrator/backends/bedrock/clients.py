@@ -7,7 +7,7 @@ import httpx2
 from botocore.exceptions import BotoCoreError
 from msgspec import Struct
 
-from orchestrator.backends import calls
+from orchestrator.backends import call_limits
 from orchestrator.backends.api import ApiRefusal
 from orchestrator.backends.aws_signature import AwsKeys, Signature
 from orchestrator.backends.bedrock.settings import BedrockBackend
@@ -56,7 +56,7 @@ def services_of(settings: BedrockBackend, chain: CredentialChain) -> Services:
     suffix = f"{region}.amazonaws.com{'.cn' if region.startswith('cn-') else ''}"
 
     def client(service: str, base_url: str) -> httpx2.Client:
-        found = calls.open_client(base_url, {}, settings.request_timeout, stay=True)
+        found = call_limits.open_client(base_url, {}, settings.request_timeout, stay=True)
         found.auth = Signature(chain.current, service, region)
         return found
 

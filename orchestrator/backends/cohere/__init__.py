@@ -45,13 +45,13 @@ class CoherePackage(BackendPackage[CohereBackend]):
             hint = install_line("cohere")
             raise UsageError(f"backend {access.name} needs the extra `cohere`", hint=hint)
 
-        from orchestrator.backends import calls
+        from orchestrator.backends import call_limits
         from orchestrator.backends.cohere.api import CohereAPI, CohereBatches
         from orchestrator.backends.cohere.requests import translate
 
         silent = settings.request_timeout
-        client = calls.bearer_client(settings.base_url, access.key, silent)
-        signed = calls.open_client(settings.base_url, {}, silent)
+        client = call_limits.bearer_client(settings.base_url, access.key, silent)
+        signed = call_limits.open_client(settings.base_url, {}, silent)
         api = CohereAPI(client, signed, access.key, silent)
         return CohereBatches(access.name, api, self.profile(settings), translate)
 

@@ -34,13 +34,13 @@ class FireworksPackage(BackendPackage[FireworksBackend]):
         return PROFILE
 
     def open(self, settings: FireworksBackend, access: BackendAccess) -> Backend:
-        from orchestrator.backends import calls
+        from orchestrator.backends import call_limits
         from orchestrator.backends.fireworks.api import FireworksAPI, FireworksBatches
         from orchestrator.backends.fireworks.jobs import sent_line
 
         silent = settings.request_timeout
-        client = calls.bearer_client(settings.base_url, access.key, silent)
-        signed = calls.open_client(settings.base_url, {}, silent)
+        client = call_limits.bearer_client(settings.base_url, access.key, silent)
+        signed = call_limits.open_client(settings.base_url, {}, silent)
         api = FireworksAPI(client, signed, settings.account, access.key, silent)
         return FireworksBatches(access.name, api, PROFILE, sent=sent_line)
 

@@ -26,7 +26,7 @@ from orchestrator.backends.fireworks.jobs import (
     sent_lines,
     short_name,
 )
-from orchestrator.backends.http_api import HttpAPI, converted, path_of
+from orchestrator.backends.openai_http import HttpAPI, converted, path_of
 from orchestrator.backends.result_lines import lines
 from orchestrator.core.error_body import openai_error
 

@@ -34,14 +34,14 @@ class GeminiPackage(BackendPackage[GeminiBackend]):
         return PROFILE
 
     def open(self, settings: GeminiBackend, access: BackendAccess) -> Backend:
-        from orchestrator.backends import calls
+        from orchestrator.backends import call_limits
         from orchestrator.backends.gemini.api import GeminiAPI
         from orchestrator.backends.gemini.requests import translate
         from orchestrator.backends.translated import TranslatedBatches
 
         silent = settings.request_timeout
         # The key is a custom header, which is sent along with any redirect.
-        client = calls.open_client(settings.base_url, {"x-goog-api-key": access.key}, silent, stay=True)
+        client = call_limits.open_client(settings.base_url, {"x-goog-api-key": access.key}, silent, stay=True)
         return TranslatedBatches(access.name, GeminiAPI(client, access.key, silent), PROFILE, translate)
 
     def rules(self) -> tuple[TableRule, ...]:

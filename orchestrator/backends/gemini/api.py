@@ -18,7 +18,7 @@ from orchestrator.backends.chat_rows import sent_rows
 from orchestrator.backends.files import blocks, sized, translated
 from orchestrator.backends.gemini import answers
 from orchestrator.backends.gemini.requests import translate
-from orchestrator.backends.http_api import HttpAPI, converted, path_of
+from orchestrator.backends.openai_http import HttpAPI, converted, path_of
 from orchestrator.backends.result_lines import lines
 from orchestrator.backends.translated import nothing_sent
 

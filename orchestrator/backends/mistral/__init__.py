@@ -30,13 +30,13 @@ class MistralPackage(BackendPackage[MistralBackend]):
         return PROFILE
 
     def open(self, settings: MistralBackend, access: BackendAccess) -> Backend:
-        from orchestrator.backends import calls
+        from orchestrator.backends import call_limits
         from orchestrator.backends.batches import ApiBatches
         from orchestrator.backends.body_lines import sent_line
         from orchestrator.backends.mistral.api import MistralAPI
 
         silent = settings.request_timeout
-        client = calls.bearer_client(settings.base_url, access.key, silent)
+        client = call_limits.bearer_client(settings.base_url, access.key, silent)
         api = MistralAPI(client, access.key, silent)
         return ApiBatches(access.name, api, PROFILE, sent=sent_line)
 

@@ -32,9 +32,9 @@ class OpenAIPackage(BackendPackage[OpenAIBackend]):
         )
 
     def open(self, settings: OpenAIBackend, access: BackendAccess) -> Backend:
-        from orchestrator.backends import calls
+        from orchestrator.backends import call_limits
         from orchestrator.backends.batches import ApiBatches
-        from orchestrator.backends.http_api import HttpAPI
+        from orchestrator.backends.openai_http import HttpAPI
 
         profile, silent = self.profile(settings), settings.request_timeout
         sent = {
@@ -43,7 +43,9 @@ class OpenAIPackage(BackendPackage[OpenAIBackend]):
             "OpenAI-Project": settings.project,
         }
         headers = {name: value for name, value in sent.items() if value is not None}
-        api = HttpAPI(calls.open_client(settings.base_url, headers, silent), access.key, silent, settings.project)
+        api = HttpAPI(
+            call_limits.open_client(settings.base_url, headers, silent), access.key, silent, settings.project
+        )
         extra = dict(profile.create_fields) | ({"include_provenance": True} if profile.is_orch else {})
         return ApiBatches(access.name, api, profile, extra)
 

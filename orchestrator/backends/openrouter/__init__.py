@@ -34,12 +34,12 @@ class OpenRouterPackage(BackendPackage[OpenRouterBackend]):
         return PROFILE
 
     def open(self, settings: OpenRouterBackend, access: BackendAccess) -> Backend:
-        from orchestrator.backends import calls
+        from orchestrator.backends import call_limits
         from orchestrator.backends.inline_batches import InlineBatches
         from orchestrator.backends.openrouter.api import OpenRouterAPI, without_model
 
         silent = settings.request_timeout
-        client = calls.bearer_client(settings.base_url, access.key, silent)
+        client = call_limits.bearer_client(settings.base_url, access.key, silent)
         api = OpenRouterAPI(client, access.key, silent)
         return InlineBatches(access.name, api, PROFILE, without_model, "body", access.root)
 

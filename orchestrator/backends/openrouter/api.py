@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.api import ApiAnswer
-from orchestrator.backends.http_api import HttpAPI, converted, path_of
+from orchestrator.backends.openai_http import HttpAPI, converted, path_of
 from orchestrator.backends.remote import status_of
 from orchestrator.core.error_body import openai_error
 

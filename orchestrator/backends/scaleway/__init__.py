@@ -33,16 +33,16 @@ class ScalewayPackage(BackendPackage[ScalewayBackend]):
         return PROFILE if settings.discount is None else replace(PROFILE, discount=settings.discount)
 
     def open(self, settings: ScalewayBackend, access: BackendAccess) -> Backend:
-        from orchestrator.backends import calls
+        from orchestrator.backends import call_limits
         from orchestrator.backends.aws_signature import AwsKeys, Signature
         from orchestrator.backends.buckets import BucketPrefix, WithBucket
         from orchestrator.backends.scaleway.api import ScalewayAPI
 
         silent, keys = settings.request_timeout, AwsKeys(settings.access_key, access.key)
-        bucket = calls.open_client(settings.bucket_url or settings.bucket_address, {}, silent, stay=True)
+        bucket = call_limits.open_client(settings.bucket_url or settings.bucket_address, {}, silent, stay=True)
         bucket.auth = Signature(lambda: keys, "s3", settings.region)
         place = BucketPrefix(settings.bucket, settings.prefix)
-        client = calls.bearer_client(settings.base_url, access.key, silent)
+        client = call_limits.bearer_client(settings.base_url, access.key, silent)
         api = ScalewayAPI(client, access.key, silent, bucket, place, settings.bucket_address)
         role = "Scaleway's application"
         return WithBucket(access.name, api, self.profile(settings), bucket=settings.bucket, role=role)

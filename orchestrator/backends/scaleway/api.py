@@ -17,7 +17,7 @@ from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.api import ApiAnswer, create_fields
 from orchestrator.backends.batch_names import FILE_ENDING, metadata_in_file
 from orchestrator.backends.buckets import BucketPrefix
-from orchestrator.backends.http_api import converted
+from orchestrator.backends.openai_http import converted
 from orchestrator.backends.s3_files import S3FilesAPI
 from orchestrator.core.error_body import openai_error
 

@@ -35,12 +35,12 @@ class TogetherPackage(BackendPackage[TogetherBackend]):
         return replace(PROFILE, discount=settings.discount)
 
     def open(self, settings: TogetherBackend, access: BackendAccess) -> Backend:
-        from orchestrator.backends import calls
+        from orchestrator.backends import call_limits
         from orchestrator.backends.body_lines import sent_line
         from orchestrator.backends.together.api import TogetherAPI, TogetherBatches
 
         silent = settings.request_timeout
-        client = calls.bearer_client(settings.base_url, access.key, silent)
+        client = call_limits.bearer_client(settings.base_url, access.key, silent)
         api = TogetherAPI(client, access.key, silent)
         return TogetherBatches(access.name, api, self.profile(settings), sent=sent_line)
 

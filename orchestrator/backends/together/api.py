@@ -17,7 +17,7 @@ from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.batch_names import metadata_in_file
 from orchestrator.backends.batches import ApiBatches
 from orchestrator.backends.files import translated
-from orchestrator.backends.http_api import HttpAPI, converted, path_of
+from orchestrator.backends.openai_http import HttpAPI, converted, path_of
 from orchestrator.backends.together.lines import sent_lines, with_own_ids
 from orchestrator.core.error_body import openai_error
 

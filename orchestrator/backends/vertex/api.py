@@ -17,7 +17,7 @@ from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of
 from orchestrator.backends.buckets import BucketPrefix, input_object
 from orchestrator.backends.files import split_lines
 from orchestrator.backends.gemini import answers
-from orchestrator.backends.http_api import HttpAPI, converted
+from orchestrator.backends.openai_http import HttpAPI, converted
 from orchestrator.backends.translated import nothing_sent
 from orchestrator.backends.vertex.jobs import batch_of, creation, model_path, object_of, results_in
 from orchestrator.backends.vertex.requests import translate

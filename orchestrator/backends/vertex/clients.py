@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.backends import calls
+from orchestrator.backends import call_limits
 from orchestrator.backends.buckets import BucketPrefix
 from orchestrator.backends.package import BackendAccess
 from orchestrator.backends.vertex.api import VertexAPI
@@ -19,7 +19,7 @@ def api_of(settings: VertexBackend, access: BackendAccess) -> VertexAPI:
     silent, own = settings.request_timeout, settings.base_url
     headers = {"Authorization": f"Bearer {access.key}"} if access.key else {}
     vertex, storage = (
-        calls.open_client(own or address, headers, silent, stay=True)
+        call_limits.open_client(own or address, headers, silent, stay=True)
         for address in (_address(settings.region), _STORAGE)
     )
     place = BucketPrefix(settings.bucket, settings.prefix, "gs")

@@ -35,12 +35,12 @@ class XaiPackage(BackendPackage[XaiBackend]):
         return PROFILE
 
     def open(self, settings: XaiBackend, access: BackendAccess) -> Backend:
-        from orchestrator.backends import calls
+        from orchestrator.backends import call_limits
         from orchestrator.backends.batches import ApiBatches
         from orchestrator.backends.xai.api import XaiAPI
 
         silent = settings.request_timeout
-        client = calls.bearer_client(settings.base_url, access.key, silent)
+        client = call_limits.bearer_client(settings.base_url, access.key, silent)
         return ApiBatches(access.name, XaiAPI(client, access.key, silent), PROFILE)
 
 

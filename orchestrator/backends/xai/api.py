@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.api import ApiAnswer, answer_of
 from orchestrator.backends.batch_names import display_name
-from orchestrator.backends.http_api import HttpAPI, converted, path_of
+from orchestrator.backends.openai_http import HttpAPI, converted, path_of
 from orchestrator.backends.xai.batches import RESULTS, batch_of, list_of, next_page, result_line
 from orchestrator.core.clock import now
 from orchestrator.core.error_body import openai_error, read_error_value

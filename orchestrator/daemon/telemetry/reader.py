@@ -43,7 +43,7 @@ from orchestrator.settings.stored_spec import spec_of
 from orchestrator.settings.telemetry import Telemetry
 from orchestrator.store import Store
 from orchestrator.store.rows_by_document import FoundRow
-from orchestrator.store.traces import Booked, Spread
+from orchestrator.store.telemetry import Booked, Spread
 
 MOST_ROWS = 1000
 """Most rows of a batch with a span: if everything fails, the first thousand show what is wrong."""
@@ -70,7 +70,7 @@ class TraceReader:
     def ended(self, since: datetime) -> list[EndedWork]:
         """Return the jobs and shards that ended since a time, in order; the shards of a job come before the job."""
         home = self._home.identity()
-        over = self._store.traces.ended_jobs(home, since)
+        over = self._store.telemetry.ended_jobs(home, since)
         found = []
         for job in [*self._store.jobs.unfinished(home), *(job for job, _ in over)]:
             for shard in self._store.shards.of_job(job.id):
@@ -97,12 +97,12 @@ class TraceReader:
         for kind, spread in (("input", booked.input_tokens), ("output", booked.output_tokens)):
             if spread is not None:
                 yield token_point(spread, *about, kind)
-        for code, spread in self._store.traces.durations(shard.id, DURATION_BOUNDS_MS).items():
+        for code, spread in self._store.telemetry.durations(shard.id, DURATION_BOUNDS_MS).items():
             yield duration_point(spread, *about, code)
 
     def _of_job(self, job: Job, at: datetime, settings: Telemetry) -> Iterator[TraceSpan]:
         is_private = _is_private(job, settings)
-        for found in self._store.traces.never_sent(job.id, MOST_ROWS):
+        for found in self._store.telemetry.never_sent(job.id, MOST_ROWS):
             words = _words(found) if settings.content and not is_private else {}
             yield unsent_span(job, found.row, words, named=not is_private)
         store = self._store
@@ -113,7 +113,7 @@ class TraceReader:
 
     def _of_shard(self, job: Job, shard: Shard, settings: Telemetry) -> Iterator[TraceSpan]:
         every = None if settings.sample == 0 else max(1, round(1 / settings.sample))
-        rows = self._store.traces.notable_rows(shard.id, every, MOST_ROWS + 1)
+        rows = self._store.telemetry.notable_rows(shard.id, every, MOST_ROWS + 1)
         served, asked, booked = self._served(shard), self._requested_model(job, shard), self._booked(shard)
         is_private = _is_private(job, settings)
         for found in rows[:MOST_ROWS]:
@@ -136,7 +136,7 @@ class TraceReader:
         return {**content_of(body, answer, reason), **_words(found)}
 
     def _booked(self, shard: Shard) -> Booked:
-        return self._store.traces.booked(shard.id, TOKEN_BOUNDS)
+        return self._store.telemetry.booked(shard.id, TOKEN_BOUNDS)
 
     def _requested_model(self, job: Job, shard: Shard) -> str:
         """Return the model's name at the shard's backend, by the current orch.toml."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from orchestrator.daemon.telemetry.spans import ServedBy, Value
-from orchestrator.store.traces import Spread
+from orchestrator.store.telemetry import Spread
 
 TOKENS = "gen_ai.client.token.usage"
 DURATION = "gen_ai.client.operation.duration"

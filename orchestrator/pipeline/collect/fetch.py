@@ -21,8 +21,8 @@ from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import names_there
 from orchestrator.pipeline.lost_answers import GONE, KINDS
 from orchestrator.pipeline.poll_schedule import BestReading, FilesPhase
-from orchestrator.policy import evidence, results
-from orchestrator.policy.evidence import FileReading
+from orchestrator.policy import batch_evidence, results
+from orchestrator.policy.batch_evidence import FileReading
 from orchestrator.policy.results import Survey
 from orchestrator.settings.home import Home
 
@@ -74,11 +74,11 @@ def fetch(
     is_gone = shard.refusal_code == BATCH_GONE  # its backend cannot be asked: it may be gone itself
     did_nothing = expected > 0 and reading.is_empty and not is_gone and _did_nothing(handle, shard)
     if did_nothing:
-        verdict = evidence.nothing(shard.backend, shard.rows, min(until, nothing_until()), now)
+        verdict = batch_evidence.nothing(shard.backend, shard.rows, min(until, nothing_until()), now)
     elif lacks_names(shard):
-        verdict = evidence.unnamed(shard.provider_status, until, now)
+        verdict = batch_evidence.unnamed(shard.provider_status, until, now)
     else:
-        verdict = evidence.whole(reading, expected, known.unchanged_since or now, until, now)
+        verdict = batch_evidence.whole(reading, expected, known.unchanged_since or now, until, now)
     if verdict.why is not None:
         return FilesAwaited(verdict.why)
     for kind in KINDS:

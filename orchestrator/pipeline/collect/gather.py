@@ -26,7 +26,7 @@ from orchestrator.pipeline.finish.confidences import checks_of
 from orchestrator.pipeline.poll_schedule import FilesPhase
 from orchestrator.pipeline.shard_context import ShardWork
 from orchestrator.pipeline.succession import open_jobs
-from orchestrator.policy import evidence
+from orchestrator.policy import batch_evidence
 from orchestrator.policy.preflight import fields_of
 from orchestrator.settings.home import Home
 from orchestrator.settings.stored_spec import refused_rows
@@ -93,7 +93,7 @@ class Gather:
         known.begun_at = known.begun_at or now
         if now >= until:
             ended, told = shard.status_at or shard.created_at, self._over_for(shard, handle)
-            until = evidence.waits_until(until, ended, now, watched=now - known.begun_at, told=told)
+            until = batch_evidence.waits_until(until, ended, now, watched=now - known.begun_at, told=told)
         if self._repaid(job, shard, handle, until):
             until = now
         elif shard.rerouted_at is None:
@@ -181,11 +181,12 @@ class Gather:
         """Return until when to wait for a batch's files; files named late get some more time to appear."""
         ended = shard.ended_at or shard.created_at
         until = self._work.until(job, shard, shard.status_at or ended)
-        return max(until, ended + evidence.FILES_APPEAR) if shard.output_file_id or shard.error_file_id else until
+        is_named = shard.output_file_id or shard.error_file_id
+        return max(until, ended + batch_evidence.FILES_APPEAR) if is_named else until
 
     def _nothing_until(self, shard: Shard) -> datetime:
         ended = shard.ended_at or shard.created_at
-        return evidence.nothing_until(ended, self._work.store.shards.longest_file_wait(shard.backend))
+        return batch_evidence.nothing_until(ended, self._work.store.shards.longest_file_wait(shard.backend))
 
     def _problems(self, shard: Shard, handle: BackendHandle, until: datetime) -> tuple[LineProblem, ...]:
         """Return why a backend refused a shard's batch; empty if it did not, or does not say so in time."""

@@ -36,7 +36,7 @@ from orchestrator.pipeline.collect.unanswered import EndedShard
 from orchestrator.pipeline.lost_answers import GONE, KINDS
 from orchestrator.policy import results
 from orchestrator.policy.answer_check import AnswerCheck
-from orchestrator.policy.evidence import ANSWERS_KEPT
+from orchestrator.policy.batch_evidence import ANSWERS_KEPT
 from orchestrator.policy.overdue import OVERRUN
 from orchestrator.settings.home import Home
 from orchestrator.store import Store

@@ -23,7 +23,7 @@ from orchestrator.pipeline.collect.failures_so_far import FailuresSoFar
 from orchestrator.pipeline.plan import forecast_records
 from orchestrator.pipeline.poll_schedule import UNKNOWN, RunPhase
 from orchestrator.pipeline.shard_context import ShardWork
-from orchestrator.policy import evidence, overdue
+from orchestrator.policy import batch_evidence, overdue
 from orchestrator.policy.overdue import BatchLife
 
 ENOUGH_REFUSALS = 20
@@ -162,7 +162,7 @@ class BatchPolling:
             is_unlisted = True if seen.undecided is None else None
         denied = polled_batch.denied(self._work.polls.of(shard, now), now, is_unlisted=is_unlisted)
         self._work.polls.failed(shard, handle, now)
-        verdict = evidence.gone(denied, handle.name, now, is_needed=shard.rerouted_at is not None)
+        verdict = batch_evidence.gone(denied, handle.name, now, is_needed=shard.rerouted_at is not None)
         if verdict.why is not None:
             return UnknownBatch(moved=self._work.hold(job, shard, HoldCode.MISSING, verdict.why))
         return UnknownBatch(moved=self._lose(job, shard, "the backend no longer knows this batch"))
@@ -238,9 +238,11 @@ class BatchPolling:
         since, running = seen.status_at or now, self._work.polls.of(shard, now).phase(RunPhase)
         running.over_at = running.over_at or now
         watched, told = now - running.over_at, batch.ago(batch.over_at)
-        until = evidence.waits_until(self._work.until(job, shard, since), since, now, watched=watched, told=told)
+        until = self._work.until(job, shard, since)
+        until = batch_evidence.waits_until(until, since, now, watched=watched, told=told)
         if shard.rerouted_at is None and job.cancel_requested_at is None:
-            until = max(until, running.over_at + evidence.FILES_APPEAR)  # the wait may have ended while orch was down
+            # The wait may have ended while orch was down.
+            until = max(until, running.over_at + batch_evidence.FILES_APPEAR)
         return polled_batch.files_named(seen, batch, handle.profile, until, now).why
 
     def _end(self, job: Job, shard: Shard, batch: RemoteBatch, facts: Mapping[str, object]) -> None:

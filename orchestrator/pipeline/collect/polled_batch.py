@@ -13,8 +13,8 @@ from orchestrator.core.model import Job
 from orchestrator.core.shards import Shard
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.poll_schedule import PolledShard, RunPhase
-from orchestrator.policy import evidence, overdue
-from orchestrator.policy.evidence import Denied, EndedBatch, EvidenceVerdict
+from orchestrator.policy import batch_evidence, overdue
+from orchestrator.policy.batch_evidence import Denied, EndedBatch, EvidenceVerdict
 from orchestrator.policy.overdue import BatchLife
 
 SEEN_EVERY = timedelta(seconds=30)
@@ -90,7 +90,7 @@ def files_named(
         batch.error_file_id is not None or (profile.one_file and batch.output_file_id is not None),
         shard.started_at is not None or batch.status is BatchStatus.COMPLETED,
     )
-    return evidence.named(named, shard.status_at or now, until, now)
+    return batch_evidence.named(named, shard.status_at or now, until, now)
 
 
 def waits_for(

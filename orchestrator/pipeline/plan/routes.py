@@ -19,9 +19,9 @@ from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.synchronous_backends import AT_ONCE
 from orchestrator.pipeline.selection import Scope
 from orchestrator.policy.eligibility import Candidate, Eligibility, eligibility
-from orchestrator.policy.endpoints import url_of
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.planner import Option
+from orchestrator.policy.request_bodies import url_of
 from orchestrator.settings.backends import (
     Backend,
     EnginesBackend,

@@ -44,7 +44,7 @@ from orchestrator.pipeline.dialects import LineWriter, line_writer
 from orchestrator.pipeline.plan import cache_first
 from orchestrator.pipeline.poll_schedule import PolledShard, SearchPhase, SendPhase
 from orchestrator.policy.batch_errors import NOT_SENT, STRAY_UPLOADS, input_is_missed
-from orchestrator.policy.evidence import DENIALS
+from orchestrator.policy.batch_evidence import DENIALS
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.overdue import OVERRUN
 from orchestrator.policy.prompt_cache import CacheMark

@@ -8,7 +8,7 @@ from orchestrator.policy.dialect import structured
 from orchestrator.policy.dialect.draft import Draft, is_number, named
 from orchestrator.policy.dialect.families import openai_most_tokens, openai_reasoning
 from orchestrator.policy.dialect.rules import CHAT, NEUTRAL, RESPONSES
-from orchestrator.policy.endpoints import input_of
+from orchestrator.policy.request_bodies import input_of
 
 __all__ = [
     "ask_responses_strictly", "ask_without_json_mode", "bound_answer", "check_effort", "check_included_logprobs",

@@ -8,17 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
+from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import httpx2
 import msgspec
 
-from orchestrator.backends import BatchOrder, calls, lenient
+from orchestrator.backends import BatchOrder, call_limits, lenient
 from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of, create_fields
 from orchestrator.backends.files import blocks, sized
 from orchestrator.backends.remote import remote_batch
 
+OWN_SILENT_SECONDS = 600.0
+"""Longest silence of our own server: it is on this machine, may be busy for long, and is not cut off."""
+NO_KEY = "none-is-asked-for"
 _JSON = {"Content-Type": "application/json"}
 _TAIL = b"]}"
 
@@ -35,8 +39,8 @@ class HttpAPI:
         self.api_key = api_key
         self.project = project
         self._http = http
-        self._transfer: Any = http.timeout if silent is None else calls.timeouts(silent)
-        self._patient: Any = http.timeout if silent is None else calls.timeouts(calls.ASK_SECONDS)
+        self._transfer: Any = http.timeout if silent is None else call_limits.timeouts(silent)
+        self._patient: Any = http.timeout if silent is None else call_limits.timeouts(call_limits.ASK_SECONDS)
 
     def close(self) -> None:
         self._http.close()
@@ -132,6 +136,17 @@ class HttpAPI:
         """Return the status of an error and OpenAI's error object, from its body."""
         found = lenient.mapping(body)
         return status, found.get("error", found)
+
+
+def over_unix_socket(socket: Path) -> HttpAPI:
+    """Return a client of the server that listens on a Unix socket."""
+    return HttpAPI(unix_client(socket, "http://orch/v1", OWN_SILENT_SECONDS), NO_KEY)
+
+
+def unix_client(socket: Path, base_url: str, timeout: float) -> httpx2.Client:
+    """Return an HTTP client over a Unix socket, without TLS."""
+    transport = httpx2.HTTPTransport(uds=str(socket), verify=call_limits.certificates("http"))
+    return httpx2.Client(base_url=base_url, transport=transport, timeout=timeout)
 
 
 def converted(answer: ApiAnswer, convert: Callable[[Any], object]) -> ApiAnswer:

@@ -36,7 +36,7 @@ class Booked(Struct, frozen=True):
     output_tokens: Spread | None
 
 
-class Traces:
+class TelemetryRecords:
     """Verbs for telemetry."""
 
     def __init__(self, database: Database) -> None:

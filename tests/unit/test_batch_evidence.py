@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from orchestrator.core.batch_api import BatchStatus
-from orchestrator.policy.evidence import (
+from orchestrator.policy.batch_evidence import (
     Denied,
     EndedBatch,
     FileReading,
