@@ -55,7 +55,7 @@ class Echoes:
         return len(self._ids[sent])
 
     def take(self, sent: bytes) -> str:
-        """Return the id of the next row with a request; the last one again for answers beyond their number."""
+        """Return the id of the next row with a request; the last id again if there are more answers than rows."""
         ids, number = self._ids[sent], self._next.get(sent, 0)
         self._next[sent] = number + 1
         return ids[min(number, len(ids) - 1)]

@@ -157,7 +157,7 @@ class InlineBatches(TranslatedBatches):
         return None
 
     def input_lines(self, batch: RemoteBatch) -> SentLines | None:
-        """See `Backend`. The ids of its results have the digests."""
+        """See `Backend`. The ids in its results contain the digests."""
         ids = None if batch.output_file_id is None else self._ids_in(batch.output_file_id)
         if ids is None:
             return None

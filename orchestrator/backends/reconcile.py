@@ -123,7 +123,7 @@ def _differences(shard: Shard, batch: RemoteBatch) -> Iterator[Finding]:
             FindingKind.COUNTS, f"has {number_of(batch.rows, 'row')} there, and shard {shard.id} has {shard.rows:,}"
         )
     if shard.state is ShardState.SUBMITTED:
-        return  # it still moves
+        return  # it is still changing
     if not batch.status.is_final:
         yield found(FindingKind.RUNNING, f"is {batch.status} there, though shard {shard.id} is {shard.state}")
         return

@@ -31,7 +31,7 @@ _STATUSES = {
          "IncompleteSignature", "MissingAuthenticationToken", "RequestExpired", "RequestTimeTooSkewed"),
         BAD_CREDENTIALS,
     ),
-    # A bucket that is not there, or elsewhere, is a matter of settings. No row is lost for it.
+    # A missing bucket, or one in another region, is a mistake in the settings. No row is lost for it.
     **dict.fromkeys(("NoSuchBucket", "PermanentRedirect", "AuthorizationHeaderMalformed"), 403),
 }  # fmt: skip
 """HTTP statuses to use for AWS's errors: the status that AWS sends has another meaning at other providers."""
@@ -69,7 +69,7 @@ class S3FilesAPI(HttpAPI):
         return answer_of(listed, answer.headers, next_page)
 
     def file(self, file_id: str) -> ApiAnswer:
-        """Return no size: lines are translated when they are read. An object that is gone is refused."""
+        """Return an object without its size: lines are translated when they are read. A missing object is refused."""
         with self.content(file_id):
             return answer_of({"id": file_id})
 

@@ -37,7 +37,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 STARTS = timedelta(days=30)
-"""Age of starts that still predict the duration of the next start."""
+"""Maximum age of starts that still predict the duration of the next start."""
 SATURATED = 2
 """Settings are tried at this multiple of the best concurrency: the engine's own limits then decide what runs."""
 MOST_FIRST = 30.0

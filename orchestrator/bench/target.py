@@ -97,7 +97,7 @@ def target_of(
         with _engine(home, name, backend, model, tell, tuple(options)) as found:
             yield _versioned(found)
         return
-    assert isinstance(backend, LocalBackend), "backend_named lets no other by"
+    assert isinstance(backend, LocalBackend), "backend_named lets no other kind through"
     key = None if backend.api_key_env is None else key_of(name, backend.api_key_env, os.environ)
     yield _versioned(
         BenchTarget(

@@ -47,9 +47,9 @@ class Verdict(Struct, frozen=True):
         about = "≈ " if self.hosted_estimated else ""
         told.append(f"{local} against {about}{money(self.hosted_per_1000_usd)} at {self.hosted}")
         if self.cheaper_from_hours is None:
-            told.append("hosted is cheaper however long the night")
+            told.append("hosted is cheaper however long the night is")
         elif self.cheaper_from_hours < 0.05:
-            told.append("this engine is cheaper however short the night")
+            told.append("this engine is cheaper however short the night is")
         else:
             told.append(f"this engine is cheaper from {self.cheaper_from_hours:.1f} h a night")
         return "; ".join(told) + "."

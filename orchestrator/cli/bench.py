@@ -32,7 +32,7 @@ MODES = "static,dynamic,continuous"
 @click.option("--backend", metavar="NAME", help="The backend to measure, if orch.toml has several.")
 @click.option(
     "--minutes", type=click.FloatRange(min=0.1, max=24 * 60), default=10.0, show_default=True, metavar="N",
-    help="About how long to measure. Settings (--tune) come on top: N seconds each at first.",
+    help="About how long to measure. Settings (--tune) take extra time: N seconds each at first.",
 )  # fmt: skip
 @click.option(
     "--modes", default=MODES, show_default=True, metavar="LIST",
@@ -45,7 +45,7 @@ MODES = "static,dynamic,continuous"
     "--tune", "effort", type=click.Choice(["quick", "full"]),
     help="Also try vLLM's own settings, each in an engine that is started for it.",
 )  # fmt: skip
-@click.option("--apply", "applies", is_flag=True, help="Plan this engine's nights by what was measured.")
+@click.option("--apply", "applies", is_flag=True, help="Use the measured figures in plans for this engine.")
 @click.option("--new", "is_new", is_flag=True, help="Measure again what an earlier bench of these rows has measured.")
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Also write it as an HTML page.")
 @click.option("--force", "overwrite", is_flag=True, help="Overwrite a file that orch did not write.")
@@ -71,7 +71,7 @@ def bench(
         try:
             report = Bench(context.store, context.home, context.config, wishes, now, _listeners(view)).run()
         except KeyboardInterrupt:
-            raise CommandInterrupted("the bench has stopped; the same command goes on with the next point") from None
+            raise CommandInterrupted("the bench has stopped; the same command continues with the next one") from None
         view.stop()
         if html is not None:
             _write_page(context, report, html, overwrite=overwrite)

@@ -113,7 +113,7 @@ def _indented(text: str, width: int | None) -> list[Line]:
 
 
 def _counted(blanks: re.Match[str]) -> str:
-    return f"\n… {len(blanks[0]):,} characters of white space\n"
+    return f"\n… {len(blanks[0]):,} whitespace characters\n"
 
 
 def _sums(trial: Trial, width: int | None) -> list[Line]:

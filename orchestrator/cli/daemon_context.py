@@ -44,7 +44,7 @@ def active_home(
     if replica is None:
         if home.has_replica:
             raise UsageError(
-                f"{home.root} has a replica, and another machine may have gone on with it",
+                f"{home.root} has a replica, and another machine may have taken it over",
                 hint=f"start `orch up --replica URL`; or, to use this home alone from now on, remove {home.mark}",
             )
         return _alone(place)

@@ -68,7 +68,7 @@ def demo(folder: Path, engine_dir: Path | None, upstream: str | None, model: str
             code = _orch(folder, "run", str(job)).returncode
     else:
         code = _orch(folder, "run", str(job)).returncode
-    if code > 1:  # failed rows are shown, and the demo goes on
+    if code > 1:  # failed rows are shown, and the demo continues
         if upstream is not None and api_key_env is None:
             place = folder / "orch.toml"
             say(f"if a key is missing: `orch demo` writes {place} anew: name the variable with --api-key-env NAME")

@@ -44,7 +44,7 @@ def of_edited(context: Context, file: Path, options: Options, view: LiveProgress
     say("orch: supersede: the new job takes over what is the same and under way; the rest of the other is cancelled")
     if left is not None:
         say(f"orch: {left} whatever you choose")
-    say("orch: finish: the other job goes on, and nothing new is started")
+    say("orch: finish: the other job continues, and nothing new is started")
     say("orch: beside: both are finished; what is the same and under way is asked once")
     choice = click.prompt(
         "orch: what should happen to it?",
@@ -53,7 +53,7 @@ def of_edited(context: Context, file: Path, options: Options, view: LiveProgress
         err=True,
     )
     if choice == _FINISH:
-        reason = f"job {found.id} of the file before its edit goes on; nothing new was started"
+        reason = f"job {found.id} of the file before its edit continues; nothing new was started"
         return Submission(found, How.RESUMED, reason)
     return replace(options, edited=Edited(choice))
 

@@ -54,7 +54,10 @@ def help_page(topic: str) -> None:
 
 
 def find_pages() -> dict[str, Path]:
-    """Return the pages by name: with their folder, and without it where no other page was there first."""
+    """Return the pages by name, with their folder.
+
+    A page is also found without it, unless an earlier folder has that name.
+    """
     root = _folder()
     pages: dict[str, Path] = {}
     for folder in FOLDERS:

@@ -60,7 +60,7 @@ def run(
 ) -> int:  # fmt: skip
     """Submit a job or batch file, run it to completion, show the results.
 
-    The same command resumes an unfinished job where it stopped. Other unfinished jobs of the home go on as well.
+    The same command resumes an unfinished job where it stopped. Other unfinished jobs of the home continue as well.
     """
     place = None if output is None else place_of(output, file)
     outputs.check_format(format_of(output or "") or "jsonl", f"-o {output}")
@@ -294,7 +294,7 @@ def _see_it_end(context: Context, job: Job, view: LiveProgress, *, abandon: bool
         see_it_end(context, job, view)
     if rows:
         booked = "booked as uncertain, so budgets count it" if cost else "not booked, so no budget counts it"
-        may = f"their batches may go on and be billed, {abandoned.likely_cost(cost, rows)}"
+        may = f"their batches may continue and be billed, {abandoned.likely_cost(cost, rows)}"
         say(f"orch: {number_of(rows, 'row')} given up; {may}: {booked}")
     return None
 

@@ -71,10 +71,10 @@ def notes(submission: Submission) -> list[str]:
     if submission.is_refused:
         return ["orch run and orch submit are refused (exit code 3)"]
     if submission.how is not How.NEW:
-        return [f"orch run and orch submit go on: {submission.reason}"]
+        return [f"orch run and orch submit proceed: {submission.reason}"]
     sends = submission.report is not None and submission.report.to_send > 0
     if sends and submission.plan is not None and not submission.plan.verdict.holds:
         if not submission.plan.routes and all(one.cost is None for one in submission.plan.refused):
             return ["orch run and orch submit keep the job, and send nothing until a backend may run it"]
-        return ["orch run and orch submit go on: these figures are estimates"]
+        return ["orch run and orch submit proceed: these figures are estimates"]
     return []

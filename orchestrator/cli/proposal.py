@@ -91,7 +91,7 @@ def _list_counts(kinds: Counter[str]) -> str:
 def text_column(table: Path) -> str | None:
     """Return the column of a CSV or JSONL file with the longest texts, or None if there is none.
 
-    Letters count: dates and numbers are no texts.
+    Letters count: dates and numbers are not text.
     """
     try:
         with table.open(encoding="utf-8-sig", errors="replace", newline="") as file:

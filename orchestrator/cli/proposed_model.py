@@ -39,7 +39,7 @@ class ProposedModel(Struct, frozen=True):
 
 
 def model_at(upstream: str) -> ProposedModel:
-    """Return the first chat model that a server lists, with the words to set one if it lists none."""
+    """Return the first chat model that a server lists, or what to set if it lists none."""
     models = _models_at(upstream)
     if models:
         return ProposedModel(section=_section(_named("local", models)) + _OTHERS)

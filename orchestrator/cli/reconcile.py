@@ -90,7 +90,7 @@ def _left_out(api: Backend, account: str, shards: list[Shard], listed: set[str])
 def _show(comparison: Comparison) -> None:
     known = "" if comparison.known == comparison.batches else f"{comparison.known:,} of them "
     there = number_of(comparison.batches, "batch")
-    show(f"{comparison.backend} ({comparison.account}): {there} there, {known}known here and alike")
+    show(f"{comparison.backend} ({comparison.account}): {there} there, {known}known here and the same")
     foreign = 0
     for finding in comparison.findings:
         if finding.kind is FindingKind.FOREIGN:

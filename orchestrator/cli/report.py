@@ -114,7 +114,9 @@ def report_forecast(since: str | None, as_json: bool) -> int:
 )
 @json_option
 def report_backends(forget: str | None, as_json: bool) -> int:
-    """Show how the backends are: who answers, what waits there, how long batches take, what refusals have taught."""
+    """Show the state of the backends: who answers, what waits there, how long batches take, what refusals have
+    shown.
+    """
     from orchestrator.daemon.health import fetch_health
     from orchestrator.reports.backends import backends_report
 

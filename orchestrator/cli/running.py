@@ -18,7 +18,7 @@ from orchestrator.library.driving import Driver
 from orchestrator.reports import status
 from orchestrator.settings.backends import OwnServer
 
-CONTINUE = "run the same command again to continue (`orch up` or another `orch run` goes on with it, too)"
+CONTINUE = "run the same command again to continue (`orch up` or another `orch run` continues it, too)"
 
 
 def finish(context: Context, job: Job, view: LiveProgress, *, alone: bool = False) -> status.JobDetail:
@@ -54,7 +54,7 @@ def _driver(context: Context, job: Job, view: LiveProgress) -> Iterator[Driver]:
 
 def _stop_message(context: Context, job: Job, followed: Holder | None) -> str:
     """Say what continues after Ctrl-C, how to follow it, and how to end it."""
-    goes_on = f"{followed} goes on with {job.id}" if followed else CONTINUE
+    goes_on = f"{followed} continues {job.id}" if followed else CONTINUE
     sent = (ShardState.SUBMITTING, ShardState.SUBMITTED)
     backends = {} if (settings := context.readable) is None else settings.backends
     own = {name for name, backend in backends.items() if isinstance(backend, OwnServer)}
@@ -65,14 +65,16 @@ def _stop_message(context: Context, job: Job, followed: Holder | None) -> str:
         return f"stopped; {goes_on}"
     rows, names = sum(shard.rows for shard in hosted), ", ".join(sorted({shard.backend for shard in hosted}))
     batches = number_of(len(hosted), "batch")
-    ends, goes, has, it = ("ends", "goes", "has", "it") if len(hosted) == 1 else ("end", "go", "have", "they")
+    ends, continues, has, it = (
+        ("ends", "continues", "has", "it") if len(hosted) == 1 else ("end", "continue", "have", "they")
+    )
     if context.store.jobs.get(job.id).cancel_requested_at is not None:
         return (
             f"stopped here; {batches} of {number_of(rows, 'row')} {ends} at {names}, and what {it} {has} answered is "
             f"billed; `orch cancel {job.id}` or `orch up` collects it; follow it: `orch status {job.id}`"
         )
     return (
-        f"stopped here, but {batches} of {number_of(rows, 'row')} {goes} on at {names} and will be billed; "
+        f"stopped here, but {batches} of {number_of(rows, 'row')} {continues} at {names} and will be billed; "
         f"{goes_on}; follow it: `orch status {job.id}`; end it: `orch cancel {job.id}`"
     )
 

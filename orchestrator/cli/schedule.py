@@ -223,7 +223,7 @@ def resume(name: str, as_json: bool) -> int:
 @NAME
 @json_option
 def run_(name: str, as_json: bool) -> int:
-    """Begin a night now, in place of the last due one, unless that one runs or is done."""
+    """Begin a night now, in place of the last due one, unless that night runs or is done."""
     with opened() as context:
         night = make_due(context.store, _get(context, name), USER, now())
         if as_json:

@@ -81,7 +81,7 @@ def try_job(
     def once() -> int:
         with ready() as context, progress(quiet=quiet or as_json) as view:
             say_exposure(context)
-            for one in files:  # a mistake in a file is told even if no backend answers
+            for one in files:  # a mistake in a file is reported even if no backend answers
                 draft(one, context.config, context.home, Options(at_once=()), now())
             named = documents if sample is None else _sampled(context, file, sample)
             scope = Scope(limit or (None if named else DOCUMENTS), named, tasks)

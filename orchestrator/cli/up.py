@@ -155,7 +155,7 @@ class _Told:
         self._context = context
         self._quiet = quiet
         self._problem = ""
-        self._jobs: dict[JobId, str] = {}  # those that go on
+        self._jobs: dict[JobId, str] = {}  # jobs that continue
 
     def say(self, lines: Iterable[str]) -> None:
         """Print lines unless quiet."""

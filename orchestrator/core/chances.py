@@ -1,4 +1,4 @@
-"""Probabilities in words, alike in every table, sentence and page."""
+"""Probabilities in words, the same in every table, sentence and page."""
 
 from __future__ import annotations
 

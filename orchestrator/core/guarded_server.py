@@ -65,7 +65,7 @@ class Server(uvicorn.Server):
             listener.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
-        await asyncio.sleep(0)  # idle connections are gone after it; uvicorn would give them a tenth of a second
+        await asyncio.sleep(0)  # idle connections close in it; uvicorn would wait a tenth of a second for them
         if self.server_state.connections or self.server_state.tasks:
             await super().shutdown(sockets)
         else:

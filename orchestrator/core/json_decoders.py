@@ -1,7 +1,7 @@
 """Decoders of JSON into records; each is made by one thread at a time.
 
-msgspec 0.22 reads a record's fields when its first decoder is made. A second thread that makes one meanwhile gets
-what is there by then, and the process ends with SIGSEGV. So does `msgspec.json.decode(…, type=Record)`.
+msgspec 0.22 reads a record's fields when its first decoder is made. A second thread that makes a decoder meanwhile
+gets half of the fields, and the process crashes with SIGSEGV. So does `msgspec.json.decode(…, type=Record)`.
 """
 
 from __future__ import annotations

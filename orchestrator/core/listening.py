@@ -43,7 +43,7 @@ def host_and_port(url: str) -> tuple[str | None, int | None]:
 
 
 def is_local_url(url: str) -> bool:
-    """True if a URL is of this machine."""
+    """True if a URL points to this machine."""
     host = urlsplit(url).hostname or ""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -51,7 +51,7 @@ class JobState(StrEnum):
     BUILDING = "building"  # documents are being read
     QUEUED = "queued"  # built; nothing has been submitted yet
     RUNNING = "running"
-    STOPPED = "stopped"  # no process works on it, and no provider: no daemon runs, and its batches are at its servers
+    STOPPED = "stopped"  # no daemon runs, and no provider has its batches
     CANCELLING = "cancelling"
     MERGING = "merging"  # every row has an outcome; the result file is not written yet
     COMPLETED = "completed"

@@ -21,7 +21,10 @@ def near_words(name: str, known: Iterable[str]) -> str:
 
 
 def meant_file(path: str, never: tuple[str, ...] = ()) -> str | None:
-    """Ask whether the file or folder beside `path` that looks most like it is meant. No name ends in `never`."""
+    """Ask whether the file or folder beside `path` that looks most like it is meant.
+
+    Names that end in `never` are left out.
+    """
     folder, name = os.path.split(path)
     try:
         return meant(name, [entry.name for entry in os.scandir(folder or ".") if not entry.name.endswith(never)])

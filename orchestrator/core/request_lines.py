@@ -219,7 +219,7 @@ def _check_body(head: _BodyHead, url: str) -> LineError | None:
 def lines(file: BinaryIO, longest: int = MAX_LINE_BYTES) -> Iterator[tuple[int, int, bytes]]:
     """Yield `(number from 1, offset, line)` of each line that is not blank, without a BOM and line ends.
 
-    Only "\\n" ends a line, and a blank line has only JSON's white space. A line above `longest` is cut a few bytes
+    Only "\\n" ends a line, and a blank line has only JSON's whitespace. A line above `longest` is cut a few bytes
     after that, which is enough for `check_line` to refuse it.
     """
     offset = 0

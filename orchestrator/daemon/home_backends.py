@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 LONGEST_ASK = 90.0
 """Seconds that a row that is asked before its batch may take, with its connection."""
 REMEMBERED = timedelta(days=30)
-"""Age of starts that still predict the duration of the next start."""
+"""Maximum age of starts that still predict the duration of the next start."""
 SHORT_DRAIN = 10.0
 """Seconds to wait for rows in flight at our own upstreams before their server restarts: running them again costs only
 time. A provider's rows are billed, and get as long as one may take.

@@ -100,7 +100,7 @@ class Daemon:
         self._home = Home(config.home)
         if replica is None and self._home.has_replica:
             raise UsageError(
-                f"{self._home.root} has a replica, and another machine may have gone on with it",
+                f"{self._home.root} has a replica, and another machine may have taken it over",
                 hint="only `orch up --replica URL` works in it",
             )
         self._news: list[str] = []
@@ -124,7 +124,7 @@ class Daemon:
         self._health_at = 0.0
         self._problems: dict[str, Obstacle] = {}
         self._silent: set[str] = set()
-        """Backends that do not answer, as the caller has already been told."""
+        """Backends that do not answer, and that the caller has already been told about."""
         self.problem: str | None = None
         self._provider_calls = provider_calls or Threads()
         self._replica = replica
@@ -185,13 +185,13 @@ class Daemon:
             tick(self)
             for heard in self.rounds:
                 heard()
-            # The rounds of a small job follow each other at once; those of a long one do not become more.
+            # The rounds of a small job follow each other immediately; a long job gets no more rounds by that.
             wait = min(SHORTEST_WAIT, wait * 2) if moved else min(LONGEST_WAIT, max(SHORTEST_WAIT, wait * 1.3))
             # Counting a million rows takes a while; it must not take the time that the rows need.
             if not moved:
                 wait = min(REACTION_SECONDS, max(wait, BUSY_SHARE * (time.monotonic() - began)))
             if not until():
-                self._provider_calls.wait(wait)  # batches are polled by the clock; they cannot call
+                self._provider_calls.wait(wait)  # batches are polled by the clock; they cannot notify us
         if self.may_act:
             with suppress(NotReplicated):
                 self.tidy_up()

@@ -82,7 +82,7 @@ def _secret(backend: str, variable: str, environ: Mapping[str, str]) -> str:
             f"the environment variable {variable} is not set; it must hold the webhook secret of {backend}",
             hint="set it, then run the same command again",
         )
-    if not signing_key(secret):  # everybody has an empty key
+    if not signing_key(secret):  # anybody could sign with an empty key
         raise UsageError(f"what follows {SECRET_PREFIX} in the environment variable {variable} is not base64")
     return secret
 

@@ -61,7 +61,7 @@ class Scheduler:
     def __init__(
         self, store: Store, home: Home, config: Config, now: Callable[[], datetime], builds: Builds | None = None
     ) -> None:
-        """Make jobs with `builds`, or here without it."""
+        """Jobs are built by `builds`, or by this process without it."""
         self._store = store
         self._home = home
         self._config = config
@@ -206,7 +206,7 @@ class Scheduler:
         return None if text is None else due_nights.deadline_at(text, night.due_at, zone_of(schedule.tz))
 
     def _running(self, schedule: Schedule) -> str | None:
-        """Return an unfinished real job of the whole file that goes on by itself, or None."""
+        """Return an unfinished real job of the whole file that continues by itself, or None."""
         file = os.path.realpath(schedule.file)
         unfinished = self._store.jobs.unfinished(self._home.identity())
         wanted = [job for job in unfinished if not job.options.get("dry_run") and not job.is_limited]
@@ -241,7 +241,7 @@ class Scheduler:
         if submission.how is not How.UNCHANGED:
             return [f"job {submission.job.id}, {submission.reason}"]
         if submission.job.options.get(NIGHT) == night.id:
-            # A process that ended before it recorded the night's job made it, and its rows are answered already.
+            # The job was made by a process that ended before recording it, and its rows are already answered.
             return [f"job {submission.job.id} was made before a restart"]
         return self._end(night, NightState.DONE, submission.reason)
 

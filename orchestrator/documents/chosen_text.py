@@ -59,7 +59,7 @@ def drawing(data: bytes, encoding: str | None, most: int) -> Text:
 
 
 def _is_instead(node: LexborNode) -> bool:
-    """True for what is drawn only where the first choice of a `<switch>` cannot be, as a cut text for a whole one."""
+    """True for a fallback of a `<switch>`, which is drawn only if its first choice cannot be."""
     while (above := node.parent) is not None:
         first = next(above.iter(), node) if above.tag == "switch" else node
         if first.mem_id != node.mem_id and "systemlanguage" not in map(str.lower, first.attributes):

@@ -21,6 +21,6 @@ def opened(file: io.BytesIO, what: str, *, write_mode: bool = False) -> Any:
 def _reader(olefile: Any) -> Any:
     class CompoundFile(olefile.OleFileIO):  # type: ignore[misc]
         def _check_duplicate_stream(self, *about: object) -> None:
-            """Look for nothing: a stream that has two names ends no reading, and looking is quadratic."""
+            """Skip olefile's check: it is quadratic, and a stream with two names does not stop a reading."""
 
     return CompoundFile

@@ -80,7 +80,7 @@ class Content(NamedTuple):
             return
         fd, before = open_file(self.path, self.within)
         try:
-            with os.fdopen(fd, "rb", closefd=False) as handle:  # some libraries close what they read from
+            with os.fdopen(fd, "rb", closefd=False) as handle:  # some libraries close the file they read
                 yield handle
             after = os.fstat(fd)
         finally:

@@ -46,7 +46,7 @@ def kind_of(data: bytes, kind: str, suffix: str) -> str | None:
         elif data[:13].lower() == b"mime-version:":
             found = "mhtml"
         elif suffix.lower() in (".xls", ".doc") and not data.lstrip().startswith((b"<", b"{")):
-            found = UNKNOWN  # it is read if it is text
+            found = UNKNOWN  # a file of this kind is read if it is text
     return None if found == kind else found
 
 

@@ -49,7 +49,7 @@ _LOCKED_SLIDES = b"\x14\0\0\0\xdf\xc4\xd1\xf3"
 """The size and the mark in a PowerPoint presentation's Current User record if it is locked ([MS-PPT] 2.3.2)."""
 _SECTOR = 512
 # A new root of the file system holds only the programs' folders, three devices, and this conversion's folder. Root
-# outside stays root inside, so that nothing there can be written to and no right is kept.
+# outside stays root inside: nothing there is writable, and all privileges are dropped.
 _CONFINED = r"""
 root=$1 folder=$2 program=$3 target=$4 name=$5 own=$6
 mount -t tmpfs -o mode=755,size=1m orch "$root"
@@ -114,7 +114,7 @@ class Converter:
     def documents(
         self, file: DocumentFile, begun: Future[Converted], read: Callable[[DocumentFile], Iterator[Found]]
     ) -> Iterator[Found]:
-        """Yield what `read` returns for the converted file, as documents of the original one; or its problem."""
+        """Yield what `read` returns for the converted file, as documents of the original file; or its problem."""
         with self._result(begun) as made:
             if isinstance(made, ExtractionError):
                 yield UnreadableDocument(

@@ -54,7 +54,7 @@ class _In(IntEnum):
 
 
 _WRAPPERS = "sdt sdtContent ins moveTo customXml smartTag".split()
-# `del` and `moveFrom` are missing on purpose: their text is no longer part of the document.
+# `del` and `moveFrom` are left out on purpose: their text is no longer part of the document.
 _INLINE = "r hyperlink ins moveTo smartTag sdt sdtContent fldSimple customXml dir bdo ruby rubyBase Choice".split()
 _CHILDREN: dict[_In, dict[str, _In]] = {
     _In.BLOCKS: {**dict.fromkeys(_WRAPPERS, _In.BLOCKS), "p": _In.INLINE, "tbl": _In.TABLE},
@@ -262,12 +262,12 @@ class _Text:
         return None
 
     def _lose(self, name: str, attributes: dict[str, str]) -> None:
-        """Count what is in a drawing and has no words."""
+        """Count the parts of a drawing that have no words."""
         if name in ("blip", "imagedata"):
             self._losses["picture"] += 1
         elif name == "OLEObject" and not attributes.get("ProgID", "").startswith("Equation"):
             self._losses["embedded file"] += 1
-            self._losses["picture"] -= 1  # the picture that shows it
+            self._losses["picture"] -= 1  # the picture that stands for it
 
     def _begins_note(self, name: str, attributes: dict[str, str]) -> bool:
         """True for a note, False for a line that separates notes from the page."""

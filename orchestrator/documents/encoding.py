@@ -249,7 +249,7 @@ def _strictly(data: bytes, encoding: str) -> str:
         at = f" (byte {error.start})" if isinstance(error, UnicodeDecodeError) else ""
         raise _not_valid(encoding, at) from error
     if not text.isascii() and _SURROGATE.search(text):
-        raise _not_valid(encoding, "")  # some codecs give surrogate halves, which cannot be written later
+        raise _not_valid(encoding, "")  # some codecs produce surrogate halves, which cannot be written later
     return text
 
 

@@ -24,7 +24,7 @@ _WIDE = frozenset(
 MIN_LIKELY = 0.2
 MIN_LEAD = 1.15
 MANY_ODD, FAR_LEAD = 100, 1.5
-"""Texts of markup have low likelihoods, but with this many bytes such a lead is not chance."""
+"""Markup makes likelihoods low, but in this many bytes such a lead is not chance."""
 MIN_MORE_ODD = 3
 MIN_WITNESS = 0.1
 MOST_ODD = 10
@@ -95,7 +95,7 @@ def _is_euc_tw(sample: bytes) -> bool:
 
 
 def _without_controls(found: list[Reading]) -> list[Reading]:
-    """Return the readings without control characters, if there are any: the others mean signs by them."""
+    """Return the readings without control characters, if any: they read the same bytes as printable signs."""
     return [one for one in found if _CONTROL.search(one.text) is None] or found
 
 

@@ -95,7 +95,7 @@ def read_plain(file: DocumentFile, opener: Opener) -> Document | UnreadableDocum
 
 
 class _NotPlain(Exception):
-    """The text is not in UTF-8, or not a text."""
+    """The file is not in UTF-8, or is not text."""
 
 
 def _read(file: DocumentFile, extract: Extract, open_it: Open) -> Document | UnreadableDocument:

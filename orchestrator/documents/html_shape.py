@@ -104,6 +104,6 @@ class _Tamer:
 
     def _replace(self, found: re.Match[str], by: str) -> None:
         if self._copied == found.end():
-            self._kept.pop()  # the text that replaces it
+            self._kept.pop()  # the text that replaces the element
         self._kept += [self._page[self._copied : found.start()], by]
         self._copied = found.end()

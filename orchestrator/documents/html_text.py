@@ -146,7 +146,7 @@ class _Lines:
 
     def _end_script(self, change: Callable[[str], str]) -> None:
         begin = self.scripts.pop()
-        if begin < len(self.inline):  # else a line ended within
+        if begin < len(self.inline):  # else a line ended inside it
             self.inline[begin:] = [change("".join(self.inline[begin:]))]
 
 

@@ -191,7 +191,7 @@ def lines(pieces: Iterator[bytes], limit: int) -> Iterator[bytes | TooLong | Bla
     """Yield lines without their `\\n`; a line of more than `limit` bytes is counted, not kept. A long run of empty
     lines becomes one Blanks."""
     held: list[bytes] = []
-    size = quotes = 0  # of the line in `held`; above the limit the line itself is dropped
+    size = quotes = 0  # of the line in `held`; above the limit, the line itself is dropped
     for piece in _cut_at_runs(pieces):
         if isinstance(piece, Blanks):
             yield piece

@@ -1,4 +1,4 @@
-"""Shared parts of all mail formats: the text with its headers, and attachments by name and type."""
+"""Parts that all mail formats share: the text with its headers, and attachments by name and type."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def message_fields(subject: str, sender: str, recipients: str, date: str) -> dic
 def message_text(headers: Mapping[str, str], *bodies: str, has_more: bool = False) -> bytes:
     """Return the visible headers, a blank line, and the text. `has_more`: the mail has attachments or pictures.
 
-    Raises ExtractionError for an encrypted text, and for a mail without a text, unless it is nothing but its subject.
+    Raises ExtractionError for an encrypted text, and for a mail without a text, unless the subject is all it has.
     """
     texts = [text for text in map(str.strip, bodies) if text]
     if texts and texts[0].startswith(_PGP):

@@ -64,7 +64,7 @@ def text_of(picture: Any, page: int = 1) -> str:
     """
     ask_for_more()
     if min(picture.size) < _LOWEST:
-        return ""  # the engine fails on a line of a few pixels
+        return ""  # the engine fails on lines a few pixels high
     engine = _engine()
     import numpy  # it comes with the extra
 

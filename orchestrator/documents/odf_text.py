@@ -17,7 +17,7 @@ from orchestrator.documents.word_fields import SYMBOLS
 _SPACE = re.compile(r"[ \t\r\n]+")
 _MOST_REPEATED = 100
 _MASTER_TEXTS = frozenset("header footer header-left footer-left header-first footer-first".split())
-"""Parts of the master that a page shows; the rest is placeholders (`Click to edit Master title style`)."""
+"""Parts of the master that a page shows; all others are placeholders (`Click to edit Master title style`)."""
 _MASTERS = ("master-page", "handout-master")
 _STYLE = "style:1.0}"
 _PRESENTATION = "urn:oasis:names:tc:opendocument:xmlns:presentation:1.0}"
@@ -29,7 +29,7 @@ _BOXES = {int(code, 16): sign for code, sign in SYMBOLS.items()}
 _DESCRIPTION = ("svg-compatible:1.0}title", "svg-compatible:1.0}desc")
 """Alternative texts of pictures, which are not part of a document's text in any format."""
 _SAME_FORMULA = "http://www.w3.org/1998/Math/MathML}annotation"
-"""The formula once more, in another language than MathML."""
+"""The same formula in a language other than MathML."""
 _FORMATS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 
 
@@ -152,7 +152,7 @@ class _Text:
             case "image":
                 self.losses["picture"] += 1
             case "object" | "object-ole":
-                self.losses["picture"] -= 1  # the picture that shows it
+                self.losses["picture"] -= 1  # the picture that stands for it
                 self._read_object(about.get("href", ""))
             case "table-row":
                 self._rows.append([])
@@ -203,7 +203,7 @@ class _Text:
             self._is_master, self._is_footer = True, False
             return
         if name in _MASTER_TEXTS or name in _MASTERS:
-            self._is_master = name not in _MASTERS  # after a header the rest of the master continues
+            self._is_master = name not in _MASTERS  # after a header, the rest of the master continues
         match name:
             case "span":
                 script, pieces, begin = self._spans.pop()
@@ -238,7 +238,7 @@ class _Text:
                     f"[comment {len(self._comments) + 1}]: " + " ".join(" ".join(self._lines.pop()).split())
                 )
                 self._add(f"[comment {len(self._comments)}]")
-            case "notes" if self._lines[-1][-1:] == ["Notes:"]:  # none were written
+            case "notes" if self._lines[-1][-1:] == ["Notes:"]:  # the slide has no notes
                 self._lines[-1].pop()
             case "header":
                 self._lines[0] += filter(None, self._lines.pop())

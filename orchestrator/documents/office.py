@@ -71,7 +71,7 @@ _MANY = {
 
 
 def check_container(data: bytes, old: str) -> None:
-    """Raise ExtractionError for an old binary document, which `old` names, and for a locked one."""
+    """Raise ExtractionError for an old binary document (`old` is its name), and for a locked one."""
     if is_locked(data):
         raise encrypted()
     if data.startswith(OLE):

@@ -160,7 +160,7 @@ def parse(pieces: Iterable[bytes], start: Start, end: End | None = None, charact
 
 
 def new_parser() -> expat.XMLParserType:
-    """Return an XML parser that gives tags as `namespace}name` and refuses entities of the document's own."""
+    """Return an XML parser that gives tags as `namespace}name` and refuses entities defined in the document."""
     parser = expat.ParserCreate(namespace_separator="}")
     parser.buffer_text = True
 

@@ -43,13 +43,12 @@ _BLANK = frozenset((0x00BE, 0x0201, 0x0208))
 
 
 def repaired(data: bytes) -> tuple[bytes, str | None]:
-    """Return the workbook as the library can read it, unchanged if it can already; and the encoding of its texts.
+    """Return the workbook in a form that the library can read, and the encoding of its texts.
 
-    With an encoding, `in_encoding` makes the texts of what the library gives for them: it knows few code pages, and
-    none with two bytes for a character.
-    The used rows of sparse sheets are moved together. Long texts that formulas give become one record each, errors
-    become texts, and raised and lowered digits stay apart. Errors that were typed in are lost: their records have no
-    room for a text.
+    With an encoding, `in_encoding` corrects the texts that the library returns: it knows few code pages, and none
+    with two bytes per character. The used rows of sparse sheets are moved together. Long texts that formulas give
+    become one record each, errors become texts, and raised and lowered digits stay apart. Errors that were typed in
+    are lost: their records have no room for a text.
     Raises what `olefile` and `struct` raise for damage.
     """
     name, stream = _workbook(data)
@@ -73,7 +72,7 @@ def repaired(data: bytes) -> tuple[bytes, str | None]:
 
 
 def in_encoding(text: str, encoding: str) -> str:
-    """Return a text that the library read in windows-1252 as it is in its encoding."""
+    """Return a text, which the library read as windows-1252, decoded in its real encoding."""
     return text.translate(_AS_BYTES).encode("latin-1", "replace").decode(encoding, "replace")
 
 

@@ -48,7 +48,7 @@ def with_annotations(document: pypdfium2.PdfDocument, page: Any, layer: Any, tex
     comments: list[str] = []
     form = document.formenv.raw if document.formenv is not None else None
     get, kind_of, close = raw.FPDFPage_GetAnnot, raw.FPDFAnnot_GetSubtype, raw.FPDFPage_CloseAnnot
-    handle = page.raw  # a call with the page looks it up each time
+    handle = page.raw  # a call with the page would look it up each time
     for number in range(count):
         found = get(handle, number)
         if not found:

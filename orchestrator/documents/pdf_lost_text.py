@@ -28,7 +28,7 @@ _SAME = 0.15
 _CHARACTER = 0.75
 """A step that is wider than a blank, as a share of a character's size."""
 _POINT = 0.1
-"""Points below which a text has no width or no height."""
+"""Points below which a text counts as having no width or no height."""
 
 
 def loses_text(page: Any, layer: Any, characters: int) -> bool:
@@ -48,7 +48,7 @@ def _spread(count: int, most: int) -> range:
 
 
 def _lost_texts(page: Any, layer: Any, indexes: range, judged: Callable[..., bool]) -> tuple[int, int]:
-    """Return how many of a page's texts without characters are `judged` lost, and how many texts there are."""
+    """Return how many of a page's texts without characters `judged` counts as lost, and the number of its texts."""
     lost = texts = 0
     for index in indexes:
         found = raw.FPDFPage_GetObject(page, index)
@@ -63,7 +63,7 @@ def _is_empty(found: Any, layer: Any) -> bool:
 
 
 def _is_any(*about: object) -> bool:
-    """True: of a page without any characters all texts are lost."""
+    """True: all texts of a page without any characters are lost."""
     return True
 
 
@@ -141,7 +141,7 @@ class LostText:
         from pdfminer.pdfparser import PDFParser
 
         if self._pages is None:
-            logging.getLogger("pdfminer").setLevel(logging.CRITICAL)  # it logs every oddity of a file
+            logging.getLogger("pdfminer").setLevel(logging.CRITICAL)  # the library logs every oddity of a file
             self._pages = list(PDFPage.create_pages(PDFDocument(PDFParser(io.BytesIO(self._data)))))
         resources = PDFResourceManager()
         device = PDFPageAggregator(resources, laparams=None)

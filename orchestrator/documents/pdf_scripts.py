@@ -28,11 +28,11 @@ _SMALLEST, _SMALL = 0.45, 0.85
 _UP, _DOWN, _FAR = 0.15, 0.06, 0.8
 """Steps from the baseline, as shares of the size beside them. Word processors lower digits only a little."""
 _INSIDE = 0.2
-"""From the left edge of a digit to its middle, as a share of its own size."""
+"""Distance from the left edge of a digit to its middle, as a share of its size."""
 _NO_SIZE = 0.001
 _LINE, _BEHIND_BREAK = "\r\n", re.compile(r"\S\r\n")
 _NEXT = 1.5
-"""The longest way from one character to the next, as a share of the larger one's size."""
+"""The longest distance from one character to the next, as a share of the larger one's size."""
 _STEP, _CLOSE = 0.4, 40
 """Points between baselines below which nothing is raised, and the most between neighbours that a break parts."""
 
@@ -205,7 +205,7 @@ def _on_two_baselines(layer: Any, text: str, place: Callable[[int], int]) -> Ite
     numbers = [number.span() for number in _NUMBER.finditer(text)]
     ends = numbers_at("FPDFText_GetCharOrigin", layer, [place(end - 1) for _, end in numbers], 2)
     for (first, end), (right, high) in zip(numbers, ends, strict=True):
-        if -_STEP < high - line < _STEP:  # as most: on the line of the number before
+        if -_STEP < high - line < _STEP:  # the usual case: on the line of the number before
             continue
         if first and not text[first - 1].isspace():
             first -= 2 if text[first - 1] in _SIGNS and first > 1 and not text[first - 2].isspace() else 1
@@ -232,5 +232,5 @@ def _are_beside(last: _Glyph, one: _Glyph) -> bool:
 
 
 def _is_known(layer: Any, text: str, place: Callable[[int], int], index: int) -> bool:
-    """True if PDFium's list of characters has at this index what the text has."""
+    """True if PDFium's list of characters has the text's character at this index."""
     return bool(raw.FPDFText_GetUnicode(layer, place(index)) == ord(text[index]))

@@ -89,7 +89,7 @@ class _Words:
 
 
 def _words(plain: str, scripted: Sequence[ScriptedWord]) -> Iterator[tuple[int, str]]:
-    """Yield where each word of a page begins, and how it is written; PDFium has U+FFFE where a line breaks a word."""
+    """Yield the start and the text of each word of a page; PDFium has U+FFFE where a line breaks a word."""
     at = 0
     for scripts in [*scripted, None]:
         end = len(plain) if scripts is None else scripts.start
@@ -325,7 +325,7 @@ def _is_table(cells: Sequence[Sequence[str]], columns: int) -> bool:
     if any(cell.startswith(",") for cell in every):
         return False  # PDFium broke figures at their commas
     is_list = 2 * sum(_LABEL.fullmatch(line[0]) is not None for line in cells) > len(cells)
-    if is_list:  # labels prove nothing: a list has them, too
+    if is_list:  # labels prove nothing: lists have labels, too
         every = [cell for line in cells for cell in line if _LABEL.fullmatch(cell) is None or cell is not line[0]]
     numbers = sum(_NUMBER.fullmatch(cell) is not None for cell in every)
     is_short = sum(map(len, every)) <= _SHORT * len(every) and not (is_list and columns == 2)

@@ -30,7 +30,7 @@ _BROKEN_WORD = re.compile(r"(?<=[^\W\d_A-Z])\ufffe(?=[^\W\d_A-Z])")
 
 
 class PageText(NamedTuple):
-    """The text of a page; it is not usable if fonts do not tell its letters, or PDFium cannot read its characters.
+    """The text of a page. It is unusable if fonts do not identify its letters, or PDFium cannot read them.
 
     `is_drawn` if something is drawn on the page, `is_damaged` if PDFium cannot load the page.
     """
@@ -64,8 +64,8 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     if 2 * sum(len(page.text) for page in pages if not page.is_usable) > sum(len(page.text) for page in pages):
         raise ExtractionError(
             DocumentProblem.UNUSABLE_TEXT,
-            "The text layer of the PDF does not say what is on its pages: its fonts do not tell their letters. Set "
-            "`render: auto` to send such pages as pictures, `render: ocr` to have them read here, or exclude it.",
+            "The text layer of the PDF does not say what is on its pages: its fonts do not identify their letters. "
+            "Set `render: auto` to send such pages as pictures, `render: ocr` to have them read here, or exclude it.",
         )
     fields = {"pages": len(pages), "sent_as": "text", **notes_of(_lost(pages), attached)}
     return PAGE_BREAK.join(page.text for page in pages), fields
@@ -138,7 +138,7 @@ class OpenPdf:
             layer = page.get_textpage()
             try:
                 plain = layer.get_text_range()
-                handle = layer.raw  # a call with the layer looks it up each time
+                handle = layer.raw  # a call with the layer would look it up each time
                 words = list(scripted_words(handle, plain))
                 text = clean(with_words(plain, words)).strip()
                 if "\ufffe" in text:
@@ -162,7 +162,7 @@ class OpenPdf:
             page.close()
 
     def _by_other_engine(self, index: int, garbled: str) -> str:
-        """Return the text as the second engine reads it; empty if that is no better, as on the pages before."""
+        """Return the text as the second engine reads it; empty if it is no better here, or was no better before."""
         if self._garbled_too >= _GARBLED_TOO:
             return ""
         found = clean(self._lost.page(index)).strip()

@@ -1,4 +1,4 @@
-"""The rows of a query as a table: they are written to a file of JSON lines, and read like any other."""
+"""The rows of a query as a table. They are written to a file of JSON lines, which is read like any other file."""
 
 from __future__ import annotations
 

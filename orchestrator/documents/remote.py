@@ -276,7 +276,7 @@ def _looked_at(found: FoundFile | Skipped) -> FoundFile | Skipped:
         return found
     try:
         info = dict(found.remote.storage.info(found.remote.path))
-    except Exception:  # noqa: BLE001  (what is wrong with it, the download tells)
+    except Exception:  # noqa: BLE001  (the download reports what is wrong with it)
         return found
     return found._replace(remote=found.remote._replace(info=info))
 

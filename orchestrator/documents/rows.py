@@ -20,7 +20,7 @@ class TableRow(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name of the row in messages."""
         return "The row" if self.has_id else f"Row {self.number}"
 
 

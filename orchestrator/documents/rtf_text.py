@@ -64,7 +64,7 @@ def extract(data: bytes, encoding: str | None, most: int = 0) -> tuple[str, dict
 
 def _losses(data: bytes) -> Losses:
     words = Counter(word for (word,) in map(re.Match.groups, _LOST.finditer(data)))
-    # Each has a picture of its own: what shows an object, and the same once more for old programs.
+    # A copy for old programs and an embedded object each have a `pict` of their own.
     pictures = words[b"pict"] - words[b"nonshppict"] - words[b"objdata"]
     return Losses({"picture": pictures, "embedded file": words[b"objdata"]})
 

@@ -14,7 +14,7 @@ from functools import cache
 from orchestrator.documents.types import ExtractionError, unreadable
 
 SYSTEM_FOLDERS = ("/proc", "/sys", "/dev")
-# File systems without users' files, which show the state of the kernel and of processes, including environments.
+# File systems without users' files. They show the state of the kernel and of processes, including environments.
 _SYSTEM_KINDS = frozenset(
     "proc sysfs devtmpfs devpts cgroup cgroup2 debugfs tracefs securityfs configfs pstore efivarfs bpf mqueue "
     "binfmt_misc fusectl selinuxfs rpc_pipefs nsfs".split()
@@ -149,7 +149,7 @@ def _check_place(fd: int, path: str, status: os.stat_result, within: str | None)
 def _place(fd: int, path: str, status: os.stat_result) -> str:
     """Return the path of an open file, without links; empty if it is not certain."""
     try:
-        # The kernel's own knowledge.
+        # The kernel's own record of the path.
         return os.readlink(f"/proc/self/fd/{fd}")
     except OSError:
         pass
@@ -158,7 +158,7 @@ def _place(fd: int, path: str, status: os.stat_result) -> str:
         there = os.stat(real)
     except OSError:
         return ""
-    # The same file is at a path without links, whatever has become of the path that opened it.
+    # A path without links leads to the same file, whatever became of the path that opened it.
     return real if (there.st_dev, there.st_ino) == (status.st_dev, status.st_ino) else ""
 
 

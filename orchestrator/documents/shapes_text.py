@@ -48,7 +48,7 @@ class _Shapes:
         self._limit = limit
         self._losses = losses
         self._notes = notes
-        self._place: str | None = None  # what a shape is for: a kind of placeholder, None where it is for nothing
+        self._place: str | None = None  # the placeholder kind of a shape, None if it is not a placeholder
         self._pieces: list[str] | None = None
         self._cells: list[str] | None = None
         self._level = 0
@@ -63,7 +63,7 @@ class _Shapes:
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self._limit.element()
         name = tag.rpartition("}")[2]
-        if self._fallback or name == "Fallback":  # the same once more, for old programs
+        if self._fallback or name == "Fallback":  # the same again, for old programs
             self._fallback += 1
             return
         match name:
@@ -96,7 +96,7 @@ class _Shapes:
                 self._losses[_LOST[name]] += 1
             case "oleObj" if attributes.get("progId", "").partition(".")[0] != "Equation":
                 self._losses["embedded file"] += 1
-                self._losses["picture"] -= 1  # the picture that shows it
+                self._losses["picture"] -= 1  # the picture that stands for it
 
     def end(self, tag: str) -> None:
         if self._fallback:

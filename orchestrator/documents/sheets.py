@@ -101,7 +101,7 @@ class _Workbook:
     def __init__(self, data: bytes) -> None:
         self._library = require("python_calamine", "spreadsheets", "office")
         self._package: Package | None = None
-        self._encoding: str | None = None  # of texts that the library reads in another one
+        self._encoding: str | None = None  # the encoding of texts that the library reads in another encoding
         with self._errors():
             if data.startswith(OLE):
                 data = _opened(data)
@@ -115,7 +115,7 @@ class _Workbook:
                 data = repaired(data, self._package)
             try:
                 self._book = self._library.CalamineWorkbook.from_filelike(io.BytesIO(data))
-            except self._library.CalamineError as error:  # it tries all formats, and names no reason
+            except self._library.CalamineError as error:  # the library tries all formats, and gives no reason
                 if needs_password(data):
                     raise encrypted() from error
                 raise
@@ -161,7 +161,7 @@ class _Workbook:
             return None
         try:
             return SheetParts(self._package, most)
-        except DAMAGE:  # of another format, or damaged where the cells are not
+        except DAMAGE:  # the package has another format, or is damaged outside its cells
             return None
 
     @contextmanager
@@ -186,7 +186,7 @@ def _opened(data: bytes) -> bytes:
     """Return the workbook itself, if Excel opens it without asking for a password. Raises ExtractionError."""
     library = require("msoffcrypto", "locked spreadsheets", "office")
     file = None
-    with suppress(Exception):  # it knows fewer old formats than the reader
+    with suppress(Exception):  # the library knows fewer old formats than the reader
         file = library.OfficeFile(io.BytesIO(data))
     if file is None and is_locked(data):
         raise encrypted()
@@ -196,7 +196,7 @@ def _opened(data: bytes) -> bytes:
 
 
 def _shown(cell: object) -> str:
-    if isinstance(cell, float):  # first, as most are
+    if isinstance(cell, float):  # first, as most cells are floats
         return f"{cell:.0f}" if cell.is_integer() and abs(cell) < 1e15 else repr(cell)
     if isinstance(cell, bool):
         return "TRUE" if cell else "FALSE"

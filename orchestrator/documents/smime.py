@@ -111,7 +111,7 @@ def _open_element(data: bytes, tag: int, begin: int, depth: int) -> _Element:
 
 
 def encrypted() -> ExtractionError:
-    """Return the error for a mail whose text only its receiver can read."""
+    """Return the error for a mail whose text only its recipient can read."""
     return ExtractionError(
         DocumentProblem.ENCRYPTED, "The mail is encrypted; save a copy that is not, or exclude it."
     )

@@ -370,7 +370,7 @@ def _is_file(path: str, named: str) -> bool:
 
 
 def _path_hint(path: str) -> str | None:
-    """Return a cure for a path at which nothing is."""
+    """Return a cure for a path that leads to nothing."""
     if any(mark in path for mark in "*?["):
         return "a pattern goes into `include`, and the folder that it is for into `path`"
     if "$" in path or "%" in path:

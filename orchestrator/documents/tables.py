@@ -75,7 +75,7 @@ class _Keyed(NamedTuple):
     key: str
     name: str
     row: TableRow
-    cells: Mapping[str, object] | None  # parsed already if the key needed it
+    cells: Mapping[str, object] | None  # already parsed if the key needed it
     problem: ExtractionError | None
 
 
@@ -265,7 +265,7 @@ def _document(table: Table, file: TableFile, keyed: _Keyed) -> Document:
     cells = _cells(table, row) if keyed.cells is None else keyed.cells
     text = _text(cells, file.text_column or "", row)
     canonical = _canonical(cells, row)
-    if file.kind in ("parquet", SHEETS) and len(canonical) > file.max_bytes:  # the others were measured as lines
+    if file.kind in ("parquet", SHEETS) and len(canonical) > file.max_bytes:  # other rows were measured as lines
         raise too_large(len(canonical), file.max_bytes)
     fields: dict[str, object] = {"row": row.number, **_without_nul(cells, canonical)}
     fields.pop("text", None)

@@ -13,7 +13,7 @@ class DocumentProblem(StrEnum):
     """Reason why a file, folder or row gave no document."""
 
     ENCODING = "encoding"  # bytes that are not text in any encoding that is certain
-    EMPTY = "empty"  # nothing but white space, no text layer, or a table without rows
+    EMPTY = "empty"  # nothing but whitespace, no text layer, or a table without rows
     UNUSABLE_TEXT = "unusable_text"  # a text layer whose fonts do not reveal their letters
     ENCRYPTED = "encrypted"  # needs a password
     TOO_LARGE = "too_large"  # more bytes than `max_bytes`
@@ -32,7 +32,7 @@ BY_OCR = " by OCR"
 
 
 NOTES = "notes"
-"""The field in which a reader of ours says what it left out: it becomes the document's `notes`."""
+"""The field in which our own readers say what they left out: it becomes the document's `notes`."""
 
 
 class Picture(NamedTuple):
@@ -93,7 +93,7 @@ class UnreadableDocument(Struct, frozen=True):
 class RemoteObject(NamedTuple):
     """An object to read: its storage (of fsspec), its path there, and its listing (may be empty).
 
-    `is_alone`: it is the whole of its source.
+    `is_alone`: it is the only object of its source.
     """
 
     storage: Any
@@ -127,7 +127,7 @@ def unreadable(message: str) -> ExtractionError:
 
 
 def unsupported(message: str) -> ExtractionError:
-    """Return the error for a kind that is not read, or not without an extra."""
+    """Return the error for a kind that is not read, or is read only with an extra."""
     return ExtractionError(DocumentProblem.UNSUPPORTED, message)
 
 

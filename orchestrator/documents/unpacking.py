@@ -11,7 +11,7 @@ from orchestrator.documents.types import ExtractionError, beyond_limit
 LEAST_UNPACKED = 200_000_000
 """Bytes that any file may unpack to, unless `max_unpacked` says otherwise."""
 MAX_RATIO = 200
-"""Unpacked to own bytes of a file. Text that people wrote packs 3 to 10 times."""
+"""Ratio of a file's unpacked bytes to its own bytes. Ordinary text compresses 3 to 10 times."""
 MAX_PARTS = 200_000
 MAX_PACKED_PARTS = 20_000_000_000
 """Bytes of the parts of one archive as stored in it; archives in archives count too."""

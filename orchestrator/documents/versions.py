@@ -8,7 +8,7 @@ from orchestrator.documents.kinds import CONTAINERS, CONVERTED, PLUGIN
 from orchestrator.documents.plugins import Plugin
 
 FIRST = 2
-"""The version of every reader before each had its own."""
+"""The version of every reader before each reader had its own."""
 # Raise a kind's number whenever its reader may give another text for the same bytes, or can read more files.
 # tests/unit/test_documents_golden.py fails if that was forgotten.
 READERS: Mapping[str, int] = {

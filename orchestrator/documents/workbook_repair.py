@@ -45,7 +45,7 @@ _HEAD = 1024
 _ENCODING = re.compile(r"""\A(<\?xml\b[^>]*?)\s+encoding=(["'])[^"'>]*\2""")
 _NO_PART = re.compile(rb"""<(?:\w+:)?sheet\b[^>]*?:id=(["'])\1[^>]*?(?:/>|>\s*</(?:\w+:)?sheet>)""")
 _SHEET_STATE = re.compile(rb"""(<(?:\w+:)?sheet\s[^>]*?)\sstate=(["'])(?!(?:visible|hidden|veryHidden)\2)[^"']*\2""")
-"""A state that only other programs write."""
+"""A sheet state that Excel does not write."""
 _WHOLE_ROWS = re.compile(rb"""<(?:\w+:)?dimension\s[^>]*?ref=(["'])(?![A-Z]+\d+(?::[A-Z]+\d+)?\1)[^"']*\1[^>]*?/>""")
 """A stated size in whole rows or columns, which LibreOffice writes: the library refuses it."""
 _BINARY_ERROR = re.compile(
@@ -73,7 +73,7 @@ _CELL = re.compile(rb"""(<(?:\w+:)?c\b[^>]*?\sr=["'])([A-Z]{1,3})(\d{1,7})""")
 _WIDE = re.compile(rb"""r=["']([A-Z]{2,3})\d""")
 _EMPTY_ROW = re.compile(rb"<(?:\w+:)?row\b[^>]*/>")
 _MERGED_WHOLE = re.compile(rb"""<(?:\w+:)?mergeCell\b[^>]*?ref=(["'])(?:[A-Z]+:[A-Z]+|\d+:\d+)\1[^>]*/>""")
-"""Columns or rows merged as a whole, at which the library stops."""
+"""Columns or rows merged as a whole, which the library cannot read."""
 _BINARY_ROW, _BINARY_BLANK, _BINARY_CELLS, _BINARY_DIMENSIONS = 0, 1, range(2, 12), 148
 BUNDLE_SHEET, _CELL_ERROR, _CELL_TEXT, _FORMULA_ERROR = 156, 3, 6, 11
 ERRORS = {
@@ -248,7 +248,7 @@ def _without_binary_errors(sheet: bytes) -> bytes:
 
 
 def _is_sparse_binary(sheet: bytes) -> bool:
-    """True if its rectangle is too large, as the sheet states its size."""
+    """True if the size that the sheet states is too large a rectangle."""
     for kind, record, _ in binary_records(sheet):
         if kind == _BINARY_DIMENSIONS:
             first, last, left, right = struct.unpack_from("<4I", record)
@@ -328,7 +328,7 @@ def _repaired_sheet(sheet: bytes) -> bytes:
     sheet = with_scripts(sheet)
     if _WHOLE_ROWS.search(sheet, 0, 4096):
         sheet = _WHOLE_ROWS.sub(b"", sheet, 1)
-    if sheet.find(b"mergeCell", max(0, sheet.rfind(b"sheetData"))) >= 0:  # they follow the cells
+    if sheet.find(b"mergeCell", max(0, sheet.rfind(b"sheetData"))) >= 0:  # these follow the cells
         sheet = _MERGED_WHOLE.sub(b"", sheet)
     return _without_empty(sheet) if _is_sparse(sheet) else sheet
 

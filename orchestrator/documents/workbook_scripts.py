@@ -75,7 +75,7 @@ def _plain_text(record: bytes, fonts: Fonts) -> bytes | None:
 
 
 def _rich_text(record: bytes, fonts: Fonts) -> tuple[str, str]:
-    """Return a formatted text, and the same with its scripts."""
+    """Return a formatted text, and the same text with its scripts."""
     (size,) = struct.unpack_from("<I", record, 1)
     end = 5 + 2 * size
     text = record[5:end].decode("utf-16-le", "surrogatepass")
@@ -90,7 +90,7 @@ def _size_of(data: bytes) -> bytes:
 
 def _written(text: str, runs: Sequence[tuple[int, ...]], fonts: Fonts, *, is_narrow: bool = False) -> str:
     """Return the text with its scripts. `is_narrow`: only in characters of ISO 8859-1, with a mark for others."""
-    if not text.isascii() and max(text) > "\uffff":  # places are counted in halves of such characters
+    if not text.isascii() and max(text) > "\uffff":  # places count UTF-16 units, two for such a character
         return text
     for (start, font), (end, _) in reversed([*pairwise([*runs, (len(text), 0)])]):
         if (change := fonts.get(font)) is not None:

@@ -148,7 +148,7 @@ def _duration(moment: str) -> datetime.timedelta | None:
 
 
 def _place(number: str | None, other: int, most: int) -> int:
-    """Return the index from 0 that an attribute states from 1 on, or else the other one."""
+    """Return the index from 0 that an attribute states from 1 on, or the other index."""
     return (
         max(1, min(int(number), most)) - 1
         if number is not None and number.isdecimal() and len(number) < 10

@@ -61,7 +61,7 @@ def known_fields(
             hint: str | None = f"give {name} to plan(), run() or submit()"
         else:
             hint = meant(name, known | {*own}) or f"fields of a {what}: {', '.join(sorted(known))}"
-        raise UsageError(f"{name}: no argument of this call, and no field of a {what}", hint=hint)
+        raise UsageError(f"{name}: neither an argument of this call nor a field of a {what}", hint=hint)
     return dict(given)
 
 

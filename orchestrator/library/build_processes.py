@@ -71,7 +71,7 @@ class _Build(Struct):
         said, _ = self.process.communicate(charge)
         try:
             self.outcome = pickle.loads(said)
-        except Exception:  # noqa: BLE001  (cut off, it says anything)
+        except Exception:  # noqa: BLE001  (cut off, its output may be anything)
             self.outcome = BuildDied(f"the process that built it {how_it_ended(self.process.returncode)}")
         self.is_over = True
 

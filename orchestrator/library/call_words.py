@@ -1,4 +1,4 @@
-"""Errors about a call: the mistakes of files that a call wrote, told by its arguments."""
+"""Errors about a call: the mistakes of files that a call wrote, named by its arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PART = re.compile(r"(?:tasks|documents)\[0\](?:\.|$)")
 
 @contextmanager
 def told_by_arguments(frames: Path) -> Iterator[None]:
-    """Tell errors of a block in terms of the call. `frames` is the folder of the files that calls write."""
+    """Express errors of a block in terms of the call. `frames` is the folder of the files that calls write."""
     try:
         yield
     except OrchError as error:

@@ -86,7 +86,7 @@ def map_rows(
         budget: US dollars, a hard cap.
         backend: use this backend only.
         raise_on_error: raise RowError if a row failed; otherwise failed rows are values.
-        progress: show progress or not; default: where somebody can see it.
+        progress: show progress or not; default: if somebody can see it.
         job: further fields of the job file, such as `models`, `allow` or `tags`.
         task: further fields of the task, such as `max_tokens`, `system` or `retries`.
 

@@ -120,7 +120,7 @@ class CommandSettings:
         }
 
 
-STOPPED = "no daemon is running, so nothing goes on: `orch up`, or `orch run` again"
+STOPPED = "no daemon is running, so nothing continues: `orch up`, or `orch run` again"
 
 
 class Context(CommandSettings):
@@ -387,7 +387,7 @@ class _LogFile(logging.FileHandler):
         except OSError:  # it cannot be opened
             self.handleError(record)
         if self.is_failing and not was_failing:
-            say(f"orch: cannot write the log {self.baseFilename}; going on without it")
+            say(f"orch: cannot write the log {self.baseFilename}; continuing without it")
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's name)
         self.is_failing = True
@@ -405,7 +405,7 @@ def log_to(home: Home) -> None:
 
 
 class _QuietLibraries:
-    """A block during which libraries log only warnings, for orch's own calls are not the caller's.
+    """A block during which libraries log only warnings, since orch's own calls are not the caller's.
 
     A level that the caller has set stays. Blocks of several threads may overlap.
     """

@@ -19,7 +19,7 @@ _started: list[subprocess.Popen[bytes]] = []
 def daemon_of(home: Home) -> Holder:
     """Return the process that works in a home; starts `orch up` if no process does.
 
-    Raises UsageError if it ends at once, with the end of what it said.
+    Raises UsageError, with the end of its output, if it ends immediately.
     """
     if (holder := running_daemon(home)) is not None:
         return holder
@@ -43,5 +43,5 @@ def daemon_of(home: Home) -> Holder:
     last = said.read_bytes()[-2000:].decode(errors="replace").strip()
     raise UsageError(
         f"the job is queued, but `orch up` did not start: {last or 'it said nothing'}",
-        hint=f"run `orch up` yourself; {said} has what it said",
+        hint=f"run `orch up` yourself; {said} has its output",
     )

@@ -57,12 +57,12 @@ OWN_COLUMNS = ("error", "cost")
 """Columns of a frame that orch adds beside those of the answers."""
 TEXT = "text"
 ARGUMENTS = ("schema", "model", "id", "text", "name", "prefix", "job", "progress", "raise_on_error", *arguments.TERMS)
-"""Arguments of `orch.map` by name, to which misspelt ones are compared."""
+"""Arguments of `orch.map` by name, for suggestions to misspelt arguments."""
 _WILDCARD = re.compile(r"[*?\[]")
 
 
 class JobTerms(Struct, frozen=True):
-    """Terms of a job: its deadline, its budget and its backend; None where the caller names none."""
+    """Terms of a job: its deadline, its budget and its backend; None if the caller does not state it."""
 
     deadline: Deadline | None = None
     budget: Budget | None = None
@@ -196,8 +196,8 @@ def take_in_file(context: Context, folder: JobFolder, options: Options, view: Lo
 def finish(context: Context, submission: Submission, view: LogView) -> tuple[Job, bool]:
     """See a job to its end; return it, and True if its merged rows were made just now.
 
-    Rows that a backend refuses alike fail with its words, so that the others come back. Raises RequestRefused if no
-    row has an answer.
+    Rows that a backend refuses for a shared reason fail with its words, so that the others come back. Raises
+    RequestRefused if no row has an answer.
     """
     store, refused = context.store, None
     view.say(f"orch: {submission.job.id}: {submission.reason}")

@@ -74,7 +74,7 @@ class Driver:
     def finish(self, job: Job, *, alone: bool = False) -> None:
         """Run the job to its end as the daemon, or follow the running daemon.
 
-        The daemon goes on with the home's other unfinished jobs as well; if `alone`, they rest.
+        The daemon also continues the home's other unfinished jobs; if `alone`, they rest.
         """
         context, view = self._context, self._view
 
@@ -197,9 +197,9 @@ def _others(context: Context, job: Job) -> str | None:
         for one in others[:MOST_NAMED]
     ]
     if len(others) == 1:
-        return f"also goes on with the unfinished job {told[0]}; `orch cancel {others[0].id}` ends it"
+        return f"also continues the unfinished job {told[0]}; `orch cancel {others[0].id}` ends it"
     more = "" if len(others) <= MOST_NAMED else f", and {len(others) - MOST_NAMED:,} more (`orch status`)"
-    return f"also goes on with {len(others):,} unfinished jobs: {', '.join(told)}{more}; `orch cancel JOB` ends one"
+    return f"also continues {len(others):,} unfinished jobs: {', '.join(told)}{more}; `orch cancel JOB` ends one"
 
 
 def _removed(context: Context, job: Job) -> str | None:
@@ -222,12 +222,12 @@ def _waits_for(context: Context, job: Job) -> str | None:
     ]
     if not shards:
         return None
-    after = "After Ctrl-C, `orch cancel` or `orch up` goes on."
+    after = "After Ctrl-C, `orch cancel` or `orch up` continues."
     return f"waits for the end of {batches_words(shards)}, which may take minutes. {after}"
 
 
 def _not_ended(context: Context, job: Job, why: str) -> BackendError:
-    """Return the error that names the batches of a cancelled job that go on."""
+    """Return the error that names the batches of a cancelled job that continue."""
     shards = [one for one in context.store.shards.of_job(job.id) if one.state in AT_BACKEND]
     told = [
         f"{one.batch_id or f'shard {one.number:03d} (perhaps sent)'} of {number_of(one.rows, 'row')} at {one.backend}"
@@ -241,12 +241,12 @@ def _not_ended(context: Context, job: Job, why: str) -> BackendError:
     cost = likely_cost(row_cost(context.store, job), sum(one.rows for one in shards))
     return BackendError(
         f"the cancellation is not complete: {why}; not ended: {', '.join(told)}{more}",
-        hint=f"{cure}. A provider's batch goes on and is billed, {cost}; its rows stay "
+        hint=f"{cure}. A provider's batch continues and is billed, {cost}; its rows stay "
         f"pending until orch can collect it. `orch cancel {job.id} --abandon` gives it up",
     )
 
 
 def _check_held(context: Context, job: Job) -> None:
-    """Raise RequestRefused if the only rows left of a job are rows that a backend refuses alike."""
+    """Raise RequestRefused if all rows that a job has left are refused by backends for a shared reason."""
     if holds := all_held(context.store, job):
         raise request_refused(job, holds)

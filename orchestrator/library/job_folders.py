@@ -30,7 +30,7 @@ KEY = "_key"
 
 
 def name_prefix(job: Job) -> str:
-    """Return what stands before a row's key in the names of a job's documents; empty if the job has no frame."""
+    """Return the prefix of row keys in the names of a job's documents; empty if the job has no frame."""
     spec = spec_of(job)
     return f"{ROWS}#" if spec is not None and any(one.id_column == KEY for one in spec.documents) else ""
 
@@ -122,7 +122,7 @@ def write_requests(home: Home, name: str, requests: Iterable[Mapping[str, Any]],
 
 
 def turn_of(home: Home, name: str | None) -> AbstractContextManager[object]:
-    """Return this call's turn at a named folder, from its writing to its reading: other calls write it over."""
+    """Return a lock on a named folder, held from its writing to its reading, as other calls overwrite it."""
     return nullcontext() if name is None else locked(home.frames / f".{name}.lock", wait=True)
 
 
@@ -131,8 +131,8 @@ def _written(
 ) -> Path:
     """Write the files of a job and return its job file or batch file.
 
-    A named folder is written over. Another is named after its question and its rows. The rows of a job file also name
-    its source, so that other rows make another job.
+    A named folder is overwritten. A folder without a name is called after its question and its rows. The rows of a
+    job file also name its source, so that other rows make another job.
     """
     home.identity()  # makes the home, which only its owner can read
     digest = hashlib.sha256()

@@ -40,7 +40,7 @@ def rows_so_far(
 
 
 def _handles(context: Context, stack: ExitStack, *, may_start: bool) -> OpenHandle:
-    """Return a function that opens backends; the daemon's lock is looked at, or taken, at its first call."""
+    """Return a function that opens backends; the daemon's lock is checked, or taken, at its first call."""
     opened: list[Callable[[str], BackendHandle]] = []
 
     def handle(name: str) -> BackendHandle | None:

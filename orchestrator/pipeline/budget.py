@@ -123,8 +123,8 @@ class _Look(Struct, frozen=True):
 class _Summed(Struct, frozen=True):
     """Sums booked in the period that begins at `starts`: `old` up to `until`, and `all` at the time of a look.
 
-    `all` holds while no line is newer and the same batches are in flight. If another batch came, booked and went in
-    between, its lines are newer.
+    `all` holds while no line is newer and the same batches are in flight. If another batch began, was booked and
+    ended in between, its lines are newer.
     """
 
     starts: datetime

@@ -41,7 +41,7 @@ class Use(Struct, frozen=True):
 
 
 def use(home: Home) -> Use:
-    """Measure a home. Files that vanish or grow meanwhile count as they are met. Raises StorageError."""
+    """Measure a home. Files that vanish or grow meanwhile count as found. Raises StorageError."""
     sizes = dict.fromkeys(("results", "requests", "servers", "database", "other"), 0)
     for path, size in files(home.root):
         sizes[_kind(path.relative_to(home.root))] += size

@@ -123,7 +123,7 @@ class Pipeline:
                 refused.append(error)
             except (StorageError, StateConflict, InputError):
                 raise
-            except Exception as error:  # noqa: BLE001  (raised below: batches at other backends go on)
+            except Exception as error:  # noqa: BLE001  (raised below: batches at other backends continue)
                 refused.append(error)
         if (lost := self._batches.awaited_in_vain(job)) is not None:
             refused.append(lost)

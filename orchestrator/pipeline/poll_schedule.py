@@ -22,7 +22,7 @@ GROWTH = 1.5
 LONGEST_FACTOR = 5
 LONGEST = 10.0 * MINUTE
 STALE = timedelta(minutes=10)
-"""Longest call after which the time of its beginning still passes for the present time."""
+"""Longest call whose start still counts as the present time once it returns."""
 BY_THE_CLOCK = ("looked_at", "resumed_at")
 """Fields that move only if the clock is set back: unwatched time after them counts as well."""
 
@@ -80,7 +80,7 @@ class BestReading(Struct, frozen=True):
 class FilesPhase(Struct):
     """The files of a batch that is over: the `best` reading of each.
 
-    `whole` is the best reading of all together, first had at `unchanged_since`. `least_told` is the smallest size
+    `whole` is the best reading of all together, first reached at `unchanged_since`. `least_told` is the smallest size
     that the backend has reported. `resumed_at` is when looks began again, if orch missed the end of the wait.
     `begun_at` is when this process first looked.
     """
@@ -94,7 +94,7 @@ class FilesPhase(Struct):
     resumed_at: datetime | None = None
 
     def look(self, until: datetime, now: datetime) -> datetime:
-        """Return until when to look: longer if orch was down, or the machine asleep, as the wait ended.
+        """Return until when to look: longer if orch was down, or the machine asleep, when the wait ended.
 
         Its first look may fall into an outage, and one failed look must not pay for rows again.
         """
@@ -120,7 +120,7 @@ class PolledShard(Struct):
     shown.
 
     `failing_since`: since when its backend's calls fail. `busy_since`: since when the backend has no room. `at` is
-    the newest time that it has met. Clocks are set, and machines sleep. So waits are measured in watched time: the
+    the latest time that it has seen. Clocks are set, and machines sleep. So waits are measured in watched time: the
     pauses between polls, none of them longer than planned.
     """
 
@@ -140,7 +140,7 @@ class PolledShard(Struct):
         return self._phase
 
     def pass_to(self, now: datetime) -> None:
-        """Go on to `now`. If more time has passed by the clock than was watched, or it was set back, times move.
+        """Advance to `now`. If the clock shows more time than was watched, or was set back, the stored times move.
 
         Before a batch is sent all time counts, as nothing is paid yet; a search counts its own pauses.
         """

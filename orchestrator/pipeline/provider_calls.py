@@ -73,7 +73,7 @@ class Inline:
         return Done(stage())
 
     def collect(self, key: str) -> Done[Any] | None:
-        """Return None: a stage's result was returned when it was begun."""
+        """Return None: `do` has already returned the stage's result."""
         return None
 
     def is_busy(self, key: str) -> bool:

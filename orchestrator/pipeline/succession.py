@@ -23,7 +23,7 @@ class Edited(StrEnum):
     """Treatment of an unfinished job whose file was edited."""
 
     SUPERSEDE = "supersede"  # the new job takes over what both share; the rest of the old one is cancelled
-    BESIDE = "beside"  # both go on; what they share is asked once
+    BESIDE = "beside"  # both continue; what they share is asked once
 
 
 def open_jobs(store: Store, home: str) -> list[JobId]:

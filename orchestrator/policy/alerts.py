@@ -166,7 +166,7 @@ def _events(job: Job, events: Sequence[Event]) -> Iterator[Alert]:
             yield Alert(kind, job, "stopped", event.reason, action)
         elif event.kind == EventKind.SWAPPED:
             action = (
-                "none of these answers was accepted; the job goes on; `orch quarantine release` asks the rows again"
+                "none of these answers was accepted; the job continues; `orch quarantine release` asks the rows again"
             )
             yield Alert(AlertKind.QUALITY, job, f"swapped:{event.shard_id}", event.reason, action)
         elif event.kind == EventKind.FAULT:
@@ -234,7 +234,7 @@ def _quality(watched: MonitoredJob, settings: AlertSettings) -> Iterator[Alert]:
     more = f"; {known:,} more are known from earlier runs" if known else ""
     have = "has" if failed == 1 else "have"
     message = f"{failed:,} of {number_of(done, 'row')} {have} failed ({failed / done:.0%}){more}"
-    action = f"the job goes on; `orch status {job.id}` says why they failed, `orch cancel` ends it"
+    action = f"the job continues; `orch status {job.id}` says why they failed, `orch cancel` ends it"
     if job.finished_at is not None:
         action = f"the job has ended; `orch status {job.id}` says why they failed, `orch retry` retries them"
     yield Alert(AlertKind.QUALITY, job, "failed", message, action)

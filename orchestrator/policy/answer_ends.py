@@ -33,7 +33,7 @@ CONTEXT_FULL = "context_full"
 """The code of an answer that ended because the model's context window was full."""
 FULL = CONTEXT_FULL, "the answer ended because the model's context window was full"
 _ENDLESS_BLANKS = 60
-"""Characters of white space at the end of an answer that are a loop, not an indentation."""
+"""Whitespace characters at the end of an answer that are a loop, not an indentation."""
 
 
 def is_cut(answer: Answer) -> bool:
@@ -55,7 +55,7 @@ def cut_at(text: str, before: str) -> tuple[str, str]:
     """Return `(code, message)` of an answer that reached max_tokens before it `began` or `was complete`."""
     blanks = len(text) - len(text.rstrip())
     if blanks >= _ENDLESS_BLANKS:
-        told = f"the answer ran into white space ({blanks:,} characters of it) until max_tokens"
+        told = f"the answer ran into whitespace ({blanks:,} characters) until max_tokens"
         return "endless_blanks", f"{told}; more tokens do not help: change the prompt, the schema or the model"
     what = "it" if before == "began" else "its JSON"
     return "truncated", f"the answer reached max_tokens before {what} {before}; raise max_tokens"

@@ -35,7 +35,7 @@ _MARKS: Mapping[str, str] = MappingProxyType(
 """Marks at the beginning and end of thoughts, in lower case: Qwen, DeepSeek, Nemotron and Seed, Kimi, Magistral, Sky
 and QwQ, Command, Apertus, Gemma 4, MedGemma, Pangu, Granite 3 (vllm/reasoning, 2026-11)."""
 _WORDS = "here is my response:"
-"""An end that counts only after a beginning: people write it, too."""
+"""An end mark that counts only after a beginning mark: people write it, too."""
 _find_marks = re.compile("|".join(map(re.escape, (*_MARKS, *_MARKS.values()))), re.IGNORECASE).finditer
 # Harmony, the format of gpt-oss: channels; the last `final` channel is the answer.
 _CHANNEL = "<|channel|>"

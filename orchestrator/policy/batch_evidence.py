@@ -85,7 +85,7 @@ def answers_until(ended: datetime, deadline: datetime | None, again: timedelta |
 def waits_until(
     until: datetime, ended: datetime, now: datetime, *, watched: timedelta, told: timedelta | None
 ) -> datetime:
-    """Return until when to wait for answers: later than `until` if only this machine's clock says that it is over.
+    """Return until when to wait for answers: later than `until` if only this machine's clock has reached it.
 
     That clock is set, and may have been wrong when the batch `ended`. So as much time must have passed by the
     backend's own clock, `told` ago (None if it does not say), or as `watched` by this process.

@@ -75,7 +75,7 @@ def label_probability(body: msgspec.Raw, text: str) -> float | None:
     """
     tokens = _tokens(body)
     whole = b"".join(token.raw for token in tokens)
-    # A server may strip white space around the text.
+    # A server may strip whitespace around the text.
     shift = whole.find(text.encode())
     found = _LABEL.search(text.encode())
     if not tokens or shift < 0 or found is None:

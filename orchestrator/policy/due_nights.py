@@ -118,7 +118,7 @@ def next_due(schedule: Schedule, now: datetime) -> DueNight | None:
 
 
 def last_due(schedule: Schedule, moment: datetime) -> DueNight | None:
-    """Return the night that a moment belongs to: the last one due before it, or None within over a year."""
+    """Return the night that a moment belongs to: the last one due before it. None if none was due for over a year."""
     for days in (0.1, 2, 40, 400):
         if found := list(_between(schedule, moment - timedelta(days=days), moment)):
             return found[-1]

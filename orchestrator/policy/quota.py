@@ -156,7 +156,7 @@ def wait(learned: LearnedLimit, reason: str, retry_after: float | None, now: dat
 
 
 def accepted(learned: LearnedLimit) -> LearnedLimit:
-    """Return the learned limit after the backend accepted a shard: pauses start over, a limit lasts its day."""
+    """Return the learned limit after the backend accepted a shard: pauses start over, a limit lasts for its day."""
     return replace(learned, hold_until=None, strikes=0, reason="")
 
 

@@ -26,7 +26,7 @@ def mended(line: bytes, answer: str | None, code: str, message: str) -> bytes:
     The question stays unchanged, so that the engine's prefix cache has it.
     """
     parsed = written_line(line)
-    said = (answer or "").strip()[:MOST_ANSWER] or _NO_ANSWER  # roles take turns: some templates require it
+    said = (answer or "").strip()[:MOST_ANSWER] or _NO_ANSWER  # roles alternate, as some templates require
     asked = f"Your answer was not accepted: {_fault(code, message)}.\nAnswer the question again, whole and corrected."
     more = [{"role": "assistant", "content": said}, {"role": "user", "content": asked}]
     turns = "input" if "input" in parsed.body else "messages"

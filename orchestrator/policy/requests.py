@@ -39,7 +39,7 @@ from orchestrator.settings.job_spec import Clean, JobSpec
 from orchestrator.settings.task_spec import Long, Task
 
 _READERS = "2"
-"""Part of fingerprints, once a version of all readers. A changed reader now shows in its text."""
+"""Part of fingerprints: once the version of all readers. Now a changed reader shows in the text that it reads."""
 
 
 class Built(msgspec.Struct, frozen=True):

@@ -374,7 +374,7 @@ def unrecognised(seq: int, told: str) -> Outcome:
 
 def _failed(seq: int, kind: str, found: FoundLine, head: answers.AnswerHead, refused: RowRefusal) -> Outcome:
     status = None if refused.status is None else f"http_{refused.status}"
-    # If the status says that it may pass, no provider's code may hide that.
+    # If the status says that the failure may pass, no provider's code may hide that.
     said = None if is_passing(status) else refused.code
     code = said or status or refused.type or "error"
     if refuses_images(refused.message):

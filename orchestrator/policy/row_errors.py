@@ -198,7 +198,7 @@ QUARANTINED = frozenset({SWAPPED, UNPROVEN})
 BAD_ANSWERS = {
     "truncated": ("the answer reached `max_tokens` before it was complete", "raise `max_tokens`"),
     "endless_blanks": (
-        "the model wrote white space until `max_tokens`, as some do when a schema guides them",
+        "the model wrote whitespace until `max_tokens`, as some do when a schema guides them",
         "change the prompt, the schema or the model: more tokens do not help",
     ),
     "context_full": (
@@ -214,7 +214,7 @@ BAD_ANSWERS = {
     "invalid_json": ("the task has a schema, and the answer is not JSON", "another model, or a simpler schema"),
     "schema_mismatch": ("the answer is JSON that does not fit the schema", "another model, or a simpler schema"),
     "quote_not_found": (
-        "the answer quotes what the document, as it was sent, does not have",
+        "the answer quotes text that is not in the document as it was sent",
         "set `retries`, ask for quotes word for word, or use a stronger model",
     ),
     "quote_too_short": (
@@ -226,7 +226,7 @@ BAD_ANSWERS = {
         "set `retries`, or use a stronger model",
     ),
     SWAPPED: (
-        "the answer under this row's key is another row's, by its code or its quotes",
+        "the answer under this row's key belongs to another row, by its code or its quotes",
         "tell the provider; `orch quarantine release` asks the row again",
     ),
     UNPROVEN: (
@@ -234,7 +234,7 @@ BAD_ANSWERS = {
         "`orch quarantine release` asks the row again; `check: nonce` proves answers",
     ),
     "invalid_vector": (
-        "the answer contains no vector, or not one of the size that was asked for",
+        "the answer contains no vector, or a vector of another size than requested",
         "check that the model makes embeddings, and that it takes `dimensions`",
     ),
 }

@@ -85,7 +85,7 @@ def _as_form(packed: bytes, form: str) -> list[float]:
 
 
 def _are_plausible(numbers: list[float]) -> bool:
-    """True if these may be a vector. Bytes of another form, read like this, are huge, tiny or not numbers."""
+    """True if these numbers may be a vector. Bytes in another form give huge or tiny numbers, or NaN."""
     return all(number == 0 or _SMALLEST < abs(number) < _LARGEST for number in numbers)
 
 

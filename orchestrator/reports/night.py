@@ -124,7 +124,7 @@ def fates(runs: Iterable[DocumentRun], removed: Iterable[str], most: int = MOST)
 class NeedKind(StrEnum):
     """Kind of problem that needs attention."""
 
-    JOB = "job"  # it could not go on as a whole
+    JOB = "job"  # it could not continue as a whole
     OUTPUT = "output"  # its rows could not be delivered
     CANCELLED = "cancelled"  # it was ended before it was done
     DEADLINE = "deadline"  # missed, or already passed
@@ -132,7 +132,7 @@ class NeedKind(StrEnum):
     SWAPPED = "swapped"  # a batch had answers under the wrong keys
     ROWS = "rows"  # some failed for the same reason
     WAITS = "waits"  # a batch is held
-    STANDSTILL = "standstill"  # the job cannot go on for now
+    STANDSTILL = "standstill"  # the job cannot continue for now
     UNREAD = "unread"  # answers could not be compared
 
 
@@ -391,7 +391,7 @@ def _needs(facts: NightFacts, due: DeadlineResult | None, now: datetime) -> list
         again = f"deliver the rows with `orch retry {job.id}`, or write them with `orch fetch {job.id} -o FILE`"
         needs.append(Need(NeedKind.OUTPUT, told, f"fix it, then {again}", job.error_code))
     elif job.error is not None:
-        needs.append(Need(NeedKind.JOB, f"the job could not go on: {job.error}", code=job.error_code))
+        needs.append(Need(NeedKind.JOB, f"the job could not continue: {job.error}", code=job.error_code))
     if facts.state is JobState.CANCELLED:
         why = job.cancel_reason or "no reason was given"
         text = f"the job ended before it was done: {why}"
@@ -406,7 +406,7 @@ def _needs(facts: NightFacts, due: DeadlineResult | None, now: datetime) -> list
     needs += [_failed(code, message, rows) for code, message, rows in facts.reasons]
     needs += [Need(NeedKind.WAITS, f"waits: {_first_line(held)}") for held in facts.held]
     if (obstacle := standstill(facts.state, facts.events)) is not None:
-        needs.append(Need(NeedKind.STANDSTILL, f"cannot go on: {_first_line(obstacle)}"))
+        needs.append(Need(NeedKind.STANDSTILL, f"cannot continue: {_first_line(obstacle)}"))
     if facts.answers is not None and facts.answers.unread:
         text = f"{number_of(facts.answers.unread, 'answer')} could not be compared: a result file is gone"
         needs.append(Need(NeedKind.UNREAD, text))

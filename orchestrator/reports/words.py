@@ -117,7 +117,7 @@ def cost_notes(report: CostReport) -> list[str]:
         f"at {report.compare} they cost {money(total.realtime.cost)} outside a batch, {batch} in a batch{guessed}",
     ]
     if report.relisted:
-        told.insert(1, "rows from before orch booked list prices have those that orch.toml sets now")
+        told.insert(1, "rows from before orch booked list prices have the prices that orch.toml sets now")
     if total.estimate is not None:
         told.append("forecast: by the plans; in brackets, how far the finished jobs came out above or below")
     if total.wasted:

@@ -65,7 +65,7 @@ class ServerThread(SteeredServer):
         may_send: Callable[[], bool] | None = None,
         resumes: Callable[[Batch], bool] = lambda batch: True,
     ) -> None:
-        """`may_send` returns True while rows may be sent. `resumes` says which unfinished batches go on."""
+        """`may_send` returns True while rows may be sent. `resumes` says which unfinished batches continue."""
         self.root = root
         self.socket = socket_path(root)
         return_large_bodies()

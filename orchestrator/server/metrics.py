@@ -36,7 +36,8 @@ def page(service: Service, accept: str, *, is_known: bool = True) -> tuple[bytes
 
 
 def quantile(latencies: Latencies, share: float) -> float:
-    """Return the latency in seconds below which `share` of all stayed, interpolated in its bucket; NaN without any.
+    """Return the latency in seconds below which `share` of all requests stayed, interpolated in its bucket. NaN
+    without requests.
 
     Latencies in the open bucket count as the longest bound.
     """
@@ -90,7 +91,7 @@ class _Server(Collector):
         for reason, count in connections.closed.items():
             family.add_metric([reason.value], count)
         yield family
-        about = "Bytes of bodies that are in memory: of rows, answers and synchronous requests."
+        about = "Bytes of row, answer and synchronous request bodies in memory."
         yield _gauge("orch_body_bytes", about, self._service.rooms.taken)
 
     def _storage(self) -> Iterator[Metric]:
@@ -122,13 +123,13 @@ def _rows(upstreams: Named) -> Iterator[Metric]:
     yield rows
     stats = [(url, upstream.stats) for url, upstream in upstreams]
     yield _counters("orch_row_retries", "Repeated attempts at rows.", ((u, s.retried) for u, s in stats))
-    about = "Prompt tokens of rows, those from the prefix cache among them."
+    about = "Prompt tokens of rows, including tokens from the prefix cache."
     yield _counters("orch_input_tokens", about, ((u, s.input_tokens) for u, s in stats))
     about = "Prompt tokens of rows that came from the upstream's prefix cache."
     yield _counters("orch_cached_input_tokens", about, ((u, s.cached_tokens) for u, s in stats))
     yield _counters("orch_output_tokens", "Tokens generated for rows.", ((u, s.output_tokens) for u, s in stats))
     latencies = [(url, row.latencies) for url, row in stats]
-    yield from _latencies("orch_row_latency", "Time a row is out at the upstream", latencies)
+    yield from _latencies("orch_row_latency", "Time that a row spends at the upstream", latencies)
     about = "Failed rows / rows that ended; absent before the first row."
     shares = [(u, s.failed, s.succeeded + s.failed) for u, s in stats]
     yield _ratios("orch_row_error_ratio", about, shares)

@@ -63,8 +63,8 @@ class Service:
         resumes: Callable[[batch_api.Batch], bool] = lambda batch: True,
     ) -> None:
         """`replica` is where this server, as the active one, replicates its folder. `may_send` returns True while the
-        owner of this server is active, if the owner itself is replicated. `resumes` says which unfinished batches go
-        on; the others rest until another start.
+        owner of this server is active, if the owner itself is replicated. `resumes` says which unfinished batches
+        continue; the others rest until another start.
         """
         self._resumes = resumes
         self._may_send = may_send
@@ -308,7 +308,7 @@ class Service:
 
     @property
     def is_active(self) -> bool:
-        """True if no other server can have taken over; without a replica none can, but `may_send` may say no."""
+        """True if no other server can have taken over; without a replica none can, unless `may_send` is False."""
         if self.replicator is not None:
             return self.replicator.is_held
         return self._may_send is None or self._may_send()

@@ -29,8 +29,8 @@ class Settings(Struct, frozen=True):
     retry_delay: float = 0.5
     max_concurrency: int = 1024
     most_in_flight: int = MOST_IN_FLIGHT
-    """Rows of one upstream in flight, with those whose answers wait for room: beyond `max_concurrency`, they leave
-    their slots to other tenants.
+    """Most rows of one upstream in flight, including rows whose answers wait for room. Beyond `max_concurrency`,
+    these leave their slots to other tenants.
     """
     measured_limits: Mapping[str, int] = field(default_factory=dict)
     """The best concurrency that a bench found for an upstream of each model, used as its first limit."""

@@ -209,7 +209,7 @@ async def _attempt(session: aiohttp.ClientSession, target: Target, event_id: str
             return None if 200 <= answer.status < 300 else f"{target.shown} answered with status {answer.status}"
     except TimeoutError:
         return f"{target.shown} did not answer within {ANSWER_SECONDS:.0f} s"
-    except Exception as error:  # noqa: BLE001  (whatever a receiver does is a matter of its own event)
+    except Exception as error:  # noqa: BLE001  (whatever a receiver does concerns only its own event)
         return f"{target.shown} cannot be reached: {type(error).__name__}"
 
 

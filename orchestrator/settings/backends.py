@@ -351,7 +351,7 @@ class HostedBackend(_AnyBackend):
     base_url: str
     api_key_env: VariableName | None
     request_timeout: Wait = 120.0
-    preflight: bool = Field(True, description="ask one row first where a model has never answered such requests")
+    preflight: bool = Field(True, description="ask one row first if a model has never answered such requests")
 
     @field_validator("base_url")
     @classmethod

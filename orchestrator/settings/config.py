@@ -191,7 +191,7 @@ class Reports(Strict):
     smtp: Smtp | None = None
     folder: PlainPath | None = Field(None, min_length=1, description="a relative one is beside orch.toml")
     channels: dict[str, dict[str, Any]] = Field({}, description="those of plug-ins, by name, with their options")
-    tz: str | None = Field(None, description="zone of the days of budgets and cost; default: this machine's")
+    tz: str | None = Field(None, description="time zone of the days of budgets and costs; default: this machine's")
 
     @field_validator("tz")
     @classmethod

@@ -67,7 +67,7 @@ class Home(Struct, frozen=True):
 
     @property
     def last_creates(self) -> Path:
-        """Notes of the last create at each backend whose list does not say whose a batch is."""
+        """Notes of the last create at each backend whose list does not show who owns a batch."""
         return self.root / "creates"
 
     @property

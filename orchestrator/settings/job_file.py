@@ -110,7 +110,7 @@ def place_of(path: Path, *place: str | int) -> str:
 
 
 def _check_schemas(spec: JobSpec, path: Path, lines: Lines) -> None:
-    """Raise one InputError about everything in the tasks' schemas that no answer could be checked by."""
+    """Raise one InputError about all parts of the tasks' schemas that cannot check an answer."""
     from orchestrator.core import schemas
 
     found: list[InputError] = []
@@ -131,7 +131,7 @@ def _check_schemas(spec: JobSpec, path: Path, lines: Lines) -> None:
 
 
 def schema_hints(spec: JobSpec, path: Path) -> Iterator[str]:
-    """Yield what stands in the tasks' schemas without an effect, with its place and the corrected line."""
+    """Yield the parts of the tasks' schemas that have no effect, with their places and the corrected lines."""
     from orchestrator.core import schemas
 
     for index, task in enumerate(spec.tasks):

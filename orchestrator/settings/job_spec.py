@@ -62,7 +62,7 @@ class DocumentSource(JobFilePart):
         description="encoding of text files that are not UTF-8, or several in order; `auto`: the most likely one; "
         "or by the files' names: {PATTERN: ENCODING}, of which the first that matches counts",
     )
-    follow_links: bool = Field(False, description="also links that lead out of the folder; to be trusted by you")
+    follow_links: bool = Field(False, description="also follow links that lead out of the folder, if you trust them")
     sample: int | None = Field(None, ge=1, le=MAX_COUNT, description="a stable sample of this many documents")
     max_bytes: int = Field(50_000_000, ge=1, le=MAX_COUNT, description="a larger document is reported, not read")
     render: _Render = Field(
@@ -166,11 +166,14 @@ class Output(JobFilePart):
     partition: Literal["night"] | None = Field(None, description="path is a folder with a folder for each night")
     overwrite: bool | None = Field(None, description="whether a file may be overwritten that orch did not write")
     table: str | None = Field(
-        None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=63, description="SQL table that gets a row per row"
+        None,
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        max_length=63,
+        description="SQL table that gets a table row for each row",
     )
     url: str | None = Field(None, description="the table's database: sqlite:///FILE or postgresql://…; no password")
     url_env: VariableName | None = Field(
-        None, description="the variable that holds the address, where it has a password"
+        None, description="the variable that holds the address, if it has a password"
     )
 
     @model_validator(mode="before")
@@ -263,10 +266,11 @@ class JobSpec(JobFilePart):
     allow: Allow = Field(default_factory=Allow)
     canary: Canary | None = Field(None, description="a few rows go first; off unless asked for")
     preflight: bool = Field(
-        True, description="ask one row first where a hosted model has never answered such requests; or `off`"
+        True, description="ask one row first if a hosted model has never answered such requests; or `off`"
     )
     reask: Literal["model_changed"] | None = Field(
-        None, description="ask again what another model answered than the aliases stand for; default: keep it"
+        None,
+        description="ask rows again that another model answered than the aliases name now; default: keep the answers",
     )
     gold: str | None = Field(
         None, min_length=1, description="JSONL file of known answers, relative to the job file's folder"

@@ -21,7 +21,7 @@ from orchestrator.settings.job_spec import JobSpec
 from orchestrator.settings.source_lines import read_bytes
 
 TOLERANCE = 1e-6
-"""Largest relative difference of equal numbers, which a float's way through JSON may cause."""
+"""Largest relative difference at which numbers count as equal: JSON may change a float this much."""
 MOST_NAMES = 3
 MAX_BYTES = 100_000_000
 

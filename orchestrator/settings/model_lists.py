@@ -85,7 +85,10 @@ def above(alias: str, models: Mapping[str, Names]) -> list[str]:
 
 
 def standing(alias: str, backend: str, models: Mapping[str, Names], usable: Collection[str]) -> RungStanding:
-    """Return the position of rows asked at `backend` under an expanded alias; `usable` backends may take the job."""
+    """Return the position of rows asked at `backend` on the list of an expanded alias.
+
+    The job may use the `usable` backends.
+    """
     if alias not in models:
         return RungStanding()  # a model's own name, in a ready batch file
     having = _places(models[alias], usable)

@@ -112,7 +112,7 @@ def load_toml(path: Path, text: str | None = None) -> tuple[dict[str, Any], Line
         at = re.search(r"\(at line (\d+), column \d+\)", str(error))
         line = int(at[1]) if at else len(text.splitlines())
         problem = re.sub(r"\s*\(at .*\)$", "", str(error))
-        if problem == 'Expected "\'"':  # told at the file's end
+        if problem == 'Expected "\'"':  # reported at the file's end
             line = next(number for number, row in enumerate(text.splitlines(), 1) if _leaves_open(row))
         hint = toml_hint(text.splitlines()[line - 1] if text else "", problem)
         raise InputError(f"is not valid TOML: {problem}", file=path, line=line, hint=hint) from None
@@ -230,7 +230,7 @@ def _hint_of_missing(model: type[BaseModel], loc: Place, name: str) -> str | Non
 
 
 def _elsewhere(model: type[BaseModel], loc: Place) -> Mapping[str, str]:
-    """Map fields of other parts of the file to these parts: what stands there belongs there."""
+    """Map each field of other parts of the file to the part that it belongs to."""
     found: dict[str, str] = {}
     for name, field in model.model_fields.items():
         inner = _inside(_member(_inside(field.annotation), 0)) if not _is_model(field.annotation) else None

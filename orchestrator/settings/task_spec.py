@@ -58,7 +58,7 @@ class Long(JobFilePart):
         200,
         ge=0,
         le=MAX_TOKENS,
-        description="how much of the part before each part repeats; at most half of part_tokens",
+        description="tokens of the previous part that each part repeats; at most half of part_tokens",
     )
     reduce: str = Field(
         min_length=1, description="Jinja2; the parts' answers are put before it unless it uses {{ answers }}"
@@ -124,9 +124,9 @@ class Task(JobFilePart):
         DEFAULT_MAX_TOKENS, description="upper bound of the answer, in tokens; `auto`: learned from earlier answers"
     )
     max_document_tokens: int | None = Field(
-        None, ge=1, le=MAX_TOKENS, description="longer documents are cut, and it is recorded"
+        None, ge=1, le=MAX_TOKENS, description="longer documents are cut, and the cut is recorded"
     )
-    long: Long | None = Field(None, description="ask long documents in parts, and make one answer of theirs")
+    long: Long | None = Field(None, description="ask long documents in parts, and combine the answers into one")
     temperature: float | None = Field(None, ge=0)
     top_p: float | None = Field(None, gt=0, le=1)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)

@@ -10,7 +10,7 @@ from orchestrator.store import Store
 
 
 def job_named(store: Store, home: str, name: str) -> Job:
-    """Return the job with this id, the newest run of this job or schedule name, or the job whose id begins so.
+    """Return the job with this id, the newest run of this job or schedule name, or the job whose id begins with it.
 
     A limited run is found by its id, or if there is no other run. If several homes have the name, `home` wins. Raises
     UsageError if no job or several jobs match.

@@ -39,8 +39,8 @@ class LostRows:
     def like(self, job: Job, shard: Shard, model: str) -> list[LostRow]:
         """Return the lost rows with the same request as a row of an unsent shard, at its backend.
 
-        `model` is the model's name there. Rows of another file are alike if the cache could answer them. A job that
-        carries nothing over asks for its rows anew, so only its own rows count.
+        `model` is the model's name there. Rows of another file count as the same if the cache could answer them. A
+        job that carries nothing over asks its rows again, so only its own rows count.
         """
         with self._db.read() as tx:
             found = tx.execute(_LOST.where(ledger.c.backend == shard.backend, ledger.c.model == model)).all()

@@ -340,7 +340,7 @@ class Rows:
             yield records.finished(row[:-3], *row[-3:])
 
     def usage(self, job_id: JobId) -> tuple[Usage, int]:
-        """Return the tokens of the job's own answers, and the number of rows that are not carried and no twins."""
+        """Return the tokens of the job's own answers, and the number of rows that are neither carried nor twins."""
         c = requests.c
         columns = [c[name] for name in records.COUNTS]
         query = select(*(func.coalesce(func.sum(column), 0) for column in columns), func.count()).where(

@@ -246,8 +246,9 @@ class Shards:
             return [_shard(row) for row in reversed(tx.execute(_SENT, {"backend": backend, "newest": newest}).all())]
 
     def counted_since(self, backend: str, since: datetime) -> list[Shard]:
-        """Return every job's shards that are at a backend or ended there since then, also rows that it was asked
-        first."""
+        """Return every job's shards that are at a backend or ended there since then, including rows that it was asked
+        first.
+        """
         query = select(shards).where(shards.c.backend == backend)
         query = query.where(or_(shards.c.ended_at > since, shards.c.state.in_(AT_BACKEND)))
         with self._db.read() as tx:

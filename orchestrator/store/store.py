@@ -1,4 +1,4 @@
-"""All verbs on one database, imported on use: who names `Store` as a type needs no database library."""
+"""All verbs on one database, imported on use: code that names `Store` as a type needs no database library."""
 
 from __future__ import annotations
 

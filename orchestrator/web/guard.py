@@ -80,7 +80,7 @@ class Guard:
         """Return the refusal of a request under another name than ours or from another site, or None."""
         if headers.get("host", "").lower() not in self._hosts:
             # With a foreign name that resolves here (DNS rebinding), a stranger's page could read ours.
-            return PlainTextResponse("this address is not served under that name\n", 421)
+            return PlainTextResponse("these pages are not served under that host name\n", 421)
         origin = headers.get("origin")
         if origin is not None and origin.lower() not in {f"{way}://{host}" for host in self._hosts for way in WAYS}:
             return PlainTextResponse("requests from other sites are refused\n", 403)

@@ -143,7 +143,7 @@ def test_an_engine_is_started_for_a_bench_and_stopped(orch: Orch, orch_home: Pat
     wait_until(lambda: any(path.name != "rows.jsonl" for path in orch.home.glob("bench/*/*.jsonl")))
     os.kill(begun.pid, signal.SIGINT)
     assert begun.wait(PATIENCE) == 130
-    assert "the same command goes on with the next point" in orch.output(begun)
+    assert "the same command continues with the next one" in orch.output(begun)
     ran = orch("bench", "job.yaml", *QUICK, "--modes", "continuous", "--json", "--apply", env=NO_GPU)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)

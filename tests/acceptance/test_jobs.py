@@ -499,7 +499,7 @@ def test_a_plan_that_its_budget_would_stop_says_so(slow: Upstream, run_orch: Orc
     over = run_orch("plan", file, "--budget", "0.50")
     assert over.returncode == 0
     assert "the job stops at its budget of $0.5" in over.stdout
-    assert "orch run and orch submit go on: these figures are estimates" in over.stdout
+    assert "orch run and orch submit proceed: these figures are estimates" in over.stdout
     least = over.stdout.partition("--budget ")[2].split()[0]
     assert run_orch("plan", file, "--budget", least).returncode == 0
 
@@ -517,7 +517,7 @@ def test_interrupted_runs_go_on_where_they_stopped(slow: Upstream, run_orch: Orc
     assert " stopped " in listed
     assert " running " not in listed
     assert shown.splitlines()[0].endswith("stopped")
-    assert "no daemon is running, so nothing goes on" in shown
+    assert "no daemon is running, so nothing continues" in shown
 
 
 @pytest.mark.thinned(4)

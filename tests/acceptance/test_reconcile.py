@@ -103,7 +103,7 @@ def test_after_a_job_both_sides_agree(provider: Provider, job: str) -> None:
     assert (found["backend"], found["batches"], found["known"]) == ("cloud", 1, 1)
     ran = provider("reconcile")
     assert ran.returncode == 0
-    assert ran.stdout.startswith(f"cloud ({found['account']}): 1 batch there, known here and alike")
+    assert ran.stdout.startswith(f"cloud ({found['account']}): 1 batch there, known here and the same")
 
 
 @pytest.mark.thinned(2)

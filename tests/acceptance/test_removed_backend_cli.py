@@ -73,7 +73,7 @@ def test_a_batch_whose_backend_never_returns_can_be_given_up(user: User, job: st
     assert ran.returncode == 0, ran.stderr
     told = " ".join(ran.stderr.split())
     [likely] = re.findall(
-        r"2 rows given up; their batches may go on and be billed, about \$([\d.]+) by its plan", told
+        r"2 rows given up; their batches may continue and be billed, about \$([\d.]+) by its plan", told
     )
     found = user.status(job)
     assert (found["state"], found["requests"]["cancelled"], found["requests"]["pending"]) == ("cancelled", 4, 0)

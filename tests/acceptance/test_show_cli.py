@@ -131,4 +131,4 @@ def test_who_follows_a_daemon_and_stops_is_told_that_it_goes_on(
     wait_until(lambda: "following it" in run_orch.output(run))
     os.kill(run.pid, signal.SIGINT)
     assert run.wait(PATIENCE) == 130
-    assert f"orch: stopped; `orch up` (process {up.pid}) goes on with letters-" in run_orch.output(run)
+    assert f"orch: stopped; `orch up` (process {up.pid}) continues letters-" in run_orch.output(run)

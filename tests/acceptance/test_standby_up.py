@@ -146,7 +146,7 @@ def test_only_the_active_machine_answers_commands(pair: HomePair, run_orch: Orch
     assert "start `orch up --replica URL`" in refused.stderr
     refused = run_orch("up", env=pair.env("a"))
     assert refused.returncode == 2
-    assert "another machine may have gone on with it" in refused.stderr
+    assert "another machine may have taken it over" in refused.stderr
     pair.take_over()
     pair.check(job, ROWS)
 

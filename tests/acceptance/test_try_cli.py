@@ -227,7 +227,7 @@ def stopped_half_way(orch: Orch, orch_home: Path, upstream: Upstream, folder: Pa
     wait_until(lambda: any("[[fault" in body for body in of_the_night(upstream)))
     os.kill(run.pid, signal.SIGINT)
     assert run.wait(PATIENCE) == 130
-    assert "another `orch run` goes on with it, too" in " ".join(orch.output(run).split())
+    assert "another `orch run` continues it, too" in " ".join(orch.output(run).split())
     [line] = json.loads(orch("status", "--json").stdout)
     return str(line["job"])
 
@@ -258,7 +258,7 @@ def test_a_trial_sends_no_row_of_a_job_that_was_interrupted(
     ran = orch("run", "night.yaml", timeout=90)
     assert ran.returncode == 0, ran.stderr
     assert "resuming where it stopped" in ran.stderr
-    assert "also goes on" not in ran.stderr
+    assert "also continues" not in ran.stderr
     assert sorted(Counter(of_the_night(upstream)).values()) == [1] * 6 + [2], "only the row under way is asked again"
 
 
@@ -275,7 +275,7 @@ def test_a_run_names_the_other_jobs_that_it_goes_on_with(
     assert ran.returncode == 0, ran.stderr
     told = " ".join(ran.stderr.split())
     number = f"{left} rows left" if left != 1 else "1 row left"
-    assert f"also goes on with the unfinished job {night} ({number}); `orch cancel {night}` ends it" in told
+    assert f"also continues the unfinished job {night} ({number}); `orch cancel {night}` ends it" in told
 
 
 def test_a_trial_creates_no_batch_of_a_job_that_is_queued(

@@ -185,7 +185,7 @@ def test_a_job_that_is_over_is_reported_once_on_every_way(watched: Watched) -> N
     watched.store.jobs.fail(broken.id, "no such model")
     watched.watch().look(CALM, later(6))
     assert watched.subjects()[0][1] == "contracts, Sat 2026-11-21: failed, all 2 rows answered, 1 needs attention"
-    assert "• the job could not go on: no such model" in watched.ways[0].taken[1].brief
+    assert "• the job could not continue: no such model" in watched.ways[0].taken[1].brief
 
 
 def test_a_job_that_was_not_good_enough_is_told_at_its_end(watched: Watched) -> None:

@@ -162,7 +162,7 @@ def test_where_no_backend_may_take_it_the_job_says_so_and_waits(desk: Desk) -> N
     job = desk.submit(job_file(desk, texts(6), canary={"rows": 2}, allow={"backends": ["openai"]}))
     desk.backends({"azure": {}})
     desk.settle(job)
-    assert desk.said[-1].startswith(f"job {job.id} cannot go on: azure: ")
+    assert desk.said[-1].startswith(f"job {job.id} cannot continue: azure: ")
     desk.backend()
     desk.finish(job)
     assert sent(desk, job) == [2, 4]

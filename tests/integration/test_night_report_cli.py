@@ -228,7 +228,8 @@ def test_a_run_that_has_no_results_is_none_to_compare_with(home: Path, capsys: p
     [of] = told(capsys, "report", "night", "contracts-4")["jobs"]
     assert (of["before"], of["state"]) == ("contracts-2", "merging")
     assert (
-        told(capsys, "report", "night", "contracts-3")["needs"][0]["need"] == "the job could not go on: no such model"
+        told(capsys, "report", "night", "contracts-3")["needs"][0]["need"]
+        == "the job could not continue: no such model"
     )
 
 

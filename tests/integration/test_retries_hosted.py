@@ -61,7 +61,7 @@ def test_then_the_next_model_is_asked_as_the_first_was_and_then_it_fails(desk: D
     job = desk.run(job_file(desk, ["One."], ["m", "big"]))
     assert desk.events(job, "collected") == [
         "1 is re-asked: 1 truncated",
-        "1 goes on with big: 1 truncated",
+        "1 continues with big: 1 truncated",
         "1 is re-asked: 1 truncated",
         "1 failed",
     ]

@@ -54,7 +54,8 @@ def test_a_run_that_is_stopped_says_that_its_batch_goes_on(
     [job] = json.loads(orch("status", "--json", env=env).stdout)
     told = " ".join(orch.output(process).split())
     assert (
-        "stopped here, but 1 batch of 3 rows goes on at openai and will be billed; run the same command again" in told
+        "stopped here, but 1 batch of 3 rows continues at openai and will be billed; run the same command again"
+        in told
     )
     assert f"follow it: `orch status {job['job']}`; end it: `orch cancel {job['job']}`" in told
     cancelling = orch.start("cancel", job["job"], env=env)

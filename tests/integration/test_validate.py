@@ -86,7 +86,7 @@ def no_document(folder: Folder) -> str:
 
 def gold_of_others(folder: Folder) -> str:
     folder.gold({"document": "documents/x.txt", "task": "t", "expect": "A"})
-    return "none of its 1 known answers is of a document that is there, such as 'documents/x.txt'"
+    return "none of its 1 known answers is for a document that exists, such as 'documents/x.txt'"
 
 
 def gold_fields_without_schema(folder: Folder) -> str:

@@ -152,7 +152,7 @@ IDLE = ", and nothing delayed it for long → start earlier or name a later dead
 NEEDS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "nothing": ({}, []),
     "the job failed": (
-        {"job": replace(RUNNING, error="no key"), "state": JobState.FAILED}, ["the job could not go on: no key"],
+        {"job": replace(RUNNING, error="no key"), "state": JobState.FAILED}, ["the job could not continue: no key"],
     ),
     "it was stopped": (
         {"job": replace(DONE, cancel_reason="budget night is used up"), "state": JobState.CANCELLED},
@@ -184,7 +184,7 @@ NEEDS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "held": ({"job": RUNNING, "state": JobState.RUNNING, "held": ["no room"]}, ["waits: no room"]),
     "waiting": (
         {"job": RUNNING, "state": JobState.RUNNING, "events": [Event(NOW, "waiting", "the key is bad\n hint: x")]},
-        ["cannot go on: the key is bad"],
+        ["cannot continue: the key is bad"],
     ),
     "waited once": ({"events": [Event(NOW, "waiting", "the key is bad")]}, []),
     "files gone": (

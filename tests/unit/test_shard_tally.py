@@ -18,7 +18,7 @@ SENTENCES = {
             reasked=Counter(truncated=1), escalated=Counter(refusal=1), escalated_to="big",
         ),
         "1 continues in another batch, 1 for http_500, 1 second line for a row, 1 line of an unknown custom_id, "
-        "1 line that is not a result, 1 is re-asked: 1 truncated, 1 goes on with big: 1 refusal",
+        "1 line that is not a result, 1 is re-asked: 1 truncated, 1 continues with big: 1 refusal",
     ),
     "two of each": (
         ShardTally(
@@ -26,7 +26,7 @@ SENTENCES = {
             reasked=Counter(truncated=2), escalated=Counter(refusal=2), escalated_to="big",
         ),
         "2 continue in another batch, 2 for http_500, 2 second lines for a row, 2 lines of unknown custom_ids, "
-        "2 lines that are not results, 2 are re-asked: 2 truncated, 2 go on with big: 2 refusal",
+        "2 lines that are not results, 2 are re-asked: 2 truncated, 2 continue with big: 2 refusal",
     ),
 }  # fmt: skip
 

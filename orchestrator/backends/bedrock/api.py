@@ -76,7 +76,8 @@ class BedrockAPI(S3FilesAPI):
         try:
             made = self._post(_JOB, job)
         except ApiRefusal as refusal:
-            # With a token that AWS has forgotten, a second create fails for the name: the first one was carried out.
+            # With a token that AWS has forgotten, a second create fails because of the name: the first one was
+            # carried out.
             if refusal.status not in _OVER or (found := self._named(job)) is None:
                 raise
             return answer_of(batch_of(found[1], self._place), found[0].headers, found[0].next_page)

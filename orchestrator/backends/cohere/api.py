@@ -66,7 +66,7 @@ class CohereAPI(HttpAPI):
         return answer_of({"data": [dataset_file(one) for one in listed]}, answer.headers, str(start + limit))
 
     def file(self, file_id: str) -> ApiAnswer:
-        """Return no size: a dataset's is that of its Avro files. A dataset that is gone is refused."""
+        """Return a dataset without its size, which is that of its Avro files. A missing dataset is refused."""
         self.dataset(file_id)
         return answer_of({"id": file_id})
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 _BROKEN = (EOFError, IndexError, KeyError, OverflowError, OSError, struct.error, zlib.error, lzma.LZMAError)
-"""Errors of fastavro, beside ValueError, for other bytes than a whole Avro file."""
+"""Errors that fastavro raises, besides ValueError, for anything but a whole Avro file."""
 
 
 class _Stream:
@@ -38,7 +38,7 @@ class _Stream:
 def records(chunks: Iterable[bytes]) -> Iterator[Any]:
     """Yield the records of an Avro file. Raises ValueError for other bytes, and for a file that breaks off.
 
-    A block counts only once its end has come: what stands before a break is kept, and half a block is not.
+    A block counts only once its end has arrived: blocks before a break are kept, and half a block is not.
     """
     import fastavro
 

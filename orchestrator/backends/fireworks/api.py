@@ -73,7 +73,7 @@ class FireworksAPI(HttpAPI):
         return self._page(self._datasets, _DATASETS, limit, after, dataset_file)
 
     def file(self, file_id: str) -> ApiAnswer:
-        """Return no size: a dataset does not state its files'. A file that is gone is refused."""
+        """Return a file without its size, which a dataset does not state. A missing file is refused."""
         with self.content(file_id):
             return answer_of({"id": file_id})
 

@@ -102,7 +102,9 @@ def sent_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def sent_line(line: bytes) -> tuple[str, bytes]:
-    """Return the id in a line and the digest of its request, the same as we write it and as Fireworks keeps it."""
+    """Return the id in a line and the digest of its request, which are the same in our line and in Fireworks'
+    copy.
+    """
     return body_lines.sent_line(line, _without_model)
 
 

@@ -27,7 +27,7 @@ _UNKNOWN = "unknown_results"
 
 
 class ScalewayAPI(S3FilesAPI):
-    """The calls. `address` is the bucket's own, which a create names whatever the bucket's client has."""
+    """The calls. `address` is the bucket's own: a create names it, whatever address the bucket's client uses."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ScalewayAPI(S3FilesAPI):
 
     def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
         fields = create_fields(order, window)
-        del fields["metadata"]  # No page says that a batch keeps it: the file's address says whose the batch is.
+        del fields["metadata"]  # No page says that a batch keeps it: its file's address shows the owner.
         address = self._address + quote(order.input_file_id)
         return converted(self._post("batches", {**fields, "input_file_id": address}), self._batch_of)
 

@@ -71,7 +71,10 @@ class VertexAPI(HttpAPI):
             return self._page(self._storage, self._objects, "items", object_of, after, **query)
 
     def file(self, file_id: str) -> ApiAnswer:
-        """Return no size: lines are translated when they are read. A folder without results is refused."""
+        """Return an object without its size: lines are translated when they are read.
+
+        A folder without results is refused.
+        """
         with self.content(file_id):
             return answer_of({"id": file_id})
 

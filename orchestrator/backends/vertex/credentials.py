@@ -1,4 +1,4 @@
-"""Access tokens of Google's credentials: google-auth finds and renews them, httpx2 sends, with our limits of time."""
+"""Access tokens of Google's credentials: google-auth finds and renews them, httpx2 sends, with our time limits."""
 
 from __future__ import annotations
 

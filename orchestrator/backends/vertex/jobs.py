@@ -12,7 +12,7 @@ from orchestrator.backends import BatchOrder, lenient
 from orchestrator.backends.batch_names import display_name
 from orchestrator.backends.buckets import BucketPrefix
 
-# Rows without an answer go on from a partial success: no attempt is counted. A paused job can be resumed.
+# After a partial success, rows without an answer continue: no attempt is counted. A paused job can be resumed.
 STATES = {"partially_succeeded": "expired", "paused": "in_progress", "updating": "in_progress"}
 _ENDED = frozenset({"succeeded", "partially_succeeded", "failed", "cancelled", "expired"})
 _COUNTS = {"completed": "successfulCount", "failed": "failedCount"}

@@ -115,7 +115,7 @@ class Replicator:
         if self.superseded is not None:
             raise self.superseded
         if self._done < mine or not self.is_held:  # it may have paused after its round
-            raise NotReplicated(self.problem or f"the replica {self.url} takes long")
+            raise NotReplicated(self.problem or f"the replica {self.url} is slow to respond")
 
     async def close(self) -> None:
         """Send the remaining changes and release the replica for another process. After an outage this is skipped."""
@@ -152,7 +152,7 @@ class Replicator:
             except StorageError as error:
                 self._fail(error)
             if self.is_held and not was_held:
-                log.warning("the replica takes writes again: rows go on")
+                log.warning("the replica takes writes again: rows continue")
                 self._on_held()
             await asyncio.sleep(RENEW_SECONDS / 4)
 

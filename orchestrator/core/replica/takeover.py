@@ -157,7 +157,8 @@ class _Turns:
             try:
                 head = self._heads.latest()
             except StorageError as error:
-                # The active process could not write meanwhile either: its ten seconds start when both can again.
+                # The active process could not write meanwhile either: its ten seconds start when both can write
+                # again.
                 if seen >= 0:
                     self._tell(f"{error.message}; trying again")
                 seen = -1
@@ -170,7 +171,7 @@ class _Turns:
                 if head.number != seen:
                     seen, since = head.number, seconds()
                 if seconds() - since >= self._lapse:
-                    self._tell(f"{head.holder} has not been heard of for {self._lapse:g} s; taking over")
+                    self._tell(f"{head.holder} has not been heard from for {self._lapse:g} s; taking over")
                     return head
                 if head.generation != told:
                     self._note_standby(head)
@@ -186,8 +187,9 @@ class _Turns:
             self._folder.begin(head.replica, 0)
 
     def _require_new(self) -> None:
-        """Raise UsageError if the folder belongs to a replica but this replica is empty: it is missing, or
-        another."""
+        """Raise UsageError if the folder belongs to a replica but this replica is empty: it is missing, or it is the
+        wrong one.
+        """
         root = self._folder.root
         if self._folder.mark.replica:
             raise UsageError(
@@ -248,7 +250,7 @@ class _Turns:
         except (Superseded, DamagedReplica):
             raise
         except StorageError as error:
-            self._tell(f"{error.message}; going on")
+            self._tell(f"{error.message}; continuing")
 
     def _restored(self, generation: Generation, *, is_ahead: bool) -> Manifest:
         """Bring the folder to the current manifest and return it; temporary errors are retried."""

@@ -112,7 +112,10 @@ class Sharing:
 
 
 def _asks_for(other: Job, job: Job) -> bool:
-    """True if an unfinished run of the same file asks its unsent rows for this job, too: as soon, and likewise."""
+    """True if an unfinished run of the same file asks its unsent rows for this job, too.
+
+    It must be due no later, and have the same backend and settings.
+    """
     is_soon = job.deadline_at is None or (other.deadline_at is not None and other.deadline_at <= job.deadline_at)
     is_alike = all(other.options.get(name) == job.options.get(name) for name in ("backend", "config"))
     return bool(job.options.get(Edited.BESIDE)) and is_soon and is_alike and other.cancel_requested_at is None

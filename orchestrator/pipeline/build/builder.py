@@ -95,7 +95,7 @@ def discard(store: Store, home: Home, job: Job) -> None:
     try:
         stays = store.jobs.find(job.id) is not None and not store.jobs.discard(job.id)
     finally:
-        # Also if the database refuses: the next process to come builds an unbuilt job anew.
+        # Also if the database refuses: the next process builds an unbuilt job again.
         if not stays:
             _remove_files(home, job)
 
@@ -105,7 +105,7 @@ def _remove_files(home: Home, job: Job) -> None:
     home.build_lock(job.id).unlink(missing_ok=True)
     folder = home.job(job.id)
     if folder.is_dir():
-        with suppress(OSError):  # a daemon may be looking in; an empty folder does no harm
+        with suppress(OSError):  # a daemon may be reading it; an empty folder does no harm
             folder.rmdir()
 
 

@@ -72,7 +72,10 @@ class Builds(Protocol):
 def carried_out(
     builds: Builds, key: str, make: Callable[[], tuple[BuildOrder[T], datetime | None]]
 ) -> Done[T] | None:
-    """Poll an order; if it is not under way, start what `make` returns with its deadline. Raises as `look`."""
+    """Poll an order; if it is not under way, start what `make` returns with its deadline.
+
+    Raises what `look` raises.
+    """
     if not builds.is_busy(key):
         builds.begin(key, *make())
     return builds.look(key)  # type: ignore[return-value]  # of the order that is under this key
@@ -125,7 +128,7 @@ def build_recorded(
             store, home, job, now(), asked=asked, models=partial(models_of, config), hosted=config.hosted,
             reading=config.documents, shortage=partial(disk.shortage, home, config.retention),
         )  # fmt: skip
-        # A job that others may wait for stays, even if nothing is to be asked.
+        # A job that others may wait for stays, even if it has no rows to ask.
         if AFTER not in job.options and builder.same_as(store, job, report) is not None:
             builder.discard(store, home, job)
             return True

@@ -222,7 +222,7 @@ def _wrong_gold(
     if is_whole and not read.known:
         near = get_close_matches(known[0].document, read.names, 1, 0.3)
         yield InputError(
-            f"none of its {len(known):,} known answers is of a document that is there, such as {known[0].document!r}",
+            f"none of its {len(known):,} known answers is for a document that exists, such as {known[0].document!r}",
             file=file,
             field="document",
             hint=f"write document names as in the results: {near[0]}" if near else None,

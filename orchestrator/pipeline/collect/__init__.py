@@ -1,1 +1,1 @@
-"""Stage that polls batches until they are over and turns result files into outcomes; unanswered rows go on."""
+"""Stage that polls batches until they are over and turns result files into outcomes; unanswered rows continue."""

@@ -28,7 +28,7 @@ def abandon(
 ) -> int:
     """End a cancelled job's batches without their backend; return the number of their rows.
 
-    Each row is booked as uncertain with `row_cost`, as its batch may go on and be billed: budgets count it. If the
+    Each row is booked as uncertain with `row_cost`, as its batch may continue and be billed: budgets count it. If the
     backend comes back in time, the batches are ended there, and late answers are booked with their own cost.
     """
     code, reason = row_errors.cancelled(job)
@@ -41,7 +41,7 @@ def abandon(
         ended = [Outcome(seq, RequestState.CANCELLED, error_code=code, error_message=reason) for seq in seqs]
         store.rows.settle(shard.id, job.id, shard.backend, [Settled(one, None, price) for one in ended], now)
         what = f"{shard.batch_id or 'a batch that may exist'} at {shard.backend}"
-        told = f"{what} given up with {number_of(len(seqs), 'row')}; it may go on there and be billed"
+        told = f"{what} given up with {number_of(len(seqs), 'row')}; it may continue there and be billed"
         store.jobs.note(job.id, EventKind.CANCEL, told, now, shard.id)
         if shard.state is not ShardState.ENDED:
             store.shards.move(shard, ShardState.ENDED, ended_at=now, held=None)
@@ -63,4 +63,4 @@ def row_cost(store: Store, job: Job) -> Decimal | None:
 
 def likely_cost(cost: Decimal | None, rows: int) -> str:
     """Describe the highest cost of rows that are given up at a backend."""
-    return "a sum that its plan does not say" if cost is None else f"about {money(cost * rows)} by its plan"
+    return "an amount that its plan does not state" if cost is None else f"about {money(cost * rows)} by its plan"

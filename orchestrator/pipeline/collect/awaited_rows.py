@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CHUNK = 500
 LOOK = timedelta(minutes=5)
-"""Pause between two comparisons of waiting with asking anew."""
+"""Pause between two checks whether asking again would be quicker than waiting."""
 SLACK = timedelta(minutes=10)
 """Overdue awaited rows are given up once asking anew would end this close to the deadline."""
 
@@ -38,7 +38,7 @@ class TakeOver:
         self._looked: dict[JobId, datetime] = {}
 
     def advance(self, job: Job) -> bool:
-        """Take over answers that came and release rows whose answers will not come; True if a row moved."""
+        """Take over answers that have arrived, and release rows whose answers will not come; True if a row moved."""
         awaited = self._store.awaited
         if not (sources := awaited.sources(job.id)):
             return False
@@ -73,7 +73,7 @@ class TakeOver:
     def _runs(self, job: Job) -> list[JobId]:
         """Return the jobs of the same file that this one has superseded, with the same models."""
         earlier = [of for of in self._store.jobs.of_series(job.series) if of.options.get(SUPERSEDED_BY) == job.id]
-        with suppress(ValueError):  # a job with a damaged stored file hands nothing on
+        with suppress(ValueError):  # a job with a damaged stored file passes nothing on
             return [of.id for of in earlier if self._backends.models(of) == self._backends.models(job)]
         return []
 

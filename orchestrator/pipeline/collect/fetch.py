@@ -106,7 +106,10 @@ def expected_rows(shard: Shard) -> int:
 
 
 def lacks_names(shard: Shard) -> bool:
-    """True if an ended batch should have answers, and none of their files is named. A synchronous row is no batch."""
+    """True if an ended batch should have answers, and none of their files is named.
+
+    A synchronous row is not a batch.
+    """
     is_named = shard.output_file_id is not None or shard.error_file_id is not None
     return shard.batch_id is not None and not is_named and expected_rows(shard) > 0
 
@@ -139,7 +142,7 @@ def _read(
     *,
     is_last: bool,
 ) -> tuple[FileReading, bool]:
-    """Read each file once more, keep the best reading of each, and report their content, and if it is plain.
+    """Read each file once more, keep the best reading of each, and report their content and whether it is plain.
 
     Raises AccountError, unless this is the last time.
     """

@@ -43,7 +43,7 @@ class Gather:
         self._lost: dict[ShardId, RefusedError] = {}
 
     def collect(self, job: Job, shard: Shard) -> bool:
-        """Fetch the files, which is the provider's time, then settle the rows, which is ours."""
+        """Fetch the files, which takes the provider's time, then settle the rows, which takes ours."""
         handle, now = self._work.handle(shard), self._work.now()
         shard = self._dated(shard, now)
         lost = self._lost.get(shard.id)
@@ -160,7 +160,7 @@ class Gather:
         if (over_for := self._over_for(shard, handle)) is not None and over_for < lost_answers.LATEST_FILES:
             return False  # they may be late: it is this machine's clock that was set
         if shard.output_file_id is None and not shard.provider_completed and not shard.provider_output_tokens:
-            return True  # lines of rows that did not run are gone, and nobody was paid for those
+            return True  # only lines of rows that did not run are gone, and these cost nothing
         used = Usage(input_tokens=shard.provider_input_tokens, output_tokens=shard.provider_output_tokens)
         lost = lost_answers.LostAnswers(shard.batch_id, shard.id, shard.rows, made, used)
         priced = replace(shard, model=self._work.model(job, shard))
@@ -228,7 +228,7 @@ class Gather:
         tally = settling.collect(self._work.store, self._work.home, ended)
         if not handle.is_own:
             record(self._work.store, self._work.home, shard, ended.model, tally.answered, self._work.now())
-        if tally.swapped is not None:  # before the shard is closed: a kill may tell it twice, but not conceal it
+        if tally.swapped is not None:  # before the shard is closed: a kill may report it twice, but not hide it
             self._work.note(job, EventKind.SWAPPED, tally.swapped, shard)
         self._work.store.failures.trace(job)
         self._work.admission_control.learn(handle, shard, tally.stop, tally.wait, tally.refusal)

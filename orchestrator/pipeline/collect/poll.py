@@ -183,7 +183,7 @@ class BatchPolling:
         if shard.state is not ShardState.SUBMITTED or handle.is_own:
             return False
         now, life = self._work.now(), self._life(job, shard, handle)
-        if life.may_be_given_up(now):  # else nothing asks for the time, which takes a whole plan
+        if life.may_be_given_up(now):  # asked only now, since finding the time takes a whole plan
             life = replace(life, given_up_at=self._work.backends.planning(job).part_of(shard).gives_up_at)
         why, busy_since = life.lost(now), self._work.polls.of(shard, now).busy_since
         if why is None and busy_since is not None:

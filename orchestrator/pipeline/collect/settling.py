@@ -47,7 +47,7 @@ from orchestrator.store.records import InShard, Settled
 log = logging.getLogger(__name__)
 
 REASONING_STEP = 64
-"""Providers count reasoning in steps of so many tokens, and so end up to one step before the bound."""
+"""Providers count reasoning in steps of this many tokens, so an answer may end up to one step before its bound."""
 
 
 def collect(store: Store, home: Home, ended: EndedShard) -> ShardTally:
@@ -276,12 +276,12 @@ class _Settlement:
                 sent[row.seq] = cost
         book(shard, "rerouted", spent, now)
         book(shard, "uncertain", sent, now)
-        # Given up for a deadline, at a provider that cannot end it: it runs on.
+        # Given up for a deadline, at a provider that cannot end the batch: it keeps running.
         runs_on = (
             shard.refusal_code == BATCH_GONE and shard.rerouted_at is not None and not ended.handle.profile.cancels
         )
         if ended.fetched.did_nothing or runs_on:
-            # The provider says that these rows did not run, but its bill is not visible; or they run on.
+            # The provider says that these rows did not run, but its bill is not visible; or the rows still run.
             open_rows = [row for row in self._rows.values() if row.state is RequestState.PENDING]
             prices = {row.seq: price.of_uncertain(model, 1, _expected(row)) for row in open_rows}
             book(shard, "uncertain", {seq: one for seq, one in prices.items() if one is not None}, now)
@@ -368,7 +368,7 @@ def refused_tasks(store: Store, home: Home, ended: EndedShard, rows: Iterable[In
 
 
 def _alike(store: Store, home: Home, ended: EndedShard) -> Iterator[str]:
-    """Yield the tasks whose requests to the shard's model have the fields of its row."""
+    """Yield the tasks whose requests to the shard's model have the same fields as the shard's row."""
     job, shard = ended.job, ended.shard
     refused = store.refused_fields.of(shard.backend, ended.model, shard.endpoint, shard.intended_at or ended.now)
     writer = line_writer(job, ended.handle.recipient, ended.model, shard.endpoint, refused)

@@ -1,7 +1,7 @@
 """Answers that came back under another row's key, and answers beside them that cannot be proved.
 
 An answer is another row's if it gives back that row's code. The same holds if its quotes occur in that row's document
-and not in its own. Then the keys of the batch are not to be trusted: an answer counts only if its own code or a quote
+and not in its own. Then the keys of the batch cannot be trusted: an answer counts only if its own code or a quote
 proves it.
 """
 

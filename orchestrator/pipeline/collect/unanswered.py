@@ -80,7 +80,7 @@ class ShardTally(Struct):
         goes_on = f"with {self.escalated_to}"
         for counted, one, more in (
             (self.reasked, "is re-asked", "are re-asked"),
-            (self.escalated, f"goes on {goes_on}", f"go on {goes_on}"),
+            (self.escalated, f"continues {goes_on}", f"continue {goes_on}"),
         ):
             if counted:
                 codes = ", ".join(f"{number:,} {code}" for code, number in sorted(counted.items()))
@@ -99,7 +99,7 @@ _NAMES = {
     "unknown": ("line of an unknown custom_id", "lines of unknown custom_ids"),
     "broken": ("line that is not a result", "lines that are not results"),
 }
-"""Words for one and for several, by the counter that they are for."""
+"""The singular and plural words for each counter."""
 
 
 class EndedShard(Struct, frozen=True):
@@ -315,7 +315,7 @@ class UnansweredRows:
             ended.now >= max(ended.job.created_at, ended.job.deadline_at or ended.job.created_at) + BLAMELESS_FOR
         )
         odd = is_long or tally.settled[RequestState.SUCCEEDED] > ODD * len(self.waiting)
-        # A refusal for ever counts as a try; otherwise two backends would pass a row back and forth.
+        # A permanent refusal counts as a try; otherwise two backends would pass a row back and forth.
         lacks = ended.standing.lacks
         stays, leaves = tuple(sorted(lacks)), tuple(sorted({shard.backend, *lacks}))
         rerouted = stays if ended.standing.is_alone else leaves

@@ -98,7 +98,7 @@ def begun(work: Callable[[], Result], name: str) -> Future[Result]:
     def run() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # noqa: BLE001  (told to whoever asks for the result)
+        except BaseException as error:  # noqa: BLE001  (raised again where the result is read)
             future.set_exception(error)
 
     threading.Thread(target=run, name=name, daemon=True).start()

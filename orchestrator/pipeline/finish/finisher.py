@@ -151,7 +151,7 @@ class Finisher:
         def lines(style: str) -> Iterator[bytes]:
             yield from merged_lines(self._store, self._home, job, style=style)
             if not self._may_act():  # this process was paused; newer rows may be there
-                raise OutputError(OutputFault.UNREACHABLE, "another daemon may have gone on with this home")
+                raise OutputError(OutputFault.UNREACHABLE, "another daemon may have taken over this home")
 
         def work() -> str:
             try:

@@ -204,7 +204,7 @@ def _apart(one: float, other: float) -> float:
 
 
 class ObservationMemory:
-    """Cache of what earlier nights tell of engines, which only the next night changes."""
+    """Cache of what earlier nights show about engines; only the next night changes it."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[datetime, object, float, forecast.Speeds]] = {}

@@ -298,7 +298,7 @@ class Planning:
     def _orders(self, kept: list[Sending]) -> Orders:
         if not self._usable:
             if self.open_rows.waiting:
-                raise RefusedError(f"job {self._job.id} cannot go on: {self._why_not()}")
+                raise RefusedError(f"job {self._job.id} cannot continue: {self._why_not()}")
             return Orders((), tuple(kept), "nothing waits", self._now + LOOK)
         if len(self._usable) == 1 and not self._has_to_leave and not self._has_hours:
             # Nothing to choose: quotas, budgets and the deadline hold what must be held.
@@ -386,7 +386,7 @@ class Planning:
         if self.open_rows.waiting:
             sends.append(Sending(self.open_rows.waiting, best.backend, (), reason))
         foreseen: tuple[Forecast, ...] = ()
-        # No forecast for rows paid by the hour, as a few cost more each, nor if only some are sent again.
+        # No forecast if rows are paid by the hour, since a few rows cost more each, or if only some are sent again.
         if not self.shards and not isinstance(self._config.backends[best.backend], TimedBackend):
             p50, p95 = (float(cost * rows) for cost in (best.cost.p50, best.cost.p95))
             foreseen = (Forecast(self._job.id, KIND, best.backend, "", self._now, p50, p95, "plan"),)

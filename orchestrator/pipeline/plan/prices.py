@@ -130,7 +130,7 @@ class ByToken(Struct, frozen=True):
         return replace(self, now=lambda: moment)
 
     def changes(self, model: str, until: datetime) -> list[datetime]:
-        """When its price changes before that."""
+        """Return when a model's price changes before that time."""
         return pricing.price_changes(self.provider, model, self.now(), until, self.overrides)
 
     def _rates(self, model: str) -> TierPrice:
@@ -201,7 +201,7 @@ def _rates(rates: config.RateSettings) -> TokenRates:
 
 
 INPUT_MARGIN, ASSUMED_OUTPUT_MARGIN = 1.15, 1.08
-"""Factors that bound a job's prompts above their estimate (95 %), and its answers if their lengths are assumed."""
+"""Upper bounds (95 %) as multiples of the estimate: of a job's prompts, and of answers with assumed lengths."""
 ENOUGH_ROWS = 10
 """With this many observed answers, their spread and the assumed spread weigh the same."""
 

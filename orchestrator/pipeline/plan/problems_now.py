@@ -1,6 +1,6 @@
 """Current problems of backends that may take a job: no answer, or a missing model or key.
 
-Requests the list of models from all of them at a time, and only for a moment. Nothing is spent.
+Requests the list of models from all of them at once, and waits only for a moment. Nothing is spent.
 """
 
 from __future__ import annotations

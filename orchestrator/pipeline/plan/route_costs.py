@@ -317,7 +317,7 @@ class Prospects:
 
     @property
     def dearest(self) -> float:
-        """Largest cost of a run, as a multiple of its p50, by earlier runs that cost more than they were told."""
+        """Largest cost of a run, as a multiple of its p50, by earlier runs that cost more than forecast."""
         return observations.dearest(self._store.forecasts.costs(self._job.series))
 
     @cached_property

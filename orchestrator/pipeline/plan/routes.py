@@ -354,7 +354,7 @@ def _example(backend: Backend) -> str:
 def why_not(
     store: Store, job: Job, avoid: tuple[str, ...], options: Sequence[Option]
 ) -> RefusedError | RequestRefused:
-    """Return the error for rows that avoid some backends and that no other takes."""
+    """Return the error for rows that avoid some backends, if no other backend takes them."""
     holds = [hold for hold in store.holds.of(job.id) if hold.backend in avoid]
     if not holds:
         objections = "; ".join(f"{option.backend}: {option.objection}" for option in options)
@@ -364,7 +364,7 @@ def why_not(
 
 
 def all_held(store: Store, job: Job) -> list[RefusalHold]:
-    """Return the holds of a job if its only rows left are rows that backends refuse alike; else none."""
+    """Return the holds of a job if all rows that it has left are refused for a shared reason; else none."""
     holds = store.holds.of(job.id)
     if not holds or any(not shard.state.is_final for shard in store.shards.of_job(job.id)):
         return []

@@ -368,7 +368,10 @@ class SendOutcome(Struct, frozen=True):
 
 
 def _patience(shard: Shard, handle: BackendHandle) -> timedelta:
-    """Return how long a batch may stay out of lists; each failed search doubles it: each create may cost all rows."""
+    """Return how long a batch may be missing from lists.
+
+    Each failed search doubles it, as another create may cost all rows again.
+    """
     return min(LONGEST_APPEAR, timedelta(seconds=handle.api.appear_seconds * 2 ** max(0, shard.sends - 1)))
 
 

@@ -183,7 +183,7 @@ class Dispatch:
         return self._ends(job, shard, handle, send)
 
     def _collect(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Take the result of sending a shard, if it has come."""
+        """Take the result of sending a shard, if it has arrived."""
         return self._ends(job, shard, handle, partial(self._work.provider_calls.collect, shard.id))
 
     def _ends(self, job: Job, shard: Shard, handle: BackendHandle, send: Callable[[], Done[bool] | None]) -> bool:

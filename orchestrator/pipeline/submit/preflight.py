@@ -83,13 +83,13 @@ def ask(
     except NotSent as error:
         store.shards.move(intended, ShardState.PENDING, held=error.message, sends=shard.sends)
         raise
-    except InputError as error:  # a batch would have no counterpart either, and report it for the row
+    except InputError as error:  # a batch would have no counterpart either, and would report that for the row
         answer = DirectAnswer(None)
         return _end(store, home, intended, answer, Asked(PreflightFinding.UNCLEAR, error.message), admission.now())
     is_unlisted = is_about_model(answer) and handle.api.lists_model(model) is False
     asked = Asked(judge(answer, body_of(line), is_unlisted=is_unlisted), _words(answer))
     if cache_of(shard.preflight) is not None and asked.finding is PreflightFinding.REFUSED:
-        # It may be about the mark, which the batch then does not have.
+        # The refusal may be about the mark, which the batch then does not have.
         asked = Asked(PreflightFinding.UNCLEAR, asked.message)
     lessons = LearnedRefusals(store, home, job, intended, handle, model, admission.now())
     if asked.finding is PreflightFinding.REFUSED and _is_respelled(store, intended, answer, lessons):

@@ -113,7 +113,7 @@ class UnknownBatches:
         if batch is None:
             return None
         rows = "some rows" if batch.rows is None else number_of(batch.rows, "row")
-        return f"batch {batch.id} of {rows} runs at {handle.name}: it shows only after its end whose it is"
+        return f"batch {batch.id} of {rows} runs at {handle.name}: only its end shows who owns it"
 
     def is_due(self, handle: BackendHandle) -> bool:
         """True if batches without a known owner are due for another look."""

@@ -50,13 +50,13 @@ def bound_answer(draft: Draft) -> None:
 
 
 def check_stops(draft: Draft) -> None:
-    """Note that stops consisting only of white space are lost. With `drop`, the other stops stay."""
+    """Note that stops consisting only of whitespace are lost. With `drop`, the other stops stay."""
     stop = draft.fields.get("stop")
     stops = [stop] if isinstance(stop, str) else stop if isinstance(stop, list | tuple) else []
     remaining = [one for one in stops if not isinstance(one, str) or one.strip()]
     if len(remaining) == len(stops):
         return
-    draft.lose("stop", "takes no stop of white space alone")
+    draft.lose("stop", "takes no stop of whitespace alone")
     if draft.drop and remaining:
         draft.fields["stop"] = remaining
 

@@ -113,7 +113,7 @@ class Dialect:
         return _encode(parsed)
 
     def _is_as_sent(self, body: _PlainBody) -> bool:
-        """Return True if a body without rules needs no change: true for most lines, and cheap to see."""
+        """Return True if a body without rules needs no change: true for most lines, and cheap to check."""
         has_old_bound = body.max_tokens is not NO_BODY
         has_new_bound = body.max_completion_tokens is not NO_BODY
         if self.asked_at == RESPONSES:

@@ -127,7 +127,7 @@ class Pace(Struct, frozen=True):
     `ahead` rows of other jobs are done first. A stopped engine needs `start` seconds. `hazard` is the expected number
     of outages an hour, `observed_hazard` the observed one. An outage lasts `outage` seconds on average. `steps` is
     the hourly profile: (seconds from now, factor on `rate`). `is_known` is True if enough nights were observed. With
-    probability `stands`, a standstill seen tonight goes on, and the rate is 0.
+    probability `stands`, a standstill seen tonight continues, and the rate is 0.
     """
 
     rate: float

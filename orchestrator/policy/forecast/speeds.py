@@ -428,7 +428,7 @@ def _hourly_profile(nights: Sequence[Sequence[Stint]]) -> tuple[float, ...]:
         level = _level(stints)
         by_hour: dict[int, list[Stint]] = defaultdict(list)
         for one in stints:
-            if one.rows > 0:  # a standstill is an outage, and no effect of its hour
+            if one.rows > 0:  # a standstill is an outage, not an effect of its hour
                 by_hour[one.begin.hour].append(one)
         if level <= 0 or len(by_hour) < 2:
             continue

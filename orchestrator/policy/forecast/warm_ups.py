@@ -22,7 +22,7 @@ _MIN_EFFECT = 0.3
 _PRIOR_NIGHTS = 0.5
 """Weight of the prior that an engine is as fast at first as later, in nights."""
 _SLOWEST = 0.1
-"""Share of the nights with a slower start than the slowest that counts."""
+"""Share of nights whose start is slower than the slowest start that counts."""
 _COOLS = timedelta(minutes=10)
 """An engine without rows for this long may have to warm up again."""
 _DECAY = 0.88
@@ -84,7 +84,7 @@ def _effects(stints: Sequence[Stint]) -> Iterator[tuple[float, bool]]:
     """
     rates = [one.rate for one in stints]
     works = [min(rates[max(0, place - 1) : place + 2]) > 0 for place in range(len(rates))]
-    begin = [one.begin for one in stints[:1]]  # after a pause it may be warm still
+    begin = [one.begin for one in stints[:1]]  # after a pause it may still be warm
     ages = compress(zip(_ages(stints, begin * len(stints)), stints, strict=True), works)
     steps = [(int(age / _STEP), one) for age, one in ages]
     effect = 0.0

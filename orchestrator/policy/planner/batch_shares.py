@@ -78,7 +78,7 @@ class BatchShare(Struct, frozen=True):
     def unfinished(self, seconds: float) -> float:
         """Return the expected share of rows that remain if the batches are cancelled `seconds` from now."""
         waves, option = self.waves, self.option
-        kept = self.kept if option.cancels else 0.0  # a batch that goes on gives no answers before its end
+        kept = self.kept if option.cancels else 0.0  # a batch that keeps running gives no answers before its end
         done_share = kept * min(1.0, seconds / option.turnaround.within(0.5, self.age)) if kept else 0.0
         if waves == 1:
             return (1.0 - self.by(seconds)) * (1.0 - done_share)

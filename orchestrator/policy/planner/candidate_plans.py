@@ -191,8 +191,8 @@ def slips(candidate: CandidatePlan) -> float:
 def cancel_too_slow(candidate: CandidatePlan, capacity: Capacity, at: float, *, coming: bool = False) -> float:
     """Return P(a cancel takes longer than the time left for it). It falls with spare time.
 
-    A batch goes on until its cancel takes effect, so it may still end by itself. `coming` asks about batches that
-    were cancelled before.
+    A batch runs until its cancel takes effect, so it may still end by itself. `coming` asks about batches that were
+    cancelled before.
     """
     planned = candidate.free_in if coming else latency(candidate)
     burden = candidate.coming + (0 if coming else candidate.in_batches)

@@ -387,7 +387,7 @@ class Capacity(Struct, frozen=True):
     def is_hopeful(self, place: int, fallback: int) -> bool:
         """Return True if a batch would later do what this option is too slow for, cheaper than the next option.
 
-        If its speed changes with the hour, its present rate does not tell what it does later.
+        If its speed changes with the hour, its present rate does not predict its later rate.
         """
         if not self.later_chance or place >= fallback - 1 or self.sync_options[place].option.pace.steps:
             return False

@@ -340,10 +340,10 @@ def reached_share(runs: Sequence[tuple[int, int]], rows: int) -> tuple[float, fl
 def dearest(runs: Sequence[tuple[float, float, float]]) -> float:
     """Return what a run may cost, as a multiple of its p50, by earlier runs that cost more than their p95.
 
-    `runs` are (p50, p95, cost), newest first. It is 0 without such a run. Some causes no forecast knows, such as a
-    price that rises without a word. The few seen are hardly the worst ones, so the largest excess of k runs counts
-    (1 + 1/k) times. It counts until `CONFIRMED_BY` runs in a row stayed below half of it. Later runs were told of it,
-    so they do not exceed their own p95.
+    `runs` are (p50, p95, cost), newest first. It is 0 without such a run. No forecast knows some causes, such as an
+    unannounced price rise. The few seen are hardly the worst ones, so the largest excess of k runs counts (1 + 1/k)
+    times. It counts until `CONFIRMED_BY` runs in a row stayed below half of it. The p95 of later runs includes it, so
+    they do not exceed that.
     """
     seen = [(cost / p50 - 1.0, cost > p95) for p50, p95, cost in runs if p50 > 0]
     recent = max((excess for excess, _ in seen[:CONFIRMED_BY]), default=0.0)

@@ -58,7 +58,7 @@ MIN_TIME_GAIN = 0.2
 MIN_MOVE_GAIN = 0.02
 """If the deadline is uncertain, a move between options must raise the chance by this much."""
 PROBE_SECONDS = 600.0
-"""Rows of a probe wait at least so long at an option that stands still."""
+"""Rows of a probe wait at least this long at an option that stands still."""
 MAX_PROBE_LOSS = 0.002
 """Largest loss of chance by such a probe, if no plan holds."""
 MIN_REPLAN_SECONDS, MAX_REPLAN_SECONDS = 30.0, 1800.0
@@ -184,7 +184,8 @@ def _coming_in(job: Open, now: datetime) -> float:
 def _with_probe(chosen: Chosen, board: _Board, waiting: int) -> Chosen:
     """Return the plan with a few of its new rows at a cheaper option that has none, to see if it is faster now.
 
-    It stands still, or was too slow for more. Nothing changes if these rows could not be taken over late.
+    That option stands still, or was too slow for more rows. Nothing changes if these rows could not be taken over
+    late.
     """
     candidate, ours = chosen.candidate, board.ours
     shares, new, held = list(candidate.batch_shares), list(candidate.new), list(candidate.held)
@@ -216,7 +217,7 @@ def _with_probe(chosen: Chosen, board: _Board, waiting: int) -> Chosen:
 
 
 def _with_batch_probe(chosen: Chosen, rest: CandidatePlan, rows: int, price: float, board: _Board) -> Chosen:
-    """Return the plan with so many rows of `rest` in a batch of a cheaper backend that has none."""
+    """Return the plan with this many rows of `rest` in a batch of a cheaper backend that has none."""
     taken = {share.option.backend for share in rest.batch_shares}
     cheaper = [
         one for one in board.batches
@@ -259,7 +260,7 @@ def _ended_probes(job: Open, rest: Open, candidate: CandidatePlan, terms: Terms,
 
 
 def _rows_can_stay(candidate: CandidatePlan, ours: Capacity, seconds: float) -> bool:
-    """Return True if other options could take over rows in so many seconds, and later than that after a reroute."""
+    """Return True if other options could take over rows in this many seconds, and later than that after a reroute."""
     burden = candidate.coming + (0 if candidate.reroute_after is None else candidate.in_batches)
     later = max(seconds, arrival(candidate))
     return ours.horizon > 0 and ours.fits(burden, candidate.held, later, candidate.fallback)
@@ -503,12 +504,12 @@ def _is_probe_left(candidate: CandidatePlan, ours: Capacity) -> bool:
 
 
 def _helps(candidate: CandidatePlan, after: Sequence[int], later: float, burden: float, ours: Capacity) -> bool:
-    """Return True if a move pays though no plan holds: moved rows start anew."""
+    """Return True if a move pays off even though no plan holds: moved rows start over."""
     held, fallback = candidate.held, candidate.fallback
     if sum(max(0, b - a) for a, b in zip(held, after, strict=True)) < MIN_MOVE_SHARE * sum(held):
         return False
     if any(a > b and not low for a, b, low in zip(held, after, ours.lows, strict=True)):
-        return True  # each wait for an option that stands still would cost a little chance, and in the end all of it
+        return True  # each wait for a stalled option costs a little of the chance, and in the end all of it
     before = 0.0 if ours.horizon <= 0 else ours.chance(burden, held, later, fallback)
     if before < MIN_CHANCE or ours.slowest(held) > ours.horizon:
         # The chance counts moves to come, so waiting for them looks harmless until it is too late.

@@ -16,7 +16,7 @@ from orchestrator.server.keys import HINT_LENGTH, NO_LIMITS, Key, KeyLimits, Key
 from orchestrator.server.service import Service
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
-"""Paths for load balancers and Prometheus. Without a key the answers have numbers and no names."""
+"""Paths for load balancers and Prometheus. Without a key, the answers contain numbers but no names."""
 
 RETRY_SECONDS = 30
 """Seconds; OpenAI's clients do not retry if `Retry-After` is above 120."""

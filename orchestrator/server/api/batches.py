@@ -69,7 +69,7 @@ class BatchRoutes:
         found = endpoints.for_batches(path for offer in offers for path in offer or ())
         silent = [upstream.shown for upstream, offer in zip(upstreams, offers, strict=True) if offer is None]
         if silent and not {named, f"/v1{named}"} & {*found}:
-            message = f"Whether '{named}' is offered is not known now: {', '.join(silent)} did not list its paths."
+            message = f"Whether '{named}' is offered is unknown now: {', '.join(silent)} did not list its paths."
             raise ApiError(503, message, param="endpoint", code="endpoint_unknown", after=RETRY_SECONDS)
         return found
 

@@ -38,8 +38,8 @@ NOT_SENT = HOP_BY_HOP | frozenset(
     b"host content-length expect authorization api-key x-api-key cookie"
     b" x-http-method x-http-method-override x-method-override x-original-url x-rewrite-url".split()
 )
-"""Headers of a client that are not passed on. Its key is for this server, and the upstream has its own. The overrides
-could make an upstream treat the request as another method or path than its first line says.
+"""Headers of a client that are not passed on. Its key is for this server, and the upstream has its own. Override
+headers could change the method or path that an upstream sees.
 """
 NOT_ANSWERED = HOP_BY_HOP | frozenset(b"server date location set-cookie x-request-id".split())
 """Headers of an upstream that are not passed on; a redirect would reveal its address."""
@@ -134,7 +134,7 @@ def choose(upstreams: Sequence[Upstream], model: str | None, tried: Collection[U
 
 
 def _takes_calls(upstream: Upstream) -> bool:
-    """True unless nothing answers there. An upstream that fails for all batch rows may still accept this request."""
+    """True if something answers there. An upstream that fails for all batch rows may still accept this request."""
     return upstream.problem is None or (upstream.outage.is_open and not upstream.is_leaving)
 
 

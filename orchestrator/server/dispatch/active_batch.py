@@ -89,7 +89,7 @@ class ActiveBatch(RowSource):
         self, plan: InputRows, upstream_queues: UpstreamQueues, input_path: Path, writer: results.Writer,
         doubts: bytearray | None,
     ) -> None:  # fmt: skip
-        """Take up the unfinished rows of a plan. Raises OSError, and then nothing is open.
+        """Start on the unfinished rows of a plan. Raises OSError, and then nothing is open.
 
         `doubts` comes from the send log; None without a log.
         """

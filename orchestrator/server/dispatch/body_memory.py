@@ -11,11 +11,11 @@ from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.memory_limits import Room, RoomRefusal, Rooms, RoomShare
 
 UNCOUNTED_ROW = 4096
-"""A row up to this size takes no room: it costs less memory than the request around it."""
+"""A row up to this size, in bytes, reserves no room: it costs less memory than the request around it."""
 
 
 class BodyMemory:
-    """The rooms of a server, as its dispatcher uses them."""
+    """The memory rooms of a server, as its dispatcher uses them."""
 
     def __init__(self, rooms: Rooms, on_room: Callable[[], None]) -> None:
         """`on_room` is called when rows may start. Either there is room again after a row was not admitted, or an

@@ -107,7 +107,7 @@ class ConcurrencyLimiter:
         return cls(limit, start=limit, fixed=True)
 
     def room(self, now: float, interactive: int) -> int:
-        """Return how many rows may be in flight now, beside that many interactive requests."""
+        """Return how many rows may be in flight now, beside this many interactive requests."""
         if now < self._closed_until or now < self._paused_until:
             return 0
         if interactive:
@@ -127,8 +127,7 @@ class ConcurrencyLimiter:
             self._closed_until = max(self._closed_until, now + min(retry_after, LONGEST_CLOSED))
         self._cut(now, sent_at, Move.OVERLOAD, "overload answered")
         if retry_after is None:
-            # An upstream that refuses at once without `Retry-After` would otherwise be asked with every row, again
-            # and again.
+            # An upstream that refuses at once without `Retry-After` would otherwise get every row again and again.
             self._refused += 1
             more = self._refused - MOST_REFUSED
             if more > 0 and self.limit <= FLOOR:
@@ -146,7 +145,7 @@ class ConcurrencyLimiter:
             self._set(limit, move, reason)
 
     def completed(self, now: float, inflight: int, seconds: float = 0.0) -> None:
-        """Note an answer after that many seconds; `inflight` rows were in flight when it came."""
+        """Note an answer after this many seconds; `inflight` rows were in flight when it came."""
         self._refused, self._paused_until = 0, NEVER
         self._flight.answered(now, seconds)
         if inflight < FULL * self.limit:
@@ -241,7 +240,7 @@ class _Flight:
         self.since, self.completed, self.was_full = now, 0, True
 
     def answered(self, now: float, seconds: float) -> None:
-        """Count a row's answer that took that many seconds."""
+        """Count a row's answer that took this many seconds."""
         sent = now - seconds
         if sent < self._first_sent or not self.completed:
             self._first_sent = sent
@@ -260,7 +259,7 @@ class _Flight:
         return taken > 0 and self.completed * self._shortest >= ABREAST * limit * taken
 
     def settle(self, now: float) -> None:
-        """Stand still for a while; forget the best so far."""
+        """Keep the limit for a while, and forget the best throughput so far."""
         self._settled_at, self._flights, self._best_rate, self._best_limit = now, 0, 0.0, 0
         self._may_leap, self._leapt_from = False, None
         self.begin(now)

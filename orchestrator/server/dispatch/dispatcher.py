@@ -197,7 +197,7 @@ class Dispatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _take(self, upstream: Upstream, beside: int) -> Work | None:
-        """Return the next row for an upstream, beside that many rows there."""
+        """Return the next row for an upstream, beside this many rows there."""
         if self._suspects and not self._suspects_out:
             suspects = (
                 each for each in self._suspects if each.source.is_stopping or self._suits(each.source, upstream)
@@ -233,8 +233,9 @@ class Dispatcher:
         return self.sources.take(upstream, take, _size)
 
     def _suits(self, source: RowSource, upstream: Upstream) -> bool:
-        """True if an upstream may have the source's model. A model that none will have goes anywhere, to be
-        refused."""
+        """True if an upstream may have the source's model. A row for a model that no upstream will have goes to any
+        of them, to be refused.
+        """
         model = source.model
         if upstream.served.may_be(model):
             return True
@@ -326,7 +327,10 @@ class Dispatcher:
         return True
 
     def _is_taken_back(self, task: asyncio.Task[None], upstream: Upstream, work: Work) -> bool:
-        """True if a cancelled task goes on: a stopping batch takes back its rows, a leaving upstream returns them."""
+        """True if a cancelled task continues.
+
+        A stopping batch takes back its rows, and a leaving upstream returns them.
+        """
         if not (work.source.is_stopping or upstream.is_leaving) or not self._enabled:
             return False
         task.uncancel()

@@ -119,7 +119,9 @@ class RowSource(Protocol):
         """Forget a task that was answered or cancelled."""
 
     async def read_ahead(self, work: Work) -> None:
-        """Read a long row in a thread, so that other rows go on meanwhile; `request_body` meets what went wrong."""
+        """Read a long row in a thread, so that other rows are served meanwhile. `request_body` raises what went
+        wrong.
+        """
         return
 
     def request_body(self, work: Work, upstream: Upstream) -> Content:

@@ -31,7 +31,7 @@ class Blame(Enum):
     """The party at fault for a failed attempt."""
 
     ROW = auto()
-    UNKNOWN = auto()  # other rows are in flight, whose ends will tell
+    UNKNOWN = auto()  # other rows are in flight, whose outcomes will show it
     UPSTREAM = auto()
 
 
@@ -117,12 +117,14 @@ class AccountRefusal:
         """When the latest accepted row was sent."""
 
     def refused(self, now: float, sent_at: float) -> None:
-        """Record that it refused the account for a row sent at that time."""
+        """Record that the upstream refused the account for a row sent at that time."""
         self.refused_at = sent_at
         self._left_alone_until = now + self._seconds
 
     def took(self, sent_at: float) -> bool:
-        """Record that it accepted a row sent at that time. False if that was before the refused row: no proof."""
+        """Record that the upstream accepted a row sent at that time. False if that was before the refused row: no
+        proof.
+        """
         if sent_at > self._taken_at:
             self._taken_at = sent_at
         if self.refused_at is None:
@@ -133,9 +135,9 @@ class AccountRefusal:
         return True
 
     def took_since(self, sent_at: float) -> bool:
-        """True if it accepted a row sent at that time or later: then it does not refuse the account."""
+        """True if the upstream accepted a row sent at that time or later: then it does not refuse the account."""
         return self._taken_at >= sent_at
 
     def pause(self, now: float) -> float:
-        """Return the seconds until it may get rows again; 0 or less if it may now."""
+        """Return the seconds until the upstream may get rows again; 0 or less if it may now."""
         return self._left_alone_until - now

@@ -64,7 +64,7 @@ _SHAPES = {
 ENDPOINTS = frozenset(_SHAPES)
 # A body with one of these cannot be packed: an id of its own, or a conversation instead of an input.
 _SINGLE = frozenset({"request_id", "messages"})
-_FORMATS = (b"null", b'"float"', b'"base64"')  # others are not JSON
+_FORMATS = (b"null", b'"float"', b'"base64"')  # answers in other formats are not JSON
 
 
 class Packable(Struct, frozen=True):
@@ -105,7 +105,9 @@ def read(endpoint: str, body: bytes | msgspec.Raw) -> Packable | None:
 
 
 def _inputs(given: msgspec.Raw, *, tokens: bool) -> tuple[msgspec.Raw, ...]:
-    """Return the raw inputs, all texts or all lists of tokens; empty if they are neither, or one is empty."""
+    """Return the raw inputs, all texts or all lists of tokens; empty if they are mixed or of another type, or if an
+    input is empty.
+    """
     is_list = memoryview(given)[0] == _BRACKET
     items = _decode_list(given) if is_list else [given]
     kinds = {memoryview(item)[0] for item in items}

@@ -52,7 +52,7 @@ def context_window(models: list[dict[str, Any]]) -> int:
 def models_problem(status: int, body: bytes) -> str | None:
     """Return why a server gets no rows, by its answer to `/v1/models`, or None.
 
-    A server without that page is well as long as it answers.
+    A server without that page is healthy as long as it answers.
     """
     if status < 300 or status in WITHOUT_PAGE:
         return None

@@ -21,7 +21,7 @@ class Payload:
         self.content = content
 
     def take(self) -> Content:
-        """Return the body, and stop holding it."""
+        """A body held until it is sent. Body and answer take no room."""
         content, self.content = self.content, b""
         return content
 

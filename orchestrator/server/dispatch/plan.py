@@ -47,7 +47,7 @@ class InputRows(Struct, frozen=True):
         return min(self.offsets[index + 1] - self.offsets[index], MAX_LINE_BYTES)
 
     def read(self, file: int, index: int) -> bytes:
-        """Read a row from the open input file: one JSON object, perhaps with white space after it. Raises OSError."""
+        """Read a row from the open input file: one JSON object, perhaps followed by whitespace. Raises OSError."""
         return os.pread(file, self.size(index), self.offsets[index])
 
 

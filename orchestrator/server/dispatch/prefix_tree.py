@@ -31,7 +31,7 @@ class Tree:
     def grow(self, blocks: Iterable[list[bytes]]) -> None:
         """Take in all records, in sorted order."""
         node_of = self._node_of
-        # The nodes on the way from the root to the previous row: how many bytes of its record each stands for, and
+        # The nodes on the path from the root to the previous row: how many bytes of its record each stands for, and
         # the number of the record that it began with.
         depths, nodes, starts = [0], [ROOT], [0]
         previous, before = b"", 0

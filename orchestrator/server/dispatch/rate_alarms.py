@@ -9,7 +9,9 @@ from typing import NamedTuple
 from orchestrator.server.dispatch.upstreams import Upstream
 
 TICK = 0.001
-"""Timers are exact to a millisecond (uvloop's): an early timer would ask again and again until it is time."""
+"""Timers are exact to a millisecond (uvloop's): a timer that rings early would ask again and again until the time has
+come.
+"""
 
 
 class _Alarm(NamedTuple):
@@ -20,7 +22,7 @@ class _Alarm(NamedTuple):
 
 
 class RateAlarms:
-    """One timer for each upstream whose rates allow no row now. `wake` is called when one rings."""
+    """One timer for each upstream whose rates allow no row now. `wake` is called when a timer rings."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake

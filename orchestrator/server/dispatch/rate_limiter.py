@@ -21,7 +21,7 @@ from msgspec import Struct
 MINUTE = 60.0
 SLACK = 0.25
 LONGEST_HOLD = 120.0
-"""No header of an upstream stops it for longer: then one row asks again."""
+"""No header of an upstream stops it for longer. After that, one row tries again."""
 LONGEST_PAUSE = 60.0
 LONGEST_TEXT = 100
 """Most characters of a time in a header; a pattern would backtrack over endless digits."""

@@ -24,7 +24,7 @@ _encode = msgspec.json.encode
 # rest of the line.
 _PREFIX = os.urandom(8).hex().encode()
 _NEWLINE, _RETURN = b"\n\r"
-"""As numbers: to look for bytes in bytes, Python first raises and drops an error."""
+"""As numbers: searching bytes for bytes makes Python raise and drop an error first."""
 _HEAD, _REQUEST_ID = b'{"id":"batch_req_' + _PREFIX, b',"request_id":"' + _PREFIX
 _numbers = count()
 

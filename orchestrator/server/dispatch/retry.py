@@ -45,7 +45,7 @@ class UpstreamRefusal(StrEnum):
 
 
 def key_refusal(status: int) -> UpstreamRefusal | None:
-    """Return the refusal of the key that a status is; None for any other status."""
+    """Return KEY if a status refuses the key, else None."""
     return UpstreamRefusal.KEY if status in (401, 403) else None
 
 
@@ -177,7 +177,7 @@ def judge(
 
 def _judge_status(status: int, retry_after: float | None, tries: int, delay: float, paid: bool) -> RetryVerdict:
     if key_refusal(status) is not None and not paid:
-        # A key is the upstream's problem, never one row's: failing every row for it would waste the job.
+        # A key is the upstream's problem, never a single row's: failing every row because of it would waste the job.
         return RetryVerdict(Action.WAIT, f"upstream refuses the API key ({status})")
     if status in OVERLOAD:
         if paid or tries < MAX_TRIES[AttemptFault.OVERLOAD]:

@@ -40,7 +40,7 @@ FEW = 1 / 8
 RUN_ROWS = 65_536
 BLOCK_ROWS = 1_024
 UNSHARED = 64
-"""Rows that share nothing go to upstreams in groups of this size."""
+"""Rows that share no prefix go to upstreams in groups of this size."""
 
 _SPANS = [
     tuple(slice(start, end) for start, end in pairwise((0, *LENGTHS[:levels]))) for levels in range(len(LENGTHS) + 1)
@@ -54,8 +54,8 @@ class RowOrder(Struct, frozen=True):
 
     `rows` has the row indexes in this order, or is None for the file's order. `bounds` are positions in it: group i,
     rows with a common prefix, is `bounds[i]:bounds[i + 1]`, and `hashes[i]` stands for the prefix, the same in every
-    batch. Without groups, rows share nothing that would affect the choice of upstream. `predicted_hit` is the part of
-    the text, 0 to 1, that prefix caches save at least in this order.
+    batch. Without groups, no shared prefix affects the choice of upstream. `predicted_hit` is the part of the text, 0
+    to 1, that prefix caches save at least in this order.
     """
 
     reason: str

@@ -59,7 +59,7 @@ class TimeShare:
         self._share = 0.0
 
     def step(self, now: float, more: int = 0) -> float:
-        """Return the shared clock; from now on, so many more rows are in flight."""
+        """Return the shared clock; from now on, this many more rows are in flight."""
         if rows := self.rows:
             passed = now - self._at
             self._share += passed / rows

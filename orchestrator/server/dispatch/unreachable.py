@@ -12,7 +12,7 @@ import ssl
 
 def reason(error: BaseException) -> str:
     """Return the cause, such as `Connection refused`, or the name of the error if it has no text."""
-    error = getattr(error, "os_error", error)  # aiohttp's holds the system's
+    error = getattr(error, "os_error", error)  # aiohttp wraps the system's error
     if isinstance(error, ssl.SSLError):
         return f"TLS: {getattr(error, 'reason', None) or type(error).__name__}"
     if not isinstance(error, OSError):

@@ -88,7 +88,7 @@ class Upstream:
         self.problem: str | None = "not reached yet"
         self._refusal: UpstreamRefusal | None = None
         self.is_reached = False
-        """True if it answered when last asked, whatever its answer."""
+        """True if it answered when last asked, whatever it answered."""
         self.since = clock()
         self.served = ServedModels(models, aliases)
         self.is_leaving = False
@@ -146,7 +146,10 @@ class Upstream:
 
     @property
     def at_work(self) -> int:
-        """Number of rows that it works on: not those whose answers wait here, which say nothing about its limit."""
+        """Number of rows that it works on, without rows whose answers wait here.
+
+        Those rows say nothing about its limit.
+        """
         return self.time_share.rows - (self.unread.total() if self.unread else 0)
 
     @property
@@ -189,7 +192,7 @@ class Upstream:
         return min(room, 1) if self.on_trial else room
 
     def has_slot(self, beside: int, tenant: str | None = None) -> bool:
-        """True if a row of a tenant may be in flight beside that many; with None, of some tenant.
+        """True if a row of a tenant may be in flight beside this many; with None, of some tenant.
 
         An answer that waits for room counts only against its own tenant: the upstream has done its work.
         """
@@ -261,7 +264,7 @@ class Upstream:
         """Give it no rows until a probe succeeds."""
         self._may_try, self._refusal = False, refusal
         if self.problem is None:
-            # If only its probe succeeded, and no row since, it was never back.
+            # If its probe succeeded but no row has since, it was never back.
             if self.clock() - self._back_at > 2 * MAX_PROBE_SECONDS:
                 self.since = self.clock()
             self.problem = reason
@@ -309,7 +312,7 @@ class Upstream:
         self.down(reason, refusal)
 
     def answered(self, now: float, seconds: float) -> bool:
-        """Note a row's end, that many seconds after it was sent; True if more rows may be in flight than before."""
+        """Note a row's end, this many seconds after it was sent; True if more rows may be in flight than before."""
         before = self.limiter.limit
         at_work = self.at_work if self.unread else self.time_share.rows
         self.limiter.completed(now, at_work + 1, seconds)

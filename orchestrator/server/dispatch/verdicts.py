@@ -26,9 +26,9 @@ from orchestrator.server.dispatch.retry import (
 from orchestrator.server.dispatch.upstreams import Upstream
 
 UNKNOWN_DELAYS = 32
-"""Multiple of the first delay that a row waits, until rows in flight show if the upstream works."""
+"""A row waits for this multiple of the first delay, until rows in flight show if the upstream works."""
 FORBIDDEN = 403
-"""May concern the account, or only one row's request: then other rows are accepted."""
+"""Refusals that may concern the account, or only one row's request: then other rows are accepted."""
 
 
 class Judgement(NamedTuple):

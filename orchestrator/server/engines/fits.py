@@ -23,7 +23,7 @@ UNJUDGED = (
     *("--quantization", "-q", "--cpu-offload-gb", "--kv-cache-memory-bytes", "--load-format"),
     *("--model-loader-extra-config", "--config"),
 )
-"""Options with which the files' size says little about the memory."""
+"""Options with which the size of the files says little about the memory."""
 
 
 class DoesNotFit(Struct, frozen=True):
@@ -88,7 +88,7 @@ def utilization_of(options: Sequence[str]) -> float:
 
 
 def can_judge(options: Sequence[str]) -> bool:
-    """True if, with these options, the size of a model's files tells the memory it takes."""
+    """True if, with these options, the size of a model's files shows how much memory it needs."""
     return all(value_of(options, name) is None for name in UNJUDGED)
 
 

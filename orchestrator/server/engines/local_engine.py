@@ -76,7 +76,7 @@ class LocalEngine:
         engine = self._engine
         state = self._phase or _STATES[engine.state]
         if self._phase is EngineState.ASLEEP and engine.starts != self._asleep_start:
-            # It died while asleep, and it was restarted: awake, it holds memory that it must not have.
+            # It died while asleep and was restarted: now it is awake, and holds memory that it must not have.
             self._do(EngineState.DRAINING, self._end)
             state = EngineState.DRAINING
         if state is EngineState.WARM and self._sleeps and self._known is None:

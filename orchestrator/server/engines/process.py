@@ -34,7 +34,7 @@ COMMON_OPTIONS = (
 )
 CPU_OPTIONS = (
     *("--enforce-eager", "--max-num-seqs", "32"),
-    # A schema allows white space anywhere, and a small model writes newlines until its tokens are used up.
+    # A schema allows whitespace anywhere, and a small model writes newlines until its tokens are used up.
     *("--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}'),
 )
 
@@ -131,7 +131,7 @@ class VllmProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process above all its others; None while it does not run."""
+        """The topmost of its processes; None while it does not run."""
         return self._leash.pid if self._leash is not None and self._leash.poll() is None else None
 
     @property

@@ -55,7 +55,7 @@ class RestartPolicy(Struct, frozen=True):
     deaf: float = 120.0
 
     def pause(self, deaths: int) -> float:
-        """Return the pause after that many deaths in a row (from 1)."""
+        """Return the pause after this many deaths in a row (from 1)."""
         return min(self.longest, self.first * 2.0 ** min(deaths - 1, 30))
 
 

@@ -200,7 +200,7 @@ def _answers(
     cells = [[_cell(one) for one in layout.cells(line)[answers]] for line in lines]
     fields = [column.name.removeprefix(f"{task}.") for column in layout.columns[answers]]
     if len(fields) > 1 and not any(row[0] for row in cells):
-        fields, cells = fields[1:], [row[1:] for row in cells]  # no answer is shown whole
+        fields, cells = fields[1:], [row[1:] for row in cells]  # no row has a whole answer to show
     return fields[:MOST_FIELDS], [row[:MOST_FIELDS] for row in cells]
 
 

@@ -199,7 +199,7 @@ def _vector_type(tx: Connection) -> _VectorType:
     """Return the type in which a database keeps vectors."""
     if tx.dialect.name != "postgresql":
         return lambda size: Text()
-    # The question is if this user finds the type, not if it is installed.
+    # What counts is whether this user can find the type, not whether it is installed.
     if tx.execute(text("SELECT to_regtype('vector')")).scalar() is not None:
         return _Vector
     return lambda size: ARRAY(REAL())
@@ -219,7 +219,7 @@ def _holds_vectors(found: str, wanted: str) -> bool:
 def _clean(value: Any, as_text: bool) -> Any:
     if isinstance(value, list) and as_text:
         return msgspec.json.encode(value).decode()
-    return value.replace("\0", "\ufffd") if isinstance(value, str) else value  # Postgres knows no NUL
+    return value.replace("\0", "\ufffd") if isinstance(value, str) else value  # Postgres text cannot hold NUL
 
 
 def _chunks(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

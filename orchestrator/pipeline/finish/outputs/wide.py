@@ -46,7 +46,7 @@ class WideLayout:
         )  # fmt: skip
 
     def records(self, lines: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the lines of one document after another, joined by newlines; they come one after another."""
+        """Yield the lines of one document after another, joined by newlines; they must be adjacent."""
         document, tasks, record = "", set[str](), list[bytes]()
         for line in lines:
             row = _decode(line)
