@@ -48,12 +48,12 @@ from orchestrator.policy.preflight import DirectAnswer
 NO_LIST = (403, 404, 405)
 GONE = (404, 410)
 MOST_LOOKED_UP = 100
-"""Most listed batches without metadata and input file that are retrieved individually."""
+"""Maximum number of listed batches without metadata and input file that are retrieved individually."""
 LONGEST_NAME = 100
 
 
 class ApiBatches(ListedBatches):
-    """The verbs of a Batch API on its calls. `extra` goes into each create, beside the standard fields.
+    """The verbs of a Batch API on its calls. `extra` goes into each create, besides the standard fields.
 
     `sent` returns the id and the digest of an input line, the same for our line and for the line as the API keeps it.
     By default, the API changes only the address.

@@ -55,7 +55,7 @@ class BackendPackage(ABC, Generic[Settings]):
         return self.profile(settings).name
 
     def rules(self) -> tuple[TableRule, ...]:
-        """Return lines of the tables of dialects beside those of policy. They are pure."""
+        """Return lines of the tables of dialects besides those of policy. They are pure."""
         return ()
 
     def prompt_cache(self) -> CacheRules | None:

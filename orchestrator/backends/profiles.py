@@ -57,7 +57,7 @@ class Profile(Struct, frozen=True):
     `names_homes`: only the name of an input file can carry our home. `one_file`: rows that failed stand among the
     results, not in a file of errors.
     `cancels`: it can end a batch that runs. `stacks`: cached tokens cost less in a batch than at once. `path` begins
-    the addresses of rows and of a create. `create_fields` go into each create beside the standard ones.
+    the addresses of rows and of a create. `create_fields` go into each create besides the standard ones.
     `at_once_as_batch`: its synchronous endpoint has the batch price.
     `is_orch` marks our own server: its lists are cheap, and it offers the results of a running batch.
     """

@@ -29,7 +29,7 @@ SPACE: dict[str, tuple[tuple[str, ...], ...]] = {
     "prefix_caching": (("--enable-prefix-caching",), ("--no-enable-prefix-caching",)),
     "chunked_prefill": (("--enable-chunked-prefill",), ("--no-enable-chunked-prefill",)),
 }
-"""Values to try for each of vLLM's settings beside its default."""
+"""Values to try for each of vLLM's settings besides its default."""
 
 
 class TuneRun(Struct, frozen=True):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 2.0
 _NO_CHAT = re.compile(r"embed|rerank|whisper|\b(all-minilm|bge|gte|e5|tts)\b", re.IGNORECASE)
-"""Names of models that answer no chat, which Ollama and LM Studio list beside the others."""
+"""Names of models that answer no chat, which Ollama and LM Studio list besides the others."""
 _DEFAULT = "default}              # `default`: the server's own model"
 
 

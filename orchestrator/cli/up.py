@@ -33,7 +33,7 @@ from orchestrator.settings.home import Home
 
 log = logging.getLogger(__name__)
 MOST_JOBS = 20
-"""Most jobs that are looked at after a round: the soonest deadlines."""
+"""Maximum number of jobs that are looked at after a round: the soonest deadlines."""
 
 
 @click.command()

@@ -20,9 +20,8 @@ ENDPOINTS = (
 MAX_LINE_BYTES = 32 * 1024 * 1024
 MAX_LINE_ERRORS = 100
 MAX_DEPTH = 500
-"""Most levels of lists and objects in a line or an answer. A decoder's own limit is its thread's stack, so without
-this limit one thread could accept what another cannot read.
-"""
+"""Maximum number of levels of lists and objects in a line or an answer. A decoder's own limit is its thread's stack,
+so without this limit one thread could accept what another cannot read."""
 NO_BODY = msgspec.Raw(b"null")
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Errors of decoding bytes: not JSON of the wanted shape, nested too deeply (a model may repeat `[` to its end), or

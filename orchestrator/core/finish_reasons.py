@@ -39,12 +39,12 @@ Anthropic and Bedrock: `model_context_window_exceeded`. Mistral: `model_length`.
 `token_limit`.
 """
 MAX_WORDS = 200
-"""Most characters of a server's own words that a reason quotes."""
+"""Maximum number of characters of a server's own words that a reason quotes."""
 _USUAL_ENDS = ("stop", "length", "tool_calls")
 _PIECE = "chat.completion.chunk"
 _NAMES = ("type", "reason", "finish_reason", "name")
 _DEEPEST = 4
-"""Most levels of objects and lists around a server's word."""
+"""Maximum number of levels of objects and lists around a server's word."""
 _ANSWERS = frozenset(
     {
         "choices", "output", "data", "response", "content", "text", "completion", "candidates", "generation",

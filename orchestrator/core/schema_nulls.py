@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 MAX_STEPS = 5_000
-"""Most parts of a schema to visit for an answer."""
+"""Maximum number of parts of a schema to visit for an answer."""
 
 
 class TooManySteps(Exception):

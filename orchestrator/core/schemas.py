@@ -21,7 +21,7 @@ from orchestrator.core.schema_keywords import ANNOTATIONS, CHECKING, LIST, NAMED
 from orchestrator.core.schema_nulls import NullRemover
 
 MAX_DEPTH = 100
-"""Most levels of lists and objects in an answer."""
+"""Maximum number of levels of lists and objects in an answer."""
 STEPS = 200_000
 STEPS_A_BYTE = 20
 """Budget of a check in steps of about a microsecond: a base, plus this number for each byte of the answer."""

@@ -20,14 +20,14 @@ from orchestrator.core.bounded.single import Single
 from orchestrator.core.sanitize import cut
 
 MAX_PROMPT = 64_000_000
-"""Most characters of a prompt."""
+"""Maximum number of characters of a prompt."""
 WORKER = Single(WorkerLimits(memory=1_000_000_000, seconds=10, patience=60.0, value=4 * MAX_PROMPT))
 MOST_TRIPS = 3
 """Number of documents on which a template may exceed its limits before it is given up."""
 MOST_STEPS = 100
-"""Most names, filters and comparisons of a template that is rendered here."""
+"""Maximum number of names, filters and comparisons of a template that is rendered here."""
 MOST_CODE = 20_000
-"""Most characters between the braces of a template that is parsed here."""
+"""Maximum number of characters between the braces of a template that is parsed here."""
 MOST_MESSAGE = 300
 
 _CODE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)

@@ -43,7 +43,7 @@ KEPT = timedelta(days=1)
 """Time for which a report or alert is retried, and for which an ended job is still reported."""
 REPORT = "report"
 MOST_SUBJECT = 100
-"""Most characters of an alert in a subject."""
+"""Maximum number of characters of an alert in a subject."""
 
 
 class Obstacle(Struct, frozen=True):

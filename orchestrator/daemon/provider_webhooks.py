@@ -39,7 +39,8 @@ MOST_CONNECTIONS = 256
 """A further connection replaces the oldest waiting connection: an event arrives quickly and completely."""
 PATIENCE = ClientTimeouts(head=10.0, body=10.0, answer=10.0)
 REMEMBERED = 1000
-"""Most remembered events. A signature is valid for ten minutes; no account ends as many batches in that time."""
+"""Maximum number of remembered events. A signature is valid for ten minutes; no account ends as many batches in that
+time."""
 ENDS = frozenset(f"batch.{status}" for status in BatchStatus if status.is_final)
 
 Push = Callable[[str], None]

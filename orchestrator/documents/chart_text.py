@@ -15,7 +15,7 @@ _LONG = re.compile(r"-?\d{1,15}\.\d{13,20}")
 _DAY_OR_YEAR, _NO_FORMAT = re.compile("[dyDY]"), re.compile(r'\[[^\]]*\]|"[^"]*"|\\.')
 _BEFORE = date(1899, 12, 30)
 MAX_POINTS = 1_000
-"""Most points read of a series; larger data is in its sheet."""
+"""Maximum number of points read of a series; larger data is in its sheet."""
 MAX_LEVELS = 9
 _CATEGORIES = ("cat", "xVal", "strDim", "numDim")
 _WRITTEN = ("v", "t", "pt", "formatCode")

@@ -17,7 +17,7 @@ PAGE_BREAK = "\f"
 MARGIN_LINES = 3
 """Number of lines at the top and bottom of a page that may be its header and footer."""
 MARGIN_LENGTH = 2000
-"""Most characters of a header or footer that contains the page's number."""
+"""Maximum number of characters of a header or footer that contains the page's number."""
 MARGIN_NUMBERS = 20
 """Number of numbers in a line, from its start and from its end, that may be the page's."""
 FEWEST_PAGES = 3

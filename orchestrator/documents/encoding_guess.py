@@ -16,8 +16,8 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 SAMPLE_BYTES = 32 * 1024
 MIN_ODD, MIN_ODD_WIDE = 24, 100
-"""Fewest non-ASCII bytes of a text for its letters to be conclusive; more for two-byte encodings, which make rare
-characters of anything."""
+"""Minimum number of non-ASCII bytes of a text for its letters to be conclusive; more for two-byte encodings, which
+make rare characters of anything."""
 _WIDE = frozenset(
     "big5 big5hkscs cp949 euc-kr gb18030 johab cp932 euc_jp euc-jp euc_jis_2004 euc_jisx0213 shift_jis_2004".split()
 )

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from orchestrator.documents.kinds import IMAGES, LEGACY, split_name
 
 MOST_KINDS = 30
-"""Most endings that are counted separately."""
+"""Maximum number of endings that are counted separately."""
 MOST_NAMES = 20
 OTHER = "other"
 

@@ -62,7 +62,7 @@ def message_text(headers: Mapping[str, str], *bodies: str, has_more: bool = Fals
     if not texts and has_more:
         raise ExtractionError(
             DocumentProblem.EMPTY,
-            "The mail has no text beside its subject, only attachments or pictures; what is read of these is a "
+            "The mail has no text besides its subject, only attachments or pictures; what is read of these is a "
             "document of its own. Exclude the message if that is all.",
         )
     if not texts and not headers.get("Subject"):

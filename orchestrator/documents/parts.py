@@ -34,7 +34,7 @@ from orchestrator.documents.types import Document, DocumentProblem, ExtractionEr
 from orchestrator.documents.unpacking import UnpackLimit
 
 MAX_DEPTH = 4
-"""Most levels of archives in archives: deeper nesting is an attack."""
+"""Maximum number of levels of archives in archives: deeper nesting is an attack."""
 
 
 class Passed(NamedTuple):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _HERE = "orchestrator.documents.worker_functions:"
 _PLAIN_AHEAD = 64
-"""Most plain texts to skip while looking for work for worker processes."""
+"""Maximum number of plain texts to skip while looking for work for worker processes."""
 _FILES_AHEAD = 4
 """Files started for each possible call of a cluster, so that a slow file does not hold up others."""
 OCR_MEMORY = 2_000_000_000

@@ -24,7 +24,7 @@ from orchestrator.documents.types import (
 MIN_LETTERS = 20
 """A page with fewer letters and digits, such as page numbers and stamps, has no usable text."""
 MAX_PIXELS = 100_000_000
-"""Most pixels of one unpacked picture; a scanned A3 page at 600 dpi has 70 million."""
+"""Maximum number of pixels of one unpacked picture; a scanned A3 page at 600 dpi has 70 million."""
 QUALITY = 85
 OCR = "ocr"
 """The value of `render` that sends the text of a picture instead of the picture."""

@@ -11,7 +11,7 @@ from orchestrator.documents.lists import Level, Lists
 from orchestrator.documents.office_package import Package, Relation
 
 MOST_PARENTS = 20
-"""Most ancestors of a style; more mean a loop."""
+"""Maximum number of ancestors of a style; more mean a loop."""
 MOST_PATTERN = 100
 """Characters; Word takes 255."""
 BODY_TEXT = 9

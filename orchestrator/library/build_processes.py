@@ -41,7 +41,7 @@ PLACES = 2
 GIVES_WAY_SECONDS = 5.0
 """Seconds after which a build no longer counts against `PLACES`, so that others may start."""
 MOST = 8
-"""Most processes at a time, each with its reader processes."""
+"""Maximum number of processes at a time, each with its reader processes."""
 FORGOTTEN_SECONDS = 60.0
 """Seconds after which a waiting build that is no longer requested loses its turn."""
 BEHIND = 5

@@ -54,7 +54,7 @@ Deadline = str | datetime | timedelta
 Budget = Decimal | int | float | str
 TASK = "answer"
 OWN_COLUMNS = ("error", "cost")
-"""Columns of a frame that orch adds beside those of the answers."""
+"""Columns of a frame that orch adds besides those of the answers."""
 TEXT = "text"
 ARGUMENTS = ("schema", "model", "id", "text", "name", "prefix", "job", "progress", "raise_on_error", *arguments.TERMS)
 """Arguments of `orch.map` by name, for suggestions to misspelt arguments."""

@@ -26,7 +26,7 @@ FOLLOW_SECONDS = 0.5
 STANDSTILL_SECONDS = 5.0
 """Time between two checks of a daemon's problem; it is reported if both find the same one."""
 MOST_NAMED = 5
-"""Most batches, or jobs, that a message names."""
+"""Maximum number of batches, or jobs, that a message names."""
 
 
 class ProgressView(Protocol):

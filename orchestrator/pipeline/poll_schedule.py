@@ -17,7 +17,7 @@ from orchestrator.policy.overdue import Usual
 
 UNKNOWN = Usual()
 MOST_PUSHED = 10_000
-"""Most pushed batches kept until polled; some may belong to other programs with the same account."""
+"""Maximum number of pushed batches kept until polled; some may belong to other programs with the same account."""
 GROWTH = 1.5
 LONGEST_FACTOR = 5
 LONGEST = 10.0 * MINUTE
@@ -94,7 +94,7 @@ class FilesPhase(Struct):
     resumed_at: datetime | None = None
 
     def look(self, until: datetime, now: datetime) -> datetime:
-        """Return until when to look: longer if orch was down, or the machine asleep, when the wait ended.
+        """Return the latest time to look: later if orch was down, or the machine asleep, when the wait ended.
 
         Its first look may fall into an outage, and one failed look must not pay for rows again.
         """
@@ -119,7 +119,7 @@ class PolledShard(Struct):
     """The next poll of a shard, its last `seen` state, the time of that state (`changed`), and what its phase has
     shown.
 
-    `failing_since`: since when its backend's calls fail. `busy_since`: since when the backend has no room. `at` is
+    `failing_since`: when its backend's calls began to fail. `busy_since`: when the backend ran out of room. `at` is
     the latest time that it has seen. Clocks are set, and machines sleep. So waits are measured in watched time: the
     pauses between polls, none of them longer than planned.
     """
@@ -213,7 +213,7 @@ class PollSchedule(Struct):
         seen: object = None,
         usual: Usual = UNKNOWN,
     ) -> datetime:
-        """Note a poll and what it saw; return since when the shard has looked like this."""
+        """Note a poll and what it saw; return the time since which it has looked like this."""
         look = self.of(shard, now)
         look.failing_since = look.busy_since = None
         if look.seen != seen:

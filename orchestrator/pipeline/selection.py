@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.documents import Listed
 
 MOST_NAMES = 20_000
-"""Most document names kept for suggestions after a misspelled name."""
+"""Maximum number of document names kept for suggestions after a misspelled name."""
 
 
 class Scope(Struct, frozen=True):

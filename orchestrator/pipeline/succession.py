@@ -61,7 +61,7 @@ def follow_folder(store: Store, job: Job) -> None:
 
 
 def supersede(store: Store, job: Job, now: datetime) -> None:
-    """Let a job that is about to be built supersede the earlier jobs of its file, unless it stands beside them."""
+    """Let a job that is about to be built supersede the earlier jobs of its file, unless it runs alongside them."""
     if job.options.get(Edited.BESIDE):
         return
     for other in edited(store, job):

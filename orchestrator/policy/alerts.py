@@ -25,7 +25,7 @@ HELD = 30 * MINUTE
 """Seconds for which a batch may wait to be sent, found or answered before an alert. Waits for quotas and budgets
 occur every night, and most backends recover by then."""
 ENOUGH = 20
-"""Fewest rows with an outcome for their failures to be meaningful."""
+"""Minimum number of rows with an outcome for their failures to be meaningful."""
 
 
 class AlertKind(StrEnum):

@@ -22,9 +22,10 @@ _QUOTE = ord('"')
 class Answer(msgspec.Struct, frozen=True):
     """The content of a body.
 
-    `has_other`: it has tool calls, embeddings or the like, beside its text or instead of it. `refusal` is the model's
-    text instead of an answer, if marked as a refusal. `data` is an embedding's part instead of choices. `messages`
-    are the texts of a response with several messages, which `text` joins. `choices` counts answers to one request.
+    `has_other`: it has tool calls, embeddings or the like, besides its text or instead of it. `refusal` is the
+    model's text instead of an answer, if marked as a refusal. `data` is an embedding's part instead of choices.
+    `messages` are the texts of a response with several messages, which `text` joins. `choices` counts answers to one
+    request.
     """
 
     text: str | None

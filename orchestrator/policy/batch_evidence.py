@@ -71,7 +71,7 @@ def gone(denied: Denied, backend: str, now: datetime, *, is_needed: bool) -> Evi
 
 
 def answers_until(ended: datetime, deadline: datetime | None, again: timedelta | None) -> datetime:
-    """Return until when to wait for answers that exist: as long as asking again could be in time, a day at most.
+    """Return the latest time to wait for answers that exist: as long as asking again could be in time, a day at most.
 
     `again` is how long asking usually takes. If it could not be in time any more, there is no hurry.
     """
@@ -85,7 +85,7 @@ def answers_until(ended: datetime, deadline: datetime | None, again: timedelta |
 def waits_until(
     until: datetime, ended: datetime, now: datetime, *, watched: timedelta, told: timedelta | None
 ) -> datetime:
-    """Return until when to wait for answers: later than `until` if only this machine's clock has reached it.
+    """Return the latest time to wait for answers: later than `until` if only this machine's clock has reached it.
 
     That clock is set, and may have been wrong when the batch `ended`. So as much time must have passed by the
     backend's own clock, `told` ago (None if it does not say), or as `watched` by this process.

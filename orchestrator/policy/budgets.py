@@ -84,7 +84,7 @@ class BudgetStanding(Struct, frozen=True):
 
     Hourly costs count as spent as far as they have accrued: `running` is this unbooked part of `spent`. Their cost
     until a stop counts as possible cost. `unbounded` names a batch in flight whose cost has no known bound: nothing
-    is sent beside it.
+    is sent until it ends.
     """
 
     budget: Budget

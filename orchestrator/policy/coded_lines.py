@@ -17,7 +17,7 @@ from orchestrator.policy.answer_text import Answer
 from orchestrator.policy.dialect.structured import with_last_words
 
 MOST_BYTES = 300
-"""Most bytes by which a code lengthens a line; a schema in the prompt names the property too."""
+"""Maximum number of bytes by which a code lengthens a line; a schema in the prompt names the property too."""
 
 
 def with_property(line: bytes) -> bytes:

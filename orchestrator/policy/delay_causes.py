@@ -38,7 +38,7 @@ _ADVICE = {
     Cause.NO_DAEMON: "keep `orch up` running (deploy/ has a systemd unit for it)",
     Cause.STOOD_STILL: "fix that cause; allow a second backend, so that rows can go elsewhere meanwhile",
     Cause.HELD: "raise that limit, start earlier, or allow another backend",
-    Cause.SLOW_BATCH: "allow a faster backend beside this one, or start earlier",
+    Cause.SLOW_BATCH: "allow a faster backend as well, or start earlier",
     Cause.TOO_LITTLE_TIME: "start earlier or name a later deadline; `orch plan` shows what would hold",
 }
 

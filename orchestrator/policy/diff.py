@@ -11,7 +11,8 @@ from msgspec import Struct, field
 from orchestrator.core.sanitize import cut
 
 MOST_FIELDS = 100
-"""Most fields by which changes are counted; object answers without a schema may each have different ones."""
+"""Maximum number of fields by which changes are counted; object answers without a schema may each have different
+ones."""
 WHOLE, STATUS, OTHERS = "answer", "status", "(others)"
 MAX_TEXT = 200
 

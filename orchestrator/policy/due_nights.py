@@ -28,7 +28,7 @@ ON_TIME = timedelta(minutes=15)
 LOOK_BACK = LONGEST
 """Missed nights longer ago than this are not recorded."""
 MOST_MISSED = 100
-"""Most missed runs recorded of a schedule that runs several times a day: the newest."""
+"""Maximum number of missed runs recorded of a schedule that runs several times a day: the newest."""
 OFTEN_BACK = timedelta(days=1)
 """If a schedule runs several times a day, missed runs are recorded only if they are newer than this, or than its
 grace."""

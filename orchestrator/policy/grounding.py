@@ -20,7 +20,7 @@ FEWEST_CHARACTERS, FEWEST_WORDS = 12, 3
 NOT_FOUND, TOO_SHORT = "quote_not_found", "quote_too_short"
 _SHOWN = 80
 _MOST_TOLD = 5
-"""Most quotes that a message names."""
+"""Maximum number of quotes that a message names."""
 _WORD = re.compile(r"\w+")
 
 

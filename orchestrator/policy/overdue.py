@@ -29,7 +29,7 @@ BUSY_FOR = timedelta(days=7)
 LAST_CALL = timedelta(minutes=1)
 """Time for a silent backend to report on rows that are needed elsewhere."""
 ENOUGH = 5
-"""Fewest own batches from which the usual times are learned; with fewer, they are assumed."""
+"""Minimum number of own batches from which the usual times are learned; with fewer, they are assumed."""
 
 _OVER = frozenset(status for status in BatchStatus if status.is_final)
 _BRIEF = frozenset({BatchStatus.VALIDATING, BatchStatus.FINALIZING, BatchStatus.CANCELLING})

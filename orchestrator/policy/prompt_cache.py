@@ -76,7 +76,7 @@ class CacheMark(Struct, frozen=True):
     life: str
 
     def is_for(self, custom_id: str) -> bool:
-        """True if a row is of the task: a provider may cache another task's schema with the prefix."""
+        """True if a row belongs to the task: a provider may cache another task's schema with the prefix."""
         return custom_id.rpartition("-")[0] == self.task
 
     def put(self, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def hold(
 def refused(
     learned: LearnedLimit, *, limit: int | None, in_flight_tokens: int, shard_tokens: int, reason: str, now: datetime
 ) -> LearnedLimit:
-    """Return the learned limit after a backend had no room for a shard beside the tokens in flight without it.
+    """Return the learned limit after a backend had no room for a shard on top of the tokens already in flight.
 
     `limit` is the stated limit. If this limit and our tokens in flight explain the refusal, `hold` respects it and no
     pause is needed. Otherwise other programs use the quota, or the backend counts more than we do, so pauses grow. If

@@ -194,7 +194,7 @@ def _cost(text: str, at: int) -> int:
 HEAD = 12
 """Characters by which possible places of a quote are found."""
 MOST_PLACES = 1000
-"""Most places reported for one quote."""
+"""Maximum number of places reported for one quote."""
 STEPS = 2_000_000
 """Extra comparisons for one answer, besides the comparisons that every text needs: about a second."""
 _STEPS_A_PLACE = 20

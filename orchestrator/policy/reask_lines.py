@@ -16,7 +16,7 @@ MENDABLE = frozenset(
 )  # fmt: skip
 """Faults that a model can correct once it sees them; refusals and withheld answers are not re-asked."""
 MOST_ANSWER = 8000
-"""Most characters of the answer that are shown again."""
+"""Maximum number of characters of the answer that are shown again."""
 _NO_ANSWER = "(no answer)"
 
 

@@ -136,7 +136,7 @@ class NotExecuted(Struct, frozen=True):
 class RowRefusal(Struct, frozen=True):
     """Reason for a row without an answer, in its backend's own words; `status` is HTTP's. None: not stated.
 
-    `param` is the part of the request that the backend names beside its message.
+    `param` is the part of the request that the backend names along with its message.
     """
 
     status: int | None
@@ -428,7 +428,7 @@ def refusal(line: batch_api.ResultLine) -> RowRefusal:
     if status is not None and 200 <= status < 300:
         status = None  # it says that there is an answer
     body = batch_api.read_json(response_json(response)) if response else None
-    # `vllm run-batch` puts it beside the response.
+    # `vllm run-batch` puts it next to the response.
     words = _words_in(body) or _words_in(line.error)
     if words is None:
         error = body.get("error") if isinstance(body, dict) else body

@@ -14,13 +14,13 @@ from orchestrator.core.json_decoders import json_decoder
 _CALLS = (
     "web_search_call", "x_search_call", "file_search_call", "code_interpreter_call", "image_generation_call",
 )  # fmt: skip
-"""Items of a response for which OpenAI and xAI bill beside the tokens."""
+"""Items of a response for which OpenAI and xAI bill besides the tokens."""
 _COUNTS = (
     "num_server_side_tools_used", "num_sources_used", "citation_tokens", "prompt_audio_seconds", "web_search_calls",
     "x_search_calls", "file_search_calls", "code_interpreter_calls", "image_generation_calls",
     "document_search_calls", "code_execution_requests", "tool_calls_executed", "video_tokens", "iteration_tokens",
 )  # fmt: skip
-"""Counts billed beside the tokens, or at another price: xAI, Perplexity, Mistral, OpenRouter, Anthropic."""
+"""Counts billed besides the tokens, or at another price: xAI, Perplexity, Mistral, OpenRouter, Anthropic."""
 _TOOLS = "executed_tools"
 """Field of Groq's compound systems for their own tools, and the models that they asked."""
 # Most answers have none of these names, and are not decoded for them. Searching the ends of the names after their

@@ -19,13 +19,13 @@ _WIDTHS = {
     **dict.fromkeys("mwMW@%…—≈", 13.1),
 }
 _NAME = 20
-"""Most letters of a name on an axis."""
+"""Maximum number of letters of a name on an axis."""
 _SMALL, _CAPITAL = 8.4, 10.2
 """Widths of letters in the widest of the usual fonts; in any other, a text has room to spare."""
 _ROW, _PAIR_ROW = 28.0, 36.0
 _LEGEND, _AXIS, _COLUMNS = 28.0, 24.0, 170.0
 _TICKS_BELOW, _TICKS_BESIDE, _NAMES = 3, 5, 7
-"""Most ticks of an axis (below, beside), and most names written along an axis."""
+"""Maximum number of ticks of an axis (below, at the side), and of names written along an axis."""
 Words = Callable[[Decimal], str]
 
 

@@ -36,7 +36,7 @@ from orchestrator.policy.night_figures import (
 from orchestrator.policy.row_errors import SWAPPED
 
 MOST = 20
-"""Most documents, rows and reroutes that are named; all are counted."""
+"""Maximum number of documents, rows and reroutes that are named; all are counted."""
 R = TypeVar("R")
 
 

@@ -26,7 +26,7 @@ from orchestrator.reports.quote_words import total_words
 from orchestrator.reports.words import kept_words, marked_words, running_words, so_far_words, unpriced_words
 
 MOST_FIELDS = 12
-"""Most changed fields that a page lists; `--json` has all."""
+"""Maximum number of changed fields that a page lists; `--json` has all."""
 Row = tuple[str, ...]
 
 _ORDER = (

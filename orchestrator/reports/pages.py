@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 DAYS, GROUPS = 31, 12
-"""Most days and groups in a plot: the newest days, the most expensive groups."""
+"""Maximum number of days and groups in a plot: the newest days, the most expensive groups."""
 PAID, LIST = "#2b6cb0", "#b8c4d4"
 
 

@@ -28,7 +28,7 @@ from orchestrator.store.rows_by_document import FoundRow
 
 SEVERAL = 5
 MOST_NAMES = 20_000
-"""Most document names that are searched for a similar one."""
+"""Maximum number of document names that are searched for a similar one."""
 
 
 class Exchange(Struct, frozen=True):

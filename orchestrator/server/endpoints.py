@@ -38,7 +38,7 @@ ENGINES = (
     "/v1/score",
     "/v2/rerank",
 )
-"""Endpoints of vLLM and similar engines beside OpenAI's, limited to endpoints that change nothing."""
+"""Endpoints of vLLM and similar engines besides OpenAI's, limited to endpoints that change nothing."""
 KNOWN = frozenset({*OPENAI, *ANTHROPIC, *ENGINES})
 OWN = ("/v1/files", "/v1/uploads", "/v1/batches", "/v1/models", "/health", "/ready", "/metrics", "/openapi.json")
 """Paths that this server answers itself, with all paths below them."""

@@ -227,7 +227,7 @@ def serve(
     greet: Callable[[Service], Coroutine[Any, Any, None]],
     replica: Replica | None = None,
 ) -> None:
-    """Serve the folder `root` on these sockets until `is_over`; `greet` runs beside it once it listens.
+    """Serve the folder `root` on these sockets until `is_over`; `greet` runs alongside once it listens.
 
     Returns when all is closed and durable. Raises the errors of the service's start (StorageError, BackendError), and
     Superseded if another server has taken over the replica.

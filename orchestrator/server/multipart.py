@@ -16,7 +16,7 @@ from orchestrator.server.memory_limits import MOST_BLOCK, Blocks
 
 MAX_FIELD_BYTES = 64 * 1024
 MAX_OTHER_BYTES = 256 * 1024
-"""Most bytes of a body besides its file: fields, headers, boundaries, and text around them."""
+"""Maximum number of bytes of a body besides its file: fields, headers, boundaries, and text around them."""
 
 ONCE = ("purpose", "expires_after")
 """Fields that may occur only once. Others are ignored, and some clients send lists of them."""

@@ -23,15 +23,14 @@ class Settings(Struct, frozen=True):
     expected_models: Sequence[str] = ()
     """Models whose upstreams join and leave while the server runs; their rows wait for an upstream."""
     most_upstreams: int = 0
-    """Most upstreams together, if they join on demand."""
+    """Maximum number of upstreams together, if they join on demand."""
     api_key: str | None = None
     request_timeout: float = 600.0
     retry_delay: float = 0.5
     max_concurrency: int = 1024
     most_in_flight: int = MOST_IN_FLIGHT
-    """Most rows of one upstream in flight, including rows whose answers wait for room. Beyond `max_concurrency`,
-    these leave their slots to other tenants.
-    """
+    """Maximum number of rows of one upstream in flight, including rows whose answers wait for room. Beyond
+    `max_concurrency`, these leave their slots to other tenants."""
     measured_limits: Mapping[str, int] = field(default_factory=dict)
     """The best concurrency that a bench found for an upstream of each model, used as its first limit."""
     body_memory: int = BODY_MEMORY

@@ -75,7 +75,7 @@ MISSING: Mapping[str, str] = {
 }
 """Purposes of required fields."""
 ELSEWHERE: Mapping[str, str] = {
-    "api_key": "no key belongs into a job file: `api_key_env` in orch.toml names the variable that holds it",
+    "api_key": "no key belongs in a job file: `api_key_env` in orch.toml names the variable that holds it",
     "cron": "`orch schedule add FILE --cron …` says when a job file runs",
     "schedule": "`orch schedule add FILE --cron …` says when a job file runs",
     "backends": "write  allow: {backends: [NAME]}; the backends themselves are in orch.toml",
@@ -87,9 +87,9 @@ ELSEWHERE: Mapping[str, str] = {
     "sheet": "leave it out: all sheets of a workbook are read",
     "delimiter": "leave it out: orch finds the delimiter of a table by itself",
     "separator": "leave it out: orch finds the delimiter of a table by itself",
-    "thinking": "fields of a provider's API belong into `extra`:  extra: {NAME: …}",
-    "reasoning_effort": "fields of a provider's API belong into `extra`:  extra: {reasoning_effort: low}",
-    "reasoning": "fields of a provider's API belong into `extra`:  extra: {reasoning_effort: low}",
+    "thinking": "fields of a provider's API belong in `extra`:  extra: {NAME: …}",
+    "reasoning_effort": "fields of a provider's API belong in `extra`:  extra: {reasoning_effort: low}",
+    "reasoning": "fields of a provider's API belong in `extra`:  extra: {reasoning_effort: low}",
     "priority": "give the job a `deadline`: the job that is due soonest goes first",
     "limit": "`orch run FILE --limit N` asks the first N documents; `sample: N` of a source draws some",
     "only": "`orch run FILE --only DOC` asks one document",
@@ -128,7 +128,7 @@ ELSEWHERE: Mapping[str, str] = {
             "tools",
             "tool_choice",
         ),
-        "fields of a provider's API belong into `extra`:  extra: {NAME: …}",
+        "fields of a provider's API belong in `extra`:  extra: {NAME: …}",
     ),
     **dict.fromkeys(("prompt_file", "prompt_path"), "write the question itself into `prompt`: no other file is read"),
     **dict.fromkeys(("depends_on", "needs"), "tasks are independent; a job may come after another:  after: NAME"),
@@ -193,7 +193,7 @@ NOT_HERE: Mapping[str, str] = {
     "hours": 'hours are for engines that orch starts:  kind = "engines"',
     "input_per_1k": "write dollars for a million tokens:  input = 2.50",
     "output_per_1k": "write dollars for a million tokens:  output = 10.00",
-    "email_to": "it belongs into [reports]",
+    "email_to": "it belongs in [reports]",
     "email": 'mail is set in [reports]:  email_to = ["team@example.org"]',
 }
 """Cures for fields that orch.toml does not have there."""
@@ -209,7 +209,7 @@ KINDS: Mapping[str, str] = {
     "aistudio": '"gemini"', "openrouter": '"sync"', "realtime": '"sync"', "flex": '"sync"',
     **{kind: f'"{kind}"' for kind in ("local", "engines", "ray", "sync")},
 }  # fmt: skip
-"""The kind of backend that a word stands for, beside the kinds of hosted backends."""
+"""The kind of backend that a word stands for, besides the kinds of hosted backends."""
 
 
 _SHAPES: Mapping[str, str] = {
@@ -373,7 +373,7 @@ def of_unknown(name: str, value: Any, known: list[str], elsewhere: Mapping[str, 
     if (cure := _cure_elsewhere(name, known, is_job_file=is_job_file)) is not None:
         return cure
     if not is_job_file and {"options", "tensor_parallel"} <= {*known}:
-        return f'flags of vLLM belong into options:  options = ["--{name.replace("_", "-")}", "…"]'
+        return f'flags of vLLM belong in options:  options = ["--{name.replace("_", "-")}", "…"]'
     if name[:1].isdigit() and not is_job_file:
         return 'put a name with dots in quotes:  [prices."gpt-4.1"]'
     if (place := elsewhere.get(name)) is not None:

@@ -23,7 +23,7 @@ from orchestrator.settings.task_spec import Task
 TEXT_ONLY = frozenset({"text", "ocr"})
 """Values of `render` that send no picture."""
 MAX_ERRORS = 20
-"""Most mistakes of one kind to report."""
+"""Maximum number of mistakes of one kind to report."""
 _DOUBLED_JSON = re.compile(r"""\{\{\s*\\?["'][^"'{}]*["']\s*:""")
 _TRIPLED = re.compile(r"\{\{\{\s*(\w+)\s*\}\}\}")
 

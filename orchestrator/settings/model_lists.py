@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec import Struct
 
 MOST = 9
-"""Most rungs of an alias, and so the most payments of a row for bad answers."""
+"""Maximum number of rungs of an alias, and so of payments of a row for bad answers."""
 Names = str | dict[str, str]
 """Name of a model at every backend, or names by backend."""
 _RUNG = re.compile(r"(.+)@([2-9])")

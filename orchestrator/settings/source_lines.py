@@ -212,7 +212,7 @@ def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> 
         case "unknown_kind":
             place, hint = (*place, "kind"), corrections.of_kind(problem["input"])
         case "string_type" if place[:1] == ("models",) and len(place) == 3:
-            hint = "its keys are backends, with the model's name at each; settings belong into a task"
+            hint = "its keys are backends, with the model's name at each; settings belong in a task"
         case _:
             hint = corrections.of_value(problem, is_toml=is_toml)
     return mistake(file, lines, place, message, hint)

@@ -10,7 +10,7 @@ from orchestrator.settings.model_lists import alias_words
 from orchestrator.settings.task_spec import Task
 
 KEPT = 256
-"""Most jobs whose parsed specs are kept."""
+"""Maximum number of jobs whose parsed specs are kept."""
 
 
 class _Stored:

@@ -26,9 +26,9 @@ from orchestrator.settings.strict import Strict
 AUTO: Literal["auto"] = "auto"
 DEFAULT_MAX_TOKENS = 512
 MAX_LABELS = 500
-"""Most labels: providers take up to 1,000 values in the enums of a schema."""
+"""Maximum number of labels: providers take up to 1,000 values in the enums of a schema."""
 MAX_DIMENSIONS = 16_000
-"""Most numbers of a vector, as in pgvector."""
+"""Maximum number of numbers of a vector, as in pgvector."""
 
 _Bound = Annotated[
     Annotated[Annotated[int, Field(ge=1, le=MAX_TOKENS)], Tag("int")] | Annotated[Literal["auto"], Tag("auto")],
@@ -296,7 +296,7 @@ class Task(JobFilePart):
         for name in value:
             if name.lower().replace("-", "_") in _SECRETS:
                 raise ValueError(
-                    f"`{name}`: no key belongs into a job file; `api_key_env` in orch.toml names its variable"
+                    f"`{name}`: no key belongs in a job file; `api_key_env` in orch.toml names its variable"
                 )
             if name in _TAKEN or (name in _TAKEN_ELSEWHERE and not is_chat):
                 raise ValueError(f"`{name}` is not allowed here: it has a field of its own or is set by orch")

@@ -1,4 +1,4 @@
-"""Failed rows: since when a document fails for the same reason, and acknowledgements by people.
+"""Failed rows: when a document began to fail for the same reason, and acknowledgements by people.
 
 A failure is known if its document and task failed with the same code in an earlier run, without another outcome
 since. An acknowledgement lasts as long as the failure: a failure that returns later is new. `failed_since` is the

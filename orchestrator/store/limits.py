@@ -1,4 +1,4 @@
-"""Lessons from a backend's refusals: how much it accepts for a model, and until when to pause."""
+"""Lessons from a backend's refusals: how much it accepts for a model, and how long to pause."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Store:
     canary: CanaryRows  # the first rows of a job, which go alone
     escalations: Escalations  # answers that are re-asked
     comparisons: Comparisons  # two runs side by side
-    failures: Failures  # failed rows, and since when they fail
+    failures: Failures  # failed rows, and when they began to fail
     engine_holds: EngineHolds  # GPUs that engines have held
     engine_rates: MeasuredRates  # measured throughput of our own engines
     forecasts: Forecasts  # forecasts and actual results

@@ -80,7 +80,7 @@ def _check_fields(given: Mapping[str, Any], left_out: LeftOut) -> None:
 
 
 def _content(parts: list[MessagePart]) -> str | list[Block]:
-    """Return content: a single text as a string. Anthropic refuses empty texts beside other blocks."""
+    """Return content: a single text as a string. Anthropic refuses empty texts among other blocks."""
     blocks = [block for block in map(_block, parts) if block != {"type": "text", "text": ""}]
     if [block.keys() for block in blocks] == [{"type", "text"}]:
         return str(blocks[0]["text"])

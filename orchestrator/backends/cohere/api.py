@@ -35,7 +35,7 @@ _UNFINISHED = ("queued", "processing")
 _NOT_READY, _NOT_THERE = "file_not_ready", "file_not_found"
 """Codes of a create whose dataset is not validated or not there, as at OpenAI: it waits, and then uploads again."""
 _MOST = 1000
-"""Most batches on a page. Their list is not newest first, so all of them may have to be read."""
+"""Maximum number of batches on a page. Their list is not newest first, so all of them may have to be read."""
 _OVER = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 

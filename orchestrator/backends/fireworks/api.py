@@ -35,7 +35,7 @@ _MOST = "200"
 _BLOCK = 1024 * 1024
 _READY = "READY"
 _BESIDE = {"nextPageToken", "totalSize"}
-"""Fields of a list beside its entries."""
+"""Fields of a list besides its entries."""
 
 
 class FireworksAPI(HttpAPI):

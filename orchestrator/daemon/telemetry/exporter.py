@@ -38,7 +38,7 @@ END_SECONDS = 3.0
 KEPT = timedelta(days=1)
 """Unsent data older than this is dropped."""
 MOST_SPANS = 256
-"""Most spans in a request: with content, a few megabytes."""
+"""Maximum number of spans in a request: with content, a few megabytes."""
 
 
 class Exporter:

@@ -46,7 +46,7 @@ from orchestrator.store.rows_by_document import FoundRow
 from orchestrator.store.telemetry import Booked, Spread
 
 MOST_ROWS = 1000
-"""Most rows of a batch with a span: if everything fails, the first thousand show what is wrong."""
+"""Maximum number of rows of a batch with a span: if everything fails, the first thousand show what is wrong."""
 
 
 class EndedWork(Struct, frozen=True):

@@ -39,7 +39,7 @@ PROVIDERS = {
 }
 """The conventions' names for providers in the price table, or for kinds of backends, if they differ."""
 MOST_EVENTS = 128
-"""Most events of a job on its span, the newest ones: the default of an SDK."""
+"""Maximum number of events of a job on its span, the newest ones: the default of an SDK."""
 _BAD_ENDS = (BatchStatus.FAILED, BatchStatus.EXPIRED)
 
 

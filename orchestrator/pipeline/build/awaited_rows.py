@@ -1,7 +1,7 @@
 """Requests of another job, whose answers a new job awaits instead of asking again.
 
 A row in flight is awaited if the new job could carry its answer over: the same request, from a backend and model that
-it might ask. So is an unsent row of a run beside which the new job stands. A request with sampling, or of a task with
+it might ask. So is an unsent row of a run that the new job runs alongside. A request with sampling, or of a task with
 `cache: false`, is always asked.
 """
 

@@ -232,7 +232,7 @@ class _Recorder:
                 yield str(known.answered_as), " or ".join(sorted({model for _, model in self._asked(row.model)}))
 
     def compare(self) -> None:
-        """Report documents of the last run that are gone, except in a limited run or beside other runs."""
+        """Report documents of the last run that are gone, except in a limited run or alongside other runs."""
         last = None if self._job.is_limited or self._job.options.get(Edited.BESIDE) else self._last
         gone = () if last is None else self._store.known.gone(self._job.id, last)
         for key in gone:

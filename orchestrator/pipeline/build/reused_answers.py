@@ -28,7 +28,7 @@ from orchestrator.store import Store
 from orchestrator.store.records import Earlier, EarlierRow
 
 RUNS = 10
-"""Most earlier runs of a job file from which the length of its answers is learned."""
+"""Maximum number of earlier runs of a job file from which the length of its answers is learned."""
 REASK = "reask"
 """Option of a job that asks a row again if its answer is from a model that its aliases no longer name."""
 Asked = Callable[[str], Collection[tuple[str, str]]]

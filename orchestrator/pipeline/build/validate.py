@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from orchestrator.documents import Document, UnreadableDocument
 
 MOST_KINDS = 1000
-"""Most kinds of problems kept apart. A table of a million bad rows has problems that differ only in numbers."""
+"""Maximum number of kinds of problems kept apart. A table of a million bad rows has problems that differ only in
+numbers."""
 MOST_NAMED = 3
 
 

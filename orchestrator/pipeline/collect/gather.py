@@ -178,7 +178,7 @@ class Gather:
         return job.cancel_requested_at is None or store.awaited.is_awaited(open_jobs(store, job.home), shard.id)
 
     def _files_until(self, job: Job, shard: Shard) -> datetime:
-        """Return until when to wait for a batch's files; files named late get some more time to appear."""
+        """Return the latest time to wait for a batch's files; files named late get some more time to appear."""
         ended = shard.ended_at or shard.created_at
         until = self._work.until(job, shard, shard.status_at or ended)
         is_named = shard.output_file_id or shard.error_file_id

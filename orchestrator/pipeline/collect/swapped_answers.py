@@ -1,4 +1,4 @@
-"""Answers that came back under another row's key, and answers beside them that cannot be proved.
+"""Answers that came back under another row's key, and other answers of the same batch that cannot be proved.
 
 An answer is another row's if it gives back that row's code. The same holds if its quotes occur in that row's document
 and not in its own. Then the keys of the batch cannot be trusted: an answer counts only if its own code or a quote
@@ -30,9 +30,10 @@ from orchestrator.store import Store
 from orchestrator.store.records import InShard
 
 MOST_SUSPECTS = 200
-"""Most answers whose quotes are looked for in the other documents of their batch."""
+"""Maximum number of answers whose quotes are looked for in the other documents of their batch."""
 LEAST_QUOTED = 40
-"""Fewest characters of an answer's longest quote that identify a document: shorter ones could occur in several."""
+"""Minimum number of characters of an answer's longest quote that identify a document: shorter ones could occur in
+several."""
 _MOST_NAMED = 3
 _decode_result = json_decoder(batch_api.ResultLine).decode
 Ended = tuple[InShard, Outcome]

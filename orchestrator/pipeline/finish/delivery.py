@@ -118,7 +118,7 @@ def _within(seconds: float, place: str, work: Callable[[], Result]) -> Result:
 
 
 class _Waiting(Struct):
-    """A job that waits for its faulty output: since when, the next try, and the error."""
+    """A job that waits for its faulty output: the start of the wait, the next try, and the error."""
 
     since: datetime
     next_at: datetime

@@ -28,9 +28,9 @@ from orchestrator.settings.backends import (
 from orchestrator.settings.config import Config
 
 LOOK_SECONDS = 2.0
-"""Most seconds for one answer."""
+"""Maximum number of seconds for one answer."""
 ALL_SECONDS = 4.0
-"""Most seconds for all answers."""
+"""Maximum number of seconds for all answers."""
 MOST_WORDS = 300
 DEFAULT_MODEL = "default"
 

@@ -60,7 +60,7 @@ from orchestrator.store import Store
 from orchestrator.store.records import OpenRows
 
 RUNS = 10
-"""Most earlier runs of a job file from which the length of its answers is learned."""
+"""Maximum number of earlier runs of a job file from which the length of its answers is learned."""
 UNBOUNDED_OUTPUT = 4096
 """Assumed most tokens of an answer without a bound; a budget does not allow such rows."""
 DAY = 86_400

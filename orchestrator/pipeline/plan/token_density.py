@@ -21,10 +21,11 @@ from orchestrator.store import Store
 
 ENOUGH_ROWS = 20
 MOST_OF_PICTURES = 64_000_000
-"""Most bytes read of a line with pictures: pictures have few tokens per byte, and a cut picture has none."""
+"""Maximum number of bytes read of a line with pictures: pictures have few tokens per byte, and a cut picture has
+none."""
 SAMPLE_ROWS = 16
 SAMPLE_BYTES = 200_000
-"""Most bytes that counting reads in all: a tenth of a second."""
+"""Maximum number of bytes that counting reads in all: a tenth of a second."""
 
 _COUNTED: WeakKeyDictionary[Store, dict[tuple[JobId, str], float]] = WeakKeyDictionary()
 """Counts by job and task. A job's lines never change, so they are counted once while the store is open."""

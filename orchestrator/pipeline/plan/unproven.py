@@ -23,9 +23,9 @@ from orchestrator.store import Store
 from orchestrator.store.records import SampleRow
 
 MOST_READ = 10_000
-"""Most rows of a batch file whose fields are read, as each may have others."""
+"""Maximum number of rows of a batch file whose fields are read, as each may have others."""
 MOST_ASKED = 10
-"""Most sets of fields asked at a time, those with the most rows first."""
+"""Maximum number of sets of fields asked at a time, those with the most rows first."""
 
 
 class Unproven(Struct, frozen=True):

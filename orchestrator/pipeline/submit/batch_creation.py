@@ -57,7 +57,7 @@ UPLOAD_SETTLES = timedelta(hours=1)
 """How long to wait for an upload that a create does not find, before repeating the upload."""
 MOST_UPLOADS = 2
 MOST_STRAYS = 3
-"""Most uploads answered with a foreign file; after that, the backend gets none of these rows."""
+"""Maximum number of uploads answered with a foreign file; after that, the backend gets none of these rows."""
 STRAY_SLACK = timedelta(minutes=5)
 """A stray file older than its upload by more than this belongs to somebody, and is left alone."""
 

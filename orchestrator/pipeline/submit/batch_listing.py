@@ -92,7 +92,7 @@ SHARE_OF_TIME = 10
 
 
 class BatchListing(Struct):
-    """Result of a backend's list, or since when it fails.
+    """Result of a backend's list, or the time since which it fails.
 
     `unknown` has batches of jobs that the store knows, `forgotten` batches of jobs that the store does not know. The
     owner of `unowned` batches is not known. They are read again at `look_at`, for which jobs in `resigned` do not

@@ -21,7 +21,7 @@ from orchestrator.settings.model_lists import is_of
 from orchestrator.store import Store
 
 MODEL_SLACK = 200
-"""Most bytes that the model's name at the backend adds to a line."""
+"""Maximum number of bytes that the model's name at the backend adds to a line."""
 
 
 def plan_shards(

@@ -29,7 +29,7 @@ def takes_no_sampling(draft: Draft) -> bool:
 
 
 def takes_one_of_temperature_and_top_p(draft: Draft) -> bool:
-    """Return True for models that refuse a temperature beside `top_p`."""
+    """Return True for models that refuse a temperature together with `top_p`."""
     claude = claude_of(draft.model)
     return claude is not None and claude.since(opus=(4, 1), other=(4, 5))
 
@@ -92,7 +92,7 @@ def check_effort(draft: Draft) -> None:
 
 
 def check_thinking(draft: Draft) -> None:
-    """Note the loss of a kind of thinking that the model does not support, and of sampling fields beside thinking."""
+    """Note the loss of a kind of thinking that the model does not support, and of sampling fields with thinking."""
     thinking, model = draft.fields.get("thinking"), claude_of(draft.model)
     if not isinstance(thinking, dict) or model is None:
         return
@@ -106,12 +106,12 @@ def check_thinking(draft: Draft) -> None:
         _check_budget(draft, thinking, model)
     is_on = named(draft.fields.get("thinking"), "type") in ("enabled", "adaptive")
     if is_on and draft.fields.get("temperature", 1) != 1:
-        draft.lose("temperature", "takes no temperature beside thinking")
+        draft.lose("temperature", "takes no temperature with thinking")
     top_p = draft.fields.get("top_p")
     if is_on and is_number(top_p) and top_p < _MIN_TOP_P:
-        draft.lose("top_p", f"takes a top_p of at least {_MIN_TOP_P} beside thinking")
+        draft.lose("top_p", f"takes a top_p of at least {_MIN_TOP_P} with thinking")
     if is_on and draft.fields.get("top_k") is not None:
-        draft.lose("top_k", "takes no top_k beside thinking")
+        draft.lose("top_k", "takes no top_k with thinking")
 
 
 def _check_budget(draft: Draft, thinking: dict[str, object], model: Claude) -> None:

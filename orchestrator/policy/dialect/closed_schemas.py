@@ -83,7 +83,7 @@ def _is_limit(name: str, value: Any) -> bool:
 
 MOST_OPTIONAL = 24
 MOST_UNIONS = 16
-"""Most optional properties, and most unions, in a schema."""
+"""Maximum number of optional properties, and of unions, in a schema."""
 
 
 def is_taken(schema: Any) -> bool:

@@ -169,14 +169,14 @@ class NotMore(Struct, frozen=True):
 
 
 class NotTogether(Struct, frozen=True):
-    """The recipient refuses the second of two fields beside the first."""
+    """The recipient refuses the second of two fields together with the first."""
 
     first: str
     second: str
 
     def apply(self, draft: Draft) -> None:
         if self.first in draft.fields and self.second in draft.fields:
-            draft.lose(self.second, f"takes no {self.second} beside {self.first}")
+            draft.lose(self.second, f"takes no {self.second} with {self.first}")
 
 
 class NotForced(Struct, frozen=True):

@@ -419,7 +419,7 @@ _OTHER_RULES = (
         "2026-11-30",
         endpoints=_CHAT,
     ),
-    # Under `drop`, a rule reads what the ones before it have left.
+    # Under `drop`, a rule reads what earlier rules have left.
     _moonshot(
         _KIMI_ALWAYS_THINKS,
         NotTaken(("thinking",), why="always thinks, and takes no thinking of type disabled"),

@@ -42,7 +42,7 @@ MOST_TEXT = 120_000
 """OpenAI's limits on a strict schema: levels, properties, enum values, and characters of names and values."""
 BIG_ENUM = 250
 MOST_TEXT_OF_ONE = 15_000
-"""Most characters of the values of an enum with more than `BIG_ENUM` values."""
+"""Maximum number of characters of the values of an enum with more than `BIG_ENUM` values."""
 
 
 class _NotStrictError(Exception):

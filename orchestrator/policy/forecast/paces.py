@@ -23,7 +23,7 @@ _DECAY = 0.93
 _KERNEL_STEPS = tuple(NORMAL.inv_cdf((part + 0.5) / 9) for part in range(9))
 """Mid-quantiles of a standard normal kernel, in nine equal parts."""
 _SPREAD_PRIOR_WEIGHT = 2.0
-"""Weight of the prior variance beside the observed one, in observations."""
+"""Weight of the prior variance against the observed one, in observations."""
 _OUTLIER_FACTOR = 3.0
 """A single longest wait is capped at this multiple of the second longest, until another wait confirms it."""
 

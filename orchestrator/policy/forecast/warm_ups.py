@@ -80,7 +80,7 @@ def warm_up(nights: Sequence[Sequence[Stint]]) -> WarmUp:
 def _effects(stints: Sequence[Stint]) -> Iterator[tuple[float, bool]]:
     """Yield the logarithm of each step's rate relative to the later ones of its night, and True if it was seen.
 
-    Standstills and the windows beside them do not count. A step without other windows is as slow as the one before.
+    Standstills and the windows next to them do not count. A step without other windows is as slow as the one before.
     """
     rates = [one.rate for one in stints]
     works = [min(rates[max(0, place - 1) : place + 2]) > 0 for place in range(len(rates))]

@@ -12,7 +12,7 @@ from orchestrator.policy.planner.types import BatchOption
 RARE = 0.05
 """A share of nights. "At most" leaves out costs that arise on a smaller share."""
 _MAX_WAVES = 24
-"""Most times that one job may fill a batch quota."""
+"""Maximum number of times that one job may fill a batch quota."""
 
 
 class BatchShare(Struct, frozen=True):

@@ -295,7 +295,7 @@ class Capacity(Struct, frozen=True):
         self, held: Sequence[int], at: float, fallback: int, *, sure: bool, outage_free: bool = False,
         hopeful: bool = False,
     ) -> list[float]:  # fmt: skip
-        """Return the rows that each option of the fallback can take from `at`, beside those held.
+        """Return the rows that each option of the fallback can take from `at`, besides those held.
 
         If `outage_free`, count only the time in which it surely has no outage. If `hopeful`, options do their high
         quantile, as long as a batch does the rest later.

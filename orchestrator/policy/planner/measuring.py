@@ -44,7 +44,7 @@ NIGHTS = 10
 A probe pays if `NIGHTS` x `SAVING_CHANCE` x (saving in a night) exceeds its extra cost.
 """
 MIN_ROWS = 20
-"""Fewest rows that measure a speed."""
+"""Minimum number of rows that measure a speed."""
 PROBE_SECONDS = 0.5 * MINUTE
 """Seconds for which the probe keeps a fast engine busy."""
 REPLAN_SECONDS, WAIT_SECONDS = 0.5 * MINUTE, 3.0 * MINUTE

@@ -250,7 +250,7 @@ def _without_probes(job: Open, board: _Board, now: datetime) -> Open:
 
 
 def _ended_probes(job: Open, rest: Open, candidate: CandidatePlan, terms: Terms, now: datetime) -> tuple[str, ...]:
-    """Return the probes in batches to cancel: the last rows, beside a reroute, or half-way to the deadline."""
+    """Return the probes in batches to cancel: the last rows, together with a reroute, or half-way to the deadline."""
     if rest is job:
         return ()
     places = rest.waiting, rest.rerouted, len(rest.running), job.coming, *(rows for _, rows in rest.synchronous)

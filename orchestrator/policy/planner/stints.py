@@ -238,7 +238,7 @@ def _stints_of_shards(
 
     Overlapping shards are one stint, because the order of their rows is unknown. At an `idle` engine, the stint
     begins when the first row is done. That time is unreliable for a few rows: if they took little longer than a
-    start, they only tell about the start.
+    start, they only reflect the start.
     """
     groups: list[list[Shard]] = []
     until = datetime.min.replace(tzinfo=UTC)

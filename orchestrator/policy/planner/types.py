@@ -22,7 +22,8 @@ ASSUMED_MARGIN = 120.0
 MIN_ANSWER_SHARE = 0.15
 """Smallest share of the time left that rows get, even if the margin would take more."""
 PROBE_ROWS, MAX_PROBE_SHARE = 20, 0.02
-"""Most rows that a job sends to see if a backend is faster now, and their share of those sent elsewhere."""
+"""Maximum number of rows that a job sends to see if a backend is faster now, and their share of those sent
+elsewhere."""
 SLIPS = 0.003
 """Assumed P(a cancel takes far longer than planned)."""
 MARGIN_SIGMAS, FINISH_SPREAD = 2.33, 0.5

@@ -31,7 +31,7 @@ MAX_RETRY_AFTER = 120.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """A longer answer is abandoned, as many are in flight at once. (A row's limit is half: its result is one line.)"""
 MAX_TEXT_BYTES = 65_536
-"""Most bytes kept of an error that is not a JSON object."""
+"""Maximum number of bytes kept of an error that is not a JSON object."""
 _GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings")
 T = TypeVar("T")
 _ENDS = {

@@ -107,7 +107,7 @@ class ConcurrencyLimiter:
         return cls(limit, start=limit, fixed=True)
 
     def room(self, now: float, interactive: int) -> int:
-        """Return how many rows may be in flight now, beside this many interactive requests."""
+        """Return how many rows may be in flight now, in addition to this many interactive requests."""
         if now < self._closed_until or now < self._paused_until:
             return 0
         if interactive:
@@ -158,7 +158,7 @@ class ConcurrencyLimiter:
         is_alone = now - self._interactive_at >= INTERACTIVE_SECONDS
         self._is_blind = is_alone and gauges is None
         if not is_alone:
-            self._flight.begin(now)  # throughput measured beside interactive requests says nothing about the limit
+            self._flight.begin(now)  # throughput measured with interactive requests says nothing about the limit
         elif gauges is not None:
             self._by_gauges(now, inflight, gauges)
         else:

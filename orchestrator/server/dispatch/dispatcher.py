@@ -197,7 +197,7 @@ class Dispatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _take(self, upstream: Upstream, beside: int) -> Work | None:
-        """Return the next row for an upstream, beside this many rows there."""
+        """Return the next row for an upstream that has this many rows already."""
         if self._suspects and not self._suspects_out:
             suspects = (
                 each for each in self._suspects if each.source.is_stopping or self._suits(each.source, upstream)

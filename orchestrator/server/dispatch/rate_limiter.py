@@ -24,7 +24,7 @@ LONGEST_HOLD = 120.0
 """No header of an upstream stops it for longer. After that, one row tries again."""
 LONGEST_PAUSE = 60.0
 LONGEST_TEXT = 100
-"""Most characters of a time in a header; a pattern would backtrack over endless digits."""
+"""Maximum number of characters of a time in a header; a pattern would backtrack over endless digits."""
 LEAST_TOLD = 1.0
 """A stated limit below this rate per minute is ignored."""
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 FILE_NAME = "sent"
 MOST = 255
-"""Most doubts counted for a row."""
+"""Maximum number of doubts counted for a row."""
 _ANSWERED = 1 << 31
 _RECORD = array("I").itemsize
 _READ_BYTES = _RECORD << 16

@@ -192,7 +192,7 @@ class Upstream:
         return min(room, 1) if self.on_trial else room
 
     def has_slot(self, beside: int, tenant: str | None = None) -> bool:
-        """True if a row of a tenant may be in flight beside this many; with None, of some tenant.
+        """True if a row of a tenant may be in flight in addition to this many; with None, of some tenant.
 
         An answer that waits for room counts only against its own tenant: the upstream has done its work.
         """

@@ -17,7 +17,7 @@ UTILIZATION = 0.92
 """vLLM's default of --gpu-memory-utilization (0.32)."""
 OVERHEAD = 1.10
 ROOM = 1 * GIB
-"""Bytes an engine needs at least beside its weights: activations, CUDA graphs, a small KV cache."""
+"""Bytes an engine needs at least besides its weights: activations, CUDA graphs, a small KV cache."""
 INDEX = "*.safetensors.index.json"
 UNJUDGED = (
     *("--quantization", "-q", "--cpu-offload-gb", "--kv-cache-memory-bytes", "--load-format"),

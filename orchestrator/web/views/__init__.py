@@ -12,7 +12,7 @@ from orchestrator.core.sanitize import shortened
 from orchestrator.web.reader import HomeReader
 
 MOST_DIGITS = 18
-"""Most digits of a number that the database can store."""
+"""Maximum number of digits of a number that the database can store."""
 
 
 class PageAddress(Struct, frozen=True):

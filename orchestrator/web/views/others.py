@@ -41,7 +41,7 @@ SPANS = ("7d", "30d", "90d", "all")
 HELD = 100
 _LARGE = "The documents of so large a job are not compared here: `orch report night {}` does."
 MOST_ROWS = 100_000
-"""Most rows of a job whose documents a page compares with the run before, in two to five seconds."""
+"""Maximum number of rows of a job whose documents a page compares with the run before, in two to five seconds."""
 
 
 def _settings(reader: HomeReader) -> Config:

@@ -47,18 +47,18 @@ HEADS = {
 FIELD = "answer."
 """Begins the name of a field that sorts the list."""
 MOST_SORTED = 2_000
-"""Most rows that are sorted by a field of their answers: each answer is read."""
+"""Maximum number of rows that are sorted by a field of their answers: each answer is read."""
 CHUNK = 500
 """Rows of a download that are read at a time."""
 MOST_FIELDS = 6
-"""Most fields of an answer with a column on the page; the download has all."""
+"""Maximum number of fields of an answer with a column on the page; the download has all."""
 CELL = 200
-"""Most characters of an answer in a cell."""
+"""Maximum number of characters of an answer in a cell."""
 PICTURES = {"image/png": b"\x89PNG", "image/jpeg": b"\xff\xd8", "image/gif": b"GIF8", "image/webp": b"RIFF"}
 PLACES = 20
-"""Most places of a quote with a link; all places are marked."""
+"""Maximum number of places of a quote with a link; all places are marked."""
 MOST_SHOWN = 200_000
-"""Most characters of a text on a page; the raw lines have all of it."""
+"""Maximum number of characters of a text on a page; the raw lines have all of it."""
 AROUND = 500
 """Characters shown on both sides of each later mark."""
 

@@ -62,7 +62,7 @@ JOBS: dict[str, Case] = {
     ),
     "labels-as-text": (task("labels: bill, letter"), ":7: tasks[0].labels: must be", "write a list of labels"),
     "a-key-in-extra": (task(f"extra: {{api_key: {KEY}}}"), ":7: tasks[0].extra: `api_key`", "names its variable"),
-    "a-key": (f"{JOB}api_key: {KEY}\n", ":8: api_key: unknown field", "no key belongs into a job file"),
+    "a-key": (f"{JOB}api_key: {KEY}\n", ":8: api_key: unknown field", "no key belongs in a job file"),
     "cron": (f'{JOB}cron: "0 22 * * *"\n', ":8: cron: unknown field", "orch schedule add FILE --cron"),
     "deadline-as-a-number": (f"{JOB}deadline: 8\n", ":8: deadline: ", "hint: write 8h\n"),
     "deadline-as-a-part": (f"{JOB}deadline: 1.5\n", ":8: deadline: ", "hint: write 1.5h\n"),

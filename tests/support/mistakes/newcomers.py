@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.mistakes import HOSTED, JOB, TOML, Case, prompt, source, task
 
-EXTRA = "belong into `extra`"
+EXTRA = "belong in `extra`"
 BRACES = "quote the texts in braces and brackets"
 NOTHING = "in quotes if it begins with #"
 PATTERNS = "write patterns:  include:"

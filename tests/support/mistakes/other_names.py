@@ -93,7 +93,7 @@ SETTINGS: dict[str, Case] = {
         "batch = {input = 1.25, output = 5.00}",
     ),
     "per-thousand": (f"{TOML}[prices.x]\ninput_per_1k = 1\n", ":6: prices.x.input_per_1k: unknown", DOLLARS),
-    "alerts-by-mail": (f'{TOML}[alerts]\nemail_to = ["a@b.de"]\n', ":6: alerts.email_to: unknown", "into [reports]"),
+    "alerts-by-mail": (f'{TOML}[alerts]\nemail_to = ["a@b.de"]\n', ":6: alerts.email_to: unknown", "in [reports]"),
     "no-sender": (
         f'{TOML}[reports]\nemail_to = ["a@b.de"]\nsmtp = {{host = "h"}}\n', ":7: reports.smtp.from: is required",
         "the address that sends",

@@ -46,7 +46,7 @@ JOBS: dict[str, Case] = {
     "include": (prompt("'{% include \"x\" %}'"), ":6: tasks[0].prompt: is not", "write its text here"),
     "settings-of-a-model": (
         JOB.replace("{small: some-model}", "{small: {local: m, temperature: 0}}"), ":7: models.small.temperature: ",
-        "settings belong into a task",
+        "settings belong in a task",
     ),
     "ext": (source("documents: {path: documents, ext: pdf}"), ":2: documents[0].ext: unknown", "write patterns"),
     "ocr": (source("documents: {path: documents, ocr: true}"), ":2: documents[0].ocr: unknown", "render: ocr"),

@@ -226,9 +226,9 @@ def _arrow(kind: Kind) -> pa.DataType:
 
 
 SHEET_ROWS = 1_048_575
-"""Most rows of a sheet below its header; the others go to the next sheet."""
+"""Maximum number of rows of a sheet below its header; the others go to the next sheet."""
 CELL_CHARACTERS = 32_767
-"""Most characters of a cell."""
+"""Maximum number of characters of a cell."""
 EXACT = 10**15
 """Excel keeps 15 digits of a number: a longer integer is written as text."""
 _WIDTHS = {Plain.TEXT: 40, Plain.JSON: 40, Plain.INSTANT: 20}

@@ -117,7 +117,7 @@ PROVENANCE: tuple[tuple[str, Plain], ...] = (
 ON_REQUEST: tuple[tuple[str, Plain], ...] = (("cost_estimated", Plain.BOOLEAN),)
 """Columns that a table, long or wide, has only if its columns are chosen by name."""
 MOST_NAMED = 60
-"""Most columns that an error names."""
+"""Maximum number of columns that an error names."""
 
 
 class OutputColumn(msgspec.Struct, frozen=True):

@@ -43,7 +43,7 @@ from orchestrator.store.database import Database
 
 CHUNK = 500
 MAX_NAME = 63
-"""Most bytes of a column's name: Postgres silently cuts longer names."""
+"""Maximum number of bytes of a column's name: Postgres silently cuts longer names."""
 KEY = ("job", "custom_id")
 _VectorType = Callable[[int | None], TypeEngine[Any]]
 """Returns the type of a column of vectors of this size, None for any size."""
