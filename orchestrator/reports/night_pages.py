@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
 from types import MappingProxyType
 
@@ -28,6 +29,7 @@ from orchestrator.reports.words import kept_words, marked_words, running_words, 
 MOST_FIELDS = 12
 """Maximum number of changed fields that a page lists; `--json` has all."""
 Row = tuple[str, ...]
+Moment = Callable[[datetime], str]
 
 _ORDER = (
     DocumentFate.FAILED,
@@ -119,11 +121,12 @@ def subject_of(report: NightReport) -> str:
     return f"{title_of(report)}: {', '.join(told)}"
 
 
-def job_title(job: JobReport) -> str:
-    """Return a job's heading: its name, night and state."""
+def job_title(job: JobReport, night: str | None = None) -> str:
+    """Return a job's heading: its name, night and state; `night` replaces the night, and "" leaves it out."""
     facts = job.facts
     limits = "" if facts.job.limited_to is None else f", limited to {facts.job.limited_to}"
-    return f"{facts.job.name} ({facts.job.id}), {facts.title}: {facts.state}{limits}"
+    title = ", ".join(filter(None, (f"{facts.job.name} ({facts.job.id})", facts.title if night is None else night)))
+    return f"{title}: {facts.state}{limits}"
 
 
 def note_of(report: NightReport, job: JobReport) -> str:
@@ -131,30 +134,30 @@ def note_of(report: NightReport, job: JobReport) -> str:
     return "" if job in report.counted else ", not counted above: another run has its rows"
 
 
-def blocks(job: JobReport) -> list[Block]:
-    """Return a job's sections of the report."""
+def blocks(job: JobReport, moment: Moment = moment_words) -> list[Block]:
+    """Return a job's sections of the report; `moment` formats times."""
     documents = job.facts.documents
-    found = [_rows(job), _documents(documents, told(job.facts.job.ignored)), _which(documents)]
+    found = [_rows(job, moment), _documents(documents, told(job.facts.job.ignored)), _which(documents)]
     if job.facts.answers is not None:
         found += _answers(job.facts.answers)
-    return [block for block in [*found, _known(job), _money(job), _time(job)] if block.rows or block.notes]
+    return [block for block in [*found, _known(job), _money(job), _time(job, moment)] if block.rows or block.notes]
 
 
-def _rows(job: JobReport) -> Block:
+def _rows(job: JobReport, moment: Moment) -> Block:
     facts = job.facts
     notes = [answered_words(facts.counts), *marked_words(facts.counts).values()]
     notes += so_far_words(facts.finished_in_batches, facts.failed_in_batches)
     if facts.quotes:
         notes.append(total_words(facts.quotes))
     if job.due is not None:
-        notes.append(due_words(job.due))
+        notes.append(due_words(job.due, moment))
     return Block("Answers", notes=notes)
 
 
 def _documents(documents: Fates, ignored: str) -> Block:
     rows = [(fate.value, f"{documents.counts[fate]:,}") for fate in _ORDER if documents.counts.get(fate)]
     notes = [ignored] if ignored else []
-    return Block("Documents", ("fate", "documents"), rows, notes)
+    return Block("Documents", ("outcome", "documents"), rows, notes)
 
 
 def _which(documents: Fates) -> Block:
@@ -164,7 +167,7 @@ def _which(documents: Fates) -> Block:
         for fate, named in documents.first.items()
         if fate is not DocumentFate.UNCHANGED and documents.counts[fate] > len(named)
     ]
-    return Block("Which documents", ("fate", "document", "why"), rows, [f"and {', '.join(left)}"] if left else [])
+    return Block("Which documents", ("outcome", "document", "why"), rows, [f"and {', '.join(left)}"] if left else [])
 
 
 def _known(job: JobReport) -> Block:
@@ -215,8 +218,10 @@ def _money(job: JobReport) -> Block:
     notes += running_words(running)
     if job.foreseen is not None:
         p50, p95 = job.foreseen
-        off = f", {round(float(job.cost / p50) - 1, 2) + 0:+.0%}" if p50 and job.facts.state.is_final else ""
-        notes.append(f"{money(job.cost + running)} in total; forecast: {money(p50)}, at most {money(p95)} (p95){off}")
+        off = round(float(job.cost / p50) - 1, 2) if p50 and job.facts.state.is_final else 0
+        beside = f"; {abs(off):.0%} {'above' if off > 0 else 'below'} the forecast" if off else ""
+        total = money(job.cost + running)
+        notes.append(f"{total} in total; forecast: {money(p50)}, at most {money(p95)} (p95){beside}")
     if unpriced := sum(route.unpriced for route in job.routes):
         notes.append(unpriced_words(unpriced))
     if job.facts.job.budget is not None:
@@ -224,7 +229,7 @@ def _money(job: JobReport) -> Block:
     return Block("Cost", ("backend", "rows", "paid", "wasted"), rows, notes)
 
 
-def _time(job: JobReport) -> Block:
+def _time(job: JobReport, moment: Moment) -> Block:
     rows = [
         (
             one.backend,
@@ -236,7 +241,7 @@ def _time(job: JobReport) -> Block:
         )
         for one in job.turnarounds
     ]
-    reroutes = [f"{moment_words(event.at)}: {event.reason}" for event in job.reroutes]
+    reroutes = [f"{moment(event.at)}: {event.reason}" for event in job.reroutes]
     if job.rerouted > len(reroutes):
         reroutes.append(f"and {job.rerouted - len(reroutes):,} more times")
     if reroutes and job.due is not None and job.due.met:
@@ -247,9 +252,9 @@ def _time(job: JobReport) -> Block:
     return Block("Time", columns, rows, reroutes)
 
 
-def due_words(due: DeadlineResult) -> str:
+def due_words(due: DeadlineResult, moment: Moment = moment_words) -> str:
     """Say how a deadline was kept, in a sentence."""
-    return f"the deadline of {moment_words(due.at)} {'is' if due.met is None else 'was'} {kept_words(due)}"
+    return f"the deadline of {moment(due.at)} {'is' if due.met is None else 'was'} {kept_words(due)}"
 
 
 def markdown(report: NightReport) -> str:
@@ -307,13 +312,18 @@ class JobSection(Struct, frozen=True):
     note: str = ""
 
 
-def sections(report: NightReport, notes: Mapping[str, str] = MappingProxyType({})) -> list[JobSection]:
+def sections(
+    report: NightReport,
+    notes: Mapping[str, str] = MappingProxyType({}),
+    moment: Moment = moment_words,
+    night: str | None = None,
+) -> list[JobSection]:
     """Return the jobs of a night as its page and its file show them; `notes` are by job."""
     return [
         JobSection(
             job.facts.job.id,
-            job_title(job) + note_of(report, job),
-            [replace(block, plot=_plot(block, job)) for block in blocks(job)],
+            job_title(job, night) + note_of(report, job),
+            [replace(block, plot=_plot(block, job)) for block in blocks(job, moment)],
             notes.get(job.facts.job.id, ""),
         )
         for job in report.jobs

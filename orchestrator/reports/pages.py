@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -72,7 +72,7 @@ def cost_plot(report: CostReport) -> str:
         Series("paid", PAID, [line.cost for line in lines]),
     ]
     if report.by == "day":
-        return groups_beside([line.group[5:] for line in lines], series, money)
+        return groups_beside([f"{date.fromisoformat(line.group):%d %b}" for line in lines], series, money)
     return groups_below([line.group or "—" for line in lines], series, money)
 
 

@@ -309,6 +309,6 @@ class _Static(StaticFiles):
 
 def _templates() -> Environment:
     made = environment(HERE / "templates")
-    made.filters.update(figures.FORMS, moment=figures.moment)
+    made.filters.update(figures.FORMS, moment=figures.moment, day=figures.day, in_zone=figures.in_zone)
     made.globals.update(figure=figures.figure)
     return made

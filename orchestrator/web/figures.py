@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -14,9 +14,11 @@ from orchestrator.core.chances import chance_words
 from orchestrator.core.durations import duration, pace_words
 from orchestrator.core.money import money
 from orchestrator.core.sanitize import escape_controls
+from orchestrator.core.zones import zone_of
 
 NOTHING = "—"
 _SAME_ZONE = "%H:%M %Z"
+_MOMENT = "%a %d %b %H:%M"
 
 
 class CommandJson(Struct, frozen=True):
@@ -109,19 +111,36 @@ def figure(told: CommandJson, path: str, form: str = "count") -> Markup:
     return Markup(made).format(raw, escape_controls(told.command), at, escape_controls(shown))
 
 
-def moment(at: datetime | str | None, form: str = "moment") -> Markup:
+def moment(at: datetime | str | None) -> Markup:
     """Mark up a time: served in this machine's zone, then shown by the page's script in the reader's zone.
 
-    `form` is `moment` (day and time), `clock` (time alone) or `day`. If the reader's zone differs, the script also
-    shows this machine's.
+    If the reader's zone differs, the script also shows this machine's.
     """
     if at is None:
         return Markup(NOTHING)
     found = datetime.fromisoformat(at) if isinstance(at, str) else at
     here = found.astimezone()
-    made = '<time datetime="{}" data-form="{}" data-there="{}" data-offset="{}">{}</time>'
+    made = '<time datetime="{}" data-there="{}" data-offset="{}">{}</time>'
     offset = here.utcoffset()
     minutes = 0 if offset is None else int(offset.total_seconds() // 60)
-    shown = {"moment": "%a %d %b %H:%M", "clock": "%H:%M:%S", "day": "%a %d %b"}[form]
     iso = found.isoformat(timespec="seconds").replace("+00:00", "Z")
-    return Markup(made).format(iso, form, f"{here:{_SAME_ZONE}}", minutes, f"{here:{shown}}")
+    return Markup(made).format(iso, f"{here:{_SAME_ZONE}}", minutes, f"{here:{_MOMENT}}")
+
+
+def day(value: date | str) -> str:
+    """Format a date: `Sun 29 Nov 2026`."""
+    found = date.fromisoformat(value) if isinstance(value, str) else value
+    return f"{found:%a %d %b %Y}"
+
+
+def in_zone(at: datetime | str | None, tz: str) -> str:
+    """Format a time by the clocks of a zone: `Mon 30 Nov 22:00`."""
+    if at is None:
+        return NOTHING
+    found = datetime.fromisoformat(at) if isinstance(at, str) else at
+    return f"{found.astimezone(zone_of(tz)):{_MOMENT}}"
+
+
+def moment_text(at: datetime) -> str:
+    """Format a time within a sentence, by the clocks of this machine: `Mon 30 Nov 22:00 CET`."""
+    return f"{at.astimezone():{_MOMENT} %Z}"

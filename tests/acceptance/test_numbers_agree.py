@@ -243,13 +243,13 @@ def test_rows_read_the_same_on_the_pages(moment: Moment) -> None:
         assert re.search(rf"{letters} running .*?15/17 3 ", moment.page(path))
         assert re.search(rf"{notes} running .*?{at}/10 0 ", moment.page(path))
     page = moment.page(f"/jobs/{letters}")
-    assert "rows done 15 of 17" in page
-    assert "finished in running batches 8 of the pending" in page
+    assert "rows done 15 of 17 3 failed" in page
+    assert "of the pending, finished in running batches 8" in page
     assert re.search(r"submitted gpu m 10 8 2 ", page)
     assert f"{12 + at}/27" in moment.page("/nights"), "answered, of all"
     assert "3 failed, 1 known" in moment.page("/nights")
-    assert "batches there 1 rows there 8 of 10" in moment.page("/backends")
-    assert f"batches there 1 rows there {at} of 10" in moment.page("/backends")
+    assert "open batches 1 rows done 8 of 10 in open batches" in moment.page("/backends")
+    assert f"open batches 1 rows done {at} of 10 in open batches" in moment.page("/backends")
     assert "pending (10) succeeded (6) failed (1)" in moment.page(f"/jobs/{letters}/rows")
 
 
@@ -286,11 +286,11 @@ def test_money_is_paid_or_in_running_batches_and_both_are_what_is_spent(moment: 
 def test_money_reads_the_same_on_the_pages(moment: Moment) -> None:
     paid, running = money(moment.paid), money(moment.running)
     spent = money(moment.paid + moment.running)
-    assert f"money so far {spent} {running} in running batches" in moment.page("/")
-    assert f"money so far {running} {running} in running batches" in moment.page(f"/jobs/{moment.letters}")
+    assert f"money so far {spent} {running} of it in running batches" in moment.page("/")
+    assert f"money so far {running} {running} of it in running batches" in moment.page(f"/jobs/{moment.letters}")
     for path in ("/money", "/money?by=job"):
         assert f"paid {paid} {running} more in running batches" in moment.page(path)
-        assert f"{spent} {running} in running batches" in moment.page(path)
+        assert f"{spent} {running} of it in running batches" in moment.page(path)
         assert f"; {running} so far in running batches" in moment.page(path)
     assert f"{spent} · 3 failed" in moment.page("/nights")
 

@@ -30,48 +30,10 @@ from orchestrator.web.figures import tokens
 from orchestrator.web.views.rows import PLACES
 from tests.support.chromium import NO_BROWSER, Chromium, Tab, installed
 from tests.support.figures import figures
+from tests.support.readable import BROKEN_CODES, UNREADABLE
 from tests.support.webhome import EVIL, WebHome, add_schedules, web_home
 
 pytestmark = pytest.mark.together
-# A part of a name that is longer than any column may break anywhere; punctuation and markup may as well.
-UNREADABLE = r"""(async () => {
-  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
-  const found = [], wide = document.documentElement.scrollWidth;
-  const broken = (part, one) => found.push(`${part} breaks in ${one.outerHTML.slice(0, 80)}`);
-  if (wide > innerWidth) found.push(`the page is ${wide} wide`);
-  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  for (let node; node = texts.nextNode();) {
-    const holder = node.parentElement;
-    if (!holder.checkVisibility() || holder.closest("script, style, noscript, pre")) continue;
-    for (const run of node.data.matchAll(/\S+/g)) {
-      const parts = [...run[0].matchAll(/[^\/-]+/g)];
-      if (parts.some((part) => part[0].length > 24) || !/^[\p{L}\p{N}\/.,:;'()%$#&_-]+$/u.test(run[0])) continue;
-      for (const part of parts) {
-        const range = document.createRange(), at = run.index + part.index;
-        range.setStart(node, at); range.setEnd(node, at + part[0].length);
-        const boxes = [...range.getClientRects()].filter((box) => box.width > 0);
-        if (new Set(boxes.map((box) => Math.round(box.top))).size > 1) broken(part[0], holder);
-      }
-    }
-  }
-  for (const one of document.querySelectorAll("body *")) {
-    if (!(one instanceof HTMLElement) || !one.checkVisibility()) continue;
-    const how = getComputedStyle(one);
-    const hides = how.overflowX === "hidden" && how.textOverflow !== "ellipsis";
-    if (hides && one.clientWidth && one.scrollWidth > one.clientWidth + 1)
-      found.push(`cut off: ${one.outerHTML.slice(0, 80)}`);
-    if (one.matches("dd, .fact") && one.scrollWidth > one.clientWidth + 1)
-      found.push(`leaves its box: ${one.outerHTML.slice(0, 80)}`);
-    if (one.matches("button, .button") && one.offsetHeight > 40) broken(one.textContent, one);
-  }
-  return found;
-})()"""
-BROKEN_CODES = """[...document.querySelectorAll("code")].filter((code) => {
-  const range = document.createRange();
-  range.selectNodeContents(code);
-  const tops = [...range.getClientRects()].filter((box) => box.width > 0).map((box) => Math.round(box.top));
-  return code.checkVisibility() && /^\\S{1,24}$/.test(code.textContent) && new Set(tops).size > 1;
-}).map((code) => code.textContent)"""
 PATIENCE = 60.0
 """Seconds for an answer on a busy machine."""
 NEXT = "document.querySelector('a[rel=next]') !== null"
@@ -129,7 +91,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebHome]:
 
 @pytest.fixture(scope="module")
 def view(home: WebHome) -> Iterator[Shown]:
-    found = shown("view", "127.0.0.1:0")
+    found = shown("view", "127.0.0.1:0", "--web-actions")
     yield found
     found.process.terminate()
     found.process.communicate(timeout=20)
@@ -172,6 +134,7 @@ def pages(home: WebHome) -> list[str]:
         f"{job}/rows/1", f"{job}/rows/2", "/nights", night, f"/diff?before={home.old.id}&after={home.new.id}",
         f"/jobs/{home.long.id}", f"/jobs/{home.long.id}/rows", f"/jobs/{home.long.id}/rows/0",
         "/money", "/money?by=job", "/money?by=tag&since=all", "/backends", "/quarantine",
+        f"/jobs/{home.running.id}/terms?deadline=06:00&budget=9",
     ]  # fmt: skip
 
 
@@ -288,6 +251,17 @@ def test_pages_are_readable_on_a_phone_and_at_a_desk_and_ask_no_other_place(
     tab.size(1280)
 
 
+def test_pages_write_their_dates_alike(home: WebHome, tab: Tab, view: Shown) -> None:
+    night = f"/nights/{night_of(home.new.created_at).isoformat()}"
+    for path in ("/", "/jobs", f"/jobs/{home.new.id}", "/nights", "/schedules", "/money", "/backends"):
+        tab.open(view.url + path)
+        assert re.findall(r"\d{4}-\d\d-\d\d", tab.text()) == [], path
+    tab.open(view.url + night)
+    told = tab.js("[...document.querySelectorAll('h1, h2, p.soft')].map((one) => one.innerText).join('\\n')")
+    assert "the deadline of" in told
+    assert re.findall(r"\d{4}-\d\d-\d\d", told) == []
+
+
 def test_what_a_document_or_an_answer_holds_stays_text(home: WebHome, tab: Tab, view: Shown) -> None:
     tab.open(f"{view.url}/jobs/{home.letters.id}/rows/0")
     assert tab.text().count(EVIL) == 2
@@ -339,7 +313,7 @@ def test_jobs_are_listed_and_searched(home: WebHome, tab: Tab, view: Shown) -> N
     tab.until(f"location.pathname === '/jobs/{home.long.id}' && document.querySelector('h1') !== null")
     tab.open(f"{view.url}/jobs?q=%25")
     assert "No job has “%”" in tab.text()
-    assert "No document of a newest run has “%”" in tab.text()
+    assert "No document in the newest runs has “%”" in tab.text()
     tab.open(f"{view.url}/jobs?q=PAGE-2.pdf")
     rows = "[...document.querySelectorAll('#documents ~ div tbody tr')]"
     assert tab.js(f"{rows}.map(one => one.innerText.split(/\\s+/).slice(0, 4))") == [
@@ -369,9 +343,13 @@ def test_rows_show_their_answers_by_field_and_lead_to_each_other(home: WebHome, 
 def test_a_row_that_no_model_was_asked_names_none(home: WebHome, client: httpx2.Client) -> None:
     with Store.open(home.url) as store:
         [never] = store.rows_by_document.page(home.long.id, RowFilter(code="encrypted"), 2)
-    for job, seq, model in ((home.long.id, never.row.seq, "—"), (home.letters.id, 0, "m")):
+    for job, seq, label, name in (
+        (home.long.id, never.row.seq, "sent to", "—"),
+        (home.letters.id, 2, "sent to", "gpu"),
+        (home.letters.id, 0, "answered by", "m"),
+    ):
         told = client.get(f"/jobs/{job}/rows/{seq}").text
-        assert f'answered by</dt><dd><span class="small">{model}</span>' in told
+        assert f'{label}</dt><dd><span class="small">{name}</span>' in told
 
 
 def test_a_document_that_cannot_be_read_has_its_cure_once(home: WebHome, client: httpx2.Client) -> None:
@@ -425,7 +403,8 @@ def test_rows_are_sorted_by_their_columns_and_lead_on_in_that_order(home: WebHom
     tab.open(f"{view.url}/jobs/{home.new.id}/rows")
     for order, first in (("ascending", '"2027-01-01"'), ("descending", '"2027-12-01"')):
         tab.js("[...document.querySelectorAll('#rows th a')].find(one => one.innerText === 'end').click()")
-        tab.until(f"document.querySelector('#rows th[aria-sort={order}]')?.innerText === 'end'")
+        sorted_by = f"document.querySelector('#rows th[aria-sort={order}]')?.innerText === 'end'"
+        tab.until(f"document.readyState === 'complete' && {sorted_by}")
         shown_ends = tab.js(ends)
         assert shown_ends == sorted(shown_ends, reverse=order == "descending")
         assert shown_ends[0] == first

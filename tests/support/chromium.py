@@ -19,7 +19,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 NO_BROWSER = f"no browser is installed ({', '.join(BROWSERS)}; apt-get install chromium): nobody looks at the pages"
 OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--mute-audio",
            "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
-           "--remote-debugging-port=0")  # fmt: skip
+           "--disable-renderer-priority-management", "--remote-debugging-port=0")  # fmt: skip
 START_SECONDS = 30.0
 KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), "Space": (32, " ")}
 """Their codes, and the text that they are."""

@@ -251,7 +251,7 @@ def test_the_markdown_tells_all_of_it() -> None:
         "| a.pdf | t.party | 1 | — |",
         "- and 1 more",
         "| gpu | 4 | ≈$1.50 | $0.1000 |",
-        "- $1.50 in total; forecast: $1.00, at most $3.00 (p95), +50%",
+        "- $1.50 in total; forecast: $1.00, at most $3.00 (p95); 50% above the forecast",
         "- the budget was $9.00",
         "| cloud | 1 | 1 min 30 s | 1 min | 2 min | — |",
         "was met with 1 h to spare",

@@ -3,17 +3,14 @@
 (() => {
   // --- times
 
-  const FORMS = {
-    moment: { weekday: "short", day: "2-digit", month: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23" },
-    clock: { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" },
-    day: { weekday: "short", day: "2-digit", month: "short" },
-  };
-  const formats = Object.fromEntries(Object.entries(FORMS).map(([name, form]) => [name, new Intl.DateTimeFormat("en-GB", form)]));
+  const format = new Intl.DateTimeFormat("en-GB", {
+    weekday: "short", day: "2-digit", month: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23",
+  });
   const here = (root) => {
     for (const one of root.querySelectorAll("time[datetime]")) {
       const at = new Date(one.dateTime);
       if (Number.isNaN(at.getTime())) continue;
-      const text = formats[one.dataset.form ?? "moment"].format(at).replaceAll(",", "");
+      const text = format.format(at).replaceAll(",", "").replace("Sept", "Sep");
       const there = -at.getTimezoneOffset() !== Number(one.dataset.offset) ? one.dataset.there : "";
       one.textContent = text;
       one.title = `${one.dateTime}${there ? `, ${there} where the jobs run` : ""}`;

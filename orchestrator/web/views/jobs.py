@@ -139,7 +139,7 @@ def _forecast(one: Forecast) -> dict[str, str]:
     return {
         "kind": one.kind.replace("_", " "),
         "task": one.task,
-        "where": " ".join(filter(None, (one.backend, one.shard_id.rpartition(".")[2]))),
+        "where": ", batch ".join(filter(None, (one.backend, one.shard_id.rpartition(".")[2]))) or "whole job",
         "p50": words(one.p50),
         "p95": words(one.p95) if one.kind != "in_time" else NOTHING,
         "actual": NOTHING if one.actual is None else words(one.actual),

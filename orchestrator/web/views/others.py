@@ -26,7 +26,7 @@ from orchestrator.reports.pages import cost_page, cost_plot
 from orchestrator.reports.status import JobLine
 from orchestrator.reports.words import cost_headline
 from orchestrator.settings.config import Config
-from orchestrator.web.figures import CommandJson
+from orchestrator.web.figures import CommandJson, moment_text
 from orchestrator.web.reader import HomeReader
 from orchestrator.web.views import PageAddress, View
 
@@ -112,14 +112,17 @@ def _cell(day: date, lines: Sequence[JobLine], at: datetime, *, is_lost: bool) -
     tonight = night_of(at)
     final = counted_runs(lines, lambda line: line.job)
     rows, answered = sum(line.counts.total for line in final), sum(line.answered_so_far for line in final)
-    bad = any(line.job.error is not None or line.counts.expired or line.is_late(at) for line in final)
+    why = [
+        *(["deadline missed"] if any(line.counts.expired or line.is_late(at) for line in final) else []),
+        *(["job failed"] if any(line.job.error is not None for line in final) else []),
+        *(["run missed"] if is_lost else []),
+    ]
     going = any(not line.state.is_final for line in final)
-    state = (
-        "bad" if bad or is_lost else "" if not lines else "going" if going else "warn" if answered < rows else "good"
-    )
+    state = "bad" if why else "" if not lines else "going" if going else "warn" if answered < rows else "good"
     return {
         "day": day,
         "state": state,
+        "why": why,
         "is_lost": is_lost,
         "is_tonight": day == tonight,
         "is_ahead": day > tonight,
@@ -158,7 +161,7 @@ def night(reader: HomeReader, address: PageAddress) -> View:
             "told": CommandJson(f"report night {day}", report.to_json()),
             "headline": headline(report),
             "needs": report.needs,
-            "jobs": sections(report, dict.fromkeys(large, _LARGE.format(day))),
+            "jobs": sections(report, dict.fromkeys(large, _LARGE.format(day)), moment_text, night=""),
             "links": True,
         },
         live=False,

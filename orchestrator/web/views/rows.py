@@ -23,7 +23,7 @@ from orchestrator.pipeline.finish.outputs.formats import csv_lines
 from orchestrator.pipeline.finish.outputs.layout import Layout
 from orchestrator.policy.advice import added_advice
 from orchestrator.policy.sent_text import question_text
-from orchestrator.reports.quote_words import place_words
+from orchestrator.reports.quote_words import place_words, quote_words
 from orchestrator.reports.requests_and_answers import Exchange, exchange_at
 from orchestrator.store.rows_by_document import ORDERS, FoundRow, RowFilter
 from orchestrator.web.figures import CommandJson
@@ -38,7 +38,7 @@ HEADS = {
     "task": "task",
     "state": "state",
     "input_tokens": "tokens in",
-    "output_tokens": "out",
+    "output_tokens": "tokens out",
     "cost": "cost",
     "attempt": "attempt",
     "settled_at": "answered",
@@ -307,7 +307,9 @@ def _quotes(exchange: Exchange) -> Iterator[dict[str, Any]]:
             places.append({"mark": mark, "part": place.part, "words": place_words(place)})
             mark += 1
         shown, more = places[:PLACES], max(0, len(places) - PLACES)
-        yield {"path": quote.path, "status": quote.status.replace("_", " "), "places": shown, "more": more}
+        status = quote.status.replace("_", " ")
+        why = "" if places else quote_words(quote).removeprefix(f"{status}: ")
+        yield {"path": quote.path, "status": status, "why": why, "places": shown, "more": more}
 
 
 def _marked(exchange: Exchange, text: str) -> list[MarkedText]:

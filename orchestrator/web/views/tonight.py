@@ -10,7 +10,6 @@ from typing import Any
 from orchestrator.core.clock import night_of, now
 from orchestrator.core.model import Job
 from orchestrator.core.schedules import Night, Schedule
-from orchestrator.core.zones import zone_of
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.policy import due_nights
 from orchestrator.policy.budgets import BudgetMark
@@ -66,7 +65,7 @@ class Tonight:
                 "sums": _sums(lines),
                 "foreseen": _foreseen(reports),
                 "coming": sorted(
-                    (due.at, one.name, f"{due.at.astimezone(zone_of(one.tz)):%a %d %b %H:%M}", one.tz)
+                    (due.at, one.name, one.tz)
                     for one in schedules
                     if one.paused_at is None and (due := due_nights.next_due(one, at)) is not None
                 )[:3],
