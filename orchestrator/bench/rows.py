@@ -125,7 +125,7 @@ class PointRows(RowSource):
         self._again.append(work)
 
     def put_back(self, work: Work) -> None:
-        """Return a row for which there was no room; it is taken next."""
+        """Put back a row for which there was no room; it is taken next."""
         self._again.appendleft(work)
 
     def unpack(self, work: Work) -> None:

@@ -134,7 +134,9 @@ def _further(good: Sequence[SweepPoint], ceiling: int | None, most: int) -> Meas
 
 
 def _narrower(good: Sequence[SweepPoint], best: SweepPoint, ceiling: int | None, *, settle: bool) -> Measure | Knee:
-    """Return a concurrency between the last that is too low and the first that is not; the knee if they are close."""
+    """Return a concurrency between the highest that is too low and the lowest that is not; the knee if they are
+    close.
+    """
     place = next(place for place, one in enumerate(good) if one.rows_per_second >= KNEE * best.rows_per_second)
     knee, above = good[place], good[place - 1].concurrency if place else 0
     middle = (above + knee.concurrency) // 2

@@ -29,8 +29,8 @@ _DAMAGE = (zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile, zstd.ZstdErro
 class Content(NamedTuple):
     """A file on disk, or `data` in memory. `packing` is a value of `kinds.PACKINGS`, or empty.
 
-    `limit` bounds the bytes in memory at once. Up to `max_unpacked` bytes, packed data may be as repetitive as it
-    likes. All methods raise OSError and ExtractionError.
+    `limit` bounds the bytes in memory at once. Up to `max_unpacked` bytes, packed data may be arbitrarily repetitive.
+    All methods raise OSError and ExtractionError.
     """
 
     path: str

@@ -20,7 +20,7 @@ MIN_LETTERS = 60
 MOST_JUDGED = 800
 """Number of characters that are examined for words."""
 _FEW_LETTERS, _MANY_SIGNS = 0.2, 0.45
-"""Shares of letters and signs in a text whose letters have become the first signs of a code."""
+"""A text with a smaller share of letters and a larger share of signs has signs in place of its letters."""
 _FEW_WORDS, _MANY_WORDS = 0.05, 0.15
 """Shares of a language's small words in a text of another language, and in one of this language."""
 _DIFFERENT = 3

@@ -89,9 +89,9 @@ def _mails(content: Content) -> Iterator[bytes | int]:
 
 
 def _begins_mail(line: bytes, after: object, *, is_blank: bool) -> bool:
-    """True for the line before a mail, with its sender and time. `is_blank`: so is the line before it.
+    """True for the line before a mail, with its sender and time. `is_blank`: the line before that one is blank.
 
-    Some programs leave a line of a text that begins like it as it is, and some put no blank line before it.
+    Some programs do not mark a line of text that begins like it, and some put no blank line before it.
     """
     if not line.startswith(b"From "):
         return False
@@ -105,7 +105,7 @@ def sent_as(read: Callable[[], bytes], headers: Mapping[str, str], fields: Mappi
 
 
 def _signed(read: Callable[[], bytes]) -> Message:
-    """Return a mail from a section that is signed or encrypted, in its headers or in the bytes."""
+    """Return the mail in a section that is signed or encrypted, as its headers or its bytes show."""
     data = read()
     if data[:1] == b"\x30" or (data[:2] == b"MI" and b":" not in data.partition(b"\n")[0]):  # DER, or DER in base64
         wrapped = Message()

@@ -14,7 +14,7 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError, beyon
 
 MAX_UNPACKED = 200_000_000  # bytes; a document that unpacks to more is a bomb, or does not fit in memory
 MAX_RATIO = 200  # unpacked to packed; XML that people wrote has 5 to 30
-RATIO_FROM = 20_000_000  # bytes unpacked; a smaller document may be as repetitive as it likes
+RATIO_FROM = 20_000_000  # bytes unpacked; a smaller document may be arbitrarily repetitive
 MAX_PARTS = 10_000
 PIECE = 1 << 16
 Start = Callable[[str, dict[str, str]], None]

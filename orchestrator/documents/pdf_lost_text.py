@@ -194,7 +194,7 @@ def _tiers(lines: list[list[_Character]]) -> Iterator[list[list[_Character]]]:
 
 
 def _once(characters: list[_Character]) -> Iterator[_Character]:
-    """Yield the characters without those drawn again a hair's breadth away, to look bold."""
+    """Yield the characters without those drawn again at almost the same place, to look bold."""
     seen: set[tuple[str, int, int]] = set()
     for one in characters:
         step = _SAME * one.size

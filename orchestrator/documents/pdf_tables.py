@@ -238,7 +238,7 @@ def _boxes(layer: Any, scripted: Sequence[ScriptedWord]) -> list[Box]:
 
 
 def _has_place(places: list[tuple[float, float]], left: float, bottom: float, right: float, top: float) -> bool:
-    """True if a raised or lowered digit is in a box, or stands a hair below it."""
+    """True if a raised or lowered digit is in a box, or stands slightly below it."""
     beside = places[bisect_left(places, (left,)) : bisect_left(places, (right,))]
     return any(bottom - 1 <= y <= top for _, y in beside)
 

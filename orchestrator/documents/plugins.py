@@ -18,7 +18,7 @@ from orchestrator.documents.encoding import clean
 
 GROUP = "orch.readers"
 Extract = Callable[[bytes, str | None, int], tuple[str, dict[str, Any]]]
-"""Takes bytes, their encoding if the user names it, and the most characters of a text."""
+"""Takes bytes, their encoding if the user names it, and the maximum number of characters of a text."""
 
 
 class Plugin(NamedTuple):

@@ -81,6 +81,6 @@ def backend_at(config: Config, address: str) -> str:
 
 
 def _place(address: str) -> tuple[str, str | None, int | None, str]:
-    """Return what two spellings of one address have in common."""
+    """Return the form that all spellings of an address share."""
     parts = urlsplit(address)
     return parts.scheme, *host_and_port(address), parts.path.rstrip("/")

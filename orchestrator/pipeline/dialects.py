@@ -136,7 +136,7 @@ def _losses(
 
 
 def growth(job: Job, recipient: Recipient, model: str, alias: str) -> int:
-    """Return the most bytes by which lines for a model grow; the job knows it by the alias."""
+    """Return the maximum number of bytes by which lines for a model grow; the job knows it by the alias."""
     asking = (task for task in tasks_of(job) if rung_of(alias)[0] in task.aliases.values())
     return max((_growth(dialect_of(recipient, model, url_of(task)), task) for task in asking), default=0)
 

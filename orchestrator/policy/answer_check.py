@@ -168,7 +168,7 @@ class OutputCheck:
             if "null" not in answer.text and row_codes.PROPERTY not in answer.text:
                 with suppress(*batch_api.JSON_ERRORS):  # it fits: only nulls and other text make a difference
                     return msgspec.json.decode(answer.text)
-            # It was accepted, whatever the task now says about repairs.
+            # The answer was accepted, whatever the task now says about repairs.
             found = self._read(answer, repair=True)
             if found.problem is None:
                 return found.value

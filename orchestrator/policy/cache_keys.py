@@ -57,7 +57,7 @@ def line_cache_key(url: str, body: msgspec.Raw) -> str | None:
 
 
 def has_one_answer(line: bytes) -> bool:
-    """True if a ready request line asks for no sampling, so that its own pending answer will do for it.
+    """True if a ready request line asks for no sampling, so that a pending answer to the same request is enough.
 
     Lines that may want two answers (`line_cache_key`) have two `custom_id`s.
     """

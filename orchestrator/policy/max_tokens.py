@@ -11,12 +11,12 @@ BoundOf = Callable[[Task, str], int]
 
 
 def written_bound(task: Task, prompt_version: str) -> int:
-    """Return the most tokens of an answer to a task, without knowledge of earlier answers."""
+    """Return the maximum tokens of an answer to a task, without knowledge of earlier answers."""
     return DEFAULT_MAX_TOKENS if task.max_tokens == AUTO else task.max_tokens
 
 
 def most_tokens(task: Task, bound: int) -> int:
-    """Return the most tokens of an answer to a task; a bound under `extra` overrides the task's own."""
+    """Return the maximum tokens of an answer to a task; a bound under `extra` overrides the task's own."""
     for name in ("max_completion_tokens", "max_output_tokens"):
         own = task.extra.get(name)
         if isinstance(own, int) and not isinstance(own, bool) and own > 0 and bound:
@@ -33,7 +33,7 @@ AUTO_AT_MOST = 4096
 
 
 def bound_from(seen: Mapping[int, int], cut_at: int | None) -> int:
-    """Return the most tokens of an answer, from the lengths of earlier answers (length → number of answers).
+    """Return the maximum tokens of an answer, from the lengths of earlier answers (length → number of answers).
 
     `cut_at` is the highest bound at which an answer was cut off: the new bound is at least twice that. Few answers
     prove nothing. The result is at most AUTO_AT_MOST, and a learned length is rounded up to a multiple of 64.

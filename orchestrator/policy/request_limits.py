@@ -52,7 +52,7 @@ def too_large(raw: bytes, url: str, body: msgspec.Raw) -> tuple[str | None, str]
 
 
 def bounds(url: str, body: msgspec.Raw) -> tuple[int, int | None]:
-    """Return a request's number of inputs, and the most tokens of its output; None if it states no bound."""
+    """Return a request's number of inputs, and the maximum tokens of its output; None if it states no bound."""
     found = _decode_bounds(body)
     if url in WITHOUT_OUTPUT:
         # A list of numbers is one input: tokens of a text.

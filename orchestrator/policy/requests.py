@@ -171,7 +171,7 @@ def reduce_line(task: Task, row_id: str, bound: int, answers: Sequence[str]) -> 
     """Return the request that reduces the answers to a long document's parts to one; a code and a message if
     impossible.
 
-    `bound` is the most tokens of its answer.
+    `bound` is the maximum tokens of its answer.
     """
     from orchestrator.core.templates import TemplateProblem, template
 
@@ -256,7 +256,7 @@ class SentBefore(Protocol):
 class Builder:
     """Turns documents into request lines. The `model` in a line is the task's alias; a route replaces it by its name.
 
-    `bound_of` returns the most tokens of an answer to a task, by its prompt version.
+    `bound_of` returns the maximum tokens of an answer to a task, by its prompt version.
     """
 
     def __init__(self, spec: JobSpec, bound_of: BoundOf = written_bound) -> None:
@@ -271,7 +271,7 @@ class Builder:
         return narrowed
 
     def build(self, document: Document | UnreadableDocument) -> Iterator[Built]:
-        """Yield one request a task, in the order of the tasks; a problem of the document fails each of them.
+        """Yield one request per task, in the order of the tasks; a problem of the document fails each of them.
 
         For a task that splits documents, a long document gives a request without a line, and then a request for each
         part. The first request is built later from the answers to the parts.
@@ -342,7 +342,7 @@ class Builder:
         cut_from: int | None, trimmed: int,
     ) -> list[Built]:  # fmt: skip
         task, reduce = question.task, question.reduce
-        assert reduce is not None, "who splits, says how the answers are made one"
+        assert reduce is not None, "a task that splits documents says how to reduce their answers"
         # Render all parts before numbering the first row: a part that fails fails the document.
         told = [(part, text[part.start : part.end]) for part in parts]
         messages = [question.messages(document, of_part) for _, of_part in told]

@@ -14,8 +14,8 @@ EMBEDDINGS = "/v1/embeddings"
 class WaitingRow(msgspec.Struct, frozen=True):
     """A row that waits for a shard; `length` is its line in bytes, without newline.
 
-    `tokens` estimates its prompt, `inputs` counts the texts of an embedding row. `max_output` is the most tokens of
-    its answer, None without a bound. `attempts` counts the batches that it was part of.
+    `tokens` estimates its prompt, `inputs` counts the texts of an embedding row. `max_output` is the maximum tokens
+    of its answer, None without a bound. `attempts` counts the batches that it was part of.
     """
 
     seq: int
@@ -76,7 +76,7 @@ class _Open(Struct):
         self.attempts = max(self.attempts, row.attempts)
 
     def most_with(self, row: WaitingRow) -> int | None:
-        """Return the most tokens of all answers with that row added."""
+        """Return the maximum tokens of all answers with that row added."""
         return None if self.max_output is None or row.max_output is None else self.max_output + row.max_output
 
     def take_from(self, before: _Open, count: int) -> None:

@@ -22,7 +22,7 @@ class CanaryRows:
     def mark(self, job_id: JobId, wanted: int) -> int:
         """Choose `wanted` waiting rows as the canary, spread over tasks and lengths; return their number.
 
-        Returns 0 if no more rows wait than that: no row would follow the canary.
+        Returns 0 if at most this many rows wait: no row would follow the canary.
         """
         c = requests.c
         waiting = (c.job_id == job_id, IS_WAITING)

@@ -125,7 +125,7 @@ class Settled(Struct, frozen=True):
 
 
 class InShard(Struct, frozen=True):
-    """A row of a shard: its identity, the place of its request line, and the most tokens of its answer.
+    """A row of a shard: its identity, the place of its request line, and the maximum tokens of its answer.
 
     `text_at`, `part` and `parts` are as in `Row`. `again` counts the requests that showed the model its fault;
     `first` is then the place of the line without the fault.
@@ -146,7 +146,7 @@ class InShard(Struct, frozen=True):
 
 
 class OpenRows(Struct, frozen=True):
-    """Open rows of one kind: `bytes` of their lines, and the most tokens of their answers (None: no limit).
+    """Open rows of one kind: `bytes` of their lines, and the maximum tokens of their answers (None: no limit).
 
     `shard_id` is None for waiting rows, which avoid the backends in `avoid`.
     """

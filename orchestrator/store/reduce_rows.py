@@ -21,7 +21,9 @@ _PART = requests.alias("part")
 
 
 class Unmade(Struct, frozen=True):
-    """A row without a request line, and what its line is made from; `max_output` is the most tokens of its answer."""
+    """A row without a request line, and what its line is made from; `max_output` is the maximum tokens of its
+    answer.
+    """
 
     seq: int
     custom_id: str

@@ -88,7 +88,7 @@ def batch_of(job: object) -> object:
 
 
 def _created(told: object) -> object:
-    """Return the batch of a create, which has a warning beside it."""
+    """Return the batch in the answer to a create, which may also hold a warning."""
     found = lenient.mapping(told)
     if found.get("warning"):
         log.warning("Together: %s", lenient.text(found["warning"]))

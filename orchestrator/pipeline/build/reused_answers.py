@@ -189,7 +189,7 @@ def twins(store: Store, job: Job, rows: list[Row]) -> dict[int, int]:
 
 
 def learned_bound(store: Store, job: Job) -> Callable[[Task, str], int]:
-    """Return a function for the most tokens of an answer: by the task, or learned from earlier runs."""
+    """Return a function for the maximum tokens of an answer: by the task, or learned from earlier runs."""
     runs = [run.id for run in store.jobs.of_series(job.series)[:RUNS]]
 
     def bound(task: Task, prompt_version: str) -> int:

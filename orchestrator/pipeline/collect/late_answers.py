@@ -1,4 +1,4 @@
-"""Late answers: of a batch that was taken for gone, or from files that came too late.
+"""Late answers: of a batch that was considered gone, or from files that came too late.
 
 Their rows were released and perhaps asked again. A row that still waits takes its late answer. If it has an outcome
 by now, that stays and the late answer is only booked, as it was paid for.
@@ -49,7 +49,10 @@ LONGEST_PAUSE = timedelta(hours=1)
 
 
 class Late(Struct, frozen=True):
-    """Late answers: `taken` by rows that still waited, `booked` for rows that did not. `swapped` tells of swaps."""
+    """Late answers: `taken` by rows that still waited, `booked` for rows that did not.
+
+    `swapped` describes swapped answers.
+    """
 
     taken: int = 0
     booked: int = 0

@@ -1,4 +1,4 @@
-"""Batches at their backend: polled until they are over, cancelled if necessary, or taken for gone."""
+"""Batches at their backend: polled until they are over, cancelled if necessary, or considered gone."""
 
 from __future__ import annotations
 

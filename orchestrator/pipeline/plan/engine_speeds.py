@@ -190,7 +190,7 @@ class EngineSpeeds:
 
 
 def _engines(backend: TimedBackend, model: str) -> float:
-    """Return the most engines of a model that run at a time."""
+    """Return the maximum number of engines of a model that run at a time."""
     if isinstance(backend, EnginesBackend) and model in backend.models:
         return max(1, backend.upstream_count // backend.models[model].tensor_parallel)
     if isinstance(backend, RayBackend) and model in backend.models:

@@ -122,5 +122,5 @@ def done_by(batch_shares: Sequence[BatchShare], seconds: float) -> float:
 
 
 def most_rows(option: BatchOption) -> float:
-    """Return the most rows that a plan may give to a batch option, in consecutive waves."""
+    """Return the maximum number of rows that a plan may give to a batch option, in consecutive waves."""
     return math.inf if option.room is None else option.room * _MAX_WAVES

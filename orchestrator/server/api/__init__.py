@@ -1,1 +1,1 @@
-"""Routes of the server, one module a part of the API: HTTP in, wire objects out."""
+"""Routes of the server, one module per part of the API: HTTP in, wire objects out."""

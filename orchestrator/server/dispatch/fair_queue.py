@@ -192,7 +192,7 @@ class Fair(Generic[S]):
         return None
 
     def _return_passed(self) -> None:
-        """Return the batches that were passed over to their places."""
+        """Put the batches that were passed over back in their places."""
         turns = {id(tenant) for tenant in self._turns}
         for tenant, entry in self._passed:
             if id(tenant) not in turns:

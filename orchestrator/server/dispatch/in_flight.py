@@ -98,7 +98,7 @@ class RowSource(Protocol):
         """Requeue a row."""
 
     def put_back(self, work: Work) -> None:
-        """Return a row for which there was no room; it is taken next."""
+        """Put back a row for which there was no room; it is taken next."""
 
     def unpack(self, work: Work) -> None:
         """Requeue the rows of a failed pack, one by one."""

@@ -93,7 +93,7 @@ def job_list(reader: HomeReader, address: PageAddress) -> View:
 
 
 def _documents(reader: HomeReader, text: str) -> list[tuple[Job, FinishedRow]]:
-    """Return rows of the newest run of each job file whose document or id has a text in it."""
+    """Return rows of the newest run of each job file whose document or id contains a text."""
     runs = last_runs(reader.store.jobs.newest(MOST_RUNS), lambda job: job)
     found: list[tuple[Job, FinishedRow]] = []
     for run in runs:
