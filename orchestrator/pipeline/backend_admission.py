@@ -30,8 +30,8 @@ from orchestrator.store import Store
 HOUR = timedelta(hours=1)
 FIRST_ACCOUNT_PAUSE, ACCOUNT_PAUSE = timedelta(seconds=15), timedelta(minutes=5)
 """Pauses between tries of a refused key or an empty account: the cause may pass, or somebody fixes it."""
-ACCOUNT_PATIENCE = timedelta(minutes=5)
-"""Time for which a refused account is only noted. After that, it is an error that needs a person."""
+ACCOUNT_TRIES = 5
+"""Refused tries in a row, the last after four minutes, that make a refused account an error that needs a person."""
 ACCOUNT_FORGOTTEN = timedelta(days=1)
 SETTLES = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=15), timedelta(minutes=30))
 
@@ -144,10 +144,12 @@ class AdmissionControl:
         self._store.limits.put(quota.wait(known, reason, retry_after, self._now()))
 
     def stop(self, handle: BackendHandle, reason: str, what: CallKind) -> None:
-        """Stop sending to a backend for a while, as it refused the account; pauses grow."""
+        """Stop sending to a backend for a while, as it refused the account; pauses grow from try to try."""
         now, known = self._now(), self._stopped.get((handle.name, what))
         if known is None or now > known.until + ACCOUNT_FORGOTTEN:
             known = Stopped(now, now, reason)
+        if now < known.until:
+            return  # this call was under way when another was refused
         pause = min(ACCOUNT_PAUSE, FIRST_ACCOUNT_PAUSE * 2 ** min(known.times, 10))
         self._stopped[handle.name, what] = Stopped(known.since, now + pause, reason, known.times + 1)
 
@@ -163,7 +165,7 @@ class AdmissionControl:
     def check_account(self, handle: BackendHandle) -> str | None:
         """Return why a shard waits while an account is refused, or None.
 
-        Raises AccountError once the refusal has lasted so long that it needs a person.
+        Raises AccountError once so many tries were refused that it needs a person.
         """
         now = self._now()
         found = [
@@ -173,8 +175,8 @@ class AdmissionControl:
         ]
         if not found:
             return None
-        known = max(found, key=lambda one: one.until - one.since)
-        if known.until - known.since < ACCOUNT_PATIENCE:
+        known = max(found, key=lambda one: one.times)
+        if known.times < ACCOUNT_TRIES:
             return f"{known.reason}; tried again at {known.until:%H:%M:%S} UTC"
         raise AccountError(
             known.reason, hint=f"`orch doctor` tests {handle.name} again; every row is kept and continues then"

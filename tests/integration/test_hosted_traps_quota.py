@@ -8,6 +8,7 @@ from decimal import Decimal
 import pytest
 
 from orchestrator.core.model import Job
+from orchestrator.daemon.loop import Daemon
 from tests.emulator.driving import chat_line
 from tests.support.hostedjob import HOUR, MINUTE, Desk, all_are, cost_of, plain, row, script
 
@@ -274,6 +275,35 @@ def test_trap_a3_a_key_that_is_refused_while_batches_run_is_asked_about_once_and
     desk.finish(job)
     assert desk.ends(job) == all_are("succeeded", 3)
     assert len(desk.batches()) == 3
+
+
+def test_trap_a3_an_account_that_is_refused_before_and_after_a_machine_slept_is_tried_again(desk: Desk) -> None:
+    """Time in which nobody tried says nothing about the account."""
+    desk.backend(poll_seconds=1)
+    job = desk.submit(plain(3))
+    desk.settle(job)
+    script(desk, "status", verb="retrieve", status=403, times=2)
+    desk.later(10, job)
+    desk.later(HOUR, job)
+    assert desk.provider.calls("retrieve")[403] == 2
+    assert desk.said == []
+    desk.finish(job)
+    assert desk.ends(job) == all_are("succeeded", 3)
+
+
+def test_trap_a3_refusals_of_polls_that_were_under_way_together_are_one(desk: Desk) -> None:
+    desk.backend(limits={"max_rows": 1})
+    job = desk.submit(plain(12))
+    desk.settle(job)
+    script(desk, "status", verb="retrieve", status=403, times=12)
+    desk.provider.clock.advance(HOUR)
+    with Daemon(desk.config, desk.store) as daemon:
+        # Raises what a person has to look at.
+        daemon.run(lambda: desk.provider.calls("retrieve").get(403, 0) > 0 and bool(desk.held(job)), mine=job)
+        assert all("tried again at" in held for held in desk.held(job))
+        desk.provider.clock.set(speed=600.0)
+        daemon.run(lambda: desk.is_over(job), mine=job)
+    assert desk.ends(job) == all_are("succeeded", 12)
 
 
 def test_trap_1_32_credit_that_runs_out_within_a_batch_fails_no_row(desk: Desk) -> None:
