@@ -27,7 +27,7 @@ from orchestrator.core.guarded_server import threaded
 from orchestrator.core.json_decoders import json_decoder
 from orchestrator.core.listening import bound, url_host
 from orchestrator.server.webhooks import SECRET_PREFIX, signing_key
-from orchestrator.settings.backends import HostedBackend
+from orchestrator.settings.backends import NotifyingBackend
 from orchestrator.settings.config import Config
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,8 @@ PATIENCE = ClientTimeouts(head=10.0, body=10.0, answer=10.0)
 REMEMBERED = 1000
 """Maximum number of remembered events. A signature is valid for ten minutes; no account ends as many batches in that
 time."""
-ENDS = frozenset(f"batch.{status}" for status in BatchStatus if status.is_final)
+ENDS = frozenset(["batch.succeeded", *(f"batch.{status}" for status in BatchStatus if status.is_final)])
+"""Gemini calls a completed batch succeeded."""
 
 Push = Callable[[str], None]
 
@@ -66,7 +67,7 @@ def secrets_of(config: Config, environ: Mapping[str, str] = os.environ) -> dict[
     named = {
         name: variable
         for name, backend in config.backends.items()
-        if isinstance(backend, HostedBackend) and (variable := backend.webhook_secret_variable) is not None
+        if isinstance(backend, NotifyingBackend) and (variable := backend.webhook_secret_env) is not None
     }
     if not named:
         raise UsageError(

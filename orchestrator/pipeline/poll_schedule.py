@@ -173,10 +173,11 @@ class PollSchedule(Struct):
     def push(self, batch_id: str) -> None:
         """Note a provider's event that a batch changed, for an immediate poll. Callable from any thread.
 
-        The event may come before the shard has its batch's id, so it is kept until then.
+        The event may come before the shard has its batch's id, so it is kept until then. It may name `batches/1a` or
+        `1a` for the same batch.
         """
         with self._lock:
-            self._pushed[batch_id] = None
+            self._pushed[_name(batch_id)] = None
             if len(self._pushed) > MOST_PUSHED:
                 del self._pushed[next(iter(self._pushed))]
 
@@ -198,10 +199,11 @@ class PollSchedule(Struct):
 
     def _take(self, shard: Shard) -> bool:
         """Take an event about the shard's batch; True if there was one."""
+        name = _name(shard.batch_id or "")
         with self._lock:
-            if shard.batch_id not in self._pushed:
+            if not name or name not in self._pushed:
                 return False
-            del self._pushed[shard.batch_id]
+            del self._pushed[name]
             return True
 
     def looked(
@@ -258,6 +260,10 @@ class PollSchedule(Struct):
     def forget(self, shard: Shard) -> None:
         """Forget a shard: its next stage is due at once."""
         self._by_shard.pop(shard.id, None)
+
+
+def _name(batch_id: str) -> str:
+    return batch_id.rpartition("/")[2]
 
 
 def next_look(base: float, polls: int, *, seed: str, ends_in: float | None = None) -> float:

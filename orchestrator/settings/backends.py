@@ -359,14 +359,15 @@ class HostedBackend(_AnyBackend):
         return url_of(value, cls.model_fields["base_url"].default)
 
     @property
-    def webhook_secret_variable(self) -> str | None:
-        """The variable that holds the secret of its webhooks; None if it sends none."""
-        return None
-
-    @property
     def has_sync_api(self) -> bool:
         """True if a backend of kind `sync` may have the same address and key."""
         return False
+
+
+class NotifyingBackend(HostedBackend):
+    """A provider's Batch API that sends a signed webhook when a batch ends."""
+
+    webhook_secret_env: VariableName | None = None
 
 
 OwnBackend = LocalBackend | EnginesBackend | RayBackend | SyncBackend

@@ -27,9 +27,10 @@ BEFORE_THE_NEXT_LOOK = 2400.0
 """Seconds: a batch of the emulator is over by then, and the next look by the clock comes after 2,880 at the least."""
 
 
-def write(orch: Orch, base_url: str = "http://127.0.0.1:9/v1", more: str = "") -> None:
+def write(orch: Orch, base_url: str = "http://127.0.0.1:9/v1", more: str = "", kind: str = "openai") -> None:
+    profile = 'profile = "openai"\n' if kind == "openai" else ""
     (orch.home / CONFIG).write_text(
-        f'[backends.cloud]\nkind = "openai"\nbase_url = "{base_url}"\nprofile = "openai"\n'
+        f'[backends.cloud]\nkind = "{kind}"\nbase_url = "{base_url}"\n{profile}'
         f'api_key_env = "CLOUD_API_KEY"\npoll_seconds = 3600\n{more}'
         "[prices.test-model]\ninput = 1\noutput = 2\nbatch = {input = 0.5, output = 1}\n",
         encoding="utf-8",
@@ -75,9 +76,15 @@ class Night:
 
 
 @pytest.fixture
-def night(run_orch: Orch, tmp_path: Path) -> Iterator[Night]:
+def night(request: pytest.FixtureRequest, run_orch: Orch, tmp_path: Path) -> Iterator[Night]:
+    kind = getattr(request, "param", "openai")
     with Emulator(tmp_path / "provider") as emulator:
-        write(run_orch, emulator.url_openai, 'webhook_secret_env = "CLOUD_WEBHOOK_SECRET"\n')
+        write(
+            run_orch,
+            emulator.url_openai if kind == "openai" else emulator.url_of(kind),
+            'webhook_secret_env = "CLOUD_WEBHOOK_SECRET"\n',
+            kind,
+        )
         env = ENV | emulator.environment
         daemon = run_orch.start("up", "--webhooks", "127.0.0.1:0", env=env)
 
@@ -92,14 +99,18 @@ def night(run_orch: Orch, tmp_path: Path) -> Iterator[Night]:
         yield Night(run_orch, emulator, tmp_path, env, daemon, wait_until(announced))
 
 
-def test_a_signed_event_ends_a_job_that_the_clock_would_not(night: Night) -> None:
+@pytest.mark.parametrize(
+    ("night", "event_type"), [("openai", "batch.completed"), ("gemini", "batch.succeeded")], indirect=["night"]
+)
+def test_a_signed_event_ends_a_job_that_the_clock_would_not(night: Night, event_type: str) -> None:
     first = night.submit()
     night.emulator.clock.advance(BEFORE_THE_NEXT_LOOK)
     night.submit()
     # The daemon has been through its jobs, this one first: its batch is over, and nobody has looked.
     assert night.polls() == 2
     assert night.status(first)["state"] == "running"
-    assert tell(night.url, "batch.completed", night.batches[0]) == 200
+    # The examples of Gemini's events have ids without `batches/`.
+    assert tell(night.url, event_type, night.batches[0].rpartition("/")[2]) == 200
     wait_until(lambda: night.status(first)["state"] == "completed")
     assert night.polls() == 3, "one look, and none at the other batch"
     said = night.stop()

@@ -24,6 +24,7 @@ from orchestrator.core.shards import Shard, ShardState
 from orchestrator.daemon.provider_webhooks import MAX_BODY, MOST_CONNECTIONS, PATIENCE, listening, secrets_of
 from orchestrator.pipeline.poll_schedule import MOST_PUSHED, PollSchedule
 from orchestrator.server.webhooks import signed_headers, target_of
+from orchestrator.settings.backend_packages import hosted_kinds
 from orchestrator.settings.config import Config, load
 from orchestrator.settings.discovery import Place
 from tests.support.examples import ample
@@ -71,7 +72,7 @@ def hooks(listener: Hooks) -> Hooks:
     return listener
 
 
-@pytest.mark.parametrize("status", ["completed", "failed", "expired", "cancelled"])
+@pytest.mark.parametrize("status", ["completed", "succeeded", "failed", "expired", "cancelled"])
 @pytest.mark.parametrize(("backend", "secret"), [("cloud", SECRET), ("plain", PLAIN)], ids=["cloud", "plain"])
 def test_every_end_of_a_batch_is_passed_on(hooks: Hooks, status: str, backend: str, secret: str) -> None:
     assert tell(hooks.root + backend, f"batch.{status}", "batch_1", secret) == 200
@@ -350,6 +351,11 @@ def test_secrets_are_those_of_the_backends_that_name_one(tmp_path: Path) -> None
     assert found == {"one": SECRET, "three": PLAIN}
 
 
+def test_kinds_whose_providers_sign_webhooks_take_a_secret_and_no_others() -> None:
+    taking = {kind for kind, settings in hosted_kinds().items() if "webhook_secret_env" in settings.model_fields}
+    assert taking == {"openai", "azure", "gemini"}
+
+
 SECRETS: dict[str, tuple[dict[str, str | None], dict[str, str], str]] = {
     "none is named": ({"one": None}, {}, "no backend has a webhook secret"),
     "it is not set": ({"one": "ONE"}, {}, "the environment variable ONE is not set.* of one"),
@@ -417,6 +423,14 @@ def test_a_batch_told_of_before_the_shard_knows_its_id() -> None:
     polls.push("batch_1")
     assert not polls.is_due(asked, HOSTED, NOW)
     assert polls.is_due(running(), HOSTED, NOW)
+
+
+@pytest.mark.parametrize("told", ["batches/1a", "1a"])
+def test_an_event_may_name_the_last_part_of_a_batch_alone(told: str) -> None:
+    of_gemini = shard(job(), 1, state=ShardState.SUBMITTED, batch_id="batches/1a")
+    polls = looks_at(of_gemini)
+    polls.push(told)
+    assert polls.is_due(of_gemini, HOSTED, NOW)
 
 
 def test_a_shard_never_looked_at_is_looked_at_once_though_it_was_told_of() -> None:

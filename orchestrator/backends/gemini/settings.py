@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from orchestrator.settings.backends import HostedBackend
+from orchestrator.settings.backends import NotifyingBackend
 
 
-class GeminiBackend(HostedBackend):
+class GeminiBackend(NotifyingBackend):
     """Gemini's Batch API, with a key of Google AI Studio."""
 
     kind: Literal["gemini"]

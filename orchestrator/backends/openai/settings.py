@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, field_validator, model_validator
 
 from orchestrator.backends.openai.profiles import PROFILES
-from orchestrator.settings.backends import Discount, HostedBackend, window_seconds
-from orchestrator.settings.strict import VariableName
+from orchestrator.settings.backends import Discount, NotifyingBackend, window_seconds
 
 
 def _is_a_profile(name: str) -> str:
@@ -20,7 +19,7 @@ def _is_a_profile(name: str) -> str:
     return name
 
 
-class OpenAIBackend(HostedBackend):
+class OpenAIBackend(NotifyingBackend):
     """A provider's Batch API that speaks OpenAI's protocol.
 
     `profile` names the provider's profile, by default taken from the address.
@@ -34,11 +33,6 @@ class OpenAIBackend(HostedBackend):
     project: str | None = None
     windows: tuple[str, ...] | None = None
     discount: Discount = None
-    webhook_secret_env: VariableName | None = None
-
-    @property
-    def webhook_secret_variable(self) -> str | None:
-        return self.webhook_secret_env
 
     @property
     def has_sync_api(self) -> bool:
