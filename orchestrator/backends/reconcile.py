@@ -128,7 +128,7 @@ def _differences(shard: Shard, batch: RemoteBatch) -> Iterator[Finding]:
         yield found(FindingKind.RUNNING, f"is {batch.status} there, though shard {shard.id} is {shard.state}")
         return
     here, there = (shard.provider_completed, shard.provider_failed), (batch.completed, batch.failed)
-    if here != there:
+    if batch.is_counted and here != there:
         yield found(
             FindingKind.COUNTS,
             f"has {number_of(there[0], 'row')} done and {there[1]:,} failed there; "

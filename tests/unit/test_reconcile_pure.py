@@ -27,7 +27,9 @@ def ours(number: int = 1, state: ShardState = ShardState.SUBMITTED, **facts: Any
 
 def theirs(number: int = 1, status: str = "in_progress", **facts: Any) -> RemoteBatch:
     of_shard = f"{JOB.id}.{number:03d}"
-    return RemoteBatch(f"batch_{number}", BatchStatus(status), **{"shard": of_shard, "rows": 3, **facts})
+    return RemoteBatch(
+        f"batch_{number}", BatchStatus(status), **{"shard": of_shard, "rows": 3, "is_counted": True, **facts}
+    )
 
 
 def compared(
@@ -42,6 +44,7 @@ UNSENT = {"batch_id": None, "account": None}
 CASES: dict[str, tuple[list[Shard], list[RemoteBatch], list[tuple[FindingKind, str, str | None]], str]] = {
     "running": ([ours()], [theirs(completed=1)], [], ""),
     "over": ([OVER], [theirs(status="completed", **DONE)], [], ""),
+    "over, and its provider counts no rows": ([OVER], [theirs(status="completed", is_counted=False)], [], ""),
     "over, and not listed any more": ([OVER], [], [], ""),
     "no metadata there": ([ours()], [theirs(shard=None, rows=None)], [], ""),
     "of another home": (

@@ -232,7 +232,7 @@ class Gather:
             self._work.note(job, EventKind.SWAPPED, tally.swapped, shard)
         self._work.store.failures.trace(job)
         self._work.admission_control.learn(handle, shard, tally.stop, tally.wait, tally.refusal)
-        settling.close(self._work.store, self._work.home, shard, self._work.now(), tally.owed)
+        settling.close(self._work.store, self._work.home, shard, self._work.now(), tally.owed, tally.answers)
         self._work.polls.forget(shard)
         self._work.note(job, EventKind.COLLECTED, str(tally), shard)
         for task, refused in tally.refused_alike.items():

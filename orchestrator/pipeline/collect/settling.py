@@ -90,6 +90,7 @@ class _Settlement:
         tally.escalated_to = " or ".join(step.models) if step is not None else ""
         for row, outcome in self._proven_outcomes():
             if outcome.is_answer:
+                tally.answers += 1
                 tally.answered.setdefault(row.task, row.custom_id)
             code = _bad_answer(ended, outcome)
             if code in MENDABLE and row.again < ended.retries.get(row.task, 0):
@@ -334,12 +335,16 @@ def _id(found: FoundLine) -> str:
     return (found.line.custom_id if found.line is not None else None) or ""
 
 
-def close(store: Store, home: Home, shard: Shard, now: datetime, owed: int = 0) -> None:
-    """Close a collected shard. Its remote files and the `owed` answers are handled later."""
+def close(store: Store, home: Home, shard: Shard, now: datetime, owed: int = 0, answers: int = 0) -> None:
+    """Close a collected shard. Its remote files and the `owed` answers are handled later.
+
+    `answers` counts those in its files: some providers count none.
+    """
     if not owed:
         remove_input(home, shard)
     discard(home, shard)
-    store.shards.move(shard, ShardState.COLLECTED, collected_at=now, held=None, owed=owed)
+    counted = {} if shard.provider_completed or shard.provider_failed else {"provider_completed": answers}
+    store.shards.move(shard, ShardState.COLLECTED, collected_at=now, held=None, owed=owed, **counted)
 
 
 def remove_input(home: Home, shard: Shard) -> None:

@@ -46,8 +46,8 @@ class ShardTally(Struct):
     `stop` says why the backend gets no more rows now, `wait` why this model gets no more, `refused_alike` why whole
     tasks get no more. `refusal` is the batch's own refusal. `lost` are files no longer there, `odd` an id that no row
     has. `open` are rows without an outcome in the files; `owed` of them may still be answered at the backend.
-    `answered` names a row of each task that got an answer, good or bad. `swapped` says which answers came back under
-    another row's key.
+    `answered` names a row of each task that got an answer, good or bad; `answers` counts them. `swapped` says
+    which answers came back under another row's key.
     """
 
     settled: Counter[str] = field(default_factory=Counter)
@@ -68,6 +68,7 @@ class ShardTally(Struct):
     open: int = 0
     owed: int = 0
     answered: dict[str, str] = field(default_factory=dict)
+    answers: int = 0
     swapped: str | None = None
 
     def __str__(self) -> str:
