@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from decimal import Decimal
 from typing import Any
 
@@ -11,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from orchestrator.backends.anthropic import PROFILE as ANTHROPIC
 from orchestrator.backends.anthropic.settings import AnthropicBackend
 from orchestrator.backends.open import limits_of, open_backend, profile_for
 from orchestrator.backends.openai.profiles import PROFILES, profile_of
 from orchestrator.backends.openai.settings import OpenAIBackend
+from orchestrator.backends.package import package_of
 from orchestrator.backends.profiles import Profile, window_for
 from orchestrator.core.durations import window_seconds as served_seconds
 from orchestrator.core.errors import UsageError
+from orchestrator.settings.backend_packages import hosted_kinds
 from orchestrator.settings.backends import window_seconds
 from tests.support.scripted import Answer, scripted
 
@@ -85,9 +87,16 @@ def test_what_orch_toml_says_goes_before_the_profile() -> None:
 
 
 def test_the_price_table_has_the_providers_that_profiles_name() -> None:
-    named = {profile.provider for profile in (*PROFILES.values(), ANTHROPIC) if profile.provider is not None}
+    told = {"api_key_env": "K", "base_url": "https://api.example"}
+    packages = {package_of(kind.model_construct(kind=name, **told)) for name, kind in hosted_kinds().items()}
+    of_kinds = [vars(sys.modules[type(one).__module__]).get("PROFILE") for one in packages]
+    assert of_kinds.count(None) == 1, "OpenAI's package alone has many"
+    named = {profile.provider for profile in (*PROFILES.values(), *of_kinds) if profile and profile.provider}
     assert named <= {provider.id for provider in providers}
-    assert {"openai", "azure", "groq", "doubleword", "anthropic", "zhipuai", "moonshotai", "novita"} == named
+    assert named == {
+        "openai", "azure", "groq", "doubleword", "anthropic", "zhipuai", "moonshotai", "novita",
+        "google", "mistral", "aws", "x-ai", "openrouter", "together", "fireworks", "cohere",
+    }  # fmt: skip
 
 
 WINDOWS = {

@@ -39,6 +39,10 @@ MODEL = "m"
 RATES = {"input": Decimal(2), "output": Decimal(8), "cached": Decimal("0.5"), "cache_write": Decimal("2.5")}
 """Dollars for a million tokens in a batch; realtime costs twice as much."""
 
+EVERY_KIND = ("openai", "azure", "claude", "gemini", "bedrock", "mistral", "vertex", "xai", "openrouter", "together",
+              "fireworks", "scaleway", "cohere")  # fmt: skip
+"""A backend of each kind of Batch API, by the names that `settings_of` knows."""
+
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 USUAL = {
     "validating_s": [30, 30],
