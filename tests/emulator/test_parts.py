@@ -5,12 +5,18 @@ from __future__ import annotations
 import ast
 import json
 import random
+import re
 import subprocess
 import sys
+import tomllib
 import urllib.error
 import urllib.request
 from array import array
+from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +46,30 @@ SUPPORT = FOLDER.parent / "support"
 SOURCES = [*sorted(FOLDER.glob("*.py")), SUPPORT / "forking.py", SUPPORT / "sparing.py"]
 
 
-def test_the_emulator_needs_botocore_for_bedrock_alone() -> None:
-    command = "import sys; sys.modules['botocore'] = None; import tests.emulator.app"
+def brought(lines: Iterable[str]) -> set[str]:
+    """The distributions that these requirements bring."""
+    found, lines = set[str](), [*lines]
+    while lines:
+        line = lines.pop()
+        name = re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0].lower().replace("_", "-")
+        if "extra ==" not in line and name not in found:
+            found.add(name)
+            with suppress(PackageNotFoundError):
+                lines += requires(name) or []
+    return found
+
+
+def test_the_emulator_starts_without_any_extra() -> None:
+    project = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [lines for name, lines in project["optional-dependencies"].items() if name not in ("all", "fast", "dev")]
+    only_extra = brought(chain(*extras)) - brought(project["dependencies"])
+    missing = [
+        name
+        for name, by in packages_distributions().items()
+        if {one.lower().replace("_", "-") for one in by} & only_extra
+    ]
+    assert {"botocore", "fastavro"} <= set(missing)
+    command = f"import sys; sys.modules.update(dict.fromkeys({missing})); import tests.emulator.app"
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, cwd=FOLDER.parent.parent)
     assert done.returncode == 0, done.stderr
 
