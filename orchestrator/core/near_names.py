@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 
 
 def meant(name: str, known: Iterable[str]) -> str | None:
     """Ask whether the known name that looks most like `name` is meant; None if no name looks like it."""
-    names = {one.casefold(): one for one in known}
-    near = get_close_matches(name.casefold(), names, 1)
-    return f"did you mean {names[near[0]]!r}?" if near else None
+    return _asked(name, {one.casefold(): one for one in known})
+
+
+def _asked(name: str, known: Mapping[str, str]) -> str | None:
+    near = get_close_matches(name.casefold(), known, 1)
+    return f"did you mean {known[near[0]]!r}?" if near else None
 
 
 def near_words(name: str, known: Iterable[str]) -> str:
@@ -23,10 +26,14 @@ def near_words(name: str, known: Iterable[str]) -> str:
 def meant_file(path: str, never: tuple[str, ...] = ()) -> str | None:
     """Ask whether the file or folder beside `path` that looks most like it is meant.
 
-    Names that end in `never` are left out.
+    Names that end in `never` are left out. Endings are no likeness, but names with the same ending come first.
     """
-    folder, name = os.path.split(path)
+    missing = Path(path)
     try:
-        return meant(name, [entry.name for entry in os.scandir(folder or ".") if not entry.name.endswith(never)])
+        beside = sorted(one for one in missing.parent.iterdir() if not one.name.endswith(never))
     except OSError:
         return None
+    for group in ([one for one in beside if one.name.endswith(missing.suffix)], beside):
+        if asked := _asked(missing.stem, {one.stem.casefold(): one.name for one in group}):
+            return asked
+    return None

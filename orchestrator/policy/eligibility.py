@@ -12,7 +12,7 @@ NOT_AT_ONCE = "it does not answer at once"
 class Candidate(Struct, frozen=True):
     """A backend before the filter; `objection` is the reason against it for this job, if any.
 
-    `example` is a name that its models may have there.
+    `example` is a name that its models may have there. `unpriced` is the model whose missing price is the objection.
     """
 
     name: str
@@ -21,17 +21,20 @@ class Candidate(Struct, frozen=True):
     price: str
     objection: str | None = None
     example: str = "NAME"
+    unpriced: str | None = None
 
 
 class Eligibility(Struct, frozen=True):
     """The backends that may take a job's rows, in the order of orch.toml, and the objections to the others.
 
-    `wanted` is the backend that was requested by name, if any.
+    `wanted` is the backend that was requested by name, if any. `unpriced` has the models that rule out backends
+    because they have no price there.
     """
 
     eligible: Mapping[str, Candidate]
     objections: Mapping[str, str]
     wanted: str | None = None
+    unpriced: Mapping[str, str] = {}
 
     def reason(self, backend: str) -> str:
         """Return why an eligible backend takes the rows when no other may."""
@@ -53,8 +56,13 @@ def eligibility(
     `models` maps each backend to its names for the aliases, None if an alias has no name there. `at_once` names the
     backends that answer at once, if only those may be asked.
     """
-    objections = {
+    ruled_out = {
         candidate.name: _objection(candidate, allowed, local_only, wanted, models.get(candidate.name, {}))
+        for candidate in candidates
+    }
+    objections = {
+        candidate.name: ruled_out[candidate.name]
+        or candidate.objection
         or (NOT_AT_ONCE if at_once is not None and candidate.name not in at_once else None)
         for candidate in candidates
     }
@@ -62,6 +70,7 @@ def eligibility(
         {candidate.name: candidate for candidate in candidates if objections[candidate.name] is None},
         {name: objection for name, objection in objections.items() if objection is not None},
         wanted,
+        {one.name: one.unpriced for one in candidates if one.unpriced is not None and ruled_out[one.name] is None},
     )
 
 
@@ -82,4 +91,4 @@ def _objection(
     if unknown:
         told = f"the model {', '.join(unknown)} has no name there"
         return f"{told}; give it one:  models: {{{unknown[0]}: {{{candidate.name}: {candidate.example}}}}}"
-    return candidate.objection
+    return None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import run
-from tests.support.mistakes import JOB, TOML, folder
+from tests.support.mistakes import HOSTED, JOB, TOML, folder
 
 __all__ = ["folder"]
 SEE, ONE = "with two plain hyphens", "one at a time"
@@ -17,6 +17,7 @@ TYPED: dict[str, tuple[str, str]] = {
     "run|orch.toml": ("orch.toml: is neither a job file", "these are settings"),
     "run|documents/a.txt": ("a.txt: is neither a job file", "a job file names it in its `documents`"),
     "run|jobs.yaml": ("jobs.yaml: there is no such file", "did you mean 'job.yaml'?"),
+    "run|job": ("job: there is no such file", "did you mean 'job.yaml'?"),
     "run|Job.yaml": ("Job.yaml: there is no such file", "did you mean 'job.yaml'?"),
     "run|“job.yaml”": ("there is no such file", "did you mean 'job.yaml'?"),
     "run|job.yaml|other.yaml": ("extra argument (other.yaml)", ONE),
@@ -73,6 +74,45 @@ def test_a_mistake_on_the_command_line(folder: Path, words: str, capsys: pytest.
     assert what in told
     assert cure in told
     assert "Traceback" not in told
+
+
+def test_an_ending_in_common_is_no_likeness(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "orch.toml").write_text(TOML, encoding="utf-8")
+    (folder / "job.yaml").write_text(JOB, encoding="utf-8")
+    assert run(["run", "zebra.yaml"]) == 2
+    assert capsys.readouterr().err == "orch: zebra.yaml: there is no such file\n"
+
+
+UNPRICED = "no price is known for openai:gpt-5.4-mni: genai-prices has no such model; near to it: gpt-5.4-mini"
+
+
+@pytest.mark.parametrize(
+    ("models", "place"),
+    [
+        ("gpt-5.4-mni", "models.small"),
+        ("{g: gpt-5.4-mni}", "models.small.g"),
+        ("[{g: gpt-5.4-nano}, {g: gpt-5.4-mni}]", "models.small[1].g"),
+    ],
+    ids=["at every backend", "at one", "in a list"],
+)
+def test_a_hosted_models_name_with_a_slip(
+    folder: Path, models: str, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "orch.toml").write_text(HOSTED, encoding="utf-8")
+    (folder / "job.yaml").write_text(JOB.replace("some-model", models), encoding="utf-8")
+    assert run(["validate", "job.yaml"]) == 3
+    assert f"no backend may run this job:\n  g: job.yaml:7: {place}: {UNPRICED}" in capsys.readouterr().err
+
+
+def test_a_hosted_models_name_with_a_slip_beside_another_backend(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "orch.toml").write_text(TOML + HOSTED, encoding="utf-8")
+    names = "{local: default, g: gpt-5.4-mni}"
+    (folder / "job.yaml").write_text(JOB.replace("some-model", names), encoding="utf-8")
+    assert run(["validate", "job.yaml"]) == 0
+    told = f"  warning: g: no row goes there: job.yaml:7: models.small.g: {UNPRICED}"
+    assert told in capsys.readouterr().out
 
 
 def test_a_job_name_with_a_slip(

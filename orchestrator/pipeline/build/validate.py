@@ -32,7 +32,7 @@ from orchestrator.pipeline.build.submission import (
     read_spec,
     sketch,
 )
-from orchestrator.pipeline.plan.routes import check_eligible, lost_settings
+from orchestrator.pipeline.plan.routes import check_eligible, eligibility_of, lost_settings, unpriced
 from orchestrator.pipeline.selection import EVERYTHING, Scope, Selection
 from orchestrator.settings import known_answers
 from orchestrator.settings.backend_packages import hosted_kinds
@@ -272,8 +272,12 @@ def _of_backends(config: Config) -> Iterator[str]:
 
 
 def _of_settings(config: Config, job: Job) -> Iterator[str]:
-    """Yield settings of tasks that a model refuses, although another backend accepts them or the task can do without
-    them."""
+    """Yield models without a price, and settings of tasks that a model refuses, although another backend takes them.
+
+    The task may also be able to do without such a setting.
+    """
+    for backend, said in unpriced(config, job, eligibility_of(config, job)).items():
+        yield f"{backend}: no row goes there: {said}"
     for backend, said in lost_settings(config, job).items():
         yield f"{backend}: {said}"
 

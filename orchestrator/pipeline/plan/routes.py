@@ -93,9 +93,11 @@ def _check_rungs(config: Config, job: Job) -> None:
                 )
 
 
-def _wrong_model(config: Config, job: Job, alias: str, message: str, hint: str) -> OrchError:
-    """Return an error about an alias, with its line in the job file or in orch.toml."""
-    file, line, place = Path(job.source), None, ("models", alias)
+def _wrong_model(
+    config: Config, job: Job, alias: str, message: str, hint: str | None, *inside: str | int
+) -> InputError:
+    """Return an error about an alias or a value inside it, with its line in the job file or in orch.toml."""
+    file, line, place = Path(job.source), None, ("models", alias, *inside)
     if not _is_in_job_file(job, alias):
         return config.mistake(place, message, hint)
     with suppress(OrchError, OSError):  # a job outlives its file
@@ -215,6 +217,21 @@ def lost_settings(config: Config, job: Job) -> Mapping[str, str]:
     return found
 
 
+def unpriced(config: Config, job: Job, found: Eligibility) -> dict[str, str]:
+    """Return the objections to backends for want of a model's price, each with the line of the model's name."""
+    aliases = {alias for task in asked_tasks(job) for alias in task.aliases.values()}
+    declared, models, told = _declared(config, job), models_of(config, job), dict[str, str]()
+    for backend, model in found.unpriced.items():
+        rung = next(rung for rung, name in _names_at(backend, aliases, models).items() if name == model)
+        alias, number = rung_of(rung)
+        listed = () if isinstance(declared[alias], (str, Mapping)) else (number - 1,)
+        inside = listed if isinstance(models[rung], str) else (*listed, backend)
+        mistake = _wrong_model(config, job, alias, found.objections[backend], None, *inside)
+        mistake.file = mistake.file and Path(mistake.file).name  # a path is too long for an objection
+        told[backend] = mistake.told
+    return told
+
+
 def check_eligible(config: Config, job: Job) -> None:
     """Raise RefusedError with the objections if no backend is eligible, InputError if orch.toml has none.
 
@@ -233,7 +250,8 @@ def check_eligible(config: Config, job: Job) -> None:
             '  location = "local"\n  idle = true',
         )
     _check_backends_of_models(config, job)
-    reasons = "".join(f"\n  {backend}: {objection}" for backend, objection in found.objections.items())
+    objections = {**found.objections, **unpriced(config, job, found)}
+    reasons = "".join(f"\n  {backend}: {told}" for backend, told in objections.items())
     raise RefusedError(f"no backend may run this job:{reasons}")
 
 
@@ -309,10 +327,10 @@ def _lost(
 
 
 def _candidate(
-    config: Config, name: str, uses: Iterable[tuple[str | None, str]], lost: Callable[[], str | None]
+    config: Config, name: str, uses: Sequence[tuple[str | None, str]], lost: Callable[[], str | None]
 ) -> Candidate:
     """Build a candidate. `uses` has models and their endpoints; `lost` returns settings that models do not accept."""
-    backend, objection = config.backends[name], None
+    backend, objection, unpriced = config.backends[name], None, None
     urls = ANY_ENDPOINT
     match backend:
         case LocalBackend() | EnginesBackend():
@@ -327,15 +345,16 @@ def _candidate(
         case _:
             assert_never(backend)
     try:
-        for model, url in uses:
-            if urls is not None and url not in urls:
-                raise UsageError(f"its batches do not support {url}, only {', '.join(sorted(urls))}")
-            if model is not None:
-                prices_of(backend, config, now).known(model, url)
+        if urls is not None and (others := [url for _, url in uses if url not in urls]):
+            raise UsageError(f"its batches do not support {others[0]}, only {', '.join(sorted(urls))}")
+        for unpriced, url in uses:
+            if unpriced is not None:
+                prices_of(backend, config, now).known(unpriced, url)
+        unpriced = None
         objection = lost()
     except UsageError as error:
         objection = error.reason
-    return Candidate(name, backend.kind, backend.location, price, objection, _example(backend))
+    return Candidate(name, backend.kind, backend.location, price, objection, _example(backend), unpriced)
 
 
 def _example(backend: Backend) -> str:
