@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
+from orchestrator.core.clock import now
+from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.plan.synchronous_backends import at_once
 from orchestrator.settings import config
 from orchestrator.settings.discovery import Place
@@ -23,6 +26,15 @@ def found(folder: Path, text: str, wanted: str | None = None) -> tuple[tuple[str
 
 def test_a_backend_that_cannot_answer_at_once_is_told_why(tmp_path: Path) -> None:
     assert found(tmp_path, HOSTED) == ((), {"b": "its batches take minutes to hours"})
+
+
+@pytest.mark.parametrize("address", ["", 'base_url = "http://127.0.0.1:8123/v1"\nprofile = "openai"\n'])
+def test_the_backend_that_it_proposes_has_prices(tmp_path: Path, address: str) -> None:
+    place = Place(tmp_path / "orch.toml", tmp_path, f"sqlite:///{tmp_path / 'orch.db'}", 1.0)
+    hint = at_once(config.parse(place, HOSTED + address), None).hint
+    assert hint is not None
+    added = config.parse(place, dedent(hint.partition("orch.toml:\n")[2]))
+    prices_of(added.backends["now"], added, now).known("gpt-5.4-mini", "/v1/chat/completions")
 
 
 @pytest.mark.slow

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from orchestrator.backends.open import ask_models, key_cure
+from orchestrator.backends.open import ask_models, key_cure, profile_for
+from orchestrator.backends.openai.profiles import profile_of
 from orchestrator.core.errors import UsageError
+from orchestrator.policy.dialect import priced_as
 from orchestrator.settings.backends import FleetBackend, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.settings.config import Config
 
@@ -74,9 +76,11 @@ def _hint(config: Config) -> str | None:
     """Suggest an orch.toml entry for the synchronous API of the first provider that has one."""
     for backend in config.backends.values():
         if isinstance(backend, HostedBackend) and backend.has_sync_api:
+            provider = profile_for(backend).provider
+            by_address = profile_of("sync", backend.base_url).provider or priced_as(backend.base_url)
+            prices = f'\n  provider = "{provider}"' if provider is not None and by_address is None else ""
             return (
-                'add to orch.toml:\n  [backends.now]\n  kind = "sync"\n'
-                f'  base_url = "{backend.base_url}"\n  api_key_env = "{backend.api_key_env}"\n'
-                "and give the models a name at `now`"
+                'give the job\'s models a name at `now`, and add to orch.toml:\n  [backends.now]\n  kind = "sync"\n'
+                f'  base_url = "{backend.base_url}"\n  api_key_env = "{backend.api_key_env}"{prices}'
             )
     return 'add a backend of kind "local" or "sync" to orch.toml (`orch help configuration`)'
