@@ -12,6 +12,7 @@ from orchestrator.policy.forecast import SeenBatch, turnaround
 from orchestrator.policy.planner import Open, Option, Running, Send, SynchronousOption, Terms, replan
 from orchestrator.policy.planner.candidate_plans import BatchShare, done_by
 from orchestrator.policy.planner.capacity import capacity
+from orchestrator.policy.planner.explanations import clock
 from tests.unit.test_planner import BATCH, GPU, HOUR, IDLE, MINUTE, NOW, REALTIME, batch, synchronous
 
 TERMS = Terms(NOW + timedelta(hours=4), margin=0.0)
@@ -33,9 +34,10 @@ def still(option: SynchronousOption) -> SynchronousOption:
 def test_a_batch_that_runs_is_left_alone_while_there_is_time() -> None:
     decision = replan(Open(running=running(4000, 4000)), OPTIONS, TERMS, at(0.5))
     assert (decision.cancel, decision.sends) == ((), ())
-    assert decision.reason.startswith("there is time: batches still running are cancelled and rerouted in ")
     assert decision.chance >= 0.99
     assert decision.reroute is not None
+    told = f"there is time: batches still running at {clock(decision.reroute.at, at(0.5))} are cancelled and rerouted"
+    assert decision.reason.startswith(told), "the moment that `orch plan` and the outlook name too"
     assert decision.reroute.to == ("realtime",)
     assert at(0.5) < decision.next_look <= at(1.0)
 

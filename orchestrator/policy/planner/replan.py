@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from orchestrator.core.chances import chance_words
 from orchestrator.core.counts import number_of, number_that
-from orchestrator.core.durations import duration
 from orchestrator.policy.planner.batch_shares import BatchShare, done_by
 from orchestrator.policy.planner.candidate_plans import WAITS, CandidatePlan, Sources, arrival, chance_of
 from orchestrator.policy.planner.capacity import DETECTION_SECONDS, GIVE_UP_SECONDS, Capacity, Rows
@@ -140,14 +139,15 @@ def _replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -
     moves = _moves(chosen, ours)
     wait = board.cancel_wait
     probes = _ended_probes(job, rest, candidate, terms, now)
+    reroute = reroute_of(candidate, ours, now)
     return Decision(
         (*candidate.cancel, *probes),
         (*_sends(job, candidate, ours), *moves),
-        _reason(job, chosen, moves, ours, probes),
+        _reason(job, chosen, moves, ours, probes, None if reroute is None else clock(reroute.at, now)),
         now + timedelta(seconds=min(_next_replan(candidate, ours), max(MIN_REPLAN_SECONDS, wait))),
         chosen.chance,
         money(chosen.expected) + cost_of_later(job.later, options, terms, job.later_cost).p50,
-        reroute_of(candidate, ours, now),
+        reroute,
         gives_up_at=None if math.isinf(wait) else now + timedelta(seconds=wait),
     )
 
@@ -539,7 +539,9 @@ def _transfers(movable: Rows, before: Sequence[int], after: Sequence[int], ours:
     return sends
 
 
-def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Capacity, probes: Sequence[str]) -> str:
+def _reason(
+    job: Open, chosen: Chosen, moves: Sequence[Send], ours: Capacity, probes: Sequence[str], reroute: str | None
+) -> str:
     candidate, horizon = chosen.candidate, ours.horizon
     if horizon <= 0:
         return "the deadline has passed; open rows go where they finish soonest"
@@ -557,9 +559,8 @@ def _reason(job: Open, chosen: Chosen, moves: Sequence[Send], ours: Capacity, pr
     if probes:
         rows = sum(one.rows for one in job.running if one.batch in probes)
         return f"{number_of(rows, 'row')} rerouted from {_names(probes)}: they measured its speed; {likely}"
-    if candidate.reroute_after is not None and candidate.batch_shares:
-        latest = duration(candidate.reroute_after)
-        return f"there is time: batches still running are cancelled and rerouted in {latest} at the latest; {likely}"
+    if reroute is not None:
+        return f"there is time: batches still running at {reroute} are cancelled and rerouted; {likely}"
     return f"on its way; {likely}"
 
 
