@@ -237,7 +237,7 @@ class Scheduler:
         self._store.schedules.given(night, submission.job.id)
         if night.asked_by is not None and submission.how is not How.UNCHANGED:
             told = f"the night of {night.name} of {schedule.name}, by {night.asked_by}"
-            self._store.jobs.note(submission.job.id, EventKind.ASKED, told, self._now())
+            self._store.jobs.note(submission.job.id, EventKind.ASKED, told, night.due_at)
         if submission.how is not How.UNCHANGED:
             return [f"job {submission.job.id}, {submission.reason}"]
         if submission.job.options.get(NIGHT) == night.id:

@@ -147,6 +147,7 @@ def test_a_night_that_failed_is_not_followed_until_it_was_run_once_more(night: N
     assert running.job_id is not None
     [asked] = [one for one in night.store.jobs.events(running.job_id) if one.kind == EventKind.ASKED]
     assert asked.reason == f"the night of {running.name} of {first.name}, by eva"
+    assert asked.at == running.due_at, "the time at which it was asked for, before its job was built"
     end(night)
     night.tick(minutes=1)
     night.tick(minutes=1)
