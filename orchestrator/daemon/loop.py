@@ -52,7 +52,7 @@ from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.provider_calls import ProviderCalls, Threads
 from orchestrator.policy.alerts import AlertKind, Notice
 from orchestrator.policy.job_faults import TRIES, Faults
-from orchestrator.settings.backends import OwnBackend
+from orchestrator.settings.backends import FleetBackend, LocalBackend, OwnBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -404,7 +404,16 @@ class Daemon:
             self._news.append(
                 f"{first['url']} does not answer ({first['problem']}). A server may still be loading, so orch waits "
                 f"up to {duration(settings.patience)} for it (`patience` in orch.toml). Ctrl-C ends the wait."
+                + self._of_address(name, settings)
             )
+
+    def _of_address(self, name: str, settings: OwnBackend) -> str:
+        """Say where a backend's address can be corrected; empty if orch starts its engines itself."""
+        if isinstance(settings, FleetBackend):
+            return ""
+        field = "upstreams" if isinstance(settings, LocalBackend) else "base_url"
+        where = self._config.mistake(("backends", name, field), "", None).where
+        return f" A wrong address can be corrected now: {where}."
 
     def _is_stuck(self, job: Job, backend: str, refusing: frozenset[str]) -> bool:
         """True if a job has rows at a backend, and no other backend may take them, except `refusing` ones."""

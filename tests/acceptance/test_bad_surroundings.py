@@ -166,6 +166,19 @@ def test_a_server_that_still_loads_is_waited_for_and_the_wait_is_said(
     assert run_orch.output(process).count("does not answer") == 1
 
 
+def test_a_wrong_address_is_told_with_its_line_and_may_be_corrected_meanwhile(
+    batch: Path, run_orch: Orch, orch_home: Path, upstream: Upstream
+) -> None:
+    write_config(orch_home, ["http://127.0.0.1:9/v1"])
+    process = run_orch.start("run", str(batch), "-q")
+    line = 1 + (orch_home / "orch.toml").read_text().splitlines().index('upstreams = ["http://127.0.0.1:9/v1"]')
+    told = f"A wrong address can be corrected now: {orch_home / 'orch.toml'}:{line}: backends.local.upstreams."
+    wait_until(lambda: told in " ".join(run_orch.output(process).split()))
+    write_config(orch_home, [upstream.base_url])
+    assert process.wait(PATIENCE) == 0
+    assert upstream.counts() == Counter(GOOD)
+
+
 @pytest.mark.slow
 def test_an_upstream_that_dies_in_the_middle(
     run_orch: Orch, orch_home: Path, tmp_path: Path, make_upstream: MakeUpstream
