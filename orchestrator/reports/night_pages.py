@@ -298,7 +298,7 @@ def page(report: NightReport) -> str:
         headline=headline(report),
         made=moment_words(report.made_at),
         needs=report.needs,
-        jobs=sections(report),
+        jobs=sections(report, night=None if report.night is None else ""),
         links=False,
     )
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 DAYS, GROUPS = 31, 12
 """Maximum number of days and groups in a plot: the newest days, the most expensive groups."""
+_COLUMNS = {"in": "tokens in", "cached": "tokens cached", "out": "tokens out"}
+"""Names of columns that have more room than in a terminal."""
 PAID, LIST = "#2b6cb0", "#b8c4d4"
 
 
@@ -26,7 +28,8 @@ def cost_page(report: CostReport, at: datetime, since: str | None) -> str:
     """Render a cost report; `at` is when it was made, `since` how far back it goes, in the user's words."""
     total = report.total
     ordered = report if report.by == "day" else replace(report, lines=_dearest_first(report))
-    columns, *rows, sums = cost_cells(ordered)
+    names, *rows, sums = cost_cells(ordered)
+    columns = [_COLUMNS.get(name, name) for name in names]
     facts = [
         ("paid", estimated_words(total.cost, is_estimate=total.estimated)),
         *([("in running batches", money(report.running))] if report.running else []),

@@ -112,9 +112,10 @@ def cost_notes(report: CostReport) -> list[str]:
     stands_in = f" (≈ {report.compare} stands in for a model without a list price)" if total.listed.estimated else ""
     guessed = " (≈ estimated: no batch price is listed)" if total.batch.estimated else ""
     batch = estimated_words(total.batch.cost, is_estimate=total.batch.estimated)
+    at_once = money(total.realtime.cost)
     told = [
         f"list: the same tokens at the list price of the model that answered, outside a batch{stands_in}",
-        f"at {report.compare} they cost {money(total.realtime.cost)} outside a batch, {batch} in a batch{guessed}",
+        f"at {report.compare} these tokens cost {at_once} outside a batch, {batch} in a batch{guessed}",
     ]
     if report.relisted:
         told.insert(1, "rows from before orch booked list prices have the prices that orch.toml sets now")

@@ -75,7 +75,7 @@ def test_what_a_reader_must_know_is_said() -> None:
     told = " ".join(cost_notes(report("a")))
     assert "stands in" not in told
     assert "wasted" not in told
-    assert "at openai:gpt-5-nano they cost $2.00 outside a batch, $1.00 in a batch" in told
+    assert "at openai:gpt-5-nano these tokens cost $2.00 outside a batch, $1.00 in a batch" in told
     guess = Price(Decimal(1), "guess", estimated=True)
     known = Estimate(Decimal(4), Decimal(2), Decimal("2.5"))
     told = " ".join(

@@ -41,7 +41,7 @@ HEADS = {
     "output_tokens": "tokens out",
     "cost": "cost",
     "attempt": "attempt",
-    "settled_at": "answered",
+    "settled_at": "ended",
 }
 """Titles of the columns that sort the list."""
 FIELD = "answer."
