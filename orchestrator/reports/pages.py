@@ -41,6 +41,7 @@ def cost_page(report: CostReport, at: datetime, since: str | None) -> str:
     ]
     return template("cost_file.html").render(
         title=cost_title(report),
+        by=report.by,
         headline=cost_headline(report),
         made=moment_words(at),
         since=since,

@@ -427,9 +427,10 @@ def test_a_page_that_is_not_there_says_so_and_goes_on_saying_it(home: WebHome, t
 
 def test_a_missed_deadline_shows_on_every_page_that_names_it(home: WebHome, client: httpx2.Client) -> None:
     night = night_of(home.new.created_at)
-    cell = re.search(rf'class="night (\w+)[^>]*href="/nights/{night}"', client.get("/nights").text)
+    cell = re.search(rf'class="night (\w+)[^>]*href="/nights/{night}".*?</a>', client.get("/nights").text, re.DOTALL)
     assert cell is not None
     assert cell[1] == "bad"
+    assert "deadline missed" in cell[0]
     assert re.search(r"missed by \d+ h", client.get(f"/jobs/{home.new.id}").text)
     assert 'title="missed"' in client.get(f"/jobs?q={home.new.id}").text
     assert 'title="missed"' not in client.get(f"/jobs?q={home.running.id}").text
@@ -442,8 +443,10 @@ def test_the_calendar_counts_what_running_batches_have_finished_as_tonight_does(
     nights = client.get("/nights").text
     run(["status", "--json"])
     every = json.loads(capsys.readouterr().out)
-    cell = re.search(rf'href="/nights/{night}".*?</a>', nights, re.DOTALL)
+    cell = re.search(rf'<a [^>]*href="/nights/{night}".*?</a>', nights, re.DOTALL)
     assert cell is not None
+    assert 'class="night warn' in cell[0], "no daemon works on its jobs"
+    assert ">stopped<" in cell[0]
     found = re.search(r'class="sum">([\d.]+k?)<.*?([\d,]+) failed', cell[0], re.DOTALL)
     assert found is not None, cell[0]
     told = [one["requests"] for one in every if night_of(datetime.fromisoformat(one["created_at"])) == night]

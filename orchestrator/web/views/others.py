@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.core.clock import night_of, now
 from orchestrator.core.durations import seconds_of
 from orchestrator.core.errors import UsageError
-from orchestrator.core.model import Job, JobId
+from orchestrator.core.model import Job, JobId, JobState
 from orchestrator.daemon.health import fetch_health
 from orchestrator.pipeline.budget import SharedBudgets
 from orchestrator.policy.forecast_trust import calibrate
@@ -118,11 +118,14 @@ def _cell(day: date, lines: Sequence[JobLine], at: datetime, *, is_lost: bool) -
         *(["run missed"] if is_lost else []),
     ]
     going = any(not line.state.is_final for line in final)
-    state = "bad" if why else "" if not lines else "going" if going else "warn" if answered < rows else "good"
+    is_stopped = any(line.state is JobState.STOPPED for line in final)
+    partial = "warn" if is_stopped or answered < rows else "good"
+    state = "bad" if why else "" if not lines else "going" if going and not is_stopped else partial
     return {
         "day": day,
         "state": state,
         "why": why,
+        "is_stopped": is_stopped,
         "is_lost": is_lost,
         "is_tonight": day == tonight,
         "is_ahead": day > tonight,
