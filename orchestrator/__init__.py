@@ -46,7 +46,7 @@ _PLACES = {
 
 
 _OTHERWISE = {"map": "map_rows"}
-"""Public names that the library, which uses Python's own, calls differently."""
+"""Public names of functions that have another name in the library, where it would hide a built-in function."""
 
 
 def __getattr__(name: str) -> Any:

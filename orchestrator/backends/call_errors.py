@@ -39,7 +39,7 @@ LONGEST_RETRY = 86_400.0
 
 
 OfAnswer = Callable[[ApiRefusal, str, bool], OrchError]
-"""Returns our error for an error answer, with this message, of the call that costs money or of another one."""
+"""Returns our error, with this message, for a refused call: the one that costs money, or another."""
 
 
 def meaning(error: Exception, what: str, of_answer: OfAnswer, *, creating: bool, secret: str) -> OrchError:

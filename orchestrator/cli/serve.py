@@ -104,7 +104,7 @@ OPTIONS = (
     click.option("--allow-endpoint", "allow_endpoints", type=_Endpoint(), multiple=True, metavar="PATH",
                  help="Also pass this path through to the upstreams; may be given several times."),
     click.option("--alias", "aliases", type=_Amount("alias", _alias), multiple=True, metavar="NAME=MODEL",
-                 help="Another name for a model of the upstreams; *: any name, where one model is served."),
+                 help="Another name for a model of the upstreams; *: any name, if a single model is served."),
     click.option("--require-keys/--no-require-keys", default=None,
                  help="Require API keys (`orch keys add`).  [default: unless on loopback]"),
     click.option("--webhook", metavar="URL", help=f"URL to notify when a batch ends; signed with {SECRET_VARIABLE}."),

@@ -17,7 +17,7 @@ _asked = False
 
 
 class Interrupted(KeyboardInterrupt):
-    """The process was asked to stop; current work is cut off and starts over another time."""
+    """The process was asked to stop; current work is cut off and starts over later."""
 
 
 def ask(*, to_end: bool) -> None:

@@ -39,7 +39,7 @@ class Apprise(Struct, frozen=True):
         services = apprise.Apprise()
         addresses = self.environ.get(variable, "").split()
         if not addresses:
-            raise UsageError(f"the environment variable {variable} is not set, which holds the addresses for apprise")
+            raise UsageError(f"the environment variable {variable} is not set; it must hold apprise's addresses")
         for number, address in enumerate(addresses, 1):
             if not services.add(address):
                 raise UsageError(f"address {number} in {variable} is not one that apprise knows")

@@ -73,12 +73,12 @@ class FleetController:
         self._watches: dict[Key, SpeedWatch] = {}
         self._rates: dict[str, RateWatch] = {}
         self._pending_since: dict[Key, float] = {}
-        """Times since which engines have waited for a machine."""
+        """Times at which engines began to wait for a machine."""
         self._leaving: dict[Key, threading.Thread] = {}
         self._waited_at: dict[str, datetime] = {}
         """Time of a model's last waiting row, or of its engine's start."""
         self._asked_at: float | None = None
-        """Time since which rows wait while nothing runs."""
+        """Time at which rows began to wait while nothing runs."""
         self._holds = HeldGpus(name, now)
         self._told: list[dict[str, Any]] = []
         self._problem: str | None = None

@@ -53,7 +53,7 @@ class InForce(Struct, frozen=True):
 
 def digest_of(content: bytes) -> str:
     """Return a digest of a settings file's content."""
-    from hashlib import sha256  # OpenSSL takes 4 % of `orch status`, where no daemon runs
+    from hashlib import sha256  # OpenSSL takes 4 % of `orch status`, if no daemon runs
 
     return sha256(content.removeprefix(b"\xef\xbb\xbf")).hexdigest()[:16]
 

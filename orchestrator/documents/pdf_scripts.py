@@ -109,7 +109,7 @@ def scripted_words(layer: Any, text: str) -> Iterator[ScriptedWord]:
 
 
 def _goes_on(following: _Glyph, digit: _Glyph, change: Callable[[str], str]) -> bool:
-    """True if a line continues after a script: PDFium sees two lines where the boxes of letters do not overlap."""
+    """True if a line continues after a script: PDFium sees two lines if the boxes of letters do not overlap."""
     return following.script(digit) is change and following.step(digit)[0] < 0
 
 
@@ -149,7 +149,7 @@ def quick(name: str) -> Callable[..., int]:
 
 
 def numbers_at(name: str, layer: Any, indexes: Sequence[int], width: int) -> Iterator[tuple[float, ...]]:
-    """Yield the `width` numbers that a function of PDFium sets for each index; all zero where it sets none.
+    """Yield the `width` numbers that a function of PDFium sets for each index; all zero if it sets none.
 
     Python runs no code of its own for an index, as a page has thousands.
     """

@@ -89,7 +89,7 @@ class _Words:
 
 
 def _words(plain: str, scripted: Sequence[ScriptedWord]) -> Iterator[tuple[int, str]]:
-    """Yield the start and the text of each word of a page; PDFium has U+FFFE where a line breaks a word."""
+    """Yield the start and the text of each word of a page; PDFium has U+FFFE if a line breaks a word."""
     at = 0
     for scripts in [*scripted, None]:
         end = len(plain) if scripts is None else scripts.start

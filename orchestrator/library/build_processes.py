@@ -155,7 +155,7 @@ def _started() -> subprocess.Popen[bytes]:
 
 def main() -> None:
     """Carry out one order: the program of a build process."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a signal to all processes means the daemon
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a signal to all processes is for the daemon
     end_with(int(sys.argv[-1]))
     with suppress(OSError):
         os.nice(BEHIND)

@@ -28,7 +28,7 @@ class CellType(StrEnum):
 
 
 class NewColumn(Struct, frozen=True):
-    """A column that answers add; None where a row has no value."""
+    """A column that answers add; None if a row has no value."""
 
     name: str
     type: CellType

@@ -194,7 +194,7 @@ class RayDriver:
             case "ready":
                 self._tell(f"{model}: ready after {seconds:.0f} s at {event.url}")
             case "lost":
-                self._tell(f"{model}: lost: {event.problem}; Ray starts it where there is room")
+                self._tell(f"{model}: lost: {event.problem}; Ray starts it on a node that has room")
             case "failed":
                 self._tell(f"{model}: given up: {event.problem}")
             case "starting" if event.problem is not None:

@@ -58,7 +58,7 @@ class DialectRule(Strict):
 # Larger values are typing errors, and would later overflow a clock, a socket or a database.
 Dollars = Annotated[Decimal, Field(ge=0, le=1_000_000)]
 Count = Annotated[int, Field(ge=1, le=2**53)]
-Discount = Annotated[Decimal | None, Field(ge=0, lt=1, description="0.5 is half price; where the table has none")]
+Discount = Annotated[Decimal | None, Field(ge=0, lt=1, description="0.5 is half price; if the table has none")]
 BucketFolder = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$", max_length=200)]
 
 

@@ -33,7 +33,7 @@ class DaemonFence(Struct, frozen=True):
         return f"{_name(self.home)}{self.generation}"
 
     def require(self, tx: Connection) -> None:
-        """Raise FencedOff if it lost the right; until `tx` ends, no other daemon can take over."""
+        """Raise FencedOff if this daemon lost the right; until `tx` ends, no other daemon can take over."""
         table = daemon_fences
         query = select(table.c.replica, table.c.generation).where(table.c.home == self.home)
         found = tx.execute(query.with_for_update(read=True)).first()

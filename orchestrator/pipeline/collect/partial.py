@@ -23,7 +23,7 @@ from orchestrator.store import Store
 OpenHandle = Callable[[str], BackendHandle | None]
 """Opens a backend; None if it has no results to ask for, or cannot be asked."""
 PREVIEW = "#preview"
-"""Suffix of a shard's id that means its copy of a running batch's results."""
+"""Suffix of a shard's id for the copy of its running batch's results."""
 
 
 @contextmanager

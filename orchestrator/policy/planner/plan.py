@@ -95,7 +95,7 @@ def plan(
 def covering(plan: Plan, dearest: float, rows: int, options: Sequence[Option], terms: Terms) -> Plan:
     """Return the plan with an "at most" of at least `dearest` times the expected cost.
 
-    It is no more than all rows cost at the dearest option, and than the budget.
+    It exceeds neither the cost of all rows at the dearest option nor the budget.
     """
     costs = (option.cost.p95 for option in options if objection(option, terms) is None)
     most = min(money(float(plan.expected) * dearest), rows * max(costs, default=Decimal(0)))

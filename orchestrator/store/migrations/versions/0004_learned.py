@@ -189,10 +189,10 @@ def _code_of(warning: re.Match[str]) -> str:
 
 
 def _statistics() -> None:
-    """What Postgres is to believe of jobs."""
+    """Switch off the statistics by which Postgres would misjudge the newest job."""
     if op.get_bind().dialect.name == "postgresql":
-        # What Postgres learned of the jobs before says that the newest has no rows, and then every index looks as
-        # good as the one that finds a row by its place. Without it a job is taken to be one of 200.
+        # Statistics of earlier jobs say that the newest job has no rows. Then every index looks as good as the index
+        # that finds a row by its place. Without statistics, Postgres assumes 200 jobs of equal size.
         for table, column in (
             ("requests", "job_id"),
             ("ledger", "job_id"),

@@ -10,5 +10,5 @@ down_revision = "0016"
 
 
 def upgrade() -> None:
-    """Of the documents so far nobody knows."""
+    """It is unknown for earlier documents."""
     op.add_column("requests", sa.Column("notes", sa.Text(), nullable=True))
