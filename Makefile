@@ -19,7 +19,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 DIST := dist
 
-.PHONY: install dev npm ray storages phoenix gateways libraries provider-sdks dist site demo test test-fast soak lint format engine house bench clean
+.PHONY: install dev npm ray storages phoenix gateways libraries provider-sdks dist site demo test test-long test-fast soak lint format engine house bench clean
 
 EXTRAS := apprise,gpu,heic,office,otel,parquet,postgres,sevenzip,xlsx
 NEW_ENOUGH := import sys; sys.exit("orch needs Python 3.11 or later; run make with PYTHON=python3.11" if sys.version_info < (3, 11) else 0)
@@ -164,12 +164,16 @@ tests/npm/node_modules/installed: tests/npm/package.json
 test: install
 	-$(if $(shell command -v npm),$(MAKE) --no-print-directory npm)
 	-$(BIN)/python -m orchestrator.server.engines install --dir $(ENGINE) && $(BIN)/python -m tools.cpu_engine model tiny --dir $(ENGINE)
-	$(PYTEST) -m "not soak"
+	$(PYTEST) -m "not soak and not long"
+
+# Tests of more than 0.6 s of a core, but for two of each file, which are in make test. .ci/run runs both.
+test-long: install
+	$(PYTEST) -m "long and not soak"
 
 # The inner loop: what decides, the contracts of store and server on SQLite, and commands that end at once.
 QUICK := $(addprefix tests/,unit contract $(addprefix acceptance/test_,bad_input.py keys_cli.py quarantine_cli.py telemetry_cli.py))
 test-fast: dev
-	$(BIN)/python -m pytest -n 3 $(QUICK) -m "not slow and not soak and not vllm and not postgres"
+	$(BIN)/python -m pytest -n 3 $(QUICK) -m "not slow and not long and not soak and not vllm and not postgres"
 
 # Long runs, in parts of an hour at most on two cores; each makes what it needs, and a skip fails it. ORCH_SOAK_* set the lengths.
 SOAKS := examples variants crashes nights schedules odd-schedules other-schedules points other-points hosted-kills other-kills histories kills storms standbys disks bodies far gateways libraries provider-sdks integrations site release library-kills vllm work

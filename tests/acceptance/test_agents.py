@@ -38,6 +38,7 @@ def job_file(tmp_path: Path, orch_home: Path, upstream: Upstream, monkeypatch: p
     end_daemon(orch_home)
 
 
+@pytest.mark.long
 def test_an_agent_plans_submits_and_reads_within_its_budget(job_file: str, upstream: Upstream) -> None:
     tools = AgentTools(Decimal(5))
     plan = tools.plan(job_file, deadline="8h")
@@ -63,6 +64,7 @@ def test_an_agent_plans_submits_and_reads_within_its_budget(job_file: str, upstr
         tools.submit(job_file, float("nan"))
 
 
+@pytest.mark.long
 def test_the_tools_are_served_by_the_protocol(job_file: str, orch_home: Path) -> None:
     mcp = pytest.importorskip("mcp")
     env = {"ORCH_HOME": str(orch_home), "ORCH_CONFIG": str(orch_home / "orch.toml")}

@@ -277,7 +277,7 @@ def test_a_bad_configuration(bench: Bench, config: str, code: int, texts: list[s
         assert text.replace("CONFIG", str(file)) in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_good_runs_follow_bad_ones(upstream: Upstream, run_orch: Orch, orch_home: Path, tmp_path: Path) -> None:
     write_config(orch_home, [upstream.base_url], retry_delay=0.01)
     (tmp_path / "documents").mkdir()
@@ -299,8 +299,8 @@ def test_good_runs_follow_bad_ones(upstream: Upstream, run_orch: Orch, orch_home
     assert sorted(upstream.counts().values()) == [1, 1, 1]
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
-@pytest.mark.slow
 @pytest.mark.parametrize("what", ["folder", "file", "inner-folder"])
 def test_documents_that_may_not_be_read(
     upstream: Upstream, run_orch: Orch, orch_home: Path, tmp_path: Path, what: str
@@ -333,7 +333,7 @@ def test_documents_that_may_not_be_read(
     assert set(upstream.counts().values()) == {1}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_documents_that_vanish_while_they_are_read(
     upstream: Upstream, run_orch: Orch, orch_home: Path, tmp_path: Path
 ) -> None:

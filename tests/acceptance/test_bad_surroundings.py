@@ -50,6 +50,7 @@ def done(run_orch: Orch, batch: Path, custom_ids: list[str]) -> None:
     assert the_job(run_orch)["requests"]["succeeded"] == len(custom_ids)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("used", [False, True], ids=["fresh", "used"])
 def test_a_home_that_may_not_be_written(
@@ -80,6 +81,7 @@ def test_a_home_that_is_a_file(batch: Path, run_orch: Orch, orch_home: Path, tmp
     assert file.read_text() == "precious"
 
 
+@pytest.mark.long
 def test_a_database_that_another_process_holds(batch: Path, run_orch: Orch, orch_home: Path) -> None:
     assert no_job(run_orch)
     other = sqlite3.connect(orch_home / "orch.db", isolation_level=None)
@@ -107,6 +109,7 @@ def test_a_database_that_is_none(batch: Path, run_orch: Orch, orch_home: Path) -
     done(run_orch, batch, GOOD)
 
 
+@pytest.mark.long
 def test_a_disk_too_full_for_the_database(batch: Path, run_orch: Orch, orch_home: Path) -> None:
     refused = run_orch("run", str(batch), prefix=prefix(fsize=20_000))
     assert (refused.returncode, refused.stdout) == (4, "")
@@ -116,7 +119,7 @@ def test_a_disk_too_full_for_the_database(batch: Path, run_orch: Orch, orch_home
     done(run_orch, batch, GOOD)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_disk_too_full_for_the_results(batch: Path, run_orch: Orch, orch_home: Path, upstream: Upstream) -> None:
     """Answers of 20 kB each: their file is the first that grows too large."""
     ids = [f"e{number}" for number in range(100)]
@@ -139,6 +142,7 @@ def test_a_disk_too_full_for_the_results(batch: Path, run_orch: Orch, orch_home:
     assert all(upstream.counts()[custom_id] == 1 for custom_id in kept)
 
 
+@pytest.mark.long
 def test_an_upstream_that_is_down_at_the_start(batch: Path, run_orch: Orch, upstream: Upstream) -> None:
     upstream.stop()
     refused = run_orch("run", str(batch))
@@ -153,6 +157,7 @@ def test_an_upstream_that_is_down_at_the_start(batch: Path, run_orch: Orch, upst
     assert upstream.counts() == Counter(GOOD)
 
 
+@pytest.mark.long
 def test_a_server_that_still_loads_is_waited_for_and_the_wait_is_said(
     batch: Path, run_orch: Orch, orch_home: Path, upstream: Upstream
 ) -> None:
@@ -179,7 +184,7 @@ def test_a_wrong_address_is_told_with_its_line_and_may_be_corrected_meanwhile(
     assert upstream.counts() == Counter(GOOD)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_upstream_that_dies_in_the_middle(
     run_orch: Orch, orch_home: Path, tmp_path: Path, make_upstream: MakeUpstream
 ) -> None:
@@ -202,7 +207,7 @@ def test_an_upstream_that_dies_in_the_middle(
     assert all(upstream.counts()[custom_id] == 1 for custom_id in kept)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_key_that_is_missing_and_one_that_is_wrong(
     batch: Path, run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream
 ) -> None:
@@ -231,7 +236,7 @@ def test_a_key_that_is_missing_and_one_that_is_wrong(
     assert stored == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_is_taken_up_though_its_deadline_has_passed(
     run_orch: Orch, orch_home: Path, tmp_path: Path, upstream: Upstream
 ) -> None:
@@ -256,6 +261,7 @@ def test_a_job_is_taken_up_though_its_deadline_has_passed(
     assert run_orch("run", str(job), "--new", env=tomorrow).returncode == 3
 
 
+@pytest.mark.long
 def test_a_dry_run_beside_a_daemon_sends_nothing(
     run_orch: Orch, orch_home: Path, tmp_path: Path, upstream: Upstream
 ) -> None:
@@ -344,6 +350,7 @@ def test_a_run_with_failed_rows(faulty: dict[str, Any]) -> None:
     assert faulty["again"].returncode == 1
 
 
+@pytest.mark.long
 def test_a_refused_key_is_waited_out_where_the_rows_may_go_elsewhere_and_the_wait_is_said(
     batch: Path, run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream
 ) -> None:

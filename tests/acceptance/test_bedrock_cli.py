@@ -50,6 +50,7 @@ def rows(folder: Path, count: int) -> str:
     return str(path)
 
 
+@pytest.mark.long
 def test_doctor_looks_at_jobs_models_and_the_bucket(run_orch: Orch, provider: Emulator, env: dict[str, str]) -> None:
     write(run_orch, provider)
     ran = run_orch("doctor", "--json", env=env)
@@ -101,6 +102,7 @@ def test_a_plan_says_that_the_rows_are_too_few(
     assert provider.state()["files"] == []
 
 
+@pytest.mark.long
 def test_a_run_is_paid_once_and_reconciled(
     run_orch: Orch, provider: Emulator, env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

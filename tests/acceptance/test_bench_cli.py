@@ -52,6 +52,7 @@ def benched(orch: Orch, *arguments: str) -> Any:
     return json.loads(ran.stdout)
 
 
+@pytest.mark.long
 def test_a_bench_is_killed_goes_on_and_is_used_by_plans(orch: Orch, engine: Upstream, tmp_path: Path) -> None:
     begun = orch.start("bench", "job.yaml", *QUICK)
     points = list[Path]()
@@ -136,6 +137,7 @@ def fleet(home: Path, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="engines and their leash run on Linux")
 def test_an_engine_is_started_for_a_bench_and_stopped(orch: Orch, orch_home: Path, tmp_path: Path) -> None:
     fleet(orch_home, tmp_path)

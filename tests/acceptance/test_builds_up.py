@@ -135,6 +135,7 @@ def test_a_document_that_takes_long_holds_up_no_other_job(night: Night) -> None:
     assert night.jobs()["slow"] == ("completed", 1)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(9)
 @pytest.mark.parametrize("who", ["builder", "daemon", "both", "SIGTERM"])
 def test_a_kill_costs_no_row_and_no_second_job(night: Night, who: str) -> None:

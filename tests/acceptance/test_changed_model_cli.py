@@ -35,6 +35,7 @@ def asked(upstream: Upstream) -> Counter[str]:
     return Counter(json.loads(one["body"])["model"] for one in upstream.requests())
 
 
+@pytest.mark.long
 def test_another_model_behind_an_alias_is_told_and_asked_where_it_is_wanted(
     run_orch: Orch, orch_home: Path, tmp_path: Path, upstream: Upstream
 ) -> None:

@@ -57,6 +57,7 @@ def test_what_cannot_be_shown(run_orch: Orch, orch_home: Path, tmp_path: Path) -
     assert (done.returncode, "there is no backend of kind `ray`" in done.stderr) == (2, True)
 
 
+@pytest.mark.long
 def test_a_job_brings_engines_and_pays_for_their_leases(run_orch: Orch, orch_home: Path, tmp_path: Path) -> None:
     python = fake_ray(tmp_path / "ray", "--latency-ms", "5")
     (orch_home / "orch.toml").write_text(

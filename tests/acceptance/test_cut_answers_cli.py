@@ -44,6 +44,7 @@ def test_cut_answers_are_counted_wherever_a_user_looks(letters: Path, run_orch: 
     assert "2 of the answers ended at max_tokens" in run_orch("report", "night", "--md").stdout
 
 
+@pytest.mark.long
 def test_fail_on_cut_is_for_scripts_that_need_whole_answers(letters: Path, run_orch: Orch) -> None:
     assert run_orch("run", str(letters), "--fail-on", "any").returncode == 0
     # The same job again sends nothing, and its carried answers are as they were.
@@ -66,6 +67,7 @@ def test_a_full_window_is_no_complete_answer_though_the_server_says_stop(letters
     assert [one["code"] for one in told["reasons"]] == ["context_full"]
 
 
+@pytest.mark.long
 def test_answers_with_other_marks_are_counted_too(letters: Path, run_orch: Orch) -> None:
     texts = ["Whole.", "[[fault:eos]]", "[[fault:window]]", "[[fault:fenced]]", "[[fault:eos]]"]
     for number, text in enumerate(texts):

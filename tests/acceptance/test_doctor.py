@@ -36,6 +36,7 @@ def doctor(
     return ran.returncode, {found["check"]: (found["ok"], found["found"]) for found in json.loads(ran.stdout)}
 
 
+@pytest.mark.long
 def test_every_kind_of_backend_is_looked_at_and_nothing_is_spent(
     run_orch: Orch, emulator: Emulator, upstream: Upstream
 ) -> None:
@@ -157,6 +158,7 @@ api_key_env = "CLOUD_API_KEY"
     assert "ok   cloud: batches: can be listed, as " in plain.stdout
 
 
+@pytest.mark.long
 def test_the_models_of_open_jobs_and_schedules_are_looked_at(
     run_orch: Orch, emulator: Emulator, upstream: Upstream, tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ def test_a_terminal_is_asked(run_orch: Orch, orch_home: Path, job_file: Path, an
 ROWS, SLOTS = 8, 2
 
 
+@pytest.mark.long
 def test_rows_in_flight_at_a_local_server_are_asked_once(
     run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream, tmp_path: Path
 ) -> None:

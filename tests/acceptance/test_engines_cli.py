@@ -77,6 +77,7 @@ def test_a_job_of_two_models_runs_with_two_starts(run_orch: Orch, night: Path, t
     assert not any(Path(f"/proc/{each['pid']}").exists() for each in starts(tmp_path))
 
 
+@pytest.mark.long
 def test_engines_are_started_and_stopped_by_hand(run_orch: Orch, night: Path, tmp_path: Path) -> None:
     up = run_orch.start("up", env=NO_GPU)
     wait_until(lambda: "is up" in run_orch.output(up))
@@ -92,6 +93,7 @@ def test_engines_are_started_and_stopped_by_hand(run_orch: Orch, night: Path, tm
     assert "orch: gpu: stopping large on the CPU: asked for: orch engines stop large" in run_orch.output(up)
 
 
+@pytest.mark.long
 def test_a_trial_starts_the_engine_that_it_needs_and_stops_it(run_orch: Orch, night: Path, tmp_path: Path) -> None:
     tried = run_orch("try", str(night / "job.yaml"), "--task", "first", "-n", "2", "--json", env=NO_GPU)
     assert tried.returncode == 0, tried.stderr

@@ -107,6 +107,7 @@ def letters(folder: Path) -> str:
     return str(path)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("backend", HOSTED)
 def test_a_job_of_documents_takes_the_route_that_is_asked_for_and_costs_what_is_billed(
@@ -122,6 +123,7 @@ def test_a_job_of_documents_takes_the_route_that_is_asked_for_and_costs_what_is_
     assert {found["provenance"]["batch_id"] for found in rows} == {user.provider.state()["batches"][0]["id"]}
 
 
+@pytest.mark.long
 def test_the_flex_route_is_our_server_before_a_synchronous_api(user: User) -> None:
     user.backends(flex={})
     code, job = user.run(user.rows(*plain(6)), "flex")
@@ -133,6 +135,7 @@ def test_the_flex_route_is_our_server_before_a_synchronous_api(user: User) -> No
     assert [found["group"] for found in report["lines"]] == ["flex"]
 
 
+@pytest.mark.long
 def test_failed_rows_are_an_exit_code_and_are_tried_again_when_asked(user: User) -> None:
     code, job = user.run(user.rows(*plain(2), row("flaky", "status:500:3"), row("bad", "content_filter")), "openai")
     assert (code, job["requests"]["succeeded"], job["requests"]["failed"]) == (1, 2, 2)
@@ -149,6 +152,7 @@ def test_failed_rows_are_an_exit_code_and_are_tried_again_when_asked(user: User)
     assert user.provider.bill(rows=True)["rows"] == {"r0": 1, "r1": 1, "flaky": 1}
 
 
+@pytest.mark.long
 def test_an_expired_batch_ends_well_without_anybody_doing_anything(user: User) -> None:
     user.provider.settings(turnaround_s=[60, 60])
     user.provider.script({"do": "expires", "share": 0.5})
@@ -159,6 +163,7 @@ def test_an_expired_batch_ends_well_without_anybody_doing_anything(user: User) -
     assert user.provider.bill(rows=True)["rows"] == {f"r{number}": 1 for number in range(4)}
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("backend", HOSTED)
 def test_a_cancelled_job_ends_its_batch_and_gives_what_was_done(user: User, backend: str) -> None:
@@ -179,6 +184,7 @@ def test_a_cancelled_job_ends_its_batch_and_gives_what_was_done(user: User, back
     assert daemon.wait(WAIT) == 0
 
 
+@pytest.mark.long
 def test_status_says_what_a_batch_waits_for_in_words(user: User) -> None:
     user.backends(openai={"limits": {"max_rows": 1, "enqueued_tokens": 40}})
     user.provider.clock.set(speed=0.0)
@@ -201,6 +207,7 @@ def test_status_says_what_a_batch_waits_for_in_words(user: User) -> None:
     daemon.kill()
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("verb", ["upload", "create"])
 def test_no_credit_stops_with_one_message_and_the_same_command_goes_on(user: User, verb: str) -> None:
@@ -234,6 +241,7 @@ def test_a_key_that_is_not_set_bad_or_another_accounts_is_said_before_anything_i
     assert user.provider.state()["batches"] == []
 
 
+@pytest.mark.long
 def test_a_batch_of_another_account_is_not_touched(user: User) -> None:
     user.provider.clock.set(speed=0.0)
     path = user.rows(*plain(2))
@@ -279,6 +287,7 @@ def served(run_orch: Orch, tmp_path: Path) -> Iterator[Callable[..., subprocess.
         server.close()
 
 
+@pytest.mark.long
 def test_our_own_server_is_a_provider_like_any_other(
     served: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ def result(orch: Orch, *arguments: str, expect: int = 0) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.long
 def test_every_file_that_was_not_read_is_named_on_demand(
     run_orch: Orch, make_upstream: MakeUpstream, tmp_path: Path
 ) -> None:
@@ -93,6 +94,7 @@ def test_every_file_that_was_not_read_is_named_on_demand(
     assert result(run_orch, "validate", "job.yaml")["not_read"] is None
 
 
+@pytest.mark.long
 def test_what_is_ignored_is_told_everywhere(run_orch: Orch, make_upstream: MakeUpstream, tmp_path: Path) -> None:
     write_config(run_orch.home, [make_upstream().base_url])
     files(tmp_path)
@@ -154,6 +156,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
+@pytest.mark.long
 @pytest.mark.thinned(9)
 @pytest.mark.parametrize(
     ("command", "number"),

@@ -95,6 +95,7 @@ def test_the_document_comes_first_and_its_tasks_side_by_side(
     assert {json.loads(entry["body"])["model"] for entry in upstream.requests()} == {"some-model"}
 
 
+@pytest.mark.long
 def test_nothing_changed_sends_nothing(letters: Path, run_orch: Orch, upstream: Upstream) -> None:
     run_orch("run", str(letters))
     sent = len(upstream.requests())
@@ -107,6 +108,7 @@ def test_nothing_changed_sends_nothing(letters: Path, run_orch: Orch, upstream: 
     assert len(json.loads(run_orch("status", "--json").stdout)) == 1
 
 
+@pytest.mark.long
 def test_only_what_changed_is_sent_and_the_rest_is_carried(
     letters: Path, run_orch: Orch, upstream: Upstream, tmp_path: Path
 ) -> None:
@@ -130,6 +132,7 @@ def test_only_what_changed_is_sent_and_the_rest_is_carried(
     assert {row["provenance"]["cost_usd"] for row in carried} == {"0"}
 
 
+@pytest.mark.long
 def test_a_removed_document_alone_makes_a_new_result_without_it(
     letters: Path, run_orch: Orch, upstream: Upstream, tmp_path: Path
 ) -> None:
@@ -143,6 +146,7 @@ def test_a_removed_document_alone_makes_a_new_result_without_it(
     assert len(rows_of((tmp_path / "out.jsonl").read_text())) == 8
 
 
+@pytest.mark.long
 def test_a_document_that_comes_back_is_not_somebody_elses_row(
     letters: Path, run_orch: Orch, upstream: Upstream, tmp_path: Path
 ) -> None:
@@ -182,6 +186,7 @@ def test_one_broken_job_holds_up_no_other(letters: Path, run_orch: Orch, orch_ho
     assert run_orch("run", str(letters.parent / "good.yaml")).returncode == 0
 
 
+@pytest.mark.long
 def test_jobs_wait_for_the_settings_they_were_made_with(
     letters: Path, run_orch: Orch, orch_home: Path, upstream: Upstream, tmp_path: Path
 ) -> None:
@@ -197,6 +202,7 @@ def test_jobs_wait_for_the_settings_they_were_made_with(
     assert states == {"mine": "completed", "letters": "queued"}
 
 
+@pytest.mark.long
 def test_status_tells_that_the_upstream_is_away(letters: Path, run_orch: Orch, upstream: Upstream) -> None:
     upstream.kill()
     running = run_orch.start("run", str(letters))
@@ -205,6 +211,7 @@ def test_status_tells_that_the_upstream_is_away(letters: Path, run_orch: Orch, u
     running.kill()
 
 
+@pytest.mark.long
 def test_status_tells_which_rows_are_refused_and_raises_no_alarm(
     letters: Path, run_orch: Orch, orch_home: Path, upstream: Upstream
 ) -> None:
@@ -226,6 +233,7 @@ def _problem(run_orch: Orch) -> str | None:
     return json.loads(run_orch("status", jobs[0]["job"], "--json").stdout)["problem"] if jobs else None
 
 
+@pytest.mark.long
 def test_a_changed_prompt_sends_that_task_again_and_no_other(
     letters: Path, run_orch: Orch, upstream: Upstream
 ) -> None:
@@ -238,6 +246,7 @@ def test_a_changed_prompt_sends_that_task_again_and_no_other(
     assert len(upstream.requests()) == sent + 5
 
 
+@pytest.mark.long
 def test_new_sends_everything_again(letters: Path, run_orch: Orch, upstream: Upstream) -> None:
     run_orch("run", str(letters))
     run_orch("run", str(letters), "--new")
@@ -267,6 +276,7 @@ def test_a_reason_is_that_of_the_document_beside_it(letters: Path, run_orch: Orc
     assert "4 encoding documents/1.txt, …: The text is not valid utf-16-le" in found
 
 
+@pytest.mark.long
 def test_submit_queues_and_up_runs_it(letters: Path, run_orch: Orch) -> None:
     queued = run_orch("submit", str(letters))
     assert queued.returncode == 0
@@ -283,6 +293,7 @@ def test_submit_queues_and_up_runs_it(letters: Path, run_orch: Orch) -> None:
     assert len(rows_of(run_orch("fetch", job).stdout)) == 10
 
 
+@pytest.mark.long
 def test_up_tells_of_its_own_jobs_and_not_of_another_homes(letters: Path, run_orch: Orch, tmp_path: Path) -> None:
     env = {"ORCH_DATABASE_URL": f"sqlite:///{tmp_path / 'both.db'}"}
     up = run_orch.start("up", env=env)
@@ -307,6 +318,7 @@ def test_dry_run_plans_and_leaves_nothing(letters: Path, run_orch: Orch, upstrea
     assert list(orch_home.glob("jobs/*")) == []
 
 
+@pytest.mark.long
 def test_a_batch_file_gives_openai_lines_in_input_order(run_orch: Orch, letters: Path, tmp_path: Path) -> None:
     ids = write_batch_file(tmp_path / "in.jsonl", 40)
     out = tmp_path / "out.jsonl"
@@ -344,6 +356,7 @@ def slow(orch_home: Path, make_upstream: MakeUpstream, tmp_path: Path) -> Upstre
     return upstream
 
 
+@pytest.mark.long
 def test_cancel_keeps_what_is_done_and_retry_runs_the_rest(
     slow: Upstream, run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream, tmp_path: Path
 ) -> None:
@@ -365,6 +378,7 @@ def test_cancel_keeps_what_is_done_and_retry_runs_the_rest(
     assert len(fast.requests()) == 200 - done_before
 
 
+@pytest.mark.long
 def test_partial_gives_what_is_done_of_a_running_job(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
     running = run_orch.start("run", str(tmp_path / "in.jsonl"))
     wait_until(lambda: len(slow.requests()) > 10)
@@ -384,6 +398,7 @@ def test_partial_gives_what_is_done_of_a_running_job(slow: Upstream, run_orch: O
     assert all(float(row["provenance"]["cost_usd"]) > 0 for row in later)
 
 
+@pytest.mark.long
 def test_a_second_run_follows_the_first_ones_daemon(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
     write_batch_file(tmp_path / "other.jsonl", 5)
     first = run_orch.start("run", str(tmp_path / "in.jsonl"))
@@ -402,6 +417,7 @@ def test_a_second_run_follows_the_first_ones_daemon(slow: Upstream, run_orch: Or
     assert sum(slow.counts()[f"row-{number:05d}"] for number in range(5)) >= 5
 
 
+@pytest.mark.long
 def test_the_same_run_twice_at_once_is_one_job(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
     write_batch_file(tmp_path / "one.jsonl", 20)
     first = run_orch.start("run", str(tmp_path / "one.jsonl"))
@@ -416,6 +432,7 @@ def test_the_same_run_twice_at_once_is_one_job(slow: Upstream, run_orch: Orch, t
     assert len(json.loads(run_orch("status", "--json").stdout)) == 1
 
 
+@pytest.mark.long
 def test_two_runs_started_together_are_one_job(
     run_orch: Orch, letters: Path, upstream: Upstream, tmp_path: Path
 ) -> None:
@@ -427,6 +444,7 @@ def test_two_runs_started_together_are_one_job(
     assert set(upstream.counts().values()) == {1}
 
 
+@pytest.mark.long
 def test_a_build_that_was_killed_is_not_a_job(run_orch: Orch, letters: Path, orch_home: Path, tmp_path: Path) -> None:
     write_batch_file(tmp_path / "large.jsonl", 60_000)
     building = run_orch.start("submit", str(tmp_path / "large.jsonl"))
@@ -440,6 +458,7 @@ def test_a_build_that_was_killed_is_not_a_job(run_orch: Orch, letters: Path, orc
     assert (job["state"], job["requests"]["total"]) == ("queued", 60_000)
 
 
+@pytest.mark.long
 def test_a_batch_that_the_server_lost_is_run_again(
     slow: Upstream, run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream, tmp_path: Path
 ) -> None:
@@ -459,6 +478,7 @@ def test_a_batch_that_the_server_lost_is_run_again(
     } == {2}
 
 
+@pytest.mark.long
 def test_a_budget_stops_the_job_and_keeps_what_was_paid_for(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
     # $36 an hour is a cent a second.
     done = run_orch("run", str(tmp_path / "in.jsonl"), "--budget", "0.08")
@@ -504,6 +524,7 @@ def test_a_plan_that_its_budget_would_stop_says_so(slow: Upstream, run_orch: Orc
     assert run_orch("plan", file, "--budget", least).returncode == 0
 
 
+@pytest.mark.long
 def test_interrupted_runs_go_on_where_they_stopped(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
     running = run_orch.start("run", str(tmp_path / "in.jsonl"))
     wait_until(lambda: len(slow.requests()) > 10)
@@ -520,6 +541,7 @@ def test_interrupted_runs_go_on_where_they_stopped(slow: Upstream, run_orch: Orc
     assert "no daemon is running, so nothing continues" in shown
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "xlsx"])
 def test_the_rows_that_are_counted_are_those_of_the_file(
@@ -535,6 +557,7 @@ def test_the_rows_that_are_counted_are_those_of_the_file(
     assert (partly["rows"], partly["left"]) == (5, 0)
 
 
+@pytest.mark.long
 def test_a_deadline_that_passes_is_finished_late_and_said_so(
     slow: Upstream, run_orch: Orch, tmp_path: Path, held_clock: HeldClock
 ) -> None:
@@ -552,6 +575,7 @@ def test_a_deadline_that_passes_is_finished_late_and_said_so(
     assert "finishing late" in job["shards"][1]["reason"]
 
 
+@pytest.mark.long
 def test_cost_report_sums_equal_the_rows(slow: Upstream, run_orch: Orch, tmp_path: Path) -> None:
     write_batch_file(tmp_path / "paid.jsonl", 10)
     run_orch("run", str(tmp_path / "paid.jsonl"), "-o", str(tmp_path / "out.jsonl"))

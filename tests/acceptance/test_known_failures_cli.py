@@ -81,6 +81,7 @@ def nights(run_orch: Orch, upstream: Upstream, tmp_path: Path) -> Nights:
     return found
 
 
+@pytest.mark.long
 def test_a_document_that_fails_as_before_is_counted_apart(nights: Nights) -> None:
     assert nights.run() == 1
     assert nights.failures["new"] == 2
@@ -109,6 +110,7 @@ def test_a_document_that_fails_as_before_is_counted_apart(nights: Nights) -> Non
     assert "known failures: 2 rows since Mon 9 Nov" in nights("report", "night", nights.job).stdout
 
 
+@pytest.mark.long
 def test_what_is_acknowledged_makes_no_night_a_bad_one(nights: Nights) -> None:
     assert nights.run() == 1
     assert nights("acknowledge", "documents/empty.txt", "--note", "the scanner's test page").returncode == 0
@@ -135,6 +137,7 @@ def test_what_is_acknowledged_makes_no_night_a_bad_one(nights: Nights) -> None:
     assert told[1].split()[:7] == ["documents/bad.txt", "facts", "invalid_json", "known", "Mon", "9", "Nov"]
 
 
+@pytest.mark.long
 def test_a_document_that_was_mended_and_broke_again_is_new(nights: Nights) -> None:
     nights.run()
     nights("acknowledge", "--all")
@@ -146,6 +149,7 @@ def test_a_document_that_was_mended_and_broke_again_is_new(nights: Nights) -> No
     assert nights.failures["new"] == 1
 
 
+@pytest.mark.long
 def test_the_exit_code_of_what_only_gives_rows(nights: Nights) -> None:
     nights.run()
     given = {more: nights("fetch", nights.job, *more).returncode for more in ((), ("--fail-on", "new"))}

@@ -52,6 +52,7 @@ def jobs_of(run_orch: Orch) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.long
 def test_a_frame_comes_back_with_its_answers_and_an_added_row_asks_one_row(
     home: Path, upstream: Upstream, run_orch: Orch
 ) -> None:
@@ -108,6 +109,7 @@ def test_labels_and_empty_frames(home: Path, upstream: Upstream) -> None:
     assert len(upstream.requests()) == 1
 
 
+@pytest.mark.long
 def test_a_plan_spends_nothing_and_a_refusal_is_an_exception(home: Path, upstream: Upstream, run_orch: Orch) -> None:
     draft = orch.frame(FRAME, QUESTION, schema=Facts)
     plan = draft.plan(deadline="8h")
@@ -154,6 +156,7 @@ def test_documents_are_asked_by_pattern(home: Path, upstream: Upstream, tmp_path
     assert again._repr_html_() == f"<p>{again}</p>", "no route where nothing is sent"
 
 
+@pytest.mark.long
 def test_help_describes_the_call_that_asks_documents() -> None:
     assert [*inspect.signature(orch.documents).parameters] == ["path", "source"]
     assert "`exclude`" in str(inspect.getdoc(orch.documents))
@@ -164,6 +167,7 @@ def test_help_describes_the_call_that_asks_documents() -> None:
     assert "`exclude`" in told.stdout, told
 
 
+@pytest.mark.long
 def test_submit_starts_a_daemon_that_does_the_work_and_any_process_opens_the_job(
     home: Path, upstream: Upstream, run_orch: Orch
 ) -> None:
@@ -187,6 +191,7 @@ def test_submit_starts_a_daemon_that_does_the_work_and_any_process_opens_the_job
     assert len(upstream.requests()) == 2
 
 
+@pytest.mark.long
 def test_a_job_that_is_only_queued_says_so_and_is_continued_by_the_command_line(
     home: Path, upstream: Upstream, run_orch: Orch
 ) -> None:
@@ -219,6 +224,7 @@ def test_a_job_is_awaited_and_iterated_over(home: Path, upstream: Upstream) -> N
     assert (len(rows), len(upstream.requests())) == (4, 2)
 
 
+@pytest.mark.long
 def test_rows_of_a_running_batch_come_as_they_are_done(home: Path) -> None:
     goes_on = threading.Event()
 
@@ -310,6 +316,7 @@ def test_a_notebook_shows_a_bar_and_its_running_event_loop_is_no_obstacle(
     assert all(bar.startswith("<progress ") for bar in shown)
 
 
+@pytest.mark.long
 def test_calls_in_several_threads_share_the_work(home: Path, upstream: Upstream) -> None:
     frames = [pandas.DataFrame({"text": [f"{letter}{number}" for number in range(5)]}) for letter in "abc"]
 

@@ -64,6 +64,7 @@ def asked(at: Gateway) -> list[str]:
     return texts
 
 
+@pytest.mark.long
 def test_a_lasting_failure_is_asked_again_by_no_call_until_it_is_released(
     home: Path, at: Gateway, call: Call, run_orch: Orch
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_lasting_failure_is_asked_again_by_no_call_until_it_is_released(
     assert sorted(asked(at)) == ["bad", "newer"]
 
 
+@pytest.mark.long
 def test_a_failure_that_may_pass_is_asked_again_by_the_next_call(home: Path, at: Gateway, call: Call) -> None:
     at.refuses = lambda body: refusing(500, "Not now.") if body["messages"][-1]["content"] == "bad" else None
     first = call("a", "bad")

@@ -42,6 +42,7 @@ def bodies(*texts: str) -> list[dict[str, Any]]:
     return [{"model": "small", "messages": [{"role": "user", "content": text}]} for text in texts]
 
 
+@pytest.mark.long
 def test_request_dicts_come_back_as_completions_or_errors(home: Path, upstream: Upstream) -> None:
     answers = orch.requests(bodies("a", "b", "a", "[[fault:status:400]]"), deadline="2h")
 
@@ -105,7 +106,7 @@ ENDPOINTS: dict[str, tuple[Callable[[OpenAI], Any], dict[str, Any], type, Callab
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bodies_of_each_endpoint_come_back_as_the_client_s_own_types(provider: Emulator) -> None:
     with OpenAI(base_url=provider.url_openai, api_key="unused") as client:
         for endpoint, (method, body, type_, answered) in ENDPOINTS.items():
@@ -166,6 +167,7 @@ def test_what_a_request_in_a_batch_cannot_have_is_refused(
     assert sent(upstream) == []
 
 
+@pytest.mark.long
 def test_a_backend_is_found_however_its_address_is_written(home: Path, upstream: Upstream) -> None:
     written = upstream.base_url.removeprefix("http://")
     for number, address in enumerate((f"http://{written}/", f"HTTP://{written}", upstream.base_url)):

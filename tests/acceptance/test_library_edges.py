@@ -96,6 +96,7 @@ SCHEMAS: dict[str, tuple[Any, list[str]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_answers_of_every_type_are_columns(name: str, home: Path) -> None:
@@ -282,6 +283,7 @@ def test_a_deadline_that_is_unlikely_is_a_warning_and_the_job_runs(
     assert "likely to be in time; the target is 99%" in told.getMessage()
 
 
+@pytest.mark.long
 def test_frames_without_rows_come_back_with_their_columns(home: Path, upstream: Upstream) -> None:
     assert ask([], schema=Facts) == []
     assert ask(pandas.DataFrame(), schema=Facts).columns.tolist() == ["topic", "pages", "error", "cost"]
@@ -320,12 +322,14 @@ def test_messages_of_a_client_and_any_mapping_are_sent_as_what_they_hold(
     assert json.loads(one["body"])["messages"] == [{"role": "assistant", "content": "earlier"}, dict(asked)]
 
 
+@pytest.mark.long
 def test_a_row_that_is_too_large_is_a_failed_row_at_its_place(home: Path, upstream: Upstream) -> None:
     out = ask([{"text": "a"}, {"text": "b" * 51_000_000}, {"text": "c"}])
     assert [row["error"] is None for row in out] == [True, False, True]
     assert len(out[1]["text"]) == 51_000_000
 
 
+@pytest.mark.long
 def test_an_interrupted_map_is_opened_and_finished_in_the_same_process(
     home: Path, make_upstream: MakeUpstream
 ) -> None:
@@ -358,6 +362,7 @@ def _map_in_a_child(numbers: range) -> list[object]:
     return [row["error"] for row in ask([{"text": f"child {number}"} for number in numbers], LOOP)]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_forked_children_of_a_caller_map_beside_each_other(home: Path, upstream: Upstream) -> None:
     assert ask([{"text": "parent"}], LOOP)[0]["error"] is None  # starts what a child must not share
@@ -370,6 +375,7 @@ def test_forked_children_of_a_caller_map_beside_each_other(home: Path, upstream:
     assert len(upstream.requests()) == 12, "a child that leaves lets the other's rows in flight end"
 
 
+@pytest.mark.long
 def test_a_call_that_is_over_lets_rows_in_flight_of_another_end(home: Path) -> None:
     held = {"mine": threading.Event(), "other": threading.Event()}
 

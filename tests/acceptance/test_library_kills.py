@@ -106,6 +106,7 @@ def test_a_kernel_killed_before_an_engine_of_one_s_own(make_upstream: MakeUpstre
     sys.stderr.write(f"{kernel.kills} kills, {again} of {kernel.rows} rows asked again\n")
 
 
+@pytest.mark.long
 def test_an_interrupted_kernel_goes_on_where_it_stopped(make_upstream: MakeUpstream, orch_home: Path) -> None:
     upstream = make_upstream(slots=killing.MAX_CONCURRENCY, latency_ms=killing.LATENCY_MS)
     write_config(orch_home, [upstream.base_url], max_concurrency=killing.MAX_CONCURRENCY)

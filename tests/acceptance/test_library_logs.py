@@ -53,6 +53,7 @@ def test_a_call_says_unasked_that_it_waits_for_a_server_and_for_how_long(
     assert "waits up to 6 s" in told
 
 
+@pytest.mark.long
 def test_a_call_that_follows_a_daemon_says_for_what_the_daemon_waits(
     home: Path, run_orch: Orch, caplog: pytest.LogCaptureFixture
 ) -> None:

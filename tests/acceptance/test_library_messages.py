@@ -96,6 +96,7 @@ def test_a_mistake_is_told_by_the_argument(name: str, home: Path, at: Gateway) -
     assert at.bodies == []
 
 
+@pytest.mark.long
 def test_a_failed_row_is_found_by_its_place_and_its_id(home: Path, at: Gateway) -> None:
     labelled = pandas.DataFrame(ROWS, index=["p", "q", "r"])
     numbered = [{**row, "case": f"c-{number}"} for number, row in enumerate(ROWS)]

@@ -54,7 +54,7 @@ def test_a_terminal_has_one_line_which_leaves_no_trace(progress: bool | None, ho
     assert lines[-2].endswith("\r\x1b[K20 rows are there"), "the line is cleared"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_narrow_terminal_cuts_no_figure(home: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(progress=True))

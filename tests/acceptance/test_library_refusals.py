@@ -74,6 +74,7 @@ def test_answers_come_back_beside_rows_that_are_refused_alike(
     assert codes == rows == [None, None, "http_400", "http_400"], "one code for one failure"
 
 
+@pytest.mark.long
 def test_a_call_of_which_no_row_is_answered_says_why_and_the_same_call_asks_again(
     home: Path, at: Gateway, run_orch: Orch
 ) -> None:

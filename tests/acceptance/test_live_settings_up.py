@@ -41,6 +41,7 @@ def status(orch: Orch) -> Any:
     return found
 
 
+@pytest.mark.long
 def test_rows_move_from_a_server_that_is_taken_out_to_one_that_is_put_in(
     run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream, job: Path
 ) -> None:
@@ -72,6 +73,7 @@ def test_rows_move_from_a_server_that_is_taken_out_to_one_that_is_put_in(
     assert here, "and the rest goes on there"
 
 
+@pytest.mark.long
 def test_upstreams_that_move_are_followed_and_queued_jobs_run(
     run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream, job: Path
 ) -> None:
@@ -105,6 +107,7 @@ def test_what_needs_a_restart_is_told_by_status_submit_doctor_and_the_log(
     assert told in (orch_home / "engine.log").read_text()
 
 
+@pytest.mark.long
 def test_a_run_that_follows_a_daemon_says_what_the_daemon_lacks(
     run_orch: Orch, orch_home: Path, upstream: Any, job: Path
 ) -> None:
@@ -130,6 +133,7 @@ def test_a_job_can_be_cancelled_while_the_file_is_broken(run_orch: Orch, orch_ho
     assert cancelled.stdout == f"{name}: cancelled; 0 of {LETTERS} rows done\n"
 
 
+@pytest.mark.long
 def test_run_takes_up_an_edit_too(run_orch: Orch, orch_home: Path, make_upstream: MakeUpstream, job: Path) -> None:
     upstream = make_upstream()
     write_config(orch_home, ["http://127.0.0.1:9/v1"], retry_delay=0.01)
@@ -141,6 +145,7 @@ def test_run_takes_up_an_edit_too(run_orch: Orch, orch_home: Path, make_upstream
     assert "was edited: the new settings are in force" in run_orch.output(running)
 
 
+@pytest.mark.long
 def test_status_and_submit_say_that_a_key_is_not_set(
     run_orch: Orch, orch_home: Path, job: Path, upstream: Any
 ) -> None:

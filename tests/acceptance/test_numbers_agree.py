@@ -190,6 +190,7 @@ def _look(
     return Moment(*jobs, said, shown)
 
 
+@pytest.mark.long
 def test_rows_are_the_same_wherever_they_are_counted(moment: Moment) -> None:
     letters, notes, at = moment.letters, moment.notes, moment.at_provider
     assert 3 <= at < 10

@@ -363,7 +363,7 @@ def reader(
         yield reader
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.thinned(14)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
@@ -389,6 +389,7 @@ def test_tables_are_read_as_the_page_says(tmp_path: Path, monkeypatch: pytest.Mo
     assert sums.fetchall() == [("roof", 1, 0.1)]
 
 
+@pytest.mark.long
 def test_vectors_are_read_as_the_page_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres_url: str
 ) -> None:

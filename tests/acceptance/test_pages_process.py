@@ -92,6 +92,7 @@ def opened_at(orch: Orch, address: str, secret: str) -> Window:
     return Window(orch, daemon, found[1], secret)
 
 
+@pytest.mark.long
 def test_the_pages_come_back_when_their_process_dies_and_end_with_the_daemon(window: Window) -> None:
     link = re.findall(r"http://\S+", window.told())[-1]
     with httpx2.Client(timeout=WAIT) as reader:
@@ -120,6 +121,7 @@ def test_the_pages_come_back_when_their_process_dies_and_end_with_the_daemon(win
     assert again.told().endswith("orch: stopped; nothing is lost\n")
 
 
+@pytest.mark.long
 def test_what_the_pages_say_of_the_loop_and_of_the_settings_is_the_daemons(window: Window) -> None:
     window.until("orch_daemon_silent_seconds", lambda silent: silent < 5)
     os.kill(window.daemon.pid, signal.SIGSTOP)

@@ -29,6 +29,7 @@ def submitted(user: User) -> str:
     return str(job)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("daemon", [False, True], ids=["alone", "beside a daemon"])
 def test_it_needs_no_key_where_nothing_has_to_be_asked(user: User, daemon: bool) -> None:

@@ -61,6 +61,7 @@ def test_a_dead_server_is_said(run_orch: Orch, tmp_path: Path, dead_port: int) -
     assert (list(found["problems"]), found["chance"]) == (["local"], None)
 
 
+@pytest.mark.long
 def test_a_backend_that_is_too_slow_to_be_checked_is_said(run_orch: Orch, tmp_path: Path) -> None:
     with ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]  # none answers
@@ -89,6 +90,7 @@ def test_a_server_that_is_well_has_no_problem(run_orch: Orch, tmp_path: Path, ma
     assert found["first_rows"] == []
 
 
+@pytest.mark.long
 def test_rows_that_are_not_sent_are_named_beside_those_that_are(
     run_orch: Orch, tmp_path: Path, make_upstream: MakeUpstream
 ) -> None:
@@ -113,6 +115,7 @@ def test_rows_that_are_not_sent_are_named_beside_those_that_are(
     assert "5 requests of 5 documents, 1 unchanged since an earlier run, 1 that cannot be asked, 3 new" in said
 
 
+@pytest.mark.long
 def test_a_refused_key_is_said_also_if_nothing_is_to_be_sent(
     run_orch: Orch, tmp_path: Path, make_upstream: MakeUpstream
 ) -> None:
@@ -128,6 +131,7 @@ def test_a_refused_key_is_said_also_if_nothing_is_to_be_sent(
     assert "refuses the key (401): export its right key in KEY" in said
 
 
+@pytest.mark.long
 def test_a_model_without_a_name_at_a_backend_is_told_with_one_that_is_there(
     run_orch: Orch, tmp_path: Path, dead_port: int
 ) -> None:
@@ -157,6 +161,7 @@ def test_a_model_without_a_name_at_a_backend_is_told_with_one_that_is_there(
         assert f"models: {{small: {{{name}: {cure}}}}}" in refused["reason"]
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
 def test_a_provider_s_missing_model_and_the_row_that_is_asked_first(

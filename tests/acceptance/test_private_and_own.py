@@ -74,6 +74,7 @@ def test_a_file_that_is_overwritten_keeps_its_rights(run_orch: Orch, tmp_path: P
     assert mode(tmp_path / "mine.jsonl") == 0o640
 
 
+@pytest.mark.long
 def test_a_file_of_somebody_is_overwritten_only_on_demand(
     run_orch: Orch, tmp_path: Path, job: Path, upstream: Upstream
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_file_of_somebody_is_overwritten_only_on_demand(
     assert run_orch("fetch", name, "-o", str(mine)).returncode == 0
 
 
+@pytest.mark.long
 def test_a_page_of_somebody_is_overwritten_only_on_demand(run_orch: Orch, tmp_path: Path, job: Path) -> None:
     assert run_orch("run", str(job)).returncode == 0
     page = tmp_path / "night.html"
@@ -118,6 +120,7 @@ def test_a_page_of_somebody_is_overwritten_only_on_demand(run_orch: Orch, tmp_pa
     assert "mine" not in page.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(("answer", "code"), [("n\n", 2), ("y\n", 0), ("\x03", 130), ("\x04", 130)])
 def test_whoever_sits_at_the_terminal_is_asked(

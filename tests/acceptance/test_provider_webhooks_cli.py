@@ -99,6 +99,7 @@ def night(request: pytest.FixtureRequest, run_orch: Orch, tmp_path: Path) -> Ite
         yield Night(run_orch, emulator, tmp_path, env, daemon, wait_until(announced))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("night", "event_type"), [("openai", "batch.completed"), ("gemini", "batch.succeeded")], indirect=["night"]
 )
@@ -146,6 +147,7 @@ def test_what_is_forged_old_unknown_or_untrue_ends_nothing(night: Night) -> None
         assert secret not in said + log
 
 
+@pytest.mark.long
 def test_the_daemon_ends_though_a_client_does_not(night: Night) -> None:
     parts = urlsplit(night.url)
     address = (parts.hostname or "", parts.port or 0)

@@ -64,8 +64,8 @@ def play(shell: Shell, page: str, changes: dict[str, str]) -> str:
     return said
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", [page for page in SAID if page != "two-machines"])
 def test_a_recipe_runs_as_it_stands(page: str, shell: Shell, upstream: Upstream) -> None:

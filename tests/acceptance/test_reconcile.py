@@ -96,6 +96,7 @@ def kinds(found: dict[str, Any]) -> list[tuple[str, str | None]]:
     return sorted(((finding["kind"], finding["shard"]) for finding in found["findings"]), key=str)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_after_a_job_both_sides_agree(provider: Provider, job: str) -> None:
     code, found = provider.reconcile()
@@ -106,6 +107,7 @@ def test_after_a_job_both_sides_agree(provider: Provider, job: str) -> None:
     assert ran.stdout.startswith(f"cloud ({found['account']}): 1 batch there, known here and the same")
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_what_is_there_and_not_known_here_is_named(provider: Provider, job: str) -> None:
     lost = provider.batch(metadata={"orch_shard": "lost-1.001"})
@@ -129,6 +131,7 @@ def test_what_is_there_and_not_known_here_is_named(provider: Provider, job: str)
     assert "  created by something else: 2 batches (--json lists them)" in ran.stdout
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_input_files_that_were_left_behind_go_when_they_are_told_to(provider: Provider, job: str) -> None:
     files = provider.other.files
@@ -147,6 +150,7 @@ def test_input_files_that_were_left_behind_go_when_they_are_told_to(provider: Pr
     assert provider.reconcile()[1]["findings"] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("provider", ["emulator"], indirect=True)
 def test_a_batch_that_its_backend_has_lost_is_told(provider: Provider, tmp_path: Path) -> None:
     assert provider.emulator is not None

@@ -33,6 +33,7 @@ def job(user: User) -> str:
     return str(job)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("daemon", [False, True], ids=["here", "by the daemon"])
 def test_it_ends_what_it_can_and_names_the_batch_that_goes_on(user: User, job: str, daemon: bool) -> None:
@@ -94,6 +95,7 @@ def test_a_budget_counts_a_batch_that_is_given_up(user: User, job: str) -> None:
     assert (after["problem"], float(after["spent_usd"]) > 0) == (None, True)
 
 
+@pytest.mark.long
 def test_a_backend_that_returns_has_the_batch_ended_and_its_answers_booked(user: User, job: str) -> None:
     user.backends(azure={})
     assert user("cancel", job, "--abandon").returncode == 0

@@ -101,6 +101,7 @@ def reroutes(found: Any) -> list[Any]:
     return [event for event in found["events"] if event["kind"] == "rerouted"]
 
 
+@pytest.mark.long
 def test_a_batch_that_stalls_is_brought_home_in_time(stalled: Night) -> None:
     assert stalled.start().wait(WAIT) == 0
     found = stalled.check()

@@ -84,6 +84,7 @@ def home(
         yield Restored(run_orch, provider, env, str(path), tmp_path / "monday", url)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_paid_answers_that_are_gone_are_told_with_their_sum_and_paid_again_on_request(home: Restored) -> None:
     job = home.submit()

@@ -40,6 +40,7 @@ def shell(orch: Orch, command: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("merged", ["", " 2>&1"])
 def test_a_reader_that_has_enough_is_no_failure(done: tuple[Orch, str], merged: str) -> None:
@@ -50,6 +51,7 @@ def test_a_reader_that_has_enough_is_no_failure(done: tuple[Orch, str], merged: 
     assert shell(orch, f"orch status {job}{merged} | true").returncode == 0
 
 
+@pytest.mark.long
 def test_a_full_stdout_is_a_storage_error(done: tuple[Orch, str]) -> None:
     orch, job = done
     full = shell(orch, f"orch fetch {job} > /dev/full")

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+@pytest.mark.long
 def test_the_licences_job_runs_on_a_real_vllm(
     vllm_engine: EngineInTest, run_orch: Orch, orch_home: Path, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ("contracts", "invoices", "reports")
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_sample_runs_and_its_gold_answers_fit(
@@ -43,6 +44,7 @@ def test_a_sample_runs_and_its_gold_answers_fit(
             schemas[line["task"]].validate(json.loads(line["expected"]))
 
 
+@pytest.mark.long
 def test_the_inbox_is_validated_tried_and_run(
     run_orch: Orch, orch_home: Path, upstream: Upstream, tmp_path: Path
 ) -> None:

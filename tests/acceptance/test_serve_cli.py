@@ -60,6 +60,7 @@ def run_script(url: str, key: str = "none-needed") -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.long
 def test_an_existing_script_needs_the_base_url_alone(run_orch: Orch, upstream: Upstream) -> None:
     process, url = serve(run_orch, "--upstream", upstream.base_url)
     done = run_script(url)
@@ -70,6 +71,7 @@ def test_an_existing_script_needs_the_base_url_alone(run_orch: Orch, upstream: U
     wait_until(lambda: f"upstream {upstream.base_url}: ready (test-model)" in run_orch.output(process))
 
 
+@pytest.mark.long
 def test_sigterm_ends_it_well_and_the_next_start_goes_on(run_orch: Orch, upstream: Upstream) -> None:
     """Rows whose answers are on their way at SIGTERM are let end; others run at the next start. None runs twice."""
     process, url = serve(run_orch, "--upstream", upstream.base_url)
@@ -87,7 +89,7 @@ def test_sigterm_ends_it_well_and_the_next_start_goes_on(run_orch: Orch, upstrea
     assert set(upstream.counts().values()) == {1}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_stop_lets_rows_end_that_may_be_billed_however_long_they_take(
     number: int, run_orch: Orch, upstream: Upstream
@@ -141,6 +143,7 @@ def test_a_second_interrupt_does_not_wait(run_orch: Orch, upstream: Upstream) ->
         ended(sdk, batch.id).check(["r0"])
 
 
+@pytest.mark.long
 def test_hundreds_of_idle_strangers_shut_nobody_out_where_few_files_may_be_open(
     run_orch: Orch, upstream: Upstream
 ) -> None:
@@ -180,6 +183,7 @@ def test_one_server_for_a_folder(run_orch: Orch, upstream: Upstream) -> None:
     assert f"is in use by another `orch serve` (process {process.pid})" in second.stderr
 
 
+@pytest.mark.long
 def test_an_address_as_other_commands_take_it(run_orch: Orch, upstream: Upstream) -> None:
     process = run_orch.start("serve", "127.0.0.1:0", "--upstream", upstream.base_url)
     assert run_script(url_of(run_orch, process)).stdout.startswith("completed")
@@ -222,6 +226,7 @@ def test_both_addresses_at_once(run_orch: Orch, upstream: Upstream, tmp_path: Pa
     assert not path.exists()
 
 
+@pytest.mark.long
 def test_beyond_loopback_it_asks_for_keys(run_orch: Orch, upstream: Upstream) -> None:
     arguments = ("--host", "0.0.0.0", "--upstream", upstream.base_url)
     refused = run_orch("serve", "--port", "0", *arguments)
@@ -254,6 +259,7 @@ def test_the_upstreams_key_comes_from_the_environment(run_orch: Orch, make_upstr
     assert "sesame" not in run_orch.output(process)
 
 
+@pytest.mark.long
 def test_an_upstream_that_is_away_is_said_and_comes_later(run_orch: Orch, upstream: Upstream) -> None:
     upstream.kill()
     process, url = serve(run_orch, "--upstream", upstream.base_url)

@@ -57,6 +57,7 @@ def test_an_engine_for_each_gpu_serves_and_ends_with_the_server(
     assert sorted(start["gpus"] for start in starts(tmp_path)) == ["0", "1"]
 
 
+@pytest.mark.long
 def test_an_engine_that_is_killed_costs_no_row(run_orch: Orch, engine: tuple[str, ...], tmp_path: Path) -> None:
     process, url = serve(run_orch, *engine, env=NO_GPU)
     ids = [f"r{n}" for n in range(400)]
@@ -69,6 +70,7 @@ def test_an_engine_that_is_killed_costs_no_row(run_orch: Orch, engine: tuple[str
     assert "engine on the CPU: the engine was killed by SIGKILL; started again in 1 s" in run_orch.output(process)
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_comes_back_with_its_engines(
     run_orch: Orch, engine: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -95,6 +95,7 @@ def test_what_was_asked_and_answered(orch: Orch, tmp_path: Path) -> None:
     assert "cannot be read" in gone["gone"][0]
 
 
+@pytest.mark.long
 def test_ctrl_c_in_a_watch_says_that_the_watch_ended_and_nothing_else(
     run_orch: Orch, orch_home: Path, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ def no_settings(orch_home: Path) -> None:
     (orch_home / "orch.toml").touch()
 
 
+@pytest.mark.long
 def test_a_standby_ends_the_batch_of_a_machine_that_is_gone(
     run_orch: Orch, make_upstream: MakeUpstream, tmp_path: Path
 ) -> None:
@@ -38,6 +39,7 @@ def test_a_standby_ends_the_batch_of_a_machine_that_is_gone(
     assert pair.sent_again() <= AGAIN
 
 
+@pytest.mark.long
 def test_a_paused_server_that_wakes_up_changes_nothing(
     run_orch: Orch, make_upstream: MakeUpstream, tmp_path: Path
 ) -> None:
@@ -66,6 +68,7 @@ def test_who_ends_well_hands_over_at_once(run_orch: Orch, make_upstream: MakeUps
     assert "has not been heard of" not in run_orch.output(pair.standby)
 
 
+@pytest.mark.long
 def test_without_its_replica_a_server_waits_and_then_goes_on(
     run_orch: Orch, make_upstream: MakeUpstream, tmp_path: Path
 ) -> None:

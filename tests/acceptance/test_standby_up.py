@@ -48,6 +48,7 @@ def sent_again(upstream: Upstream) -> int:
     return sum(upstream.counts().values()) - ROWS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.soak)])
 def test_a_standby_ends_the_job_of_a_machine_that_is_gone(pair: HomePair, upstream: Upstream, tmp_path: Path) -> None:
     pair.start()
@@ -100,6 +101,7 @@ def test_a_job_that_was_acknowledged_is_there(pair: HomePair, tmp_path: Path) ->
     pair.check(job, ROWS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "harm", "calls"),
     [
@@ -127,6 +129,7 @@ def test_hosted_batches_are_adopted_and_paid_once(
         assert pair.mistakes() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["sqlite"])
 def test_only_the_active_machine_answers_commands(pair: HomePair, run_orch: Orch, tmp_path: Path) -> None:
     pair.start()

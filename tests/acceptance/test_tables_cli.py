@@ -37,6 +37,7 @@ def table(path: Path) -> list[list[str]]:
         return list(csv.reader(file))
 
 
+@pytest.mark.long
 def test_a_table_has_the_shape_of_the_job_file_unless_options_say_otherwise(run_orch: Orch, folder: Path) -> None:
     ran = run_orch(
         "run", "job.yaml", "-q", "-o", "mine.xlsx", "--wide", "--columns", "gist.answer,document", cwd=folder
@@ -71,6 +72,7 @@ def test_a_limited_run_writes_a_table_in_the_shape_of_the_job_file_and_names_it(
     assert not (folder / "rows.csv").exists(), "the table of all documents is not replaced"
 
 
+@pytest.mark.long
 def test_a_document_asked_in_parts_is_one_row(run_orch: Orch, folder: Path) -> None:
     (folder / "documents" / "b.txt").write_text("a word " * 2000)
     job = JOB.replace("max_tokens: 20}", "max_tokens: 20, long: {part_tokens: 1000, reduce: Make one.}}", 1)

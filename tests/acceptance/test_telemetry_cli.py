@@ -15,7 +15,7 @@ from tests.support.otlp import Collector
 from tests.support.process import Upstream
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_is_told_by_the_time_the_command_ends(run_orch: Orch, upstream: Upstream, tmp_path: Path) -> None:
     with Collector() as collector:
         extra = f'[telemetry]\nendpoint = "{collector.url}"\nsample = 1\n'

@@ -10,6 +10,7 @@ from tests.support.hostedjob import plain
 __all__ = ["emulator", "user"]
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     "command", [("submit",), ("run", "--quiet"), ("submit", "--dry-run"), ("plan",)], ids=" ".join

@@ -58,6 +58,7 @@ def tried(orch: Orch, *arguments: str, code: int = 0) -> Any:
     return json.loads(ran.stdout)
 
 
+@pytest.mark.long
 def test_the_night_does_not_pay_again_for_what_was_tried(orch: Orch, upstream: Upstream, tmp_path: Path) -> None:
     found = tried(orch, "-n", "2", "--new")
     assert [(row["document"], row["status"]) for row in found["rows"]] == [
@@ -99,6 +100,7 @@ def test_a_sample_has_documents_of_all_kinds_and_lengths(orch: Orch, tmp_path: P
     assert (refused.returncode, "leave out -n" in refused.stderr) == (2, True)
 
 
+@pytest.mark.long
 def test_documents_that_cannot_be_read_take_no_place_in_a_trial(orch: Orch, tmp_path: Path) -> None:
     letters = tmp_path / "letters"
     (letters / "a.txt").write_bytes(b"")
@@ -117,6 +119,7 @@ def test_documents_that_cannot_be_read_take_no_place_in_a_trial(orch: Orch, tmp_
     assert "none of 7 documents can be read: letters/a.txt: It contains no text" in " ".join(refused.stderr.split())
 
 
+@pytest.mark.long
 def test_two_job_files_side_by_side_in_80_columns(orch: Orch, tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text(JOB.replace("What is it?", "Which kind?").replace("some-", "another-"))
     found = tried(orch, "-n", "1", "--against", "other.yaml", "--no-estimate")
@@ -195,6 +198,7 @@ def test_a_saved_file_is_tried_again(orch: Orch, tmp_path: Path) -> None:
     assert watch.wait(PATIENCE) == 130
 
 
+@pytest.mark.long
 def test_pictures_go_through_our_own_server_as_they_are(
     run_orch: Orch, orch_home: Path, tmp_path: Path, make_upstream: Any
 ) -> None:
@@ -243,6 +247,7 @@ def of_the_night(upstream: Upstream) -> list[str]:
     return [text for text in texts if "Which kind?" in text]
 
 
+@pytest.mark.long
 def test_a_trial_sends_no_row_of_a_job_that_was_interrupted(
     orch: Orch, orch_home: Path, make_upstream: Any, tmp_path: Path
 ) -> None:
@@ -262,6 +267,7 @@ def test_a_trial_sends_no_row_of_a_job_that_was_interrupted(
     assert sorted(Counter(of_the_night(upstream)).values()) == [1] * 6 + [2], "only the row under way is asked again"
 
 
+@pytest.mark.long
 def test_a_run_names_the_other_jobs_that_it_goes_on_with(
     orch: Orch, orch_home: Path, make_upstream: Any, tmp_path: Path
 ) -> None:
@@ -278,6 +284,7 @@ def test_a_run_names_the_other_jobs_that_it_goes_on_with(
     assert f"also continues the unfinished job {night} ({number}); `orch cancel {night}` ends it" in told
 
 
+@pytest.mark.long
 def test_a_trial_creates_no_batch_of_a_job_that_is_queued(
     orch: Orch, orch_home: Path, upstream: Upstream, tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ def test_doctor_says_what_is_wrong(
     assert [one for one in json.loads(ran.stdout) if not one["ok"] and words in one["found"]]
 
 
+@pytest.mark.long
 def test_a_run_is_paid_once_and_reconciled(
     run_orch: Orch, provider: Emulator, env: dict[str, str], tmp_path: Path
 ) -> None:

@@ -138,6 +138,7 @@ def pages(home: WebHome) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_every_figure_is_what_the_json_of_its_command_says(
     home: WebHome, client: httpx2.Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,6 +232,7 @@ def test_beyond_loopback_only_keys_open_the_pages(home: WebHome, capsys: pytest.
     database.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("widths", [(360, 1024, 1440), pytest.param((390, 768, 1180, 1920), marks=pytest.mark.soak)])
 def test_pages_are_readable_on_a_phone_and_at_a_desk_and_ask_no_other_place(
     home: WebHome, tab: Tab, view: Shown, widths: tuple[int, ...]
@@ -262,6 +264,7 @@ def test_pages_write_their_dates_alike(home: WebHome, tab: Tab, view: Shown) -> 
     assert re.findall(r"\d{4}-\d\d-\d\d", told) == []
 
 
+@pytest.mark.long
 def test_what_a_document_or_an_answer_holds_stays_text(home: WebHome, tab: Tab, view: Shown) -> None:
     tab.open(f"{view.url}/jobs/{home.letters.id}/rows/0")
     assert tab.text().count(EVIL) == 2
@@ -270,6 +273,7 @@ def test_what_a_document_or_an_answer_holds_stays_text(home: WebHome, tab: Tab, 
     tab.until("document.querySelector('main img').naturalWidth === 320")
 
 
+@pytest.mark.long
 def test_what_an_answer_quotes_is_marked_in_the_text_and_a_link_leads_there(
     home: WebHome, tab: Tab, view: Shown
 ) -> None:
@@ -289,6 +293,7 @@ def test_what_an_answer_quotes_is_marked_in_the_text_and_a_link_leads_there(
     assert "unverifiable" in tab.text()
 
 
+@pytest.mark.long
 def test_a_large_job_is_paged_and_searched(home: WebHome, tab: Tab, view: Shown) -> None:
     tab.open(f"{view.url}/jobs/{home.big.id}/rows")
     assert tab.js("document.querySelectorAll('#rows tbody tr').length") == 50
@@ -303,6 +308,7 @@ def test_a_large_job_is_paged_and_searched(home: WebHome, tab: Tab, view: Shown)
     assert tab.js("document.querySelectorAll('#rows tbody tr').length") > 2
 
 
+@pytest.mark.long
 def test_jobs_are_listed_and_searched(home: WebHome, tab: Tab, view: Shown) -> None:
     tab.open(f"{view.url}/jobs")
     assert tab.js("document.querySelectorAll('tbody tr').length") == 7
@@ -323,6 +329,7 @@ def test_jobs_are_listed_and_searched(home: WebHome, tab: Tab, view: Shown) -> N
     tab.until("document.querySelector('h1').innerText.startsWith('scans/page-2.pdf')")
 
 
+@pytest.mark.long
 def test_rows_show_their_answers_by_field_and_lead_to_each_other(home: WebHome, tab: Tab, view: Shown) -> None:
     tab.open(f"{view.url}/jobs/{home.new.id}/rows?state=succeeded")
     names = tab.js("[...document.querySelectorAll('#rows th')].map(one => one.innerText)")
@@ -382,6 +389,7 @@ def test_downloaded_rows_are_those_of_fetch(
     assert client.get(f"/jobs/{home.new.id}/rows.xml").status_code == 404
 
 
+@pytest.mark.long
 def test_rows_are_sorted_by_their_columns_and_lead_on_in_that_order(home: WebHome, tab: Tab, view: Shown) -> None:
     shown = "[...document.querySelectorAll('#rows tbody td.name a')].map(one => one.innerText)"
     tab.open(f"{view.url}/jobs/{home.new.id}/rows")
@@ -418,6 +426,7 @@ def test_rows_are_sorted_by_their_columns_and_lead_on_in_that_order(home: WebHom
     assert len(tab.js(shown)) == 4
 
 
+@pytest.mark.long
 def test_a_page_that_is_not_there_says_so_and_goes_on_saying_it(home: WebHome, tab: Tab, view: Shown) -> None:
     for path in ("/nope", f"/jobs/{home.new.id}/nope", f"/jobs/{home.new.id}/rows.xml"):
         assert tab.open(view.url + path) == 404
@@ -469,11 +478,13 @@ def test_the_money_page_has_a_chart_and_is_downloaded_as_a_file_to_send(
     assert client.get("/cost.html?by=nonsense&since=ever").status_code == 200
 
 
+@pytest.mark.long
 def test_two_runs_of_one_job_are_compared_unless_others_are_chosen(home: WebHome, tab: Tab, view: Shown) -> None:
     tab.open(f"{view.url}/nights")
     assert tab.js("[...document.querySelectorAll('select')].map(one => one.value)") == [home.old.id, home.new.id]
 
 
+@pytest.mark.long
 def test_a_phone_shows_captions_in_one_line_whole_forecasts_and_when_a_run_began(
     home: WebHome, tab: Tab, view: Shown
 ) -> None:
@@ -493,6 +504,7 @@ def test_a_phone_shows_captions_in_one_line_whole_forecasts_and_when_a_run_began
     tab.size(1280)
 
 
+@pytest.mark.long
 def test_what_changes_shows_without_a_reload_and_nothing_jumps(home: WebHome, tab: Tab, view: Shown) -> None:
     tab.open(f"{view.url}/jobs/{home.running.id}")
     tab.until("document.querySelector('main a') !== null")
@@ -528,6 +540,7 @@ def walked(tab: Tab) -> list[dict[str, Any]]:
     raise AssertionError("Tab does not come to an end")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "page",
     [
@@ -555,6 +568,7 @@ def test_tab_goes_through_a_page_as_it_is_read_and_the_focus_shows(
     assert all(one["top"] <= then["top"] + 40 or one["left"] < then["left"] for one, then in pairwise(body))
 
 
+@pytest.mark.long
 def test_a_keyboard_is_enough(home: WebHome, tab: Tab, view: Shown) -> None:
     tab.open(view.url)
     tab.until("document.querySelector('main a') !== null")
@@ -583,6 +597,7 @@ def test_a_keyboard_is_enough(home: WebHome, tab: Tab, view: Shown) -> None:
     assert tab.js("document.activeElement.value") == "7"
 
 
+@pytest.mark.long
 def test_times_are_the_readers_and_name_the_zone_of_the_jobs(home: WebHome, tab: Tab, view: Shown) -> None:
     tab.zone("Asia/Tokyo")
     tab.open(f"{view.url}/jobs/{home.running.id}")
@@ -594,6 +609,7 @@ def test_times_are_the_readers_and_name_the_zone_of_the_jobs(home: WebHome, tab:
     tab.zone("")
 
 
+@pytest.mark.long
 def test_the_end_of_the_daemon_and_its_return_show_by_themselves(
     home: WebHome, tab: Tab, view: Shown, chromium: Chromium
 ) -> None:

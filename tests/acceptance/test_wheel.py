@@ -44,6 +44,7 @@ def orch(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Instal
     return made
 
 
+@pytest.mark.long
 def test_it_is_the_wheel_that_runs(orch: Installation) -> None:
     assert orch("--version") == f"orch, version {__version__}\n"
     command = [orch.bin / "python", "-c", "import orchestrator; print(orchestrator.__file__)"]
@@ -51,6 +52,7 @@ def test_it_is_the_wheel_that_runs(orch: Installation) -> None:
     assert place.stdout.startswith(str(orch.folder))
 
 
+@pytest.mark.long
 def test_a_job_with_a_plug_in(orch: Installation, upstream: Upstream) -> None:
     config = write_config(orch.home, [upstream.base_url])
     config.write_text('home = "state"\n' + config.read_text())
@@ -82,6 +84,7 @@ def test_a_server(orch: Installation, upstream: Upstream) -> None:
     assert done.counts[0] == 2
 
 
+@pytest.mark.long
 def test_a_home_of_0_1_0_is_migrated(orch: Installation) -> None:
     folder = orch.home / "earlier"
     put_home(folder, f"sqlite:///{folder / 'home/orch.db'}")
@@ -97,6 +100,7 @@ def test_a_home_of_0_1_0_is_migrated(orch: Installation) -> None:
         assert database.execute("SELECT version_num FROM alembic_version").fetchone() == (HEAD,)
 
 
+@pytest.mark.long
 def test_the_demo_with_a_server_of_one_s_own(orch: Installation, upstream: Upstream) -> None:
     said = orch("demo", "--upstream", upstream.base_url)
     assert re.search(r"rows: \d+ of 120 succeeded", said), said
@@ -104,6 +108,7 @@ def test_the_demo_with_a_server_of_one_s_own(orch: Installation, upstream: Upstr
     assert len(upstream.requests()) >= 60
 
 
+@pytest.mark.long
 def test_pages_of_the_documentation_are_in_it(orch: Installation) -> None:
     assert orch("help").startswith("# Documentation")
     assert orch("help", "budgets").startswith("# ")
@@ -131,6 +136,7 @@ def test_completion_is_installed_where_the_shell_looks(orch: Installation, shell
     assert "validate" in done.stdout
 
 
+@pytest.mark.long
 def test_the_manual_page_has_every_command(orch: Installation) -> None:
     page = orch("man")
     orch("man", "--install")

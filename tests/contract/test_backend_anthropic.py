@@ -521,7 +521,7 @@ def test_a_check_spends_nothing(provider: Emulator, desk: Desk) -> None:
 # Files
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_batch(desk: Desk, provider: Emulator) -> None:
     rows = ["word " * 4000] * 600
     path = desk.input(rows)

@@ -215,6 +215,7 @@ def test_a_batch_that_the_list_shows_without_an_id_is_not_taken_for_absent(made:
     assert shown({"type": "message_batch", "created_at": made}).undecided == UNREAD
 
 
+@pytest.mark.long
 def test_results_are_read_in_pieces(tmp_path: Path) -> None:
     message = {"id": "msg_1", "content": [{"type": "text", "text": "word " * 2000}], "stop_reason": "end_turn"}
     line = json.dumps({"custom_id": "x", "result": {"type": "succeeded", "message": message}}).encode() + b"\n"

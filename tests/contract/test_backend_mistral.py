@@ -65,7 +65,7 @@ def test_a_line_that_is_no_request_is_named_and_nothing_is_sent(backend: Backend
     assert list(backend.files()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_page_of_jobs_and_of_input_files_is_read(backend: Backend, emulator: Emulator, tmp_path: Path) -> None:
     path = written(tmp_path, plain(0))
     ids = [sent(backend, path, f"it-1.{number:03d}").id for number in range(102)]

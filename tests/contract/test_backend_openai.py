@@ -137,7 +137,7 @@ def test_find_tells_a_batch_by_our_own_id(provider: Provider, tmp_path: Path, sh
     assert batch.id in [found.id for found in provider.backend.batches()]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_find_reads_as_many_pages_as_it_takes(provider: Provider, tmp_path: Path, shard: str) -> None:
     first = made(provider, tmp_path, shard, [row("a")])
     file_id = provider.backend.upload(tmp_path / "input.jsonl", "other.jsonl")

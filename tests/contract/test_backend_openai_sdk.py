@@ -122,7 +122,7 @@ def test_both_clients_ask_the_same_and_say_the_same(answer: Answer, tmp_path: Pa
     assert len(mine) >= len(list(calls(tmp_path)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_imports_no_sdk_on_our_own_server_or_at_a_provider() -> None:
     code = (
         "import sys, orchestrator.cli.jobs, orchestrator.cli.running;"

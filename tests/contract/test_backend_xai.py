@@ -125,7 +125,7 @@ def test_errors_of_rows(result: dict[str, object], status: int | None, code: str
         assert response["body"]["error"]["message"] == "boom"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_page_of_batches_files_and_results_is_read(
     backend: Backend, emulator: Emulator, tmp_path: Path
 ) -> None:

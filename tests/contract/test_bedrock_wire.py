@@ -85,6 +85,7 @@ RECORDS = b"".join(
 )
 
 
+@pytest.mark.long
 def test_boto3_runs_a_job_from_upload_to_results(emulator: Emulator, sdk: Sdk) -> None:
     sdk.s3.put_object(Bucket=BUCKET, Key="whole/in.jsonl", Body=RECORDS)
     arn = sdk.create("whole", tags=[{"key": "orch_shard", "value": "s.001"}])
@@ -127,7 +128,7 @@ def _code(call: Any, **asked: Any) -> str:
     return str(caught.value.response["Error"]["Code"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_boto3_names_the_refusals(emulator: Emulator, sdk: Sdk) -> None:
     sdk.s3.put_object(Bucket=BUCKET, Key="few/in.jsonl", Body=RECORDS.splitlines()[0] + b"\n")
     arn = sdk.create("few")
@@ -151,7 +152,7 @@ def test_boto3_names_the_refusals(emulator: Emulator, sdk: Sdk) -> None:
     liar.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_our_calls_of_the_bucket_and_of_identity_run_before_moto(tmp_path: Path) -> None:
     lines = b"".join(
         b'{"custom_id":"row %d","body":{"model":"m","messages":[{"role":"user","content":"x"}]}}\n' % n

@@ -245,7 +245,7 @@ def test_a_mark_is_told_once_a_job_and_period(make: Make) -> None:
     assert len(warned(one)) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_days_that_were_summed_up_before_are_not_lost(make: Make) -> None:
     """A process asks on through the month while its ledger grows; another that starts then finds the same."""
     bench = make(ALL)
@@ -307,7 +307,7 @@ class Process:
         return self._bench.store.shards.get(self._id)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_never_both_slip_through(make: Make) -> None:
     """Every order of their steps, each with a budget that has room for one: one sends in the end, never both."""
     orders = list(combinations(range(6), 3))

@@ -136,7 +136,7 @@ ACTS = st.lists(
 _NUMBER = iter(range(10**6))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=2 * settings().max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text("abc", min_size=1, max_size=9), st.integers(1, 3), ACTS)
 def test_each_body_is_with_one_batch_at_a_time_and_every_row_ends_as_the_one_that_was_sent(

@@ -108,6 +108,7 @@ def test_rows_of_a_time_that_said_nothing_of_it_are_followed_back(store: Store) 
     assert counted(store, run(store, 3, "bad")) == Failing(known=1, since=night(1))
 
 
+@pytest.mark.long
 def test_more_failures_than_are_looked_at_at_once(store: Store) -> None:
     ends = ["bad"] * (2 * CHUNK + 7)
     run(store, 1, *ends)

@@ -177,7 +177,7 @@ def replicated(url: str, root: Path) -> Iterator[HomeReplica]:
         yield sent
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (2, 3, 4))])
 def test_what_a_take_over_finds_agrees_with_itself(
     seed: int, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

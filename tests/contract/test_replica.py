@@ -77,7 +77,7 @@ def taken(storage: Storage, folder: str, clock: Callable[[], float] = lambda: 0.
     return Generation(heads, heads.write(head), clock(), clock)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_object_is_created_once(storage: Storage) -> None:
     assert storage.names("heads") == []
     with pytest.raises(Missing):
@@ -91,7 +91,7 @@ def test_an_object_is_created_once(storage: Storage) -> None:
     assert storage.names("objects") == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_of_many_that_take_over_one_is_active(storage: Storage) -> None:
     heads = HeadLog(storage)
     heads.write(first_head("old"))
@@ -107,7 +107,7 @@ def test_of_many_that_take_over_one_is_active(storage: Storage) -> None:
         assert sum(pool.map(take, range(8))) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_who_comes_late_is_superseded_though_its_number_is_free_again(storage: Storage) -> None:
     late = taken(storage, "late")
     later = taken(storage, "later")
@@ -293,7 +293,7 @@ def recorded(root: Path) -> list[str]:
         return [row[0] for row in database.query("SELECT path FROM files ORDER BY path")]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_another_folder_gets_all_of_it(url: str, storage: Storage, tmp_path: Path) -> None:
     active = Desk(url, tmp_path / "a")
     large = bytes(range(256)) * 70_000
@@ -494,7 +494,7 @@ class Dying(FolderStorage):
         return answer
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_wherever_a_server_dies_the_next_one_has_what_was_acknowledged(tmp_path: Path) -> None:
     """A batch from its file to its end, cut off behind each call to the storage: files and records agree."""
     path, ends, calls = "batches/b/output.jsonl", 0, 0
@@ -649,7 +649,7 @@ def test_what_cannot_hold_a_replica_is_refused(url: str, told: str) -> None:
         open_storage(url)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_storage_that_overwrites_is_refused(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in s3_environment(server).items():
         monkeypatch.setenv(name, value)

@@ -55,7 +55,7 @@ def test_rows_are_found_by_state_code_task_and_text(store: Store, letters: Job) 
     assert places(store, letters, text="letter", task="odd") == [3, 5, 7]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_are_sorted_by_each_column_and_pages_join_at_every_place(store: Store, letters: Job) -> None:
     found = {one.row.seq: one.row for one in store.rows_by_document.page(letters.id, RowFilter(), 10)}
     keys: dict[str, Callable[[FinishedRow], Any]] = {

@@ -108,7 +108,7 @@ def test_a_night_is_had_once(store: Store) -> None:
     assert store.schedules.claim(replace(NIGHT, night=date(2026, 11, 22)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_of_two_processes_that_claim_at_once_one_has_each_night(store: Store, store_url: str) -> None:
     store.schedules.add(LETTERS)
     started = [

@@ -343,7 +343,7 @@ def test_a_download_that_is_not_read_ends(door: Door, large: str) -> None:
         assert door.serves()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_download_that_is_read_slowly_but_steadily_goes_on(steady: Door) -> None:
     file_id, got = uploaded(steady), 0
     with closing(narrow(steady, steady.head(f"GET /v1/files/{file_id}/content"))) as connection:

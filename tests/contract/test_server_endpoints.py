@@ -254,6 +254,7 @@ def test_paths_are_asked_for_only_when_a_batch_names_one_that_not_every_upstream
         assert "/openapi.json" in [asked.path for asked in upstream.asked]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("status", [500, 503])
 def test_a_path_that_is_not_known_now_is_a_503_until_the_upstream_says(tmp_path: Path, status: int) -> None:
     refusals = [Answer({}, status)] * 2

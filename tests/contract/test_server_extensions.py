@@ -385,6 +385,7 @@ class TestEvents:
         assert ended(sdk, batch.id).batch.status == "cancelled"
 
 
+@pytest.mark.long
 def test_a_server_that_ends_lets_its_listeners_go(tmp_path: Path, upstream: Upstream) -> None:
     """A stream that the server's end cuts off instead is an error at its reader: half an answer."""
     settings = Settings(upstreams=(upstream.base_url,))

@@ -153,6 +153,7 @@ def test_metrics_show_what_is_going_on(make_upstream: MakeUpstream, tmp_path: Pa
         assert value(sdk, "orch_cost_total") is None
 
 
+@pytest.mark.long
 def test_metrics_count_interactive_requests(make_upstream: MakeUpstream, tmp_path: Path) -> None:
     upstream = make_upstream()
     with over_tcp(tmp_path / "served", Settings(upstreams=(upstream.base_url,))) as url, sdk_at(url) as sdk:

@@ -206,7 +206,7 @@ UNCERTAIN = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_how_often_a_row_may_be_billed_without_an_answer(tmp_path: Path, upstream: Upstream) -> None:
     lines = [row(name, f"{name} {script}") for name, (script, *_) in UNCERTAIN.items()]
     with served(tmp_path, upstream.base_url, request_timeout=3.0) as sdk:

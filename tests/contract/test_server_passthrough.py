@@ -195,6 +195,7 @@ def test_the_upstream_with_more_room_is_asked(make_upstream: MakeUpstream, tmp_p
         assert list(busy.counts()) == ["first"]
 
 
+@pytest.mark.long
 def test_an_upstream_that_is_gone_costs_nothing_while_there_is_another(
     make_upstream: MakeUpstream, tmp_path: Path
 ) -> None:

@@ -178,7 +178,7 @@ def test_expiry_keeps_what_is_done(sdk: Sdk, held_clock: HeldClock) -> None:
     assert retrieve(sdk, end.batch.id) == end.batch
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_window_that_ends_over_a_hanging_upstream(
     make_upstream: MakeUpstream, tmp_path: Any, held_clock: HeldClock
 ) -> None:

@@ -311,7 +311,7 @@ def test_a_part_without_data(sdk: Sdk, served: Served) -> None:
 BIG = 40 * 1024 * 1024
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("blow", ["kill", "full disk"])
 def test_a_complete_that_is_cut_off_is_done_again(tmp_path: Path, blow: str) -> None:
@@ -406,7 +406,7 @@ def test_below_the_room_that_stays_free_nothing_is_taken_in(tmp_path: Path) -> N
             ended(sdk, batch.id).check(["a"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_upload_without_room_is_refused_before_it_is_read(tmp_path: Path) -> None:
     """Its announced length decides: the client hears so while it still sends."""
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize

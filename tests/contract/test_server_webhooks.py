@@ -78,7 +78,7 @@ def test_every_end_of_a_batch_is_told_once(
             delivery.event("whsec_YW5vdGhlciBzZWNyZXQ=")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_event_is_sent_until_it_is_taken(tmp_path: Path, upstream: Upstream) -> None:
     with Receiver(500, 307) as receiver, serving(tmp_path / "s", upstream, receiver.url) as sdk:
         batch = run_batch(sdk, [row("a")]).batch
@@ -98,7 +98,7 @@ def test_an_event_is_sent_until_it_is_taken(tmp_path: Path, upstream: Upstream) 
     assert {delivery.event().id for delivery in receiver.deliveries} == {event.id}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_receiver_that_does_not_answer(tmp_path: Path, upstream: Upstream) -> None:
     with Receiver(None) as receiver, serving(tmp_path / "s", upstream, receiver.url) as sdk:
         batch = run_batch(sdk, [row("a")]).batch

@@ -87,7 +87,7 @@ def test_a_locked_row_in_postgres_says_so_after_its_timeout(postgres_url: str) -
     holder.dispose()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_database_that_may_only_be_read_says_so(open_folder: Path) -> None:
     path = open_folder / "state" / "orch.db"
     with Store.open(f"sqlite:///{path}") as store:
@@ -101,7 +101,7 @@ def test_a_database_that_may_only_be_read_says_so(open_folder: Path) -> None:
     assert "make the file and its folder writable" in ended.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_folder_that_may_not_be_entered_says_so(open_folder: Path) -> None:
     closed = open_folder / "closed"
     closed.mkdir(mode=0o700)

@@ -106,7 +106,7 @@ def test_the_head_that_the_store_knows_is_the_newest_script() -> None:
     assert scripts().get_heads() == [HEAD]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_database_is_made_and_opened_without_alembic(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'orch.db'}"
     code = f"{OPEN}; sys.exit('alembic' in sys.modules)"
@@ -135,14 +135,14 @@ def test_a_database_of_a_newer_version_is_refused_and_left_alone(database_url: s
         assert store.jobs.get("contracts-1").name == "contracts"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_processes_that_find_an_empty_database_at_once_all_get_it(database_url: str) -> None:
     started = [subprocess.Popen([sys.executable, "-c", OPEN, database_url]) for _ in range(3)]
     assert [process.wait(PATIENCE) for process in started] == [0, 0, 0]
     assert differences(database_url) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("statement", [1, 2, 5, 12])
 def test_a_migration_that_is_killed_is_done_at_the_next_start(database_url: str, statement: int) -> None:
@@ -166,7 +166,7 @@ OLD_JOB = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_home_of_the_version_before_keeps_what_it_has(database_url: str) -> None:
     at = int(NOW.timestamp() * 1_000_000)
     upgraded(database_url, "0003")
@@ -325,7 +325,7 @@ def test_what_is_compared_tells_a_difference(database_url: str, statement: str) 
     assert facts(database_url) != before
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_database_of_somebody_elses_tables_is_not_taken_for_an_empty_one(database_url: str) -> None:
     execute(database_url, "CREATE TABLE theirs (id INTEGER)")
     Store.open(database_url).close()

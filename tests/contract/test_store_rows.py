@@ -322,7 +322,7 @@ def test_a_carried_row_that_is_retried_is_the_jobs_own_again(store: Store) -> No
     assert store.ledger.spent(second.id) == 5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_more_rows_than_a_page_come_whole_and_in_order(store: Store) -> None:
     found = added(store, 0)
     for start in range(0, 11_000, 2_750):

@@ -115,6 +115,7 @@ def test_a_list_that_is_refused_at_once(api: anthropic.Anthropic, rows: list[Any
     assert not api.messages.batches.list().data
 
 
+@pytest.mark.long
 def test_a_body_over_256_mb_is_a_413(provider: Emulator) -> None:
     piece = b" " * 1024 * 1024
     headers = {"x-api-key": "k", "anthropic-version": "2023-06-01"}

@@ -94,6 +94,7 @@ def test_files_may_expire_after_14_days_and_not_before(provider: Emulator, azure
         upload(13)
 
 
+@pytest.mark.long
 def test_files_that_do_not_expire_are_500_at_most(provider: Emulator, azure: Customer) -> None:
     after: Any = {"anchor": "created_at", "seconds": int(14 * DAY)}
     with httpx2.Client(headers={"api-key": azure.api.api_key}) as plain:

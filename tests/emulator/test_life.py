@@ -205,6 +205,7 @@ def test_upload_checks_little(customer: Customer, name: str, content: bytes, pur
     assert upload(customer, name, content, purpose=purpose).status_code == status
 
 
+@pytest.mark.long
 def test_upload_refuses_what_is_missing_or_too_large(customer: Customer) -> None:
     answers = [
         upload(customer, "a.jsonl", b"{}"),
@@ -250,6 +251,7 @@ def test_line_errors_fail_the_batch(
     assert provider.bill()["lines"] == []
 
 
+@pytest.mark.long
 def test_what_is_wrong_with_the_whole_file(provider: Emulator, customer: Customer) -> None:
     too_many = [chat_line(str(number), "x") for number in range(50_001)]
     inputs = {"model": "m", "input": ["x"] * 50_001}

@@ -222,6 +222,7 @@ def test_no_minute_has_more_than_its_limit_and_what_was_full(steps: list[tuple[f
     assert taken <= 60 + now + 1e-6
 
 
+@pytest.mark.long
 def test_settings_and_faults_are_given_by_flags(tmp_path: Path) -> None:
     fault = {"do": "status", "match": {"verb": "models"}, "status": 503}
     command = [sys.executable, "-m", "tests.emulator", "--folder", str(tmp_path / "files")]
@@ -239,6 +240,7 @@ def test_settings_and_faults_are_given_by_flags(tmp_path: Path) -> None:
         process.kill()
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("flag", "told", "problem"),

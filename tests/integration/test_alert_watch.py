@@ -210,6 +210,7 @@ def test_old_ends_are_not_told(watched: Watched) -> None:
     assert watched.store.alerts.of_job(watched.store.jobs.get("contracts-1").id) == [], "there is no way to tell it"
 
 
+@pytest.mark.long
 def test_what_is_not_taken_is_sent_again_ever_more_slowly(watched: Watched) -> None:
     nights = Nights(watched.store, watched.home)
     nights.finish(nights.run(FIRST, at=NOW), later(2))

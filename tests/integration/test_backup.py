@@ -101,6 +101,7 @@ def test_a_backup_is_the_home_at_one_moment(years: Years, target: Path, tmp_path
     assert not list(years.home.root.glob(".backup.*"))
 
 
+@pytest.mark.long
 def test_it_is_consistent_while_others_write_and_remove(years: Years, target: Path, tmp_path: Path) -> None:
     """Jobs come and finish, and server files come and go, all the time: each backup holds what its database says."""
     years.run(9, "one")
@@ -220,6 +221,7 @@ def test_gc_and_backup_keep_apart(years: Years, target: Path) -> None:
         make(years, target)
 
 
+@pytest.mark.long
 def test_postgres_is_not_in_it(postgres_url: str, tmp_path: Path, target: Path) -> None:
     with Store.open(postgres_url) as store:
         years = Years(tmp_path, store, postgres_url)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+import pytest
+
 from tests.support.hostedjob import DAY, Desk, all_are, plain
 
 AMOUNT = "0.0075"
@@ -27,6 +29,7 @@ def test_jobs_that_share_a_budget_take_turns(desk: Desk) -> None:
     assert told.startswith("budget all, month until ")
 
 
+@pytest.mark.long
 def test_what_a_month_has_no_room_for_goes_in_the_next(desk: Desk) -> None:
     desk.backends({"openai": {}}, MONTHLY)
     spent, one = Decimal(0), desk.run(plain(10, max_tokens=50))

@@ -75,6 +75,7 @@ def test_there_are_never_more_than_so_many(context: Context, tmp_path: Path, mon
         assert [builds.is_busy(name) for name in "abc"] == [False, True, True]
 
 
+@pytest.mark.long
 def test_what_an_order_raises_is_raised(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_processes, "GIVES_WAY_SECONDS", 0.0)
     told = {
@@ -94,6 +95,7 @@ def test_what_an_order_raises_is_raised(context: Context, monkeypatch: pytest.Mo
                 assert (raised.value.code, raised.value.hint) == (OutputFault.NO_ROOM, "make some")
 
 
+@pytest.mark.long
 def test_a_daemon_that_was_taken_over_from_builds_nothing_more(postgres_url: str, tmp_path: Path) -> None:
     """A build that is under way at the take-over, and one that is begun behind it."""
     context = context_of(tmp_path, postgres_url)

@@ -56,6 +56,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"orchestrator.daemon.loop.{name}", 0.0)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("how", ["disk", "max_bytes", "file size"])
 def test_one_that_fills_the_disk_fails_by_name_and_the_others_end_well(
@@ -119,6 +120,7 @@ def test_a_nearly_full_disk_is_looked_at_more_often(tmp_path: Path, monkeypatch:
     assert free[0] > 800_000, "what the daemon beside it writes has room"
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_one_for_which_there_is_room_again_goes_on(desk_on_each: Desk) -> None:
     desk = desk_on_each

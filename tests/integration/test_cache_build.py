@@ -196,6 +196,7 @@ def _repriced(folder: Path) -> None:
     (folder / "rows.csv").write_text("text,price\nIt was agreed.,25\n")
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("change", "why"), [(_renamed, Why.NEW), (_repriced, Why.DOCUMENT)], ids=["a name", "a column that is not asked"]
@@ -336,6 +337,7 @@ def test_two_tasks_that_ask_the_same_are_asked_each(works: Works) -> None:
     assert works.build(path)[1].twins == 0
 
 
+@pytest.mark.long
 def test_questions_are_found_again_over_all_parts_of_a_build(works: Works) -> None:
     path = works.folder / "docs" / "many.csv"
     works.documents()
@@ -368,6 +370,7 @@ def test_what_was_saved_is_told_in_words() -> None:
     assert BuildReport(documents=9, requests=9).saved == []
 
 
+@pytest.mark.long
 def test_a_bound_is_learned_from_earlier_nights_and_makes_no_row_another(works: Works) -> None:
     works.documents()
     table = works.folder / "docs" / "many.csv"

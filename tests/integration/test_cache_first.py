@@ -80,6 +80,7 @@ def is_marked(desk: Desk, job: Job) -> bool:
     return any(one["preflight"] and one["preflight"].startswith("cache:") for one in desk.detail(job)["shards"])
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("where", ["system", "head"])
 def test_one_row_writes_the_cache_and_the_batch_reads_it(claude: Desk, where: str) -> None:
@@ -112,6 +113,7 @@ def test_a_process_that_ends_at_each_step_pays_once(claude: Desk) -> None:
     assert spent(desk) == paid(desk)
 
 
+@pytest.mark.long
 def test_the_plan_tells_what_it_saves(claude: Desk) -> None:
     desk = claude
     job = desk.submit(job_file(desk, "Which desk?", system=LONG))
@@ -129,6 +131,7 @@ def test_the_plan_tells_what_it_saves(claude: Desk) -> None:
     assert first.saves / 2 < tokens_read * (BATCH["input"] - BATCH["cached"]) / 1_000_000 < first.saves * 2
 
 
+@pytest.mark.long
 def test_batches_of_hours_outlive_the_cache(claude: Desk) -> None:
     desk = claude
     desk.provider.settings(turnaround_s=[2 * HOUR, 2 * HOUR], cache_after_s=HOUR)
@@ -137,6 +140,7 @@ def test_batches_of_hours_outlive_the_cache(claude: Desk) -> None:
     assert not is_marked(desk, desk.run(job_file(desk, "Which desk?", system=LONG)))
 
 
+@pytest.mark.long
 def test_nothing_is_written_where_it_would_not_pay(desk: Desk) -> None:
     """Before batches are measured, for short prompts, for few rows, and close to the deadline."""
     desk.backends({"claude": {"preflight": True}}, PRICES)
@@ -151,6 +155,7 @@ def test_nothing_is_written_where_it_would_not_pay(desk: Desk) -> None:
     assert not is_marked(desk, desk.run(job_file(desk, "Turned off", system=LONG)))
 
 
+@pytest.mark.long
 def test_a_batch_that_is_sent_too_late_does_not_pay_for_writing(claude: Desk) -> None:
     desk = claude
     script(desk, "status", verb="create", times=3, status=529)
@@ -160,6 +165,7 @@ def test_a_batch_that_is_sent_too_late_does_not_pay_for_writing(claude: Desk) ->
     assert spent(desk) == paid(desk)
 
 
+@pytest.mark.long
 def test_a_provider_that_does_not_take_the_mark_answers_without_it(claude: Desk) -> None:
     desk = claude
     words = "messages.0.content.0.cache_control: Extra inputs are not permitted"
@@ -171,6 +177,7 @@ def test_a_provider_that_does_not_take_the_mark_answers_without_it(claude: Desk)
     assert spent(desk) == paid(desk)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_a_cache_that_batches_do_not_read_is_not_written_again(desk_on_each: Desk) -> None:
     desk = measured(desk_on_each)
@@ -182,6 +189,7 @@ def test_a_cache_that_batches_do_not_read_is_not_written_again(desk_on_each: Des
     assert spent(desk) == paid(desk)
 
 
+@pytest.mark.long
 def test_each_task_has_a_cache_of_its_own(claude: Desk) -> None:
     desk = claude
     file = job_file(desk, "Which desk?", system=LONG)

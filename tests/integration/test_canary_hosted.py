@@ -37,6 +37,7 @@ def sent(desk: Desk, job: Job) -> list[int]:
     return [shard["rows"] for shard in desk.detail(job)["shards"]]
 
 
+@pytest.mark.long
 def test_the_others_follow_a_canary_that_came_back_well(desk: Desk) -> None:
     desk.backend()
     job = desk.submit(job_file(desk, texts(12), canary={"rows": 3}))
@@ -62,6 +63,7 @@ def _in_first_shard(desk: Desk, job: Job) -> set[int]:
     return {row.seq for row in desk.store.rows.of_shard(desk.store.shards.of_job(job.id)[0].id)}
 
 
+@pytest.mark.long
 def test_one_that_came_back_badly_ends_the_job_before_the_money_is_spent(desk: Desk) -> None:
     desk.backend()
     job = desk.run(job_file(desk, texts(12, BAD), canary={"rows": 4}))
@@ -88,6 +90,7 @@ def test_one_that_costs_far_more_than_foreseen_ends_the_job(desk: Desk) -> None:
     assert sent(desk, job) == [2]
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("fault", ["", BAD], ids=["well", "badly"])
 def test_a_start_after_every_step_changes_nothing(desk: Desk, fault: str) -> None:
@@ -114,6 +117,7 @@ def test_it_is_left_out_where_it_could_not_be_back_in_time(desk: Desk) -> None:
     assert why.endswith(" UTC for them, and the others need the time; the other rows follow without it")
 
 
+@pytest.mark.long
 def test_it_is_left_out_where_its_batch_expires_and_another_would_come_too_late(desk: Desk) -> None:
     desk.backend()
     desk.provider.settings(turnaround_s=[3 * DAY, 3 * DAY])
@@ -145,6 +149,7 @@ def test_it_goes_where_it_is_back_soonest_and_is_compared_with_the_prices_there(
     assert (forecast.backend, forecast.p50 > 0) == ("flex", True)
 
 
+@pytest.mark.long
 def test_a_stronger_model_gets_its_rows_before_it_is_judged(desk: Desk) -> None:
     desk.backends({"openai": {}}, f"[prices.big]\n{table(RATES)}batch = {{input = 20, output = 80}}\n")
     script(desk, "rows", verb="create", nth=1, row="length", lines=[1, 2])

@@ -289,6 +289,7 @@ def test_another_way_of_reading_reads(nights: Nights) -> None:
     assert (report.unread, nights.whys(job)) == (0, {"a.txt": Why.UNCHANGED})
 
 
+@pytest.mark.long
 def test_another_text_out_of_the_same_bytes_is_the_readers(nights: Nights) -> None:
     (nights.docs / "a.txt").write_bytes("caf\u00e9".encode("cp1252"))
     nights.write(b="one")
@@ -300,6 +301,7 @@ def test_another_text_out_of_the_same_bytes_is_the_readers(nights: Nights) -> No
     assert nights.whys(nights.night()[0]) == {"a.txt": Why.READER, "b.txt": Why.UNCHANGED}
 
 
+@pytest.mark.long
 def test_of_a_container_too(nights: Nights) -> None:
     data = "caf\u00e9".encode("cp1252")
     (nights.docs / "a.zip").write_bytes(zipped({"x.txt": data, "y.txt": b"one"}))
@@ -328,6 +330,7 @@ def table_of(rows: int, **changed: str) -> str:
     return "text\n" + "".join(f"{changed.get(f'r{number}', f'letter {number}')}\n" for number in range(1, rows + 1))
 
 
+@pytest.mark.long
 def test_a_table_that_did_not_move_is_not_read(nights: Nights) -> None:
     table = nights.docs / "many.csv"
     nights.source = {"path": "docs/many.csv", "text_column": "text"}
@@ -349,6 +352,7 @@ def test_a_table_that_did_not_move_is_not_read(nights: Nights) -> None:
     assert Counter(nights.whys(fourth).values()) == {Why.UNCHANGED: 1098, Why.DOCUMENT: 1}
 
 
+@pytest.mark.long
 def test_a_table_of_which_a_part_was_recorded_is_read_whole(nights: Nights) -> None:
     table = nights.docs / "many.csv"
     nights.source = {"path": "docs/many.csv", "text_column": "text"}
@@ -436,6 +440,7 @@ def edit(nights: Nights, rows: dict[str, str], kind: str, name: str, value: str)
             nights.source["encoding"] = name
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(st.lists(ONE_NIGHT, min_size=2, max_size=5))
 def test_the_rows_are_those_of_a_build_that_reads_everything(

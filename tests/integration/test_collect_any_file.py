@@ -129,6 +129,7 @@ def are_refused_alike(lines: list[tuple[str, int]]) -> bool:
     return {kind for kind, _ in told} == {"refused"} and len({row for _, row in told}) > 1
 
 
+@pytest.mark.long
 @settings(max_examples=6 * settings().max_examples)
 @given(
     LINES, LINES, st.sampled_from(["completed", "expired", "cancelled", "failed"]), st.booleans(),
@@ -170,6 +171,7 @@ def test_every_row_has_one_outcome_or_goes_on(
     assert waiting == {row.seq for row in found.rows if row.state is RequestState.PENDING}
 
 
+@pytest.mark.long
 @settings(max_examples=25)
 @given(st.permutations([("answer", 0), ("answer", 1), ("refused", 2), ("expired", 3), ("broken", 0), ("unknown", 1)]))
 def test_the_order_of_the_lines_does_not_matter(place: Place, lines: list[tuple[str, int]]) -> None:

@@ -60,6 +60,7 @@ def strange(desk: Desk, **facts: Any) -> Job:
     return made
 
 
+@pytest.mark.long
 def test_a_job_that_breaks_the_daemon_fails_by_name_and_the_others_end_well(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_job_that_breaks_the_daemon_fails_by_name_and_the_others_end_well(
     assert len(tracebacks) == TRIES, "tried again, not over and over"
 
 
+@pytest.mark.long
 def test_a_job_with_batches_under_way_is_not_given_up_until_it_is_cancelled(desk: Desk) -> None:
     """Its answers are paid for: they wait until somebody has mended it."""
     bad = desk.submit(plain(2))

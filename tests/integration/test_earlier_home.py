@@ -41,6 +41,7 @@ def outcomes(desk: Desk, job: Job) -> Counter[str]:
     return Counter(desk.ends(job).values())
 
 
+@pytest.mark.long
 def test_it_tells_the_same_money_outcomes_and_reasons(earlier: Desk) -> None:
     found = jobs(earlier)
     assert {name: earlier.cost(job) for name, job in found.items()} == {k: Decimal(v) for k, v in SPENT.items()}
@@ -59,6 +60,7 @@ def test_it_tells_the_same_money_outcomes_and_reasons(earlier: Desk) -> None:
     assert (shard.refusal_code, shard.refusal) == ("invalid_model", "the model `m` cannot be used: ask support")
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_what_was_under_way_is_finished(earlier: Desk) -> None:
     found = jobs(earlier)

@@ -74,6 +74,7 @@ SAME: dict[str, str] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("edit", SAME)
 def test_an_edit_that_changes_no_request_pays_nothing_again(desk: Desk, edit: str) -> None:
@@ -89,6 +90,7 @@ def test_an_edit_that_changes_no_request_pays_nothing_again(desk: Desk, edit: st
     paid_in_full(desk, first, second)
 
 
+@pytest.mark.long
 def test_a_late_batch_is_awaited_where_a_new_one_would_be_later(desk: Desk) -> None:
     """Its 95 % are behind the other job's deadline, and those of a new batch still more so."""
     first = out(desk, job_file(desk))
@@ -103,6 +105,7 @@ def test_a_late_batch_is_awaited_where_a_new_one_would_be_later(desk: Desk) -> N
     paid_in_full(desk, first, second)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_a_third_edit_takes_over_what_the_first_job_asked(desk: Desk) -> None:
     jobs = [out(desk, job_file(desk))]
@@ -115,6 +118,7 @@ def test_a_third_edit_takes_over_what_the_first_job_asked(desk: Desk) -> None:
     paid_in_full(desk, *jobs)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_an_edit_that_is_taken_back_takes_over_as_well(desk: Desk) -> None:
     first = out(desk, job_file(desk))
@@ -150,6 +154,7 @@ def test_a_batch_file_that_is_renamed_in_a_project_that_is_moved_is_the_same_job
     assert all_once(desk)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_a_batch_file_that_is_copied_awaits_what_has_one_answer(desk: Desk) -> None:
     content = jsonl([*lines(temperature=0)[:2], *lines()[2:]])
@@ -161,6 +166,7 @@ def test_a_batch_file_that_is_copied_awaits_what_has_one_answer(desk: Desk) -> N
     paid_in_full(desk, first, second)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("body", [{}, {"temperature": 0}], ids=["plain", "greedy"])
 def test_of_a_batch_file_with_one_changed_line_only_that_is_asked(desk: Desk, body: dict[str, Any]) -> None:
@@ -214,6 +220,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("edit", CHANGES)
 def test_rows_that_are_not_shared_are_asked_anew_and_the_earlier_job_is_cancelled(desk: Desk, edit: str) -> None:
@@ -245,6 +252,7 @@ def test_a_superseded_job_is_not_retried_beside_the_one_that_has_its_rows(desk: 
     assert all_once(desk)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_a_superseded_job_that_is_retried_takes_what_its_cancelled_successor_has(desk: Desk) -> None:
     desk.backends({"openai": {"limits": {"max_rows": 2}}})
@@ -276,6 +284,7 @@ def test_a_cancelled_job_that_is_retried_takes_what_a_later_run_has(desk: Desk) 
     assert desk.cost(first) == 0
 
 
+@pytest.mark.long
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("ends", ["completed", "expired", "cancelled"])
 @pytest.mark.parametrize("is_out", [True, False], ids=["in flight", "not sent yet"])
@@ -300,6 +309,7 @@ def test_a_cancelled_job_that_is_retried_awaits_what_a_later_run_has_under_way(
     paid_in_full(desk, first, second)
 
 
+@pytest.mark.long
 def test_a_job_that_is_retried_awaits_what_its_file_is_to_send_from_where_it_was_moved(desk: Desk) -> None:
     (desk.folder / "project").mkdir()
     path = desk.written(jsonl(lines(temperature=0))).rename(desk.folder / "project/requests.jsonl")
@@ -350,6 +360,7 @@ def test_beside_finishes_both_and_still_pays_once(desk: Desk) -> None:
     assert all_once(desk)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_rows_that_the_shared_batch_loses_are_asked_by_the_new_job(desk: Desk) -> None:
     script(desk, "expires")
@@ -392,6 +403,7 @@ def test_only_limited_runs_of_the_same_part_supersede_each_other(desk: Desk) -> 
     assert all_once(desk)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_a_held_job_that_was_edited_does_not_come_back(desk: Desk) -> None:
     script(desk, "fails", verb="create", code="invalid_request", message="Computer says no.")
@@ -409,6 +421,7 @@ def test_a_held_job_that_was_edited_does_not_come_back(desk: Desk) -> None:
     assert all_once(desk)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("under_way", [0, 8 * MINUTE], ids=["at once", "later"])
 def test_a_deadline_that_the_batch_misses_ends_it_and_asks_the_rest(desk: Desk, under_way: float) -> None:

@@ -135,6 +135,7 @@ def test_each_model_of_a_fleet_has_a_speed_of_its_own(store: Store, settings: co
 # --- the first night behind a bench
 
 
+@pytest.mark.long
 def test_the_first_nights_end_as_a_bench_has_foreseen(store: Store, settings: config.Config) -> None:
     """200 engines, each benched once by day and used for one night, with rows of other lengths on half of them.
 

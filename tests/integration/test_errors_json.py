@@ -117,6 +117,7 @@ def test_storage_and_backends_have_codes_of_their_own(
     assert error_json(InputError("no", file=Path("x"), line=3, field="a.b"))["file"] == "x"
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("in_a_class", [False, True], ids=["anywhere", "while-a-class-is-made"])
 def test_a_command_that_is_stopped_says_so(home: Path, in_a_class: bool) -> None:

@@ -219,6 +219,7 @@ def test_what_one_backend_refuses_for_all_rows_waits_for_another_or_for_a_person
     assert [hold.code for hold in desk.store.holds.of(job.id)] == ["model_not_found"]
 
 
+@pytest.mark.long
 @settings(max_examples=3 * settings().max_examples)
 @given(kinds=st.lists(st.sampled_from(["good", "refused", "full", "missing", *CODES]), min_size=ROWS, max_size=ROWS))
 # The row that was answered, or that waits for room, has left the batch when it is collected again.

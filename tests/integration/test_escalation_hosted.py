@@ -79,7 +79,7 @@ def test_a_row_goes_on_only_to_a_backend_that_has_the_next_model(desk: Desk) -> 
     assert [shard["backend"] for shard in desk.detail(job)["shards"]][-1] == "claude"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_on_a_budget_answers_all_rows_also_those_of_the_dear_model(desk: Desk) -> None:
     """A fifth of the rows goes on to a model of twenty times the price."""
     desk.backends({"openai": {}}, PRICES)
@@ -99,6 +99,7 @@ def test_a_job_on_a_budget_answers_all_rows_also_those_of_the_dear_model(desk: D
     assert desk.cost(job) <= budget
 
 
+@pytest.mark.long
 def test_what_goes_on_to_a_stronger_model_is_foreseen_at_its_price(desk: Desk) -> None:
     """A fifth of the rows went on to a model of twenty times the price: the next run is told what that costs."""
     desk.backends({"openai": {}}, PRICES)
@@ -117,6 +118,7 @@ def test_what_goes_on_to_a_stronger_model_is_foreseen_at_its_price(desk: Desk) -
     assert desk.cost(job) <= plan.at_most
 
 
+@pytest.mark.long
 @pytest.mark.thinned(12)
 @pytest.mark.parametrize("lists", ["same", "another"])
 @pytest.mark.parametrize("at", ["the first model", "no model", "the next model"])

@@ -95,6 +95,7 @@ def job_file(desk: Desk, tasks: dict[str, Json]) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_job_of_the_readme_runs_on_every_model(desk: Desk, name: str) -> None:
@@ -217,6 +218,7 @@ def tasks_of(names: str, asked: Json, **more: Any) -> dict[str, Json]:
     return {name: {"prompt": "When?", "max_tokens": 60, **asked, **more} for name in names.split()}
 
 
+@pytest.mark.long
 @pytest.mark.thinned(14)
 @pytest.mark.parametrize(("name", "models", "asked"), RENAMED)
 def test_what_has_another_spelling_there_is_said(desk: Desk, name: str, models: str, asked: Json) -> None:
@@ -270,6 +272,7 @@ def test_the_size_of_vectors_is_never_left_out(desk: Desk) -> None:
     assert desk.provider.refused() == []
 
 
+@pytest.mark.long
 def test_without_the_tables_of_the_dialect_real_providers_would_refuse_the_job(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

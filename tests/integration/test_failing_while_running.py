@@ -136,6 +136,7 @@ def test_an_answer_that_is_asked_for_again_has_not_failed(running: Running) -> N
     running.until(lambda: running.failing(job) == [{"new": {"http_400": 1}, "known": {}}])
 
 
+@pytest.mark.long
 def test_what_failed_in_an_earlier_night_is_known_while_it_runs(running: Running) -> None:
     first = running.submit(REFUSED, GOOD)
     running.until(lambda: running.store.jobs.get(first.id).finished_at is not None)
@@ -146,6 +147,7 @@ def test_what_failed_in_an_earlier_night_is_known_while_it_runs(running: Running
     assert second.id != first.id
 
 
+@pytest.mark.long
 def test_rows_that_are_all_refused_alike_are_taken_back_before_the_others_are_asked(running: Running) -> None:
     job = running.submit(*[REFUSED] * 24, *[HANGS] * 2)
     running.until(lambda: running.store.holds.of(job.id) != [])
@@ -172,6 +174,7 @@ def result(name: str, text: str = "no JSON") -> bytes:
     return f'{{"custom_id": "{name}", "response": {{"status_code": 200, "body": {body}}}}}\n'.encode()
 
 
+@pytest.mark.long
 def test_a_file_is_read_on_from_where_it_was_left(running: Running) -> None:
     job = running.submit(*[GOOD] * 4)
     [found] = ranges(running.store, job)

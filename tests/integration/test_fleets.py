@@ -115,6 +115,7 @@ def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.long
 def test_two_models_on_one_slot_are_two_starts(tmp_path: Path, fleet: Callable[..., Any]) -> None:
     night = Night()
     with fleet(settings_of(tmp_path), night) as running:
@@ -136,6 +137,7 @@ def test_two_models_on_one_slot_are_two_starts(tmp_path: Path, fleet: Callable[.
     assert not any(is_running(each["pid"]) for each in starts(tmp_path))
 
 
+@pytest.mark.long
 def test_nothing_runs_outside_the_hours(tmp_path: Path, fleet: Callable[..., Any]) -> None:
     night = Night(EVENING - timedelta(seconds=1))
     settings = settings_of(tmp_path, "--latency-ms", "300", hours="20:00-07:00")
@@ -159,6 +161,7 @@ def test_nothing_runs_outside_the_hours(tmp_path: Path, fleet: Callable[..., Any
     assert len(starts(tmp_path)) == 2
 
 
+@pytest.mark.long
 def test_what_a_person_wants_goes_before_what_rows_want(tmp_path: Path, fleet: Callable[..., Any]) -> None:
     night = Night()
     with fleet(settings_of(tmp_path), night) as running:
@@ -197,6 +200,7 @@ def test_gpus_that_others_use_are_waited_for(
     assert float(share) == pytest.approx(60 * 1024 / 80000, abs=0.001)
 
 
+@pytest.mark.long
 def test_one_that_dies_or_is_given_up_costs_no_row(tmp_path: Path, fleet: Callable[..., Any]) -> None:
     night = Night()
     with fleet(settings_of(tmp_path, "--latency-ms", "100"), night) as running:
@@ -238,6 +242,7 @@ def sleeping(tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch, *gpus: s
     return found.model_copy(update={"models": {**found.models, "small": models["small"]}})
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(("how", "starts_of_small"), [("well", 1), ("addled", 2)])
 def test_one_that_answers_otherwise_after_waking_starts_anew_before_its_first_row(
@@ -259,6 +264,7 @@ def test_one_that_answers_otherwise_after_waking_starts_anew_before_its_first_ro
     assert any("after waking it answers differently" in line for line in night.told) is (starts_of_small == 2)
 
 
+@pytest.mark.long
 def test_one_that_keeps_its_memory_asleep_is_stopped(
     tmp_path: Path, fleet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +278,7 @@ def test_one_that_keeps_its_memory_asleep_is_stopped(
     assert any("it is asleep and still holds 1,048,576,000 of 1,048,576,000 bytes" in line for line in night.told)
 
 
+@pytest.mark.long
 def test_one_that_becomes_slow_starts_anew_once_and_costs_no_row(
     tmp_path: Path, fleet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,6 +293,7 @@ def test_one_that_becomes_slow_starts_anew_once_and_costs_no_row(
     assert sum("of its earlier rate at this concurrency" in line for line in night.told) == 1
 
 
+@pytest.mark.long
 def test_one_that_takes_too_much_memory_starts_anew_once(
     tmp_path: Path, fleet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

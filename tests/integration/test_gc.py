@@ -55,6 +55,7 @@ def fates(swept: sweep.Swept) -> dict[str, JobFate]:
     return {verdict.job_id: verdict.fate for verdict in swept.verdicts}
 
 
+@pytest.mark.long
 def test_what_is_old_goes_and_what_others_carry_stays(years: Years) -> None:
     """`one` is unchanged since the first night; the other documents came and went."""
     first = years.run(400, "one", "two")
@@ -351,6 +352,7 @@ def state(store: Store, home: Home) -> tuple[dict[str, bool], set[str]]:
     return jobs, {name for name in names if not name.endswith(".lock") and not name.startswith("orch.db")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_kill_anywhere_loses_nothing_and_leaves_nothing(sqlite_years: Years, tmp_path: Path, step: int) -> None:
     first = sqlite_years.run(400, "one", "two")

@@ -61,6 +61,7 @@ LOST: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("lost", LOST)
 def test_a_home_that_lost_its_id_is_known_by_its_jobs(desk: Desk, lost: str) -> None:
@@ -156,6 +157,7 @@ def test_a_home_whose_database_is_older_than_its_jobs_gets_an_id_where_somebody_
     desk.run(plain(ROWS))
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_a_file_that_was_edited_in_a_moved_project_supersedes_its_job(desk: Desk) -> None:
     desk.backend("openai", limits={"max_rows": 8})
@@ -219,6 +221,7 @@ def test_what_a_user_sees_of_a_lost_id(desk: Desk) -> None:
     assert job.home in orch("adopt", env=env).stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_bare", [False, True], ids=["", "a list without metadata"])
 @pytest.mark.parametrize("name", ["openai", "together", "scaleway", "xai", "fireworks", "openrouter", "cohere"])
 def test_a_create_that_is_lost_adopts_no_batch_of_another_home_with_the_same_rows(

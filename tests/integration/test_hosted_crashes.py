@@ -46,7 +46,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Providers]:
         yield running
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("chunk", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, CHUNKS))])
 def test_under_a_random_schedule_the_bill_is_the_ledger(there: Providers, chunk: int) -> None:
     struck: Counter[str] = Counter()
@@ -84,8 +84,8 @@ SHOWN_LATER = Blow({"do": "hidden", "seconds": 400.0, "match": {"verb": "create"
 BOTH_ANSWERS_LOST = Blow({"do": "cut_after", "match": {"verb": "create"}, "times": 2})
 
 
+@pytest.mark.long
 @pytest.mark.thinned(24)
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "order",
     [
@@ -102,7 +102,7 @@ def test_killed_once_at_any_point(there: Providers, order: tuple[str, ...], blow
     killed_once(there, order, blows, POINTS)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("other", OTHERS)
 def test_killed_once_while_an_answer_is_lost_at_another(there: Providers, other: str) -> None:
     killed_once(there, (other, "cloud"), [LOST_ANSWER, SHOWN_LATER], 1)
@@ -123,6 +123,7 @@ def killed_once(there: Providers, order: tuple[str, ...], blows: list[Blow], poi
     assert kills >= points // 2
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("order", [("cloud", "azure"), ("claude", "cloud")], ids="-".join)
 @pytest.mark.parametrize("blows", [[LOST_ANSWER, SHOWN_LATER], [BOTH_ANSWERS_LOST]], ids=["shown late", "two alike"])
@@ -135,6 +136,7 @@ def test_batches_of_which_no_answer_told_are_adopted(
         assert report.billed == 6
 
 
+@pytest.mark.long
 def test_a_batch_that_all_its_rows_have_left_is_closed_after_a_kill(there: Providers) -> None:
     """Both rows of the first batch fail and go on to another one. A kill falls before each commit."""
 
@@ -171,6 +173,7 @@ def test_no_file_is_left_at_the_provider(there: Providers, fault: dict[str, Any]
     assert report.batches > 0 if cancel_at == inf else report.batches <= 1
 
 
+@pytest.mark.long
 def test_a_kill_between_the_creation_and_its_record_is_made_good(there: Providers) -> None:
     """The one point that costs money: the batch is made, and nobody has written down that it is."""
     names = run(there, plain(1, ("cloud", "azure"), Kills(most=10**6, chance=0.0))).names

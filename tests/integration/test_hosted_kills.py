@@ -62,7 +62,7 @@ def test_killed_while_another_protocol_has_the_rows(
     assert report.kills >= 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.soak)], indirect=True)
 def test_killed_while_a_synchronous_api_has_the_rows(
     database_url: str, run_orch: Orch, provider: Emulator, tmp_path: Path

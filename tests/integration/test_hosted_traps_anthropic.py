@@ -63,6 +63,7 @@ def test_trap_c_everything_ends_as_ended_and_is_told_in_our_words(desk: Desk) ->
     assert desk.ends(bad) == {"r0": "failed: invalid_request_error", "r1": "failed: request_too_large"}
 
 
+@pytest.mark.long
 def test_trap_c_an_expired_batch_keeps_its_rows_and_only_the_leftovers_are_sent_again(desk: Desk) -> None:
     script(desk, "expires", share=0.5)
     job = desk.run(plain(10))
@@ -149,6 +150,7 @@ def test_trap_c_two_orphans_of_one_size_are_each_given_to_their_own_shard(desk: 
 # --- errors and prices
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("fault", ["status:429", "status:529"])
 def test_trap_c_an_overload_of_rows_waits_and_burns_no_attempt(desk: Desk, fault: str) -> None:

@@ -35,6 +35,7 @@ def test_trap_b_an_error_file_without_a_byte_is_no_failure_and_goes_too(desk: De
     assert desk.files() == []
 
 
+@pytest.mark.long
 def test_trap_b_a_batch_that_runs_over_its_24_hours_is_waited_for_and_said(desk: Desk) -> None:
     script(desk, "turnaround", seconds=40 * HOUR)
     job = desk.submit(plain(3))
@@ -85,6 +86,7 @@ def test_trap_b_a_deployment_that_is_not_there_is_named(desk: Desk) -> None:
     assert desk.billed() == {}
 
 
+@pytest.mark.long
 def test_trap_b_a_region_that_queues_batches_itself_is_waited_for_and_said(desk: Desk) -> None:
     desk.backend("azure", limits={"max_rows": 1}, poll_seconds=1)
     desk.provider.settings(enqueued_tokens={"m": 4}, azure_queues=True, turnaround_s=[1800, 1800])

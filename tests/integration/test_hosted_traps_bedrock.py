@@ -239,6 +239,7 @@ def test_trap_j_rows_that_are_too_few_without_those_that_are_not_sent_wait_and_s
     assert desk.provider.calls("upload") == {}
 
 
+@pytest.mark.long
 def test_trap_j_a_canary_of_too_few_rows_goes_to_another_backend_or_nowhere(desk: Desk) -> None:
     desk.backend("bedrock", limits={"min_rows": 10})
     alone = desk.submit(job_file(desk, texts(12), canary={"rows": 3}))

@@ -39,6 +39,7 @@ def test_trap_n_a_batch_whose_create_was_not_answered_is_found_by_its_name(desk:
     finds_a_lost_create(desk)
 
 
+@pytest.mark.long
 def test_trap_n_a_list_that_begins_with_the_oldest_is_read_to_its_end(desk: Desk) -> None:
     for number in range(3):
         desk.run([row(f"earlier{number}")])
@@ -111,6 +112,7 @@ def test_trap_n_an_avro_file_that_breaks_off_is_read_again(desk: Desk, fault: di
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.long
 def test_trap_n_half_a_record_at_the_end_loses_its_row_alone(desk: Desk) -> None:
     script(desk, "cut_tail", verb="create")
     job = desk.run(plain(5))
@@ -160,6 +162,7 @@ def test_trap_n_a_batch_that_ends_between_the_look_and_the_cancel_is_collected(d
     assert desk.ends(job) == all_are("succeeded", 3)
 
 
+@pytest.mark.long
 def test_trap_n_rows_of_a_batch_that_is_refused_as_a_whole_wait_with_coheres_words_and_none_fails(desk: Desk) -> None:
     script(desk, "fails", message="model m is not available for batches", times=2)
     job = desk.submit(plain(2))

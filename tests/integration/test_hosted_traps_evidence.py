@@ -23,6 +23,7 @@ def paid_once(desk: Desk, count: int) -> None:
 # --- is it gone?
 
 
+@pytest.mark.long
 @pytest.mark.thinned(18)
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("listed", [True, False])
@@ -63,6 +64,7 @@ def test_trap_g1_a_batch_that_only_its_list_shows_is_followed_there(desk: Desk) 
     assert len(desk.batches()) == 1
 
 
+@pytest.mark.long
 def test_trap_g1_where_its_list_cannot_be_read_a_404_needs_longer_to_be_believed(desk: Desk) -> None:
     desk.backend(poll_seconds=60)
     script(desk, "unknown_for", after=60.0, seconds=5 * HOUR, listed=False)
@@ -76,6 +78,7 @@ def test_trap_g1_where_its_list_cannot_be_read_a_404_needs_longer_to_be_believed
     paid_once(desk, 3)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", EACH)
 def test_trap_g1_a_batch_that_comes_back_after_it_was_given_up_is_taken_or_booked(desk: Desk, name: str) -> None:
@@ -110,6 +113,7 @@ def test_trap_g1_a_batch_that_cannot_be_retrieved_is_followed_in_the_list(desk: 
 # --- late is not lost
 
 
+@pytest.mark.long
 @pytest.mark.thinned(10)
 @pytest.mark.parametrize("name", ["openai", AZURE])
 @pytest.mark.parametrize(("fault", "facts"), [
@@ -147,6 +151,7 @@ def test_trap_g2_results_of_anthropic_that_come_late_are_waited_for(desk: Desk, 
     paid_once(desk, 12)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("fault", [{"status": 503}, {"do": "cut_body", "share": 0.3}])
 @pytest.mark.parametrize("deadline", [None, "10h"])
@@ -195,6 +200,7 @@ def _without_counts(desk: Desk, late: float) -> Job:
     return job
 
 
+@pytest.mark.long
 def test_files_that_a_batch_without_counts_names_hours_later_are_taken_then(desk: Desk) -> None:
     job = _without_counts(desk, 3 * HOUR)
     [held] = desk.held(job)
@@ -257,6 +263,7 @@ def test_trap_g2_a_content_that_is_not_whole_for_an_hour_is_read_until_it_is(
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["openai", "azure"])
 def test_trap_g2_a_batch_that_did_nothing_gives_its_rows_back_within_the_hour(desk_on_each: Desk, name: str) -> None:
@@ -281,6 +288,7 @@ def test_trap_g2_a_batch_that_did_nothing_gives_its_rows_back_within_the_hour(de
     assert desk.cost(job) - desk.uncertain(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.long
 def test_trap_g2_a_batch_that_did_nothing_is_given_up_sooner_where_files_are_never_late(desk: Desk) -> None:
     desk.run(plain(2))
     script(desk, "does_nothing")
@@ -312,6 +320,7 @@ def test_trap_g2_a_later_reading_that_is_shorter_replaces_nothing(desk: Desk) ->
     assert len(desk.batches()) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["openai", AZURE])
 def test_trap_g2_files_that_come_after_their_rows_were_asked_again_are_booked(desk: Desk, name: str) -> None:
     desk.backend(name)
@@ -327,6 +336,7 @@ def test_trap_g2_files_that_come_after_their_rows_were_asked_again_are_booked(de
     assert desk.files() == []
 
 
+@pytest.mark.long
 def test_trap_g2_late_answers_are_taken_where_their_rows_still_wait(desk: Desk) -> None:
     script(desk, "late_output_id", seconds=28 * HOUR)
     job = desk.submit(plain(5))
@@ -356,6 +366,7 @@ def test_trap_g2_counts_and_sizes_that_are_wrong_cost_nothing(desk: Desk, name: 
     paid_once(desk, 6)
 
 
+@pytest.mark.long
 def test_trap_g2_rows_are_taken_elsewhere_in_time_while_their_answers_are_waited_for(desk: Desk) -> None:
     """The deadline decides for how long."""
     desk.backends({"openai": {}, "azure": {}})
@@ -395,6 +406,7 @@ def test_trap_g2_a_file_that_has_grown_is_not_taken_for_whole_when_it_pauses(des
     paid_once(desk, 4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "hours"), [("openai", 30), ("fireworks", 8 * 24)])
 def test_trap_g2_files_are_deleted_once_late_answers_are_given_up_though_that_fails_at_first(
     desk: Desk, name: str, hours: int
@@ -411,6 +423,7 @@ def test_trap_g2_files_are_deleted_once_late_answers_are_given_up_though_that_fa
     assert desk.events(job, "left") == []
 
 
+@pytest.mark.long
 def test_trap_g2_a_failed_look_does_not_end_the_wait_for_late_answers(desk: Desk) -> None:
     """A provider that ends no batch answers a week later, however often it was away meanwhile."""
     desk.backend("fireworks")
@@ -427,6 +440,7 @@ def test_trap_g2_a_failed_look_does_not_end_the_wait_for_late_answers(desk: Desk
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", EACH)
 def test_trap_g2_a_file_that_grows_after_it_was_given_up_is_booked(desk: Desk, name: str) -> None:

@@ -73,6 +73,7 @@ def test_trap_a6_an_input_file_that_the_provider_cannot_find_is_uploaded_again(d
     assert desk.attempts(job)["r0"] == 1, "it is not a row's fault"
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("code", ["invalid_url", "url_mismatch"])
 def test_trap_a6_a_batch_whose_endpoint_is_not_served_fails_with_that_word(desk: Desk, code: str) -> None:
@@ -101,6 +102,7 @@ def test_trap_a6_a_model_that_the_batch_api_lacks_goes_to_another_backend_that_m
     assert [shard["backend"] for shard in desk.detail(job)["shards"]] == ["openai", "azure"]
 
 
+@pytest.mark.long
 def test_trap_a6_a_model_that_nobody_has_fails_at_the_deadline_and_says_so(desk: Desk) -> None:
     desk.provider.settings(models=["another"])
     job = desk.run(plain(3), deadline="6h")
@@ -141,6 +143,7 @@ def test_trap_a1_a_single_row_that_is_too_large_fails_with_what_was_said(desk: D
     assert "larger than the 209715200 maximum" in desk.rows(job)["r0"]["error"]["message"]
 
 
+@pytest.mark.long
 def test_trap_a1_an_upload_that_is_refused_for_good_fails_its_rows_and_nothing_hangs(desk: Desk) -> None:
     message = "Invalid file format for Batch API. Must be .jsonl"
     script(desk, "status", verb="upload", status=400, code="invalid_request_error", message=message, times=None)
@@ -182,6 +185,7 @@ def test_trap_1_36_a_download_that_breaks_is_done_again_and_nothing_is_sent_twic
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.long
 def test_trap_a5_result_files_that_went_away_before_they_were_read_are_asked_for_anew(desk: Desk) -> None:
     job = desk.submit(plain(3))
     desk.settle(job)
@@ -215,6 +219,7 @@ def test_what_a_killed_look_for_late_answers_has_downloaded_goes_with_its_shard(
     assert [path for path in late.parent.iterdir() if "late" in path.name] == []
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("end", ["expired", "failed", "cancelled"])
 def test_trap_a8_the_files_of_every_end_go(desk: Desk, end: str) -> None:

@@ -93,6 +93,7 @@ def test_trap_p_a_job_that_has_begun_goes_on_behind_a_cancel_and_is_collected(de
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.long
 def test_trap_p_late_rows_of_a_running_job_are_paid_for_twice_and_that_is_told(desk: Desk) -> None:
     rescued_and_paid_twice(desk, "fireworks")
 

@@ -24,6 +24,7 @@ def test_trap_i_a_batch_whose_create_was_not_answered_is_found_by_its_name(desk:
     finds_a_lost_create(desk)
 
 
+@pytest.mark.long
 def test_trap_i_a_batch_that_the_list_shows_is_ours_although_nobody_can_read_it_by_its_name(desk: Desk) -> None:
     script(desk, "cut_after", verb="create")
     desk.provider.script({"do": "odd_metadata", "match": {"verb": "retrieve"}, "times": None})
@@ -32,6 +33,7 @@ def test_trap_i_a_batch_that_the_list_shows_is_ours_although_nobody_can_read_it_
     assert len(desk.batches()) == 1
 
 
+@pytest.mark.long
 def test_trap_i_a_batch_that_expires_has_no_results_and_its_rows_are_sent_again(desk: Desk) -> None:
     script(desk, "expires", share=0.5)
     job = desk.run(plain(4))

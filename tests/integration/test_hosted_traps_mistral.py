@@ -48,6 +48,7 @@ def test_trap_h_a_job_that_fails_as_a_whole_says_why(desk: Desk) -> None:
     assert "could not be parsed" in desk.rows(job)["r0"]["error"]["message"]
 
 
+@pytest.mark.long
 def test_trap_h_rows_that_a_timeout_left_have_no_line_and_are_sent_again(desk: Desk) -> None:
     script(desk, "expires", share=0.5)
     job = desk.run(plain(10))

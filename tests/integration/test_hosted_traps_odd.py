@@ -33,6 +33,7 @@ def paid_once(desk: Desk, count: int) -> None:
 ALWAYS = [*COUNTS, "loud_status", "status_object", "no_metadata", "odd_metadata", "odd_usage"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EACH)
 def test_trap_g4_what_is_told_of_a_batch_in_another_shape_all_the_time_costs_nothing(desk: Desk, name: str) -> None:
     desk.backend(name)
@@ -45,6 +46,7 @@ def test_trap_g4_what_is_told_of_a_batch_in_another_shape_all_the_time_costs_not
     assert set(desk.billed().values()) == {1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EACH)
 def test_trap_g4_what_is_told_of_a_batch_in_another_shape_for_a_while_costs_nothing(desk: Desk, name: str) -> None:
     desk.backend(name, poll_seconds=60)
@@ -104,6 +106,7 @@ def test_trap_g4_a_refusal_in_another_shape_ends_its_rows_with_its_word(desk: De
         assert desk.ends(job) == {**all_are("succeeded", 3), "r1": "failed: invalid_request"}
 
 
+@pytest.mark.long
 def test_trap_g4_a_row_that_fails_in_batches_told_as_expired_fails_after_three(desk: Desk) -> None:
     """Counts that cannot be make a batch look expired, which blames no row; one that ran and failed is to blame."""
     desk.backend("claude")
@@ -142,6 +145,7 @@ LISTS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EACH)
 def test_trap_g5_an_orphan_is_found_in_a_list_of_any_shape(desk: Desk, name: str) -> None:
     desk.backend(name)
@@ -246,6 +250,7 @@ def test_trap_g5_lists_that_are_empty_a_few_times_hide_no_orphan(desk: Desk, nam
     paid_once(desk, 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EACH)
 def test_trap_g5_a_list_that_lacks_every_batch_we_know_of_proves_nothing(desk: Desk, name: str) -> None:
     desk.backend(name)
@@ -275,6 +280,7 @@ def test_trap_g5_an_orphan_at_anthropic_is_known_though_its_results_come_late(de
     paid_once(desk, 3)
 
 
+@pytest.mark.long
 def test_trap_g5_a_create_that_gives_an_older_batch_of_ours_adopts_nothing(desk: Desk) -> None:
     """Its rows would be taken for answered by other rows' answers."""
     first = desk.submit([row("first")])
@@ -313,6 +319,7 @@ def test_trap_g5_uploads_that_are_always_answered_with_another_file_are_given_up
     assert len(desk.files()) == (0 if fault == "renamed_file" else 3), "a new file is ours, somebody else's is not"
 
 
+@pytest.mark.long
 def test_trap_g5_an_older_file_is_never_deleted_for_an_upload_that_is_answered_with_it(desk: Desk) -> None:
     desk.provider.settings(turnaround_s=[9 * HOUR, 9 * HOUR])
     first = desk.submit([row("first")])
@@ -343,6 +350,7 @@ def test_trap_g5_an_upload_of_which_little_is_told_is_used(desk: Desk, fault: st
     assert desk.ends(job) == all_are("succeeded", 3)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(9)
 @pytest.mark.parametrize("told", ["create", "validation", "status"])
 @pytest.mark.parametrize("seconds", [30.0, pytest.param(400.0, marks=pytest.mark.soak), 1500.0])
@@ -371,6 +379,7 @@ def test_trap_g6_ids_in_another_case_or_with_blanks_are_recognised(desk: Desk, n
     paid_once(desk, 3)
 
 
+@pytest.mark.long
 def test_trap_g6_ids_that_come_back_as_numbers_are_recognised(desk: Desk) -> None:
     job = desk.run([row(custom_id, "id_number") for custom_id in ("7", "007", "12")])
     assert desk.ends(job)["12"] == "succeeded"
@@ -395,6 +404,7 @@ def test_trap_g6_ids_that_are_lists_are_read_and_null_is_nobodys(desk: Desk, fau
     assert desk.ends(job)["a"] == ("succeeded" if fault == "id_list" else "failed: missing_result")
 
 
+@pytest.mark.long
 def test_trap_g6_a_batch_that_comes_back_with_other_ids_alone_is_told_and_not_paid_again(desk: Desk) -> None:
     script(desk, "rows", row="missing", share=1.0)
     script(desk, "rows", row="unknown_id", share=1.0)
@@ -490,6 +500,7 @@ RETRY_AFTER = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("verb", ["upload", "create", "retrieve", "content"])
 def test_trap_g8_a_retry_after_beyond_every_calendar_holds_nothing_up_for_more_than_a_day(
@@ -506,6 +517,7 @@ def test_trap_g8_a_retry_after_beyond_every_calendar_holds_nothing_up_for_more_t
     paid_once(desk, 2)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize("verb", ["upload", "create", "retrieve", "content", "list"])
 def test_trap_g8_a_429_without_a_word_for_hours_is_waited_out(desk: Desk, verb: str) -> None:
@@ -547,6 +559,7 @@ def test_trap_g9_a_rotated_key_of_the_same_account_is_adopted_once_it_shows_its_
     assert desk.detail(job)["shards"][0]["account"] not in (account, None)
 
 
+@pytest.mark.long
 def test_trap_g9_an_orphan_is_looked_for_with_a_rotated_key_that_shows_another_batch(desk: Desk) -> None:
     desk.provider.settings(accounts={KEY: "org-1", "sk-rotated": "org-1"}, tells_owner=False)
     desk.backend(limits={"max_rows": 2})
@@ -583,6 +596,7 @@ def test_trap_g10_files_that_can_never_be_deleted_hold_up_nothing_and_are_told_o
     assert sum(desk.provider.calls("delete_file").values()) == tries, "it is given up"
 
 
+@pytest.mark.long
 @pytest.mark.thinned(12)
 @pytest.mark.parametrize(
     ("verb", "facts"),
@@ -630,6 +644,7 @@ def test_trap_g10_whatever_fails_for_ever_a_job_comes_to_its_end(
     assert all(end == "succeeded" or end.startswith("failed: ") for end in desk.ends(job).values())
 
 
+@pytest.mark.long
 @pytest.mark.thinned(8)
 @pytest.mark.parametrize("fault", ["stuck_validating", "stuck_finalizing", "cancel_ignored", "slow_cancel"])
 @pytest.mark.parametrize("name", ["openai", AZURE])

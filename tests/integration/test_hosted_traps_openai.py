@@ -13,6 +13,7 @@ from tests.support.hostedjob import DAY, HOUR, KEY, MINUTE, Desk, all_are, cost_
 # --- ends of a batch
 
 
+@pytest.mark.long
 def test_trap_a5_an_expired_batch_keeps_its_paid_rows_and_only_the_leftovers_are_sent_again(desk: Desk) -> None:
     script(desk, "expires", share=0.5)
     job = desk.run(plain(10))
@@ -34,6 +35,7 @@ def test_trap_1_14_a_batch_that_expires_again_and_again_is_sent_again_and_again(
     assert desk.billed() == dict.fromkeys(all_are("", 10), 1)
 
 
+@pytest.mark.long
 def test_trap_a5_a_batch_whose_rows_all_failed_is_completed_without_an_output_file(desk: Desk) -> None:
     job = desk.run([row(f"r{number}", "content_filter") for number in range(3)])
     assert desk.ends(job) == all_are("failed: content_filter", 3)
@@ -56,6 +58,7 @@ def test_trap_1_37_a_batch_that_is_completed_before_its_files_are_named_is_waite
     assert desk.cost(job) == cost_of(desk.provider.bill()) > 0
 
 
+@pytest.mark.long
 def test_trap_1_37_files_that_are_never_named_are_missing_at_last_and_the_rows_go_on(desk: Desk) -> None:
     script(desk, "late_output_id", seconds=90 * DAY)
     job = desk.run(plain(3))
@@ -139,6 +142,7 @@ def test_trap_a5_a_batch_that_stays_cancelling_is_told_and_still_collected(desk:
     assert set(desk.provider.calls("cancel")) == {200}
 
 
+@pytest.mark.long
 def test_trap_a2_a_batch_that_has_vanished_goes_on_in_another_one(desk: Desk) -> None:
     script(desk, "vanishes", seconds=300.0)
     job = desk.run(plain(3))
@@ -148,6 +152,7 @@ def test_trap_a2_a_batch_that_has_vanished_goes_on_in_another_one(desk: Desk) ->
     assert set(desk.attempts(job).values()) == {2}
 
 
+@pytest.mark.long
 def test_trap_a2_batches_that_vanish_every_time_are_given_up(desk: Desk) -> None:
     script(desk, "vanishes", seconds=300.0, times=None)
     job = desk.run(plain(2))
@@ -170,6 +175,7 @@ def usual_batches(desk: Desk, number: int = 5) -> None:
     desk.finish(*jobs)
 
 
+@pytest.mark.long
 def test_trap_1_16_a_batch_stuck_in_validating_is_told_beside_what_is_usual(desk: Desk) -> None:
     desk.backend(poll_seconds=1)
     usual_batches(desk)
@@ -201,6 +207,7 @@ def test_trap_1_17_a_batch_that_hangs_is_told_from_one_that_gets_on(desk: Desk) 
     )
 
 
+@pytest.mark.long
 def test_trap_1_14_a_batch_that_hangs_for_its_whole_window_expires_and_is_salvaged(desk: Desk) -> None:
     script(desk, "stuck_in_progress", share=0.5)
     job = desk.run(plain(4))

@@ -44,6 +44,7 @@ def test_trap_r_a_batch_whose_create_was_not_answered_is_known_by_its_rows_once_
     finds_a_lost_create(desk)
 
 
+@pytest.mark.long
 def test_trap_r_a_running_batch_of_the_same_size_is_waited_for_and_not_adopted(desk: Desk) -> None:
     script(desk, "turnaround", seconds=0.5 * DAY)
     first = desk.submit(plain(3))
@@ -57,6 +58,7 @@ def test_trap_r_a_running_batch_of_the_same_size_is_waited_for_and_not_adopted(d
     assert desk.cost(first) + desk.cost(second) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.long
 def test_trap_r_a_batch_whose_create_was_not_answered_runs_for_three_days_and_is_not_made_again(desk: Desk) -> None:
     script(desk, "turnaround", seconds=3 * DAY)
     script(desk, "cut_after", verb="create")
@@ -93,6 +95,7 @@ def test_trap_r_a_batch_is_refused_after_it_was_accepted_and_says_why(desk: Desk
     assert desk.provider.bill()["lines"] == []
 
 
+@pytest.mark.long
 def test_trap_r_rows_that_an_expired_batch_left_are_sent_again(desk: Desk) -> None:
     script(desk, "expires", share=0.5)
     job = desk.run(plain(10))
@@ -109,10 +112,12 @@ def test_trap_r_a_batch_takes_5000_rows(desk: Desk) -> None:
     assert sorted(batch["rows"] for batch in desk.detail(job)["shards"]) == [1, 5_000]
 
 
+@pytest.mark.long
 def test_trap_r_late_rows_that_are_needed_in_time_are_paid_for_twice_and_that_is_told(desk: Desk) -> None:
     rescued_and_paid_twice(desk, "openrouter")
 
 
+@pytest.mark.long
 def test_trap_r_answers_of_a_cancelled_job_are_waited_for_beyond_a_day(desk: Desk) -> None:
     script(desk, "turnaround", seconds=3 * DAY)
     job = desk.submit(plain(3))
@@ -122,6 +127,7 @@ def test_trap_r_answers_of_a_cancelled_job_are_waited_for_beyond_a_day(desk: Des
     assert desk.ends(job) == all_are("succeeded", 3)
 
 
+@pytest.mark.long
 def test_trap_r_a_superseded_job_says_which_batch_cannot_be_ended(desk: Desk) -> None:
     """And waits for it: what is under way there goes nowhere else."""
     script(desk, "turnaround", seconds=0.5 * DAY)
@@ -139,6 +145,7 @@ def test_trap_r_a_superseded_job_says_which_batch_cannot_be_ended(desk: Desk) ->
     assert desk.cost(first) + desk.cost(second) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.long
 def test_a_cancel_and_an_edit_name_the_batch_that_runs_on(tmp_path: Path) -> None:
     orch, file = Orch(tmp_path / "another"), tmp_path / "rows.jsonl"
     orch.home.mkdir()

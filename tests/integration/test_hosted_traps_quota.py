@@ -66,6 +66,7 @@ def test_trap_a6_one_model_and_one_endpoint_a_file(desk: Desk) -> None:
 # --- enqueued tokens
 
 
+@pytest.mark.long
 def test_trap_a8_what_does_not_fit_the_enqueued_tokens_waits_here_and_says_so(desk: Desk) -> None:
     desk.backend(limits={"max_rows": 1, "enqueued_tokens": 2500})
     desk.provider.settings(enqueued_tokens={"m": 2600})
@@ -82,6 +83,7 @@ def test_trap_a8_what_does_not_fit_the_enqueued_tokens_waits_here_and_says_so(de
     assert set(desk.attempts(job).values()) == {1}
 
 
+@pytest.mark.long
 def test_trap_1_20_the_quota_counts_the_whole_queue_so_jobs_share_it(desk: Desk) -> None:
     desk.backend(limits={"enqueued_tokens": 2500})
     desk.provider.settings(enqueued_tokens={"m": 2600})
@@ -93,6 +95,7 @@ def test_trap_1_20_the_quota_counts_the_whole_queue_so_jobs_share_it(desk: Desk)
     assert {batch["status"] for batch in desk.batches()} == {"completed"}
 
 
+@pytest.mark.long
 def test_trap_1_19_token_limit_exceeded_is_waited_out_and_burns_no_attempt(desk: Desk) -> None:
     script(desk, "token_limit_exceeded", limit=2_000_000, times=3)
     job = desk.submit(plain(3))
@@ -123,6 +126,7 @@ def test_trap_1_20_a_limit_that_a_refusal_names_is_kept_to_afterwards(desk: Desk
     assert len(refused) == 4, "those sent before the first refusal told the limit, and no others"
 
 
+@pytest.mark.long
 def test_trap_a6_the_enqueued_request_limit_is_capacity_too(desk: Desk) -> None:
     message = "Enqueued request limit reached for m in organization o. Limit: 1,000,000 enqueued requests."
     script(desk, "fails", code="request_limit_exceeded", message=message)
@@ -131,6 +135,7 @@ def test_trap_a6_the_enqueued_request_limit_is_capacity_too(desk: Desk) -> None:
     assert set(desk.attempts(job).values()) == {1}
 
 
+@pytest.mark.long
 def test_trap_1_20_a_row_larger_than_all_that_may_be_enqueued_fails_by_itself(desk: Desk) -> None:
     desk.provider.settings(enqueued_tokens={"m": 500})
     job = desk.run([row("small"), long_row("large", 3000)])
@@ -154,6 +159,7 @@ def test_trap_a8_batches_an_hour_are_counted_before_the_provider_says_no(desk: D
     assert desk.provider.calls("create") == {200: 5}
 
 
+@pytest.mark.long
 def test_trap_a8_more_batches_than_the_provider_lets_be_made_wait_for_the_hour_to_pass(desk: Desk) -> None:
     desk.backend(limits={"max_rows": 1})
     desk.provider.settings(batches_per_hour=2)
@@ -200,6 +206,7 @@ def refused(desk: Desk, *jobs: Job) -> None:
     raise AssertionError(f"nobody said so: {[desk.held(job) for job in jobs]}")
 
 
+@pytest.mark.long
 def test_trap_a3_a_key_that_is_refused_is_told_at_once_and_as_an_error_once_it_does_not_pass(desk: Desk) -> None:
     desk.provider.settings(accounts={"sk-the-right-one": "org-1"})
     desk.backend(limits={"max_rows": 1})
@@ -222,6 +229,7 @@ def test_trap_a3_a_key_that_is_refused_is_told_at_once_and_as_an_error_once_it_d
     assert desk.ends(job) == all_are("succeeded", 3)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(14)
 @pytest.mark.parametrize("status", [401, pytest.param(403, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("verb", ["upload", "create", "retrieve", "content", "list", "models", "cancel"])
@@ -243,6 +251,7 @@ def test_trap_a3_an_account_that_is_refused_for_a_minute_stops_nothing(desk: Des
     assert refusals >= (2 if verb not in ("models", "cancel", "list") else 1)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("verb", ["upload", "create"])
 def test_trap_1_32_an_account_without_credit_stops_everything_until_there_is_some(desk: Desk, verb: str) -> None:
@@ -259,6 +268,7 @@ def test_trap_1_32_an_account_without_credit_stops_everything_until_there_is_som
     assert set(desk.attempts(first).values()) == {1}
 
 
+@pytest.mark.long
 def test_trap_a3_a_key_that_is_refused_while_batches_run_is_asked_about_once_and_then_with_pauses(desk: Desk) -> None:
     desk.backend(limits={"max_rows": 1}, poll_seconds=1)
     job = desk.submit(plain(3))

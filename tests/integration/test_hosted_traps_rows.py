@@ -45,6 +45,7 @@ def test_trap_a7_what_becomes_of_a_row_among_others(desk: Desk, fault: str) -> N
     assert {name: number for name, number in desk.billed().items() if name != "odd"} == all_billed(20)
 
 
+@pytest.mark.long
 def test_trap_1_22_a_row_refused_alone_where_all_others_are_answered_is_not_tried_for_ever(desk: Desk) -> None:
     job = desk.run([*plain(20), row("odd", "status:429:2")])
     assert set(desk.ends(job).values()) == {"succeeded"}
@@ -56,6 +57,7 @@ def all_billed(count: int) -> dict[str, int]:
     return {f"r{number}": 1 for number in range(count)}
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("fault", ["status:429", "resource_unavailable", "status:503", "status:498"])
 def test_trap_1_22_rows_that_wait_for_capacity_burn_no_attempt(desk: Desk, fault: str) -> None:
@@ -73,6 +75,7 @@ def test_trap_a5_results_come_in_any_order(desk: Desk) -> None:
     assert len(set(contents)) == 30
 
 
+@pytest.mark.long
 def test_trap_1_26_an_output_file_that_is_cut_in_its_last_line_loses_that_row_alone(desk: Desk) -> None:
     script(desk, "cut_tail")
     job = desk.run(plain(5))
@@ -81,6 +84,7 @@ def test_trap_1_26_an_output_file_that_is_cut_in_its_last_line_loses_that_row_al
     assert "1 line that is not a result" in desk.events(job, "collected")[0]
 
 
+@pytest.mark.long
 def test_trap_1_25_rows_that_never_arrive_are_counted_and_named(desk: Desk) -> None:
     script(desk, "rows", row="missing", lines=[1, 4])
     job = desk.run(plain(6))
@@ -93,6 +97,7 @@ def test_trap_1_25_rows_that_never_arrive_are_counted_and_named(desk: Desk) -> N
     assert sum(desk.billed().values()) == 8, "the provider bills what it has not returned: only it can know"
 
 
+@pytest.mark.long
 def test_trap_1_33_counts_are_those_of_the_rows_whatever_the_provider_counts(desk: Desk) -> None:
     job = desk.run([*plain(3), row("zero", "status:0"), row("lost", "missing"), row("bad", "status:400")])
     requests = desk.detail(job)["requests"]
@@ -118,6 +123,7 @@ def test_trap_a6_a_row_that_this_backend_will_never_do_goes_to_another(desk: Des
     assert backends == ["openai", "azure", "openai"]
 
 
+@pytest.mark.long
 def test_trap_a6_a_row_is_not_passed_to_and_fro_between_backends(desk: Desk) -> None:
     desk.backends({"openai": {}, "azure": {}})
     job = desk.run([*plain(2), row("odd", "status:404")])
@@ -219,6 +225,7 @@ def test_trap_f1_half_of_a_realtime_price_is_an_estimate_and_says_so(desk: Desk)
     assert desk.cost(job) == Decimal(line["input"] + line["output"]) / 2_000_000
 
 
+@pytest.mark.long
 def test_trap_1_38_what_is_reported_is_the_rows_and_the_rows_are_the_bill(desk: Desk) -> None:
     script(desk, "expires", share=0.5)
     job = desk.run([*plain(6), row("cached", "cached"), row("bad", "status:400")])

@@ -75,5 +75,6 @@ def test_trap_s_a_bucket_that_refuses_its_key_costs_no_row(desk: Desk) -> None:
     assert set(desk.attempts(job).values()) == {1}
 
 
+@pytest.mark.long
 def test_trap_s_late_rows_that_are_needed_in_time_are_paid_for_twice_and_that_is_told(desk: Desk) -> None:
     rescued_and_paid_twice(desk, "scaleway")

@@ -42,6 +42,7 @@ def test_trap_o_a_batch_whose_create_was_not_answered_is_found_by_its_file(desk:
     finds_a_lost_create(desk)
 
 
+@pytest.mark.long
 def test_trap_o_errors_of_rows_have_a_code_and_no_status(desk: Desk) -> None:
     marks = ["context_length_exceeded", "status:422", "status:500:1"]
     job = desk.run([*plain(2), *(row(f"bad{number}", mark) for number, mark in enumerate(marks))])
@@ -73,6 +74,7 @@ def test_trap_o_a_batch_counts_no_rows_and_what_a_cancel_left_is_collected(desk:
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.long
 def test_trap_o_rows_that_an_expired_batch_left_are_sent_again(desk: Desk) -> None:
     script(desk, "expires", share=0.5)
     job = desk.run(plain(10))

@@ -62,6 +62,7 @@ def test_trap_k_of_equal_requests_an_answer_is_for_another_row_than_a_failure(de
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.long
 def test_trap_k_of_equal_requests_one_without_an_answer_is_sent_again(desk: Desk) -> None:
     script(desk, "rows", verb="create", row="never_ran", lines=[2])
     job = desk.run([same("a"), same("b"), same("c")])
@@ -80,6 +81,7 @@ def test_trap_k_an_echo_that_may_be_of_several_requests_is_given_to_none(desk: D
     assert "of no row: request" in str(desk.rows(job)["a"])
 
 
+@pytest.mark.long
 def test_trap_k_a_result_of_no_request_is_told_and_others_are_kept(desk: Desk) -> None:
     job = desk.run([*plain(3), row("odd", "id_null:1"), row("two", "unknown_id")])
     assert desk.ends(job) == {**all_are("succeeded", 3), "odd": "succeeded", "two": "succeeded"}
@@ -97,6 +99,7 @@ def test_trap_k_a_job_whose_create_was_not_answered_is_found_by_the_place_of_its
     finds_a_lost_create(desk)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("share", [0.5, 0.0])
 def test_trap_k_a_job_that_ends_early_keeps_its_answers_and_the_others_are_sent_again(
@@ -149,6 +152,7 @@ def test_trap_k_a_bucket_that_the_service_agent_may_not_use_costs_no_row(desk: D
     assert set(desk.attempts(job).values()) == {1}
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("code", ["8", "13", "14"])
 def test_trap_k_a_job_that_failed_for_no_fault_of_its_rows_is_sent_again(desk: Desk, code: str) -> None:

@@ -31,6 +31,7 @@ def test_trap_x_counts_of_zero_are_a_batch_whose_file_was_not_read_yet(desk: Des
     assert len(desk.batches()) == 1
 
 
+@pytest.mark.long
 def test_trap_x_rows_of_a_model_without_batches_wait_with_xais_words_and_none_fails(desk: Desk) -> None:
     script(desk, "fails", message="Model grok-4.5 is not supported for batch processing.", times=2)
     job = desk.submit(plain(2))
@@ -80,6 +81,7 @@ def test_trap_x_a_batch_runs_on_behind_its_24_hours(desk: Desk) -> None:
     assert len(desk.batches()) == 1
 
 
+@pytest.mark.long
 def test_trap_x_a_page_that_breaks_off_or_is_refused_is_read_again(desk: Desk) -> None:
     script(desk, "cut_body", verb="results", share=0.5, nth=2)
     script(desk, "status", verb="results", status=429, nth=4)

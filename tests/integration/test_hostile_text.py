@@ -32,6 +32,7 @@ def home(tmp_path: Path, provider: Scripted, monkeypatch: pytest.MonkeyPatch) ->
     return make_home(tmp_path, provider.base_url, BAD, monkeypatch)
 
 
+@pytest.mark.long
 def test_no_command_lets_it_act(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seen = ""
     for line in command_lines(BAD):
@@ -59,6 +60,7 @@ def test_no_report_or_file_of_words_lets_it_act(home: Path, capsys: pytest.Captu
         assert "\\u001b[2J" in text.replace("\\[", "[").replace("\\\\", "\\").replace("<wbr>", "")
 
 
+@pytest.mark.long
 def test_rows_are_data_in_a_pipe_and_shown_on_a_terminal(home: Path, run_orch: Orch) -> None:
     env = {"ORCH_HOME": str(home), "ORCH_CONFIG": str(home / "orch.toml")}
     piped = run_orch("fetch", "contracts-1", env=env).stdout

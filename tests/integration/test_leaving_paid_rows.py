@@ -93,6 +93,7 @@ def wait_until_it_waits(orch: Orch, process: Process) -> None:
     wait_until(lambda: WAITS in " ".join(orch.output(process).split()) or process.poll() is not None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("database_url", ["sqlite", "postgres"], indirect=True)
 @pytest.mark.parametrize("command", ["run", "up"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -116,6 +117,7 @@ def test_a_daemon_that_is_stopped_pays_no_row_twice(
     assert booked(run_orch, env) == (pytest.approx(ROWS), 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["run", "up"])
 @pytest.mark.parametrize("lost", ["terminal", "pipe"])
 def test_a_daemon_whose_output_nobody_reads_any_more_pays_no_row_twice(
@@ -146,6 +148,7 @@ def test_a_daemon_whose_output_nobody_reads_any_more_pays_no_row_twice(
     assert booked(run_orch, ENV) == (pytest.approx(ROWS), 0)
 
 
+@pytest.mark.long
 def test_a_run_whose_own_job_is_over_waits_for_rows_of_another(
     run_orch: Orch, provider: Provider, tmp_path: Path
 ) -> None:
@@ -180,6 +183,7 @@ def test_signals_of_a_terminal_that_closes_are_no_second_one(
     assert set(provider.bill.values()) == {1}
 
 
+@pytest.mark.long
 def test_a_second_interrupt_does_not_wait_and_its_rows_are_booked_as_uncertain(
     run_orch: Orch, provider: Provider, tmp_path: Path
 ) -> None:
@@ -232,6 +236,7 @@ def test_an_interrupted_map_waits_for_its_rows_once(
     assert sum(provider.bill.values()) == ROWS + (SLOTS if interrupts == 2 else 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_row_that_is_asked_before_its_batch_is_waited_for(number: int, tmp_path: Path) -> None:
     run_orch = Orch(tmp_path / "home")

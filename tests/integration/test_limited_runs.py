@@ -166,6 +166,7 @@ SELECTIONS: dict[str, tuple[Scope, list[str]]] = {
 }
 
 
+@pytest.mark.long
 def test_what_is_chosen(desk: Desk) -> None:
     desk.answered()
     for name, (scope, documents) in SELECTIONS.items():
@@ -177,6 +178,7 @@ def test_what_is_chosen(desk: Desk) -> None:
         assert desk.submit(scope=scope).how is How.UNCHANGED, "the same command again has nothing to do"
 
 
+@pytest.mark.long
 def test_what_is_chosen_of_a_table_that_nobody_has_read(desk: Desk) -> None:
     scope = Scope(only=("rows.csv#3", "*[bc].txt"))
     assert desk.sent(desk.answered(scope=scope)) == ["letters/b.txt", "letters/c.txt", "rows.csv#3"]
@@ -187,6 +189,7 @@ def test_what_is_chosen_of_a_table_that_nobody_has_read(desk: Desk) -> None:
 PARTS = {"limit": Scope(limit=3), "only": Scope(only=("b.txt", "rows.csv#2")), "task": Scope(tasks=("who",))}
 
 
+@pytest.mark.long
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("scope", PARTS.values(), ids=PARTS.keys())
 def test_the_next_night_takes_the_others_neither_for_gone_nor_for_new(stored: Desk, scope: Scope) -> None:
@@ -206,6 +209,7 @@ def test_the_next_night_takes_the_others_neither_for_gone_nor_for_new(stored: De
     assert {why for name, why in whys if name != "letters/b.txt"} == {"unchanged"}
 
 
+@pytest.mark.long
 def test_a_first_night_after_a_trial_asks_only_the_rest(desk: Desk) -> None:
     desk.answered(scope=Scope(limit=3))
     desk.answered(scope=Scope(tasks=("who",), only=("d.txt",)))
@@ -214,6 +218,7 @@ def test_a_first_night_after_a_trial_asks_only_the_rest(desk: Desk) -> None:
     assert len([row for row in desk.store.rows.finished(night.id) if row.carried_from]) == 7
 
 
+@pytest.mark.long
 def test_an_unfinished_trial_is_taken_up_by_the_same_command_alone(desk: Desk) -> None:
     trial = desk.submit(scope=Scope(limit=2))
     assert desk.submit(scope=Scope(limit=2)).job.id == trial.job.id
@@ -221,6 +226,7 @@ def test_an_unfinished_trial_is_taken_up_by_the_same_command_alone(desk: Desk) -
     assert desk.submit().how is How.NEW
 
 
+@pytest.mark.long
 def test_a_trial_is_not_delivered_and_shields_no_night(stored: Desk) -> None:
     stored.spec["output"] = {"path": "night.jsonl"}
     night = stored.answered("letters/a.txt")
@@ -236,6 +242,7 @@ def test_a_trial_is_not_delivered_and_shields_no_night(stored: Desk) -> None:
     assert "the newest" not in kept[trial.id]
 
 
+@pytest.mark.long
 def test_a_scheduled_night_does_not_wait_for_a_trial(desk: Desk) -> None:
     trial = desk.submit(scope=Scope(limit=2)).job
     one = nightly(desk)
@@ -252,6 +259,7 @@ BAD: dict[str, tuple[Scope, str, str]] = {
 }
 
 
+@pytest.mark.long
 def test_what_is_not_there_is_told_and_leaves_nothing(desk: Desk) -> None:
     def check(scope: Scope) -> None:
         check_file(desk.file, desk.config, now, scope=scope)
@@ -284,6 +292,7 @@ def test_lines_of_a_batch_file(desk: Desk) -> None:
         ids(Scope(only=("r9",)))
 
 
+@pytest.mark.long
 def test_tasks_of_some_sources(desk: Desk) -> None:
     desk.spec["documents"][0]["name"] = "post"
     desk.spec["tasks"][0]["sources"] = "post"
@@ -341,6 +350,7 @@ def test_a_template_may_use_what_the_documents_of_its_sources_have(desk: Desk) -
         check_file(desk.file, desk.config, now)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_a_name_stands_for_its_newest_whole_run(stored: Desk) -> None:
     home = stored.home.identity()

@@ -73,6 +73,7 @@ def test_a_budget_of_the_same_name_and_another_tag_is_another(desk: Desk) -> Non
     assert found == [[0], [spent]]
 
 
+@pytest.mark.long
 def test_new_prices_are_those_of_rows_that_come_from_now_on(desk: Desk) -> None:
     job = desk.submit(plain(2))
     desk.settle(job)
@@ -110,6 +111,7 @@ def test_a_backend_that_is_new_takes_rows_that_had_nowhere_to_go(desk: Desk) -> 
     completed(desk, job, 2)
 
 
+@pytest.mark.long
 def test_what_is_at_a_backend_that_was_removed_is_collected_and_nothing_more_goes_there(desk: Desk) -> None:
     desk.backends({"openai": {"limits": {"max_rows": 2, "batches_per_hour": 1}}})
     job = desk.submit(plain(4))

@@ -49,6 +49,7 @@ def staged(desk: Desk, job: Job, stage: str | None) -> list[Json]:
     return [row for row in desk.rows(job).values() if row["stage"] == stage]
 
 
+@pytest.mark.long
 def test_a_long_document_has_one_answer_made_of_its_parts(desk: Desk) -> None:
     document(desk, "long.txt", *clauses(12))
     document(desk, "short.txt", "Nothing is owed.")
@@ -79,6 +80,7 @@ def test_a_long_document_has_one_answer_made_of_its_parts(desk: Desk) -> None:
     assert sum(float(row["provenance"]["cost_usd"]) for row in parts) > 0
 
 
+@pytest.mark.long
 def test_the_next_night_asks_the_parts_that_changed_and_for_the_answer(desk: Desk) -> None:
     written = clauses(20)
     document(desk, "long.txt", *written)
@@ -106,6 +108,7 @@ def test_the_next_night_asks_the_parts_that_changed_and_for_the_answer(desk: Des
     assert desk.submit(path).id == second.id
 
 
+@pytest.mark.long
 def test_another_reduce_prompt_asks_for_the_answer_alone(desk: Desk) -> None:
     document(desk, "long.txt", *clauses(12))
     document(desk, "short.txt", "Nothing is owed.")
@@ -121,6 +124,7 @@ def test_another_reduce_prompt_asks_for_the_answer_alone(desk: Desk) -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_document_fails_with_its_part_and_is_tried_again_with_it(desk: Desk) -> None:
     document(desk, "long.txt", *clauses(12))
     path = job_file(desk, LONG)
@@ -190,6 +194,7 @@ def test_what_a_kill_left_of_a_request_does_no_harm(desk: Desk) -> None:
     assert desk.billed() == dict.fromkeys(desk.rows(job), 1)
 
 
+@pytest.mark.long
 def test_a_job_that_is_cancelled_ends_what_waits_for_its_parts(desk: Desk) -> None:
     document(desk, "long.txt", *clauses(12))
     job = desk.submit(job_file(desk, LONG))

@@ -24,6 +24,7 @@ def backups(
         yield found
 
 
+@pytest.mark.long
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("saved", ["built", "planned", "sent"])
 def test_rows_whose_answers_are_gone_are_not_paid_again_unless_somebody_says_so(backups: Backups, saved: str) -> None:
@@ -50,6 +51,7 @@ def test_rows_whose_answers_are_gone_are_not_paid_again_unless_somebody_says_so(
     assert desk.cost(job) == 2 * paid == cost_of(desk.provider.bill())
 
 
+@pytest.mark.long
 @pytest.mark.thinned(10)
 @pytest.mark.parametrize("behind", [2 * HOUR, 0.0], ids=["long behind its batch", "right behind it"])
 @pytest.mark.parametrize("saved", ["built", "sent"])
@@ -125,6 +127,7 @@ def test_answers_of_a_superseded_job_that_are_gone_are_paid_again_only_if_somebo
     assert desk.cost(first) + desk.cost(second) == asked + (forgotten if kept else 0)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("told", [False, True], ids=["at once", "once it was told"])
 def test_a_cancelled_job_ends_though_its_answers_are_gone(backups: Backups, *, told: bool) -> None:
@@ -155,6 +158,7 @@ LATER = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.thinned(20)
 @pytest.mark.parametrize("later", LATER)
 @pytest.mark.parametrize("behind", [2 * HOUR, 0.0], ids=["long behind its batch", "right behind it"])
@@ -195,6 +199,7 @@ def test_lost_answers_of_a_cancelled_job_are_paid_again_only_if_somebody_says_so
         assert set(desk.ends(third).values()) == {"succeeded"}, "nobody is asked twice"
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("saved", ["planned", "sent"])
 def test_a_batch_that_has_answered_nothing_has_lost_nothing(backups: Backups, saved: str) -> None:
@@ -219,6 +224,7 @@ def test_a_batch_that_has_answered_nothing_has_lost_nothing(backups: Backups, sa
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_a_job_that_awaits_lost_answers_of_another_is_told_so(backups: Backups) -> None:
     desk = backups.desk

@@ -98,6 +98,7 @@ def test_the_column_of_ids_is_checked_too(folder: Path, capsys: pytest.CaptureFi
     assert f"{file}:5: documents[0].id_column: in/rows.csv has no column 'number'" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_table_in_an_archive_names_the_field_and_the_column_that_is_meant(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,6 +44,7 @@ def places(desk: Desk, job: Any) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.long
 def test_each_task_goes_to_the_provider_of_its_model(desk_on_each: Desk) -> None:
     desk = desk_on_each
     backends(desk)
@@ -60,6 +61,7 @@ def test_an_alias_that_two_of_them_have_goes_to_the_one_that_fits(desk: Desk) ->
     assert {task: len(found) for task, found in places(desk, job).items()} == dict.fromkeys(models, 1)
 
 
+@pytest.mark.long
 def test_a_row_is_asked_first_at_each_of_them(desk: Desk) -> None:
     backends(desk, preflight=True)
     job = desk.run(job_file(desk, documents=30))
@@ -68,6 +70,7 @@ def test_a_row_is_asked_first_at_each_of_them(desk: Desk) -> None:
     assert sum(desk.provider.calls("chat").values()) == 2
 
 
+@pytest.mark.long
 def test_a_canary_goes_to_each_of_them(desk: Desk) -> None:
     backends(desk)
     job = desk.run(job_file(desk, documents=10, canary={"rows": 6}))
@@ -76,6 +79,7 @@ def test_a_canary_goes_to_each_of_them(desk: Desk) -> None:
     assert len(desk.batches()) == 4
 
 
+@pytest.mark.long
 def test_a_budget_is_shared_by_all_of_them(desk: Desk) -> None:
     backends(desk)
     file = job_file(desk)
@@ -94,6 +98,7 @@ def test_a_model_that_no_backend_has_refuses_the_job(desk: Desk) -> None:
         desk.submit(job_file(desk, allow={"backends": ["openai"]}))
 
 
+@pytest.mark.long
 def test_one_that_is_away_holds_up_only_its_own_rows(desk: Desk) -> None:
     backends(desk)
     desk.provider.script({"do": "status", "status": 503, "match": {"flavour": "anthropic"}, "times": None})

@@ -32,6 +32,7 @@ def backups(
         yield found
 
 
+@pytest.mark.long
 @pytest.mark.thinned(24)
 @pytest.mark.parametrize("saved", ["built", "planned", "behind another job"])
 @pytest.mark.parametrize("files", [True, False], ids=["whole", "database alone"])
@@ -43,6 +44,7 @@ def test_rows_of_batches_that_the_store_has_forgotten_are_adopted(
     assert len(backups.desk.events(job, "recovered")) == 3
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("edited", [True, False], ids=["edited", "cut anew"])
 def test_each_answer_is_that_of_its_row_however_batches_are_made_now(backups: Backups, *, edited: bool) -> None:
@@ -50,6 +52,7 @@ def test_each_answer_is_that_of_its_row_however_batches_are_made_now(backups: Ba
     each_answer_is_its_rows(backups, "claude", edited=edited)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(16)
 @pytest.mark.parametrize("ids", OTHER_IDS)
 @pytest.mark.parametrize("equal", [False, True], ids=["", "equal requests"])
@@ -61,6 +64,7 @@ def test_requests_of_a_forgotten_job_are_adopted_whatever_their_ids(
     requests_are_adopted_under_other_ids(backups, ids, equal=equal, edited=edited)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_a_store_that_has_forgotten_nothing_lists_nothing(backups: Backups) -> None:
     desk = backups.desk
@@ -70,6 +74,7 @@ def test_a_store_that_has_forgotten_nothing_lists_nothing(backups: Backups) -> N
     assert lists(desk) == 0
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("deadline", [None, "3h"])
 def test_an_unknown_batch_that_runs_holds_rows_no_longer_than_the_plan_allows(
@@ -121,6 +126,7 @@ def test_answers_that_are_no_longer_kept_are_repaid_only_if_somebody_says_so(bac
     assert len(desk.batches()) == 2
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_a_kill_while_a_batch_is_undecided_forgets_nothing(backups: Backups) -> None:
     """Another job may send meanwhile: the store is known to be older all the same."""

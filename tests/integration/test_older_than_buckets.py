@@ -54,6 +54,7 @@ def test_each_answer_is_that_of_its_row_however_batches_are_made_now(
     each_answer_is_its_rows(backups, kind, edited=edited, min_rows=1)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(16)
 @pytest.mark.parametrize("ids", OTHER_IDS)
 @pytest.mark.parametrize("equal", [False, True], ids=["", "equal requests"])

@@ -36,6 +36,7 @@ def all_paid_once(desk: Desk, job: Job, rows: int = 20) -> None:
     assert set(desk.billed().values()) == {1}
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("saved", ["built", "planned"])
 @pytest.mark.parametrize("later", [0.0, HOUR])
@@ -55,6 +56,7 @@ def test_rows_of_batches_that_the_store_has_forgotten_are_adopted(backups: Backu
     assert len(desk.events(job, "recovered")) == 3
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("fault", ["status:429", "status:500"])
 def test_a_list_that_fails_is_asked_again_once_for_all_shards(backups: Backups, fault: str) -> None:
@@ -76,6 +78,7 @@ def test_a_list_that_fails_is_asked_again_once_for_all_shards(backups: Backups, 
     assert lists(desk) <= before + 5
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("rows", [8, 20])
 def test_a_batch_that_is_listed_under_another_id_is_adopted_under_its_own(backups: Backups, rows: int) -> None:
@@ -93,6 +96,7 @@ def test_a_batch_that_is_listed_under_another_id_is_adopted_under_its_own(backup
     all_paid_once(desk, job, rows)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_a_process_lists_once(backups: Backups) -> None:
     desk = backups.desk
@@ -122,6 +126,7 @@ def forgotten(backups: Backups, rows: int = 20) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_a_forgotten_jobs_batch_is_adopted_once_its_id_is_known(backups: Backups) -> None:
     desk = backups.desk
@@ -135,6 +140,7 @@ def test_a_forgotten_jobs_batch_is_adopted_once_its_id_is_known(backups: Backups
     all_paid_once(desk, job)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("then", ["at once", "behind another job"])
 def test_rows_of_a_job_that_the_store_has_forgotten_are_adopted(backups: Backups, then: str) -> None:
@@ -155,6 +161,7 @@ def test_rows_of_a_job_that_the_store_has_forgotten_are_adopted(backups: Backups
     assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_of_a_forgotten_job_only_the_same_lines_are_adopted(backups: Backups) -> None:
     desk, path = backups.desk, forgotten(backups)
@@ -168,6 +175,7 @@ def test_of_a_forgotten_job_only_the_same_lines_are_adopted(backups: Backups) ->
     assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("ends", ["superseded", "cancelled"])
 def test_rows_of_a_job_that_sends_nothing_any_more_are_adopted_by_the_next_one(backups: Backups, ends: str) -> None:
@@ -190,6 +198,7 @@ def test_rows_of_a_job_that_sends_nothing_any_more_are_adopted_by_the_next_one(b
     assert desk.cost(first) + desk.cost(second) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_rows_of_another_home_in_the_same_account_are_its_own(backups: Backups) -> None:
     desk, path = backups.desk, forgotten(backups)
@@ -201,6 +210,7 @@ def test_rows_of_another_home_in_the_same_account_are_its_own(backups: Backups) 
     assert len(desk.batches()) == 7
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_a_question_about_lost_answers_stays_until_it_is_answered(backups: Backups) -> None:
     desk, path = backups.desk, forgotten(backups)
@@ -220,6 +230,7 @@ def test_a_question_about_lost_answers_stays_until_it_is_answered(backups: Backu
     assert len(desk.batches()) == 5
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("between", [False, True], ids=["files too", "database alone, behind another job"])
 def test_answers_of_a_forgotten_job_that_are_gone_are_repaid_only_if_somebody_says_so(
@@ -244,6 +255,7 @@ def test_answers_of_a_forgotten_job_that_are_gone_are_repaid_only_if_somebody_sa
     assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.long
 @pytest.mark.thinned(8)
 @pytest.mark.parametrize("saved", ["built", "planned", "sent", "ended"])
 def test_answers_in_the_home_are_not_lost_though_its_database_was_put_back(backups: Backups, saved: str) -> None:
@@ -294,6 +306,7 @@ def test_answers_of_a_later_state_are_not_taken_for_those_of_another_batch(backu
 # --- rows that have other ids by now
 
 
+@pytest.mark.long
 @pytest.mark.thinned(24)
 @pytest.mark.parametrize("ids", OTHER_IDS)
 @pytest.mark.parametrize("equal", [False, True], ids=["", "equal requests"])
@@ -306,6 +319,7 @@ def test_requests_of_a_forgotten_job_are_adopted_whatever_their_ids(
     requests_are_adopted_under_other_ids(backups, ids, equal=equal, edited=edited)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("rows", [8, 5], ids=["all of a batch", "a part of it"])
 def test_another_file_takes_a_forgotten_jobs_batch_only_if_it_has_all_of_its_requests(
@@ -356,6 +370,7 @@ def test_a_job_that_was_put_back_before_it_was_built_takes_what_asks_the_same(ba
     assert sum(desk.cost(one) for one in desk.store.jobs.newest()) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("why", ["gemini", "deleted"])
 @pytest.mark.parametrize("later", [0.0, HOUR])
@@ -388,6 +403,7 @@ def test_a_forgotten_jobs_batch_whose_requests_cannot_be_read_is_asked_about(
     assert len(desk.batches()) == 3
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("later", [0.0, HOUR])
 def test_geminis_batches_that_the_store_has_forgotten_are_adopted(backups: Backups, later: float) -> None:

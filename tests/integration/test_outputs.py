@@ -235,6 +235,7 @@ def test_a_job_whose_rows_cannot_be_delivered_ends_by_name_and_keeps_them(desk: 
     )
 
 
+@pytest.mark.long
 def test_the_report_of_a_night_begins_with_it(desk: Desk) -> None:
     good = desk.run(job_file(desk, {"path": "good.jsonl"}, name="good", text="[[fault:content_filter]]"))
     bad = finished(desk, {"path": "rows.jsonl"}, to_a_folder(desk), name="bad", text="Other.")
@@ -274,6 +275,7 @@ def test_a_job_whose_output_is_not_well_ends_when_it_is_cancelled(desk: Desk) ->
     assert desk.detail(job)["state"] == JobState.CANCELLED
 
 
+@pytest.mark.long
 def test_a_storage_that_hangs_keeps_no_other_job_and_neither_cancel_nor_the_end(desk: Desk, refusing: Any) -> None:
     refusing.allowed = True
     answers, keep = threading.Event(), refusing.put_file
@@ -398,6 +400,7 @@ def test_the_partition_of_a_night_has_the_date_of_its_report(desk: Desk, made: s
     assert [one.id for one in jobs_of(desk.store, date.fromisoformat(night))] == [job.id]
 
 
+@pytest.mark.long
 def test_nights_overwrite_what_they_wrote_though_somebody_edited_it(desk: Desk) -> None:
     path = job_file(desk, {"path": "rows.jsonl"})
     desk.run(path)

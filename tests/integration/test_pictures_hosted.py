@@ -31,6 +31,7 @@ def scans(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", [*EVERY_KIND, "flex"])
 def test_scans_are_answered_by_every_provider(desk: Desk, scans: Path, name: str) -> None:
@@ -64,6 +65,7 @@ def test_a_request_names_its_pages(desk: Desk, scans: Path) -> None:
     assert kinds == ["image_url", "image_url", "text"]
 
 
+@pytest.mark.long
 def test_each_row_says_which_pages_went_as_pictures(desk: Desk, scans: Path) -> None:
     desk.backend()
     (scans.parent / "in/c.txt").write_text("plain text")
@@ -76,6 +78,7 @@ def test_each_row_says_which_pages_went_as_pictures(desk: Desk, scans: Path) -> 
     assert {document: told["document_sent_as"] for document, told in carried.items()} == sent
 
 
+@pytest.mark.long
 def test_each_row_says_what_of_its_document_was_not_read(desk: Desk, scans: Path) -> None:
     desk.backend()
     (scans.parent / "in/b.png").unlink()

@@ -248,6 +248,7 @@ def test_a_budget_need_not_cover_what_every_row_may_take_alone(desk: Desk) -> No
     assert billed <= plan.at_most <= budget
 
 
+@pytest.mark.long
 def test_what_a_run_cost_beyond_what_it_was_told_is_in_what_the_next_run_is_told(desk: Desk) -> None:
     """No forecast knows the cause, so plans of the same file cover it, as far as the budget goes."""
     desk.backends({"openai": {}, "flex": {"service_tier": "default"}})
@@ -293,6 +294,7 @@ def test_a_plan_is_made_by_the_terms_of_its_orders(desk: Desk) -> None:
     assert "shared budgets" not in late.plan().verdict.reason, "they leave enough: the time is short"
 
 
+@pytest.mark.long
 def test_a_job_of_which_the_budget_covers_no_whole_batch_goes_in_parts(desk: Desk) -> None:
     """A batch is taken to cost half as much again as its prompts do; each part that settles makes room for more."""
     lines = [row(f"{'what is said on page ' * 12}{number}", max_tokens=4) for number in range(40)]

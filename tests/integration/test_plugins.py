@@ -151,6 +151,7 @@ for channel in channels(load(locate())):
     assert "logbook" in done.stdout.partition("installed: ")[2]
 
 
+@pytest.mark.long
 def test_what_a_plug_in_does_wrong_is_told_of_its_document_alone(tmp_path: Path) -> None:
     site = broken(tmp_path / "site", x="bad_reader:read", y="bad_reader:missing", z="no_such_module:read")
     (tmp_path / "in").mkdir()
@@ -186,6 +187,7 @@ def test_halves_of_characters_are_joined_or_replaced(tmp_path: Path) -> None:
     assert told == 2 * [("\U0001f600 a\ufffdb", ["c\ufffd", {"d\ufffd": "e"}])]
 
 
+@pytest.mark.long
 def test_of_an_archive_only_what_a_reader_dies_of_is_lost(tmp_path: Path) -> None:
     site = broken(tmp_path / "site", x="bad_reader:read")
     (tmp_path / "in").mkdir()
@@ -206,6 +208,7 @@ def test_of_an_archive_only_what_a_reader_dies_of_is_lost(tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.long
 def test_a_plug_in_takes_the_place_of_our_own_reader_and_its_version_counts(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.txt").write_text("fine")

@@ -131,6 +131,7 @@ def test_few_rows_are_their_own_preflight(desk: Desk, count: int) -> None:
     assert len(desk.detail(job)["shards"]) == 1
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_what_was_answered_once_is_not_asked_first_again(desk: Desk, name: str) -> None:
     desk.backend(name, preflight=True)
@@ -145,6 +146,7 @@ def test_what_was_answered_once_is_not_asked_first_again(desk: Desk, name: str) 
     all_succeeded(desk, job, MANY)
 
 
+@pytest.mark.long
 def test_other_fields_another_model_and_another_kind_of_schema_are_asked_first(desk: Desk) -> None:
     desk.backend(preflight=True)
     desk.run(plain(MANY))
@@ -161,6 +163,7 @@ def test_other_fields_another_model_and_another_kind_of_schema_are_asked_first(d
     assert asked(desk) == {200: 5}
 
 
+@pytest.mark.long
 def test_each_set_of_fields_of_a_job_is_asked_first(desk: Desk) -> None:
     desk.backend(preflight=True)
     tasks = [{"id": "a"}, {"id": "b", "schema": SCHEMA}, {"id": "c", "temperature": 0.5}, {"id": "d"}]
@@ -182,6 +185,7 @@ AT_OTHER_ENDPOINTS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(("task", "endpoint"), AT_OTHER_ENDPOINTS.values(), ids=AT_OTHER_ENDPOINTS.keys())
 def test_a_row_is_asked_first_at_its_own_endpoint(desk: Desk, task: dict[str, Any], endpoint: str) -> None:
@@ -209,6 +213,7 @@ def test_each_set_of_fields_of_a_batch_file_is_asked_first(desk: Desk) -> None:
     all_succeeded(desk, job)
 
 
+@pytest.mark.long
 def test_a_home_of_an_earlier_version_is_not_asked_again(desk: Desk) -> None:
     desk.backend(preflight=True)
     desk.run(job_file(desk, 30, [{"id": "a", "schema": SCHEMA}]))
@@ -260,6 +265,7 @@ FIELD = "Unsupported parameter: 'temperature' is not supported with this model."
 RENAMED = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
 
 
+@pytest.mark.long
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize(
     "refusal",
@@ -309,6 +315,7 @@ def test_at_the_deadline_rows_that_are_held_back_fail_in_the_provider_s_words(de
     assert {found["error"]["message"] for found in desk.rows(job).values()} == {f"{FIELD} (400)"}
 
 
+@pytest.mark.long
 def test_only_the_tasks_with_the_refused_fields_are_held_back(desk: Desk) -> None:
     desk.backend(preflight=True)
     fault = {"do": "status", "match": {"verb": "chat", "nth": 2}, "times": 1, "status": 400, "message": FIELD}
@@ -321,6 +328,7 @@ def test_only_the_tasks_with_the_refused_fields_are_held_back(desk: Desk) -> Non
     assert [shard["rows"] for shard in sent] == [39]
 
 
+@pytest.mark.long
 def test_what_is_mended_meanwhile_goes_out_by_itself(desk: Desk) -> None:
     desk.backend(preflight=True)
     desk.provider.script({"do": "status", "match": {"verb": "chat"}, "times": 1, "status": 400, "message": FIELD})
@@ -331,6 +339,7 @@ def test_what_is_mended_meanwhile_goes_out_by_itself(desk: Desk) -> None:
     all_succeeded(desk, job)
 
 
+@pytest.mark.long
 def test_a_refusal_that_teaches_another_spelling_is_asked_again_in_that(desk: Desk) -> None:
     desk.backend(preflight=True)
     desk.provider.script({"do": "status", "match": {"verb": "chat"}, "times": 1, "status": 400, "message": RENAMED})
@@ -343,6 +352,7 @@ def test_a_refusal_that_teaches_another_spelling_is_asked_again_in_that(desk: De
     assert desk.cost(job) == paid(desk)
 
 
+@pytest.mark.long
 def test_a_refused_row_goes_elsewhere_where_it_may(desk: Desk) -> None:
     desk.backends({"openai": {"preflight": True}, "claude": {"preflight": True}})
     fault = {"do": "status", "match": {"verb": "chat", "flavour": "openai"}, "times": None, "status": 400}
@@ -531,6 +541,7 @@ def either(
     return make
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_a_kill_at_any_point_pays_no_row_twice_but_the_one_that_was_being_asked(
     either: Callable[[int], AbstractContextManager[Desk]],

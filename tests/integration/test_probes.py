@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from orchestrator.core.clock import now
 from orchestrator.core.events import PROBE, EventKind
 from orchestrator.core.model import Job
@@ -64,6 +66,7 @@ def planned(desk: Desk, job: Job) -> Json:
     return plan_json(Planning(desk.store, desk.config, desk.store.jobs.get(job.id), now()).plan())
 
 
+@pytest.mark.long
 def test_a_backend_long_unused_gets_a_few_rows(desk: Desk, tmp_path: Path) -> None:
     """Realtime could take over what the probe does not do, and was needed a moment ago; azure never had a row."""
     desk.backends({"openai": {}, "azure": {}, "flex": TIER}, ON)

@@ -65,6 +65,7 @@ def source(query: str) -> dict[str, Any]:
     return {**where, "text_column": "body", "id_column": "id"}
 
 
+@pytest.mark.long
 def test_rows_are_documents_and_only_new_ones_are_asked(desk: Desk, letters: Letters) -> None:
     letters.add(1, 2, 3)
     desk.spec["documents"] = source(
@@ -82,6 +83,7 @@ def test_rows_are_documents_and_only_new_ones_are_asked(desk: Desk, letters: Let
     assert desk.sent(desk.answered()) == ["mail#2", "mail#4"]
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_many_rows_come_in_parts(desk: Desk, letters: Letters) -> None:
     letters.add(1)

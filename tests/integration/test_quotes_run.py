@@ -110,6 +110,7 @@ def test_only_the_document_counts_and_not_the_question(desk: Desk, prompt: str) 
     assert [place["start"] for place in rows["good"]["quotes"][0]["places"]] == [2]
 
 
+@pytest.mark.long
 def test_parts_and_the_answer_of_all_have_their_places(desk: Desk) -> None:
     clauses = [f"Clause {n}: {QUOTE}. Clause {n} has more words to it. " * 20 for n in range(4)]
     documents(desk, long="\n\n".join(clauses))

@@ -95,6 +95,7 @@ def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.long
 def test_rows_bring_engines_and_without_rows_nothing_is_left(ray: Callable[..., Any]) -> None:
     with ray(idle="1s") as running:
         ended(running.sdk, running.batch()).check(IDS)
@@ -116,6 +117,7 @@ def test_rows_bring_engines_and_without_rows_nothing_is_left(ray: Callable[..., 
     assert lines[-1] == {"wanted": []}
 
 
+@pytest.mark.long
 def test_an_engine_answers_none_but_those_who_have_its_key(ray: Callable[..., Any]) -> None:
     with ray() as running:
         ended(running.sdk, running.batch()).check(IDS)
@@ -130,6 +132,7 @@ def test_an_engine_answers_none_but_those_who_have_its_key(ray: Callable[..., An
         assert b"ORCH_SECRET" not in environ
 
 
+@pytest.mark.long
 def test_a_lost_engine_comes_again_elsewhere(ray: Callable[..., Any]) -> None:
     with ray("--latency-ms", "100", "--slots", "4") as running:
         batch = running.batch()
@@ -144,6 +147,7 @@ def test_a_lost_engine_comes_again_elsewhere(ray: Callable[..., Any]) -> None:
     assert any("c: qwen: lost: its node is gone" in line for line in running.told)
 
 
+@pytest.mark.long
 def test_the_process_that_speaks_to_ray_may_die_at_any_time(ray: Callable[..., Any]) -> None:
     with ray("--latency-ms", "20", "--slots", "4") as running:
         batch = running.batch()
@@ -173,6 +177,7 @@ def test_what_has_no_room_waits_and_is_told(ray: Callable[..., Any]) -> None:
         ended(running.sdk, batch).check(IDS)
 
 
+@pytest.mark.long
 def test_a_cluster_that_is_not_there_is_tried_again(ray: Callable[..., Any]) -> None:
     with ray(reachable=False) as running:
         batch = running.batch()
@@ -193,6 +198,7 @@ def test_a_python_without_ray_is_told_how_to_get_it(tmp_path: Path) -> None:
         require_ray(tmp_path / "none", os.environ)
 
 
+@pytest.mark.long
 def test_orch_itself_never_imports_ray() -> None:
     code = (
         "import sys, orchestrator.cli, orchestrator.daemon.loop, orchestrator.daemon.drivers\n"

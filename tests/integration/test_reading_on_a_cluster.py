@@ -42,6 +42,7 @@ def on_cluster(python: Path, **more: Any) -> dict[str, Any]:
     return {"pool": "ray", "ray_python": str(python), "address": "10.0.0.1:6379", **more}
 
 
+@pytest.mark.long
 def test_the_documents_are_those_of_this_machine_whatever_nodes_are_lost(tmp_path: Path) -> None:
     folder = letters(tmp_path / "letters")
     (folder / "003.html").write_text("<p>UNLUCKY")
@@ -60,6 +61,7 @@ def test_the_documents_are_those_of_this_machine_whatever_nodes_are_lost(tmp_pat
     assert (cluster / "address").read_text() == "10.0.0.1:6379"
 
 
+@pytest.mark.long
 def test_the_limits_hold_on_the_node(tmp_path: Path) -> None:
     folder = letters(tmp_path / "letters", 0)
     limits = WorkerLimits(memory=200_000_000, seconds=7, value=100_000)

@@ -38,6 +38,7 @@ def learned(orch: Orch, folder: Path) -> list[tuple[str, str]]:
     return [(one["model"], one["field"]) for backend in backends for one in backend["refused_fields"]]
 
 
+@pytest.mark.long
 def test_a_field_with_another_spelling_costs_one_try_and_no_row_later(
     run_orch: Orch, folder: Path, at: Gateway
 ) -> None:
@@ -61,6 +62,7 @@ def test_a_field_with_another_spelling_costs_one_try_and_no_row_later(
     assert learned(run_orch, folder) == []
 
 
+@pytest.mark.long
 def test_llama_cpps_server_answers_tasks_with_a_schema(run_orch: Orch, folder: Path, at: Gateway) -> None:
     job_file(folder, f", {SCHEMA}")
 
@@ -78,6 +80,7 @@ def test_llama_cpps_server_answers_tasks_with_a_schema(run_orch: Orch, folder: P
     assert any(f"{ROWS} for unsupported_parameter (response_format)" in one["reason"] for one in events)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("drop", [False, True], ids=["refuse", "drop"])
 def test_a_setting_is_left_out_only_where_the_task_lets_it_go(
     run_orch: Orch, folder: Path, at: Gateway, drop: bool
@@ -94,6 +97,7 @@ def test_a_setting_is_left_out_only_where_the_task_lets_it_go(
     assert len(at.bodies) == ROWS
 
 
+@pytest.mark.long
 def test_rows_go_where_the_field_is_taken(run_orch: Orch, folder: Path, at: Gateway) -> None:
     with gateway() as other:
         other_settings = f'[backends.other]\nupstreams = ["{other.url}"]\nlocation = "local"\nidle = true\n'
@@ -132,6 +136,7 @@ def test_a_server_that_refuses_whatever_is_asked_ends(run_orch: Orch, folder: Pa
     assert counts(run_orch, folder) == {"pending": ROWS, "succeeded": 0, "failed": 0}
 
 
+@pytest.mark.long
 def test_a_row_that_is_refused_among_others_fails_with_the_providers_words(
     run_orch: Orch, folder: Path, at: Gateway
 ) -> None:

@@ -59,6 +59,7 @@ CODES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", REFUSALS)
 def test_all_rows_that_are_refused_alike_wait_and_go_out_by_the_next_run(
@@ -90,6 +91,7 @@ def test_all_rows_that_are_refused_alike_wait_and_go_out_by_the_next_run(
     assert len(at.bodies) == 2 * ROWS
 
 
+@pytest.mark.long
 def test_a_row_with_a_picture_says_what_to_do_where_the_model_sees_none(
     run_orch: Orch, folder: Path, at: Gateway
 ) -> None:
@@ -103,6 +105,7 @@ def test_a_row_with_a_picture_says_what_to_do_where_the_model_sees_none(
     assert f"{words} → set `render: ocr` on the source" in shown
 
 
+@pytest.mark.long
 def test_a_wrong_address_costs_no_row(run_orch: Orch, folder: Path, at: Gateway) -> None:
     write_config(folder, [f"{at.url}/v1"], retry_delay=0.01)
     code, told, _ = run(run_orch, folder)
@@ -112,6 +115,7 @@ def test_a_wrong_address_costs_no_row(run_orch: Orch, folder: Path, at: Gateway)
     assert run(run_orch, folder)[0] == 0
 
 
+@pytest.mark.long
 def test_retry_sends_the_rows_that_wait(run_orch: Orch, folder: Path, at: Gateway) -> None:
     at.refuses = lambda body: refusing(422, "Computer says no.")
     assert run(run_orch, folder)[0] == 4
@@ -122,6 +126,7 @@ def test_retry_sends_the_rows_that_wait(run_orch: Orch, folder: Path, at: Gatewa
     assert run_orch("retry", "letters", cwd=folder).returncode == 0, "there is nothing left, as of any finished job"
 
 
+@pytest.mark.long
 def test_a_daemon_that_runs_tells_whoever_follows_it(run_orch: Orch, folder: Path, at: Gateway) -> None:
     at.refuses = lambda body: refusing(422, "Computer says no.")
     daemon = run_orch.start("up", cwd=folder)
@@ -147,6 +152,7 @@ ACCOUNTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", ACCOUNTS)
 def test_an_account_that_a_gateway_refuses_costs_no_row(run_orch: Orch, folder: Path, at: Gateway, case: str) -> None:
     status, body, words = ACCOUNTS[case]
@@ -178,6 +184,7 @@ def test_texts_that_are_all_too_long_fail_one_by_one(run_orch: Orch, folder: Pat
     assert counts(run_orch, folder)["failed"] == ROWS
 
 
+@pytest.mark.long
 def test_one_task_that_is_refused_holds_up_no_other(run_orch: Orch, folder: Path, at: Gateway) -> None:
     job_file(folder, "}\n  - {id: u, model: small, max_tokens: 20, prompt: Another, top_p: 0.5")
     at.refuses = lambda body: refusing(400, "Computer says no.") if "top_p" in body else None
@@ -187,6 +194,7 @@ def test_one_task_that_is_refused_holds_up_no_other(run_orch: Orch, folder: Path
     assert counts(run_orch, folder) == {"pending": ROWS, "succeeded": ROWS, "failed": 0}
 
 
+@pytest.mark.long
 def test_held_rows_end_at_the_deadline_with_the_code_and_the_next_night_asks_them(
     run_orch: Orch, folder: Path, at: Gateway
 ) -> None:

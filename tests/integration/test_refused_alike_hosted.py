@@ -44,6 +44,7 @@ def test_rows_of_a_batch_that_was_refused_wait_in_the_providers_words(desk: Desk
     assert list(desk.store.quarantine.held(desk.home.identity(), is_passing)) == []
 
 
+@pytest.mark.long
 def test_one_row_is_tried_and_the_others_follow_once_it_is_answered(desk: Desk, held: Job) -> None:
     desk.finish(held)
     assert desk.ends(held) == all_are("succeeded", ROWS)
@@ -51,6 +52,7 @@ def test_one_row_is_tried_and_the_others_follow_once_it_is_answered(desk: Desk, 
     assert holds(desk, held) == []
 
 
+@pytest.mark.long
 def test_a_refused_probe_waits_longer_each_time_and_costs_nothing(desk: Desk) -> None:
     desk.backend()
     refuse_batches(desk, times=None)
@@ -63,6 +65,7 @@ def test_a_refused_probe_waits_longer_each_time_and_costs_nothing(desk: Desk) ->
     assert desk.billed() == {}
 
 
+@pytest.mark.long
 def test_at_the_deadline_they_fail_with_the_code_and_are_in_no_quarantine(desk: Desk) -> None:
     desk.backend()
     refuse_batches(desk, times=None)
@@ -80,6 +83,7 @@ def test_settings_that_change_send_them_at_once(desk: Desk, held: Job) -> None:
     assert [shard["rows"] for shard in desk.detail(held)["shards"][1:]] == [ROWS]
 
 
+@pytest.mark.long
 def test_rows_that_all_errored_alike_wait_and_one_bad_row_does_not(desk: Desk) -> None:
     desk.backend()
     job = desk.submit([row(f"r{number}", "status:422") for number in range(ROWS)])
@@ -111,6 +115,7 @@ def test_rows_that_a_200_refuses_alike_wait_in_the_providers_words(
     assert len(desk.batches()) == 1, "nothing is sent again"
 
 
+@pytest.mark.long
 def test_words_of_an_outage_with_status_200_are_tried_again_and_end(desk: Desk) -> None:
     desk.backend()
     job = desk.run([row("r0", "worker_in_detail:1"), row("r1", "worker_in_detail"), row("r2")])

@@ -74,6 +74,7 @@ def bucket(server: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
         yield Bucket(api, caplog)
 
 
+@pytest.mark.long
 def test_objects_are_documents_and_unchanged_ones_are_not_downloaded(desk: Desk, bucket: Bucket) -> None:
     table = "id,text\n" + "".join(f"{number},row {number}\n" for number in range(3))
     bucket.put(docs__a_txt="letter a", docs__sub__b_txt="letter b", docs__sub__rows_csv=table, docs__sub__c_txt="c")
@@ -100,6 +101,7 @@ def test_objects_are_documents_and_unchanged_ones_are_not_downloaded(desk: Desk,
     assert bucket.downloads() == {"docs/sub/b.txt": 1, "docs/sub/d.txt": 1}
 
 
+@pytest.mark.long
 def test_one_object_and_a_sample(desk: Desk, bucket: Bucket) -> None:
     bucket.put(rows_csv="id,text\n1,one\n2,two\n", docs__a_txt="a", docs__b_txt="b", docs__c_txt="c")
     desk.spec["documents"] = [
@@ -111,6 +113,7 @@ def test_one_object_and_a_sample(desk: Desk, bucket: Bucket) -> None:
     assert len(keys) == 4
 
 
+@pytest.mark.long
 def test_too_large_objects_are_told_and_not_downloaded(desk: Desk, bucket: Bucket) -> None:
     bucket.put(docs__a_txt="a", docs__big_txt="b" * 5000)
     desk.spec["documents"] = {"path": "s3://bucket/docs", "max_bytes": 1000}
@@ -120,6 +123,7 @@ def test_too_large_objects_are_told_and_not_downloaded(desk: Desk, bucket: Bucke
     assert bucket.downloads() == {"docs/a.txt": 1}
 
 
+@pytest.mark.long
 def test_what_is_not_there_and_what_may_not_be_read(desk: Desk, bucket: Bucket) -> None:
     for path, told in (
         ("s3://no-such-bucket/docs", "There is nothing at"),
@@ -265,6 +269,7 @@ def test_a_storage_that_fails_leaves_nothing_half_done(desk: Desk, site: Site, f
     assert (report.documents, report.problems) == (8, [])
 
 
+@pytest.mark.long
 def test_a_list_does_not_lead_to_other_hosts(desk: Desk, site: Site) -> None:
     with serving(Site({"/x.txt": b"text"})) as other:
         listing(site, f"{other.url}/x.txt")

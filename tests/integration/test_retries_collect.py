@@ -134,6 +134,7 @@ def test_lines_that_are_gone_are_an_error_that_says_so(desk: Desk) -> None:
     assert not desk.store.rows.has_waiting(desk.job.id)
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=8)
 @given(kinds=st.lists(st.sampled_from([*ANSWERS]), min_size=ROWS, max_size=ROWS), torn=st.binary(max_size=20))
 def test_doing_it_again_after_a_kill_loses_nothing_and_books_nothing_twice(

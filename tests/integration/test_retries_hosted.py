@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from orchestrator.core.model import Job, RequestState
 from tests.support.hostedjob import RATES, Desk, script, table
 
@@ -54,6 +56,7 @@ def test_a_bad_answer_is_shown_to_its_model_and_mended(desk: Desk) -> None:
     assert total.cost == desk.cost(job)
 
 
+@pytest.mark.long
 def test_then_the_next_model_is_asked_as_the_first_was_and_then_it_fails(desk: Desk) -> None:
     desk.backends({"openai": {}}, PRICES)
     for nth in (1, 2, 3, 4):
@@ -75,6 +78,7 @@ def test_then_the_next_model_is_asked_as_the_first_was_and_then_it_fails(desk: D
     assert (waiting.model, waiting.length) == ("analyst", len(json.dumps(first, separators=(",", ":"))))
 
 
+@pytest.mark.long
 def test_the_answer_is_carried_over_by_its_own_file_and_is_no_other_jobs(desk: Desk) -> None:
     desk.backend()
     script(desk, "rows", verb="create", nth=1, row="length", lines=[1])

@@ -73,6 +73,7 @@ def test_trap_i_an_answer_under_the_key_of_another_row_is_not_taken(desk: Desk, 
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 def test_trap_i_a_batch_with_a_swap_proves_nothing_about_answers_without_a_code(desk_on_each: Desk) -> None:
     desk = desk_on_each
@@ -101,6 +102,7 @@ def test_trap_i_a_batch_with_a_swap_proves_nothing_about_answers_without_a_code(
     assert desk.provider.calls("create") == {200: 1}
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("checked", [True, False])
 def test_trap_i_late_answers_under_the_keys_of_other_rows_are_not_taken(desk: Desk, checked: bool) -> None:
@@ -135,6 +137,7 @@ def test_keys_that_all_rows_pass_on_are_swaps_and_none_is_taken(desk: Desk) -> N
     assert codes(desk, job) == {"failed: swapped_answer": 6}
 
 
+@pytest.mark.long
 def test_a_code_that_no_row_has_is_a_failed_check_and_is_asked_again(desk: Desk) -> None:
     script(desk, "rows", row="miscopied_code", lines=[1])
     job = desk.run(job_file(desk, {"check": "nonce", "schema": SCHEMA, "retries": 1}))
@@ -146,6 +149,7 @@ def test_a_code_that_no_row_has_is_a_failed_check_and_is_asked_again(desk: Desk)
     assert codes(desk, other) == {"failed: wrong_row_code": 1, "succeeded": 5}
 
 
+@pytest.mark.long
 def test_a_code_is_no_part_of_a_row(desk: Desk) -> None:
     """Answers carry over when the check comes and goes, and to tasks of other jobs that do not know codes."""
     plain = desk.run(job_file(desk, {"schema": SCHEMA}))
@@ -163,6 +167,7 @@ def test_a_code_is_no_part_of_a_row(desk: Desk) -> None:
     assert all(sorted(output) == ["a"] for output in outputs[1])
 
 
+@pytest.mark.long
 def test_parts_have_codes_and_the_question_about_them_does_not_show_these(desk: Desk) -> None:
     (desk.folder / "documents").mkdir()
     (desk.folder / "documents" / "long.txt").write_text(" ".join(f"Clause {n} says {n}." for n in range(900)))

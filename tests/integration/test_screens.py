@@ -19,6 +19,7 @@ DATA = ("--csv", "--md", "--raw", "man", "fish", "budgets")
 """What programs read: rows, and pages and scripts as they are."""
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "text",

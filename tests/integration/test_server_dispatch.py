@@ -57,6 +57,7 @@ def test_upstreams_share_the_rows(tmp_path: Path, make_upstream: MakeUpstream) -
     assert min(shares) > 100
 
 
+@pytest.mark.long
 def test_a_slow_upstream_does_its_part_and_costs_no_row(tmp_path: Path, make_upstream: MakeUpstream) -> None:
     slow, fast = make_upstream(slots=1, latency_ms=400), make_upstream(latency_ms=5)
     # What waits too long for the slow one goes to the other.
@@ -225,6 +226,7 @@ def test_a_batch_that_is_due_sooner_ends_while_a_long_one_runs(tmp_path: Path, m
         ended(sdk, long.id)
 
 
+@pytest.mark.long
 def test_one_row_that_takes_long_holds_no_other(tmp_path: Path, make_upstream: MakeUpstream) -> None:
     upstream = make_upstream(slots=4)
     with served(tmp_path, upstream.base_url, max_concurrency=4, request_timeout=60.0) as sdk:
@@ -235,6 +237,7 @@ def test_one_row_that_takes_long_holds_no_other(tmp_path: Path, make_upstream: M
         ended(sdk, batch.id).check(["long", *ids(200)])
 
 
+@pytest.mark.long
 def test_the_sooner_batch_goes_first(tmp_path: Path, make_upstream: MakeUpstream) -> None:
     upstream = make_upstream(slots=2, latency_ms=10)
     with served(tmp_path, upstream.base_url, max_concurrency=2) as sdk:
@@ -268,6 +271,7 @@ def test_a_row_that_was_cut_off_goes_only_where_its_model_is(
     assert one.requests() == []
 
 
+@pytest.mark.long
 def test_an_upstream_that_refuses_everything_is_not_asked_with_every_row(
     tmp_path: Path, make_upstream: MakeUpstream
 ) -> None:
@@ -289,6 +293,7 @@ def test_a_batch_that_runs_is_not_held_to_a_limit_that_came_later(
         ended(sdk, batch.id).check(ids(100))
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("endpoint", ["chat", "embeddings"])
 def test_rows_that_cannot_be_read_wait_until_they_can(

@@ -153,6 +153,7 @@ def test_a_row_that_gets_no_answer(scripted: tuple[Sdk, Upstream], text: str, tr
     assert [upstream.counts()[custom_id] for custom_id in ids] == [1, tries, 1]
 
 
+@pytest.mark.long
 def test_rows_that_hang_are_given_up_in_time(tmp_path: Path, upstream: Upstream) -> None:
     texts = {"a": None, "once": "[[fault:hang:1]]", "ever": "[[fault:hang]]", "b": None}
     with served(tmp_path, upstream.base_url, request_timeout=2.0) as sdk:
@@ -164,6 +165,7 @@ def test_rows_that_hang_are_given_up_in_time(tmp_path: Path, upstream: Upstream)
     assert (upstream.counts()["once"], upstream.counts()["ever"]) == (2, 3)
 
 
+@pytest.mark.long
 def test_every_fault_in_one_batch(scripted: tuple[Sdk, Upstream]) -> None:
     sdk, _ = scripted
     texts = [text + "together" for text, *_ in (*PASSING.values(), *ANSWERED.values(), *UNANSWERED.values())]
@@ -260,6 +262,7 @@ def partial(sdk: Sdk, batch_id: str) -> set[str]:
     return {json.loads(line)["custom_id"] for line in content.splitlines()}
 
 
+@pytest.mark.long
 def test_a_row_that_kills_its_upstream_takes_nobody_along(tmp_path: Path, make_upstream: MakeUpstream) -> None:
     upstream = make_upstream(slots=8, latency_ms=5)
     ids = [f"r{number}" for number in range(60)]

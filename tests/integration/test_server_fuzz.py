@@ -254,6 +254,7 @@ def fuzz(sdk: Sdk, seeds: range) -> Counter[str]:
     return ends
 
 
+@pytest.mark.long
 def test_files_after_accidents(sdk: Sdk) -> None:
     ends = fuzz(sdk, range(150))
     assert min(ends["completed"], ends["failed"]) > 15, "accidents of one kind only"

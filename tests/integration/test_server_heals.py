@@ -137,6 +137,7 @@ def test_a_batch_whose_input_is_damaged_can_be_cancelled(
         assert (health(sdk)["problem"], health(sdk)["running_batches"]) == (None, 0)
 
 
+@pytest.mark.long
 def test_a_batch_whose_input_is_gone_expires(tmp_path: Path, upstream: Upstream) -> None:
     with in_process(tmp_path, upstream) as sdk:
         batch = create(sdk, [row("a"), row("late", LATE)], "8s")

@@ -125,6 +125,7 @@ STATUS = st.sampled_from(
 ANSWERS = st.builds(Answer, BODIES, STATUS, HEADERS)
 
 
+@pytest.mark.long
 @settings(max_examples=25, phases=PHASES)
 @given(st.lists(st.lists(ANSWERS, max_size=3), min_size=4, max_size=24))
 def test_whatever_an_upstream_answers(hostile: tuple[Sdk, Hostile], scripts: list[list[Answer]]) -> None:
@@ -135,6 +136,7 @@ def test_whatever_an_upstream_answers(hostile: tuple[Sdk, Hostile], scripts: lis
     is_well(sdk)
 
 
+@pytest.mark.long
 @settings(max_examples=15, phases=PHASES)
 @given(st.lists(ANSWERS, min_size=4, max_size=16))
 def test_whatever_an_upstream_that_bills_answers(

@@ -46,6 +46,7 @@ def test_an_engine_that_restarts_behind_its_gateway_costs_no_row(tmp_path: Path,
     assert end.counts == (200, 200, 0)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("rows", [1, 2, 30])
 def test_an_engine_that_never_answers_burns_no_rows(tmp_path: Path, rows: int) -> None:

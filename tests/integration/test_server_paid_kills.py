@@ -39,6 +39,7 @@ def durable(server: PaidServer, batch_id: str) -> int:
     return sum(1 for kind in ("output", "error") for _ in whole_lines(folder / f"{kind}.jsonl"))
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("seed", "upstream_dies"),

@@ -219,6 +219,7 @@ def test_a_cancel_goes_on_after_a_kill(tmp_path: Path, upstream: Upstream) -> No
     assert len(upstream.requests()) == 20
 
 
+@pytest.mark.long
 def test_the_first_look_after_a_kill_has_the_right_counts(tmp_path: Path, make_upstream: MakeUpstream) -> None:
     upstream = make_upstream()
     with BatchServer(tmp_path / "s", upstream.base_url) as server:
@@ -269,6 +270,7 @@ def test_a_server_of_a_newer_orch_is_not_opened(tmp_path: Path, upstream: Upstre
 FULL = 150_000
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("way_out", ["room", "restart", "kill"])
 def test_a_full_disk(tmp_path: Path, upstream: Upstream, way_out: str) -> None:

@@ -104,6 +104,7 @@ def ids(tenant: str, number: int) -> list[str]:
     return [f"{tenant}-{n}" for n in range(number)]
 
 
+@pytest.mark.long
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
 @pytest.mark.parametrize(

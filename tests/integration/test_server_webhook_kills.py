@@ -76,8 +76,8 @@ def ended_at(batch: object) -> int:
 
 
 # A client whose server is killed while it connects leaves the socket to the collector.
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:unclosed <socket", "ignore:Exception ignored in. <socket")
-@pytest.mark.slow
 def test_a_retry_that_is_killed_leaves_a_whole_batch_or_none(tmp_path: Path, upstream: Upstream) -> None:
     dice = random.Random(3)
     ids = [f"r{number}" for number in range(3000)]

@@ -60,6 +60,7 @@ def test_a_silent_provider_holds_up_no_other_job(desk: Desk) -> None:
     assert came_back == 0, "the call that hangs has not come back yet: nobody waited for it"
 
 
+@pytest.mark.long
 def test_a_silent_provider_holds_up_no_other_batch_of_the_same_job(desk: Desk) -> None:
     desk.backends({"openai": {"request_timeout": HANGS}, "azure": {}})
     job = desk.submit(plain(4), backend="openai")
@@ -74,6 +75,7 @@ def test_a_silent_provider_holds_up_no_other_batch_of_the_same_job(desk: Desk) -
     assert desk.ends(other) == {"other": "succeeded"}
 
 
+@pytest.mark.long
 def test_one_transfer_that_hangs_holds_up_no_other_batch_of_its_backend(desk: Desk) -> None:
     desk.backends({"openai": {"request_timeout": HANGS, "limits": {"max_rows": 1}}})
     job = desk.submit(plain(3))
@@ -85,6 +87,7 @@ def test_one_transfer_that_hangs_holds_up_no_other_batch_of_its_backend(desk: De
     assert sorted(end == "succeeded" for end in desk.ends(job).values()) == [False, True, True]
 
 
+@pytest.mark.long
 def test_rows_of_an_unreachable_batch_are_rescued_in_time_and_what_it_did_is_booked(desk: Desk) -> None:
     desk.backends({"azure": {"poll_seconds": 10}})
     for number in range(12):
@@ -109,6 +112,7 @@ def test_rows_of_an_unreachable_batch_are_rescued_in_time_and_what_it_did_is_boo
     assert current.finished_at < current.deadline_at
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("how", ["status", "reset_before"])
 def test_rows_stay_at_a_provider_that_is_away_for_hours_while_there_is_time(desk: Desk, how: str) -> None:
@@ -131,6 +135,7 @@ def test_rows_stay_at_a_provider_that_is_away_for_hours_while_there_is_time(desk
     assert desk.billed() == dict.fromkeys(all_are("", 6), 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["slow_cancel", "cancel_ignored"])
 def test_rows_of_a_cancel_that_takes_days_are_asked_elsewhere_in_time(desk: Desk, fault: str) -> None:
     """The provider answers each poll, and its batch does not end. What it has done is booked there as well."""
@@ -189,6 +194,7 @@ def test_a_daemon_stops_at_once_though_a_call_hangs(
     assert "left in a call that does not return" in (orch.home / "engine.log").read_text()
 
 
+@pytest.mark.long
 def test_a_cancel_ends_and_says_what_is_left_to_do_where_the_provider_is_silent(
     shell: tuple[Orch, Emulator, dict[str, str]], tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ def orch(tmp_path: Path, provider: Emulator) -> Iterator[Orch]:
     made.close()
 
 
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_stopped_says_that_its_batch_goes_on(

@@ -36,6 +36,7 @@ def job_file(desk: Desk, *tasks: dict[str, Any], documents: int = 3, **more: Any
     return path
 
 
+@pytest.mark.long
 def test_vectors_become_a_column_of_vectors(desk: Desk) -> None:
     """With a model that has no price for output: nothing of it is billed, and nothing is expected."""
     desk.backends({"openai": {}}, OUTPUT_FREE)
@@ -75,6 +76,7 @@ def test_the_plan_and_the_budget_expect_no_output_of_vectors(desk: Desk) -> None
     assert desk.cost(job) == Decimal(fed) * 2 / 1_000_000
 
 
+@pytest.mark.long
 def test_a_second_night_pays_for_new_vectors_only(desk: Desk) -> None:
     desk.backend()
     desk.run(job_file(desk, EMBED))
@@ -138,6 +140,7 @@ def test_labels_have_a_probability_and_known_answers_make_it_a_confidence(desk: 
     assert {row["output"]["confidence"] for row in desk.rows(job).values()} == {None}
 
 
+@pytest.mark.long
 def test_responses_are_checked_and_asked_again(desk: Desk) -> None:
     desk.backend()
     task = {

@@ -202,6 +202,7 @@ def test_nothing_that_a_local_job_says_leaves(here: TestHome) -> None:
         assert word not in told, word
 
 
+@pytest.mark.long
 def test_a_receiver_that_is_down_gets_everything_when_it_is_back(here: TestHome) -> None:
     """It is told once that it takes nothing, and once that it does again; the same span is not made twice."""
     here.night()
@@ -280,6 +281,7 @@ def test_the_end_of_a_daemon_waits_for_no_receiver(here: TestHome, monkeypatch: 
     assert len(collector.spans) == 4
 
 
+@pytest.mark.long
 def test_a_retried_job_goes_on_in_its_trace(here: TestHome) -> None:
     """Its span comes again with the later end; the shards that were told are not told again."""
     made, _ = here.night()
@@ -307,6 +309,7 @@ def test_a_job_that_could_not_go_on_is_told(here: TestHome) -> None:
     assert "disk" not in str(collector.messages)
 
 
+@pytest.mark.long
 def test_a_batch_of_failures_is_told_in_part(here: TestHome) -> None:
     """The first thousand rows; the batch says that there are more. Requests stay small."""
     made = replace(job("big-1"), home=here.home.identity())

@@ -75,6 +75,7 @@ def folder(orch_home: Path) -> Iterator[Path]:
         yield orch_home
 
 
+@pytest.mark.long
 def test_what_has_no_price_is_told_everywhere(run_orch: Orch, folder: Path) -> None:
     env = {"KEY": "k"}
 

@@ -74,6 +74,7 @@ def desk(context: tuple[WebHome, Context], capsys: pytest.CaptureFixture[str]) -
         yield Desk(client, home, found.store)
 
 
+@pytest.mark.long
 def test_a_job_is_cancelled_once(desk: Desk) -> None:
     job = desk.home.running.id
     for _ in range(2):
@@ -99,6 +100,7 @@ def test_a_page_that_cannot_be_made_says_so(desk: Desk) -> None:
     assert desk.client.get("/").status_code == 200
 
 
+@pytest.mark.long
 def test_failed_rows_are_retried_once(desk: Desk) -> None:
     job = desk.home.new.id
     token = desk.token()
@@ -109,6 +111,7 @@ def test_failed_rows_are_retried_once(desk: Desk) -> None:
     assert desk.store.jobs.counts([job])[job].pending == 4
 
 
+@pytest.mark.long
 def test_another_deadline_and_budget_are_shown_before_they_are_set(desk: Desk) -> None:
     job, at = desk.home.running.id, "2031-01-02T03:00:00+00:00"
     shown = desk.client.get(f"/jobs/{job}/terms", params={"deadline": at, "budget": "7.5"})
@@ -126,6 +129,7 @@ def test_another_deadline_and_budget_are_shown_before_they_are_set(desk: Desk) -
     assert desk.store.jobs.get(job) == revised
 
 
+@pytest.mark.long
 def test_a_row_is_released_from_quarantine_once(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["quarantine", "list", "--json"]) == 0
     [held] = [one for one in json.loads(capsys.readouterr().out) if one["name"].startswith("letters")]
@@ -134,6 +138,7 @@ def test_a_row_is_released_from_quarantine_once(desk: Desk, capsys: pytest.Captu
     assert desk.events(JobId(held["job"]), EventKind.RELEASED) == ["1 row from quarantine, by the user"]
 
 
+@pytest.mark.long
 def test_a_schedule_runs_now_once(desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in.jsonl").write_text(LINE)
     assert run(["schedule", "add", str(tmp_path / "in.jsonl"), "--cron", "0 22 * * *", "--tz", "UTC"]) == 0
@@ -180,6 +185,7 @@ def test_a_night_that_brought_no_job_needs_attention(
         assert "no daemon ran in time" not in reader.get("/").text
 
 
+@pytest.mark.long
 def test_who_only_looks_or_comes_from_elsewhere_does_nothing(
     desk: Desk, context: tuple[WebHome, Context], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,6 +71,7 @@ def scraped(served: tuple[str, str]) -> dict[str, dict[tuple[str, ...], float]]:
     }
 
 
+@pytest.mark.long
 def test_what_the_metrics_tell(home: WebHome, scraped: dict[str, dict[tuple[str, ...], float]]) -> None:
     assert scraped["orch_daemon_up"] == scraped["orch_engine_up"] == {(): 0}
     assert scraped["orch_replica_generation"] == {(): 3}
@@ -135,6 +136,7 @@ def test_the_board_is_one_that_grafana_loads() -> None:
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
 
 
+@pytest.mark.long
 def test_every_query_is_one_that_a_real_prometheus_answers(
     home: WebHome, served: tuple[str, str], tmp_path: Path
 ) -> None:

@@ -88,6 +88,7 @@ def test_trap_g10_late_files_are_waited_for_though_the_clock_was_set_by_days(
     paid_once(desk, job, 4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "ahead", "is_killed"),
     [("late_output_id", 3 * DAY, False), ("late_output_id", YEARS, True), ("late_content", YEARS, True)],
@@ -109,6 +110,7 @@ def test_trap_g10_files_that_never_come_are_waited_for_a_day_though_the_clock_wa
     assert len(desk.batches()) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "seconds"),
     [({"do": "unknown_for", "listed": False}, 20 * MINUTE), ({"do": "status", "status": 500}, 40 * MINUTE)],
@@ -134,6 +136,7 @@ def test_trap_g10_a_batch_counts_as_gone_by_the_time_that_was_watched(
     paid_once(desk, job, 4)
 
 
+@pytest.mark.long
 def test_trap_g10_a_batch_is_gone_within_the_hour_though_the_clock_was_set_back(desk: Desk, here: Here) -> None:
     desk.backend(poll_seconds=60)
     script(desk, "unknown_for", seconds=YEARS, after=MINUTE, listed=False)

@@ -240,7 +240,7 @@ def test_a_row_that_did_not_run(result: Any, code: str) -> None:
 RESULT = st.fixed_dictionaries({"type": st.sampled_from(["succeeded", "errored", "canceled"])}) | JSON
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=ample(300))
 @given(st.builds(lambda result, more: {**result, **more} if isinstance(result, dict) else result, RESULT,
                  st.dictionaries(st.sampled_from(["message", "error"]), JSON, max_size=2)))  # fmt: skip

@@ -77,14 +77,14 @@ def install(folder: Path, target: str) -> None:
     (folder / "their_package.py").write_text(THEIRS)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_package_of_another_distribution_is_found_by_its_entry_point(tmp_path: Path) -> None:
     install(tmp_path, "their_package:PACKAGE")
     ended = run(ASKED, tmp_path)
     assert (ended.stdout.split(), ended.stderr) == (["theirs-south", "theirs-south"], "")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_broken_package_is_left_out_and_harms_no_other(tmp_path: Path) -> None:
     install(tmp_path, "their_package:MISSING")
     ended = run("from orchestrator.settings.backend_packages import hosted_kinds; print(*hosted_kinds())", tmp_path)
@@ -92,7 +92,7 @@ def test_a_broken_package_is_left_out_and_harms_no_other(tmp_path: Path) -> None
     assert "the package of backend theirs is left out" in ended.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_reading_an_orch_toml_of_every_kind_imports_no_sdk_of_a_provider(tmp_path: Path) -> None:
     """Nor do the modules beside the packages, which they share."""
     shared = [f"orchestrator.backends.{path.stem}" for path in BACKENDS.glob("[a-z]*.py")]

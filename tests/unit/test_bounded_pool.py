@@ -95,14 +95,14 @@ def test_a_call_that_goes_wrong_is_told_and_the_others_are_done(
     assert found == [[1], given, *([i] for i in range(2, 6))]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_more_memory_is_had_by_who_asks_for_it() -> None:
     with WorkerPool(1, replace(LIMITS, seconds=60, more_memory=600_000_000)) as pool:
         calls = [call("hog", 400_000_000), call("take_more", 400_000_000), call("take_more", 700_000_000)]
         assert [outcome(values) for values in pool.map(calls)] == [[Trip.MEMORY], [400_000_000], [Trip.MEMORY]]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_many_bad_calls_among_good_ones(pool: WorkerPool) -> None:
     kinds = [
         call("segfault"),
@@ -121,7 +121,7 @@ def test_many_bad_calls_among_good_ones(pool: WorkerPool) -> None:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_time_counts_from_one_value_to_the_next(pool: WorkerPool) -> None:
     assert outcome(pool.call(call("slowly", 6, 0.4))) == list(range(6))
     assert outcome(pool.call(call("nothing_for_long", 6, 0.4))) == ["done"]
@@ -133,13 +133,14 @@ def test_one_that_says_nothing_and_takes_no_time_is_ended() -> None:
     assert found == [[Trip.TIME], [1], ["slept"]]
 
 
+@pytest.mark.long
 def test_values_before_a_crash_are_not_lost_nor_given_twice(pool: WorkerPool) -> None:
     found = outcome(pool.call(call("crash_after", 5)))
     assert [value[0] for value in found[:-1]] == list(range(5))
     assert found[-1] is Trip.CRASH
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_earlier_calls_took_is_not_held_against_one_that_crashes() -> None:
     larger_than_the_worker = bytearray(b"x" * LIMITS.memory)
     with WorkerPool(1, LIMITS) as pool:
@@ -155,7 +156,7 @@ def test_a_worker_that_was_killed_by_chance_costs_no_call(pool: WorkerPool, tmp_
     assert outcome(pool.call(call("crash_once", str(tmp_path / "mark")))) == ["second time"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_call_made_ahead_does_not_wait_for_streams_that_nobody_takes() -> None:
     with WorkerPool(1, LIMITS) as pool:
         endless = pool.map([call("count", 100_000, 1000)])
@@ -301,7 +302,7 @@ def test_no_worker_outlives_its_parent(tmp_path: Path, number: signal.Signals) -
     wait_until_gone(workers)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ctrl_c_is_the_parents_alone(tmp_path: Path) -> None:
     process, workers = spinning(tmp_path)
     group = {os.getpgid(worker) for worker in workers}

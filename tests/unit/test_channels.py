@@ -185,7 +185,7 @@ def test_bad_settings_are_told(text: str, message: str, tmp_path: Path, monkeypa
     assert "orch.toml:" in str(caught.value)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_apprise_sends_to_every_address_and_tells_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

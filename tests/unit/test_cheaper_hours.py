@@ -76,7 +76,7 @@ def test_a_price_that_changes_while_rows_run_is_that_of_both_hours() -> None:
     assert price_over_time([half, GPU], 600)[1] is GPU
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nights_of_an_api_with_cheap_hours() -> None:
     found = run(JUDGED["judged-offpeak"], seed=1, count=30, alone=True)
     assert (found.ours.in_time, found.within) == (1.0, found.priced)

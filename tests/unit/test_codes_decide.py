@@ -51,7 +51,7 @@ def read_sentences(nodes: Iterable[ast.AST]) -> Iterator[int]:
                     yield node.lineno
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_sentence_is_read_and_a_spec_by_its_fields() -> None:
     sentences, keys = {}, {}
     for path, (tree, _) in modules().items():

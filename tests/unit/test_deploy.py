@@ -205,7 +205,7 @@ def test_services_are_confined() -> None:
         assert "livenessProbe" in container
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_orch_writes_to_its_home_and_the_folder_of_temporary_files_alone(orch_home: Path, tmp_path: Path) -> None:
     """What a read-only root refuses: anything written elsewhere, as an audit of Python's own calls tells it."""
     (orch_home / "orch.toml").write_text(

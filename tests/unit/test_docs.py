@@ -78,7 +78,7 @@ def test_each_step_of_a_rows_life_names_a_function_that_exists() -> None:
         assert function in defined(ROOT / "orchestrator" / file, owner or None), file
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_drawing_of_the_rooms_is_that_of_the_imports() -> None:
     assert house.drawing() in house.PAGE.read_text(encoding="utf-8"), "run make house"
 
@@ -121,7 +121,7 @@ def sources() -> list[Path]:
     return [*PAGES, *code, *tests, ROOT / "pyproject.toml", ROOT / "Makefile"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pages_are_named_where_they_are() -> None:
     named = [(name(path), page) for path in sources() for page in NAMED.findall(path.read_text(encoding="utf-8"))]
     assert ("orchestrator/policy/row_errors.py", "docs/reference/row-errors.md") in named

@@ -134,7 +134,7 @@ def test_parts_are_not_converted_unless_it_is_asked_for(tmp_path: Path) -> None:
     assert ignored.to_json()["kinds"] == {".doc": 2, ".ppt": 1}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @confined
 def test_a_part_is_read_as_what_it_became(tmp_path: Path, own_folder: Path) -> None:
     office = program(tmp_path, 'mkdir /conversion/out; cp "${0%/program/*}/made.docx" /conversion/out/document.docx')
@@ -214,7 +214,7 @@ def test_a_locked_document_is_not_tried(tmp_path: Path, name: str, data: bytes) 
     assert problem(one)[0] == "encrypted"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @confined
 @pytest.mark.skipif(
     shutil.which("soffice") is None, reason="LibreOffice is not installed: apt-get install libreoffice-nogui"

@@ -358,7 +358,7 @@ def test_what_has_one_reading_is_read(text: str, name: str, times: int) -> None:
     assert decode((text * times).encode(name)) == text * times
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.thinned(12)
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_nothing_is_ever_garbled_in_silence(language: str) -> None:

@@ -70,7 +70,7 @@ def made(folder: Path) -> list[Document]:
     return [one for one in found if isinstance(one, Document)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_new_text_needs_a_new_version(tmp_path: Path) -> None:
     texts: dict[str, list[tuple[str, str]]] = {}
     [inbox] = job("inbox").documents

@@ -98,7 +98,7 @@ def test_files_of_many_parts(tmp_path, kind) -> None:
     assert grows_no_faster(make, 50)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_attachments_of_one_name(tmp_path) -> None:
     def make(number: int) -> Callable[[], object]:
         path = tmp_path / f"{number}.eml"

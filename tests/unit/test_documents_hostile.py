@@ -53,8 +53,8 @@ def strict() -> Iterator[Readers]:
         yield found
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "make", "codes"),
     [
@@ -223,7 +223,7 @@ def test_no_two_names_give_the_same_key(tmp_path: Path) -> None:
         key.encode()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_text_in_a_legacy_encoding_takes_no_more_than_a_few_times_its_bytes(tmp_path: Path) -> None:
     sentence = "Договор о поставке товара и об оплате его в срок, не позже. "
     (tmp_path / "a.txt").write_bytes(sentence.encode("cp1251") * 300_000)
@@ -264,7 +264,7 @@ def test_what_takes_the_place_of_a_listed_file_does_not_hang(tmp_path: Path, nam
         path.write_text("text")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_file_that_is_written_to_is_read_whole_or_told(tmp_path: Path) -> None:
     path, stop = tmp_path / "a.txt", threading.Event()
 
@@ -319,7 +319,7 @@ def damaged(data: bytes, dice: random.Random) -> bytes:
 SAMPLES = Path(__file__).parents[2] / "samples"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_damage_makes_a_document_or_a_problem_of_its_own(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)

@@ -61,7 +61,7 @@ MANY = 9_000
 """Lines of 10 kB each: more than the memory that reading them may take."""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_large_jsonl_stays_out_of_memory(tmp_path: Path) -> None:
     line = json.dumps({"id": "x", "text": "word " * 2000}).encode() + b"\n"
     with (tmp_path / "t.jsonl").open("wb") as file:
@@ -72,7 +72,7 @@ def test_a_large_jsonl_stays_out_of_memory(tmp_path: Path) -> None:
     assert result["peak_mib"] < 150
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_csv_with_an_open_quote_stays_out_of_memory(tmp_path: Path) -> None:
     with (tmp_path / "t.csv").open("wb") as file:
         file.write(b'text,id\nfine,1\n"open,2\n')

@@ -691,7 +691,7 @@ def far_column() -> bytes:
     return binary_workbook(b"".join(cells), bytes(8))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_reader_that_aborts_takes_nothing_with_it(tmp_path: Path) -> None:
     """For damage the library in Rust asks for more memory than there is, and ends its process at once."""
     bad, good = (far_column(), in_a_circle()), (workbook({"S": [["fine"]]}), old_workbook({(0, 0): 1.0}))

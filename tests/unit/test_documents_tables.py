@@ -298,7 +298,7 @@ def write_parquet(path: Path, columns: dict[str, Any], **options: Any) -> None:
     pq.write_table(pa.table(columns), path, **options)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_parquet_values_of_every_kind(tmp_path: Path) -> None:
     moment = datetime.datetime(2026, 3, 1, 12, 30, tzinfo=datetime.UTC)
     write_parquet(

@@ -100,8 +100,8 @@ def test_what_repeats_itself_ends_where_the_file_may_unpack_to_no_more(tmp_path:
     assert "`max_unpacked`" in last.message
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["values.parquet", "header.csv", "words.zip"])
 def test_one_who_means_it_says_so(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
@@ -111,8 +111,8 @@ def test_one_who_means_it_says_so(tmp_path: Path, name: str) -> None:
     assert sum(map(size_of, found)) > 2 * MAX_RATIO * path.stat().st_size
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["values.parquet", "strings.xlsx", "wide.xlsx"])
 def test_a_row_has_no_more_than_a_file_may(tmp_path: Path, name: str) -> None:
     path = tmp_path / name

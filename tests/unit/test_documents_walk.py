@@ -268,7 +268,7 @@ def as_nobody(base: Path, path: str) -> dict[str, str] | str:
     return answer
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_may_not_be_read_is_reported_and_the_rest_is_read(tmp_path: Path) -> None:
     base = make(tmp_path, ("a/x.txt", "b/y.txt", "c.txt", "d.txt", "e.csv"))
     for name in ("a", "c.txt", "e.csv"):

@@ -179,7 +179,7 @@ def night(terms: FleetTerms, work: dict[str, tuple[int, float]], start: float = 
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_models_on_one_slot_are_two_starts() -> None:
     assert [name for name, _ in night(ONE_SLOT, {"a": (3000, 24.0), "b": (3000, 24.0)})] == ["a", "b"]
     assert [name for name, _ in night(ONE_SLOT, {"a": (3000, 24.0), "b": (3000, 1.2)})] == ["b", "a"]

@@ -409,7 +409,7 @@ def test_what_borders_on_a_standstill_does_not_make_an_engine_slow() -> None:
 # --- what is told comes true
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("many", [4, 12, 30])
 @pytest.mark.parametrize("spread", [0.1, 0.3])

@@ -68,7 +68,7 @@ def test_what_is_looked_for_is_seen(code: str) -> None:
     assert list(decoders_of_others(ast.parse(code)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_else_makes_decoders_of_records() -> None:
     found = {}
     for path, (tree, _) in modules().items():

@@ -232,7 +232,7 @@ def test_runs_that_nobody_was_there_for_are_not_recorded_without_end() -> None:
     assert (len(found), found[-1].name) == (due_nights.MOST_MISSED, "2026-11-21 21:00")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_night_that_never_comes_is_not_waited_for() -> None:
     assert due_nights.next_due(schedule("0 22 31 2 *", "UTC"), BEGAN) is None
 

@@ -96,7 +96,7 @@ def test_a_few_rows_that_are_asked_again_wait_for_their_batch() -> None:
     assert asked(shard(0, "cheap", 7_980, is_done=True), again).cancel == ()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_cheap_provider_that_is_fast_again_is_seen_to_be() -> None:
     ours = Ours()
 

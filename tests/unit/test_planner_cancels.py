@@ -50,7 +50,7 @@ def test_no_row_bets_on_it_if_its_batches_would_come_back_by_a_cancel_alone(hour
     assert routes(planned) == {"realtime": ROWS}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_short_job_learns_of_batches_and_cancels_within_a_few_weeks() -> None:
     """The API needs 18 of 30 minutes. Batches are done in time on 60 % of nights, and cancelled on the others."""
     ours, scores = Ours(), []
@@ -90,14 +90,14 @@ def test_a_job_is_in_time_however_long_a_cancel_takes(hours: float, rows: int, p
     assert min(chance for _, chance in score.told) >= 0.5, "nothing of it is told as late"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_cancel_that_ends_while_there_is_time_is_waited_for() -> None:
     score = lived(8.0, cancel=0.3, past=4)
     assert score.in_time
     assert score.cost == pytest.approx(score.by_route["realtime"] * 0.001 + score.by_route["batch"] * 0.0005)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nobody_pays_twice_beyond_the_budget() -> None:
     score = lived(5.0, cancel=30.0, budget=2.5)
     assert score.cost <= 2.5

@@ -134,7 +134,7 @@ def test_a_longer_or_shorter_wait_and_share_are_the_operators() -> None:
     assert more[0].rows == 33
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(
     ROWS,
     OPTIONS,

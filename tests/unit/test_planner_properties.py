@@ -73,7 +73,7 @@ def terms(hours: float, budget: Decimal | None, *, local_only: bool = False) -> 
     return Terms(NOW + timedelta(hours=hours), budget, local_only=local_only)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(ROWS, OPTIONS, HOURS, BUDGETS, st.booleans())
 def test_a_plan_keeps_to_what_it_was_told(
     rows: int, options: list[Option], hours: float, budget: Decimal | None, local_only: bool
@@ -172,7 +172,7 @@ def no_worse_now(better: Decision, than: Decision, target: float, *, cost: bool)
         assert better.expected <= than.expected * Decimal("1.031")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(under_way(), HOURS, st.floats(0.0, 20.0), BUDGETS)
 def test_more_time_never_hurts_a_job_in_progress(
     place: tuple[list[Option], Open], hours: float, more: float, budget: Decimal | None
@@ -182,7 +182,7 @@ def test_more_time_never_hurts_a_job_in_progress(
     no_worse_now(late, early, terms(hours, budget).target, cost=is_settled(options, job))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(under_way(), HOURS, st.decimals(0, 30, places=2), st.one_of(st.none(), st.decimals(0, 10, places=2)))
 def test_more_budget_never_hurts_a_job_in_progress(
     place: tuple[list[Option], Open], hours: float, budget: Decimal, more: Decimal | None

@@ -83,7 +83,7 @@ def test_a_batch_that_ends_more_often_than_a_cancel_does_is_not_cancelled(slips:
     assert not decision.cancel
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_done_already_gives_more_time() -> None:
     def rerouted(rows: int) -> float:
         polls = (minutes / 60 for minutes in range(0, 240))
@@ -320,7 +320,7 @@ def test_when_it_is_late_a_small_gain_moves_nothing() -> None:
     assert replan(Open(synchronous=(("gpu", 600), ("realtime", 500))), sync_options, TERMS, just).sends
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_leave_a_option_only_for_a_batch_that_is_likely_to_be_done() -> None:
     sent = 0
     for minutes in range(60, 240):

@@ -95,7 +95,7 @@ def test_what_a_job_has_left_are_providers_whose_batches_it_cancelled() -> None:
     assert job.left == ("first",)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_provider_that_becomes_slow_costs_little_where_another_is_as_good() -> None:
     """Sixteen nights; from the ninth on, the cheap provider takes longer than there is time."""
     ours, cost = Ours(), list[float]()

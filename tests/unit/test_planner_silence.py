@@ -47,7 +47,7 @@ def test_rows_leave_while_the_other_route_is_in_time(hours: float, rate: float) 
     assert score.by_route["realtime"] == ROWS
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=max(2, settings().max_examples // 4))
 @given(st.floats(1.0, 30.0), st.floats(0.05, 0.9))
 def test_more_time_is_never_dearer_at_a_silent_provider(silent: float, begins: float) -> None:

@@ -57,6 +57,7 @@ def lived(until: float, realtime: float) -> tuple[Score, int]:
     return score, sum(one.rows for one in sent)
 
 
+@pytest.mark.long
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("realtime", SPEEDS)
 @pytest.mark.parametrize("until", [NEVER, 150.0, 110.0, 80.0])
@@ -74,7 +75,7 @@ def test_an_engine_that_answers_again_gets_the_rows_that_are_left(realtime: floa
     assert score.by_route["engine"] > ROWS / 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_rows_of_a_probe_are_not_the_last_to_be_done() -> None:
     score, _ = lived(NEVER, 0.4)
     assert score.done_at < 2.5 * HOUR
@@ -126,7 +127,7 @@ def test_a_cheap_option_that_is_too_slow_for_more_gets_a_few_rows(price: str, se
     assert found.chance >= terms(5).target
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_cheap_engine_that_is_fast_again_is_seen_to_be() -> None:
     """Nobody needs it while it is slow: batches do all rows in time."""
     ours = Ours()

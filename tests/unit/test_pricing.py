@@ -292,7 +292,7 @@ CONTEXTS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=ample(300), deadline=None)
 @given(ENTRIES | SOLD_BY_TIER, USAGES, st.sampled_from(list(Tier)))
 def test_what_is_listed_is_priced_as_the_table_does(entry: tuple[str, str], usage: Usage, tier: Tier) -> None:

@@ -88,7 +88,7 @@ def unreached() -> Iterator[str]:
                 yield f"{path.relative_to(ROOT)}: {node.name}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_nothing_is_there_for_tests_alone() -> None:
     assert list(unreached()) == []
 

@@ -20,8 +20,8 @@ def answers(chance: Random, sigma: float) -> list[int]:
     return [min(MOST, 1 + round(level * chance.lognormvariate(0.0, sigma))) for _ in range(ROWS)]
 
 
+@pytest.mark.long
 @pytest.mark.thinned(3)
-@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [0.3, 1.0, 1.5])
 def test_answers_are_no_longer_than_is_told_on_95_of_100_nights(sigma: float) -> None:
     chance, within, told = Random(5), 0, 0.0

@@ -111,7 +111,7 @@ def test_no_answer_takes_long_to_be_checked(schema: dict[str, Any], text: str, s
         assert any(one in found[1] for one in says.split("|")), found[1][:300]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_not_counted_is_checked_by_a_worker_process(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Single(WorkerLimits(memory=200_000_000, seconds=1))
     monkeypatch.setattr(schemas, "WORKER", worker)

@@ -200,7 +200,7 @@ LONG: dict[str, tuple[Callable[[], bytes], End]] = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("answer", "end"), LONG.values(), ids=LONG)
 def test_an_answer_above_the_limit_is_given_up(answer: Callable[[], bytes], end: End) -> None:
     with listening(says(answer())) as url:

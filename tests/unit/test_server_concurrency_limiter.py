@@ -248,7 +248,7 @@ def test_an_endpoint_that_falls_over_by_a_leap_gets_no_more_than_twice_what_it_t
     assert limiter.limit <= 2 * START, "it leaps no more"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_gauges_it_follows_an_endpoint_that_grew() -> None:
     endpoint = Endpoint(64, 0.2, gauges=False, limiter=ConcurrencyLimiter(1024))
     endpoint.run(5000)

@@ -313,7 +313,7 @@ def tls_posts(runner: asyncio.Runner, url: str) -> list[int]:
     return runner.run(use())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_https(runner: asyncio.Runner, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     with tls_desk(certificate) as port:
         with pytest.raises(NotConnectedError, match=r"TLS|certificate"):

@@ -343,7 +343,7 @@ def test_the_log_outlives_a_killed_client_and_may_hold_bodies(make_upstream: Mak
     assert upstream.requests()[0]["body"] == body.decode()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_servers_die_with_the_test_run(tmp_path: Path) -> None:
     run = (
         "import sys, time\n"
@@ -392,6 +392,7 @@ def test_a_postgres_database_goes_with_its_test_though_somebody_is_connected(pos
 ALERT = "INSERT INTO alerts (key, at, kind, message, action) VALUES ('k', 0, 'late', 'm', 'a')"
 
 
+@pytest.mark.long
 def test_a_database_is_used_again_if_its_rows_are_all_that_changed(migrated_databases: MigratedDatabases) -> None:
     def written(*statements: str) -> str:
         with migrated_databases.one() as url:

@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_runs_once_and_one_that_ends_its_process_has_failed(folder: Path) -> None:
     said = run(folder, "-n", "3")
 

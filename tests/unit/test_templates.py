@@ -53,7 +53,7 @@ ENDLESS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS.keys())
 def test_a_template_without_end_has_one(source: str) -> None:
@@ -90,7 +90,7 @@ def test_what_is_no_template_is_told(source: str) -> None:
     assert len(told.value.message) <= templates.MOST_MESSAGE
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_template_that_never_ends_is_not_tried_with_every_document() -> None:
     endless = Template(ENDLESS["nested loops"])
     messages = set()
@@ -158,7 +158,7 @@ def test_only_what_may_take_long_goes_to_a_worker_process() -> None:
     assert templates.WORKER.is_started
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_document_that_a_template_trips_over_fails_its_rows_alone() -> None:
     spec = JobSpec.model_validate(
         {
@@ -183,7 +183,7 @@ def test_a_document_that_a_template_trips_over_fails_its_rows_alone() -> None:
     assert told[0] == "template"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("field", ["prompt", "system"])
 def test_a_template_that_cannot_be_compiled_is_told_with_its_line(tmp_path: Path, field: str) -> None:
@@ -204,7 +204,7 @@ def _rendered_in_a_fork(name: str) -> list[str]:
     return [template(IN_A_WORKER).render({"text": f"{name} {number}"}) for number in range(200)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_forks_of_a_process_that_has_a_worker_get_their_own_prompts() -> None:
     assert template(IN_A_WORKER).render({"text": "parent 1"}) == "parent 1 "

@@ -48,12 +48,12 @@ def test_a_cut_inside_a_character_leaves_none_of_it() -> None:
         assert had is not None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_vocabulary_is_the_one_that_the_package_loads() -> None:
     assert tokens._encoding()._ranks == load_ranks("o200k_base") == tokens._load_ranks("o200k_base")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_release_that_keeps_its_vocabulary_elsewhere_loads_it_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

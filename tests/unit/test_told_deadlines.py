@@ -80,7 +80,7 @@ def test_a_month_whose_budget_is_used_up_is_not_told_as_sure() -> None:
     assert told.true == told.count > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_jobs_are_told_at_most_covers_prices_that_rise_without_a_word() -> None:
     """The API doubles its price on a third of nights. The first such nights are not foreseen."""
     result = run(INVENTED["price-rise"], 3, 30, alone=True)

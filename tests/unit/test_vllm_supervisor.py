@@ -59,7 +59,7 @@ def test_the_pause_grows_and_has_an_end(deaths: int) -> None:
     assert patience.pause(7) == 60.0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_that_dies_comes_back_at_the_same_address(tmp_path: Path) -> None:
     told: list[str] = []
     with supervised(planned(tmp_path), told) as supervisor:
@@ -76,7 +76,7 @@ def test_one_that_dies_comes_back_at_the_same_address(tmp_path: Path) -> None:
     assert len({" ".join(start["options"]) for start in starts(tmp_path)}) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_that_hangs_is_ended_and_comes_back(tmp_path: Path) -> None:
     """A vLLM that was told to stop was seen to hang in its shutdown, and nothing took its place."""
     told: list[str] = []
@@ -115,7 +115,7 @@ def test_a_command_line_that_is_refused_is_not_tried_again(tmp_path: Path) -> No
     assert len(starts(tmp_path)) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_that_was_ready_is_not_given_up(tmp_path: Path) -> None:
     told: list[str] = []
     with supervised(planned(tmp_path), told) as supervisor:
@@ -128,7 +128,7 @@ def test_one_that_was_ready_is_not_given_up(tmp_path: Path) -> None:
         assert supervisor.hopeless is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_given_up_later_is_hopeless(tmp_path: Path) -> None:
     told: list[str] = []
     with supervised(planned(tmp_path), told) as supervisor:
@@ -139,7 +139,7 @@ def test_all_given_up_later_is_hopeless(tmp_path: Path) -> None:
         assert "the GPU fell off the bus" in str(error)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_engines_side_by_side_each_with_its_gpu(tmp_path: Path) -> None:
     told: list[str] = []
     with supervised(planned(tmp_path, gpus=2), told) as supervisor:

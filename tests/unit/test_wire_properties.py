@@ -203,7 +203,7 @@ def test_a_custom_id_comes_back_byte_for_byte(raw: bytes, body: bytes) -> None:
     assert told in raw
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=ample(200))
 @given(st.binary() | damaged(written(OBJECT)) | written(JSON))
 @example(b'{"usage":{"prompt_tokens":' + b"9" * 5000 + b"}}")

@@ -120,7 +120,7 @@ def package_faults() -> dict[str, list[Fault]]:
     return rooms
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_room_has_few_sentences_that_need_a_second_reading() -> None:
     found = package_faults()
     assert {room for room, here in found.items() if here} <= set(BUDGETS)
