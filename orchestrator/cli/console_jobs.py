@@ -168,6 +168,8 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
 
 def _outlook(outlook: Outlook, *, dated: bool) -> str:
     told = [f"{chance_words(outlook.chance)} in time"] if dated else []
+    if outlook.waits:
+        told = [outlook.reason]
     told.append(f"{money(outlook.expected)} more expected")
     if outlook.reroute is not None:
         told.append(f"batches still running at {clock(outlook.reroute.at)} go to {' and '.join(outlook.reroute.to)}")

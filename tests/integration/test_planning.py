@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from orchestrator.cli import run
 from orchestrator.core.clock import now
 from orchestrator.core.errors import RefusedError
 from orchestrator.core.model import Job
@@ -19,8 +20,9 @@ from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.pipeline.plan.replan_timer import ReplanTimer
 from orchestrator.pipeline.submit import rows_to_shards
 from orchestrator.policy.planner import SynchronousOption
-from tests.emulator.driving import jsonl
-from tests.support.hostedjob import HOUR, Desk, cost_of, plain, row
+from tests.emulator.driving import chat_line, jsonl
+from tests.support.hostedjob import HOUR, Desk, all_are, cost_of, plain, row
+from tests.support.process import wait_until
 
 JOB = """\
 name: letters
@@ -41,6 +43,34 @@ def job_file(folder: Path, more: str = "") -> Path:
     path = folder / "job.yaml"
     path.write_text(JOB + more, encoding="utf-8")
     return path
+
+
+def test_rows_wait_for_the_hours_at_which_they_cost_less(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At DeepSeek tokens cost half as much from 4 to 6 o'clock, UTC, as before."""
+    desk.backends({"flex": {"service_tier": "default", "provider": "deepseek", "rows_per_second": 10}})
+    desk.provider.clock.advance(1.5 * HOUR)
+    lines = [chat_line(f"r{n}", f"what of r{n}?", "deepseek-flash", max_tokens=50) for n in range(40)]
+    job = desk.submit(lines, deadline="8h")
+    plan = view(desk, job).plan()
+    assert plan.starts_at is not None
+    assert plan.starts_at.hour == 4
+    desk.settle(job)
+    for name, value in {"ORCH_CONFIG": desk.place.path, "ORCH_HOME": desk.home.root}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.delenv("ORCH_DATABASE_URL", raising=False)
+    assert run(["status", str(job.id)]) == 0
+    assert (
+        "outlook   rows wait until 04:00, which saves 50%; 99.9% likely to be in time; $" in capsys.readouterr().out
+    )
+    desk.later(2.4 * HOUR, job)
+    assert desk.provider.calls("chat") == {}, "a moment before four"
+    desk.later(0.2 * HOUR, job)
+    wait_until(lambda: not desk.settle(job) and desk.is_over(job))  # its rows run in real time
+    assert desk.ends(job) == all_are("succeeded", 40)
+    [billed] = desk.provider.bill()["lines"]
+    assert desk.cost(job) == (billed["input"] * Decimal("0.15") + billed["output"] * Decimal("0.6")) / 1_000_000
 
 
 def test_without_history_a_deadline_refuses_nobody(desk: Desk) -> None:

@@ -81,6 +81,7 @@ class MixedPlanning(Planning):
             sum((one.expected for one in found), Decimal(0)),
             _earliest(one.reroute for one in found),
             _words(one.reason for one in found),
+            any(one.waits for one in found),
         )
 
     def orders(self) -> Orders:

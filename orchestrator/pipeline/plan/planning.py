@@ -266,7 +266,7 @@ class Planning:
         if not self._usable or self._is_stuck:
             return None
         found = self._decision()
-        return Outlook(found.chance, found.expected, found.reroute, found.reason)
+        return Outlook(found.chance, found.expected, found.reroute, found.reason, found.waits)
 
     @property
     def _is_stuck(self) -> bool:

@@ -313,12 +313,16 @@ class Decision(Struct, frozen=True):
 
 
 class Outlook(Struct, frozen=True):
-    """State of a job: P(all rows done by the deadline), expected cost of the open rows, and the planned reroute."""
+    """State of a job: P(all rows done by the deadline), expected cost of the open rows, and the planned reroute.
+
+    `waits`: its rows wait for a lower price, as the reason says.
+    """
 
     chance: float
     expected: Decimal
     reroute: Reroute | None
     reason: str
+    waits: bool = False
 
     def __str__(self) -> str:
         return f"{self.reason}; {money(self.expected)} more expected"
