@@ -200,7 +200,6 @@ def test_trap_i_quotes_of_another_document_are_a_swap(desk: Desk) -> None:
     assert len(desk.events(job, "swapped")) == 1
 
 
-@pytest.mark.thinned(2)
 @pytest.mark.parametrize("quote", ["Party 9 pays 900 EUR to party 10, by rail and ship", "to party 1, by rail"])
 def test_other_quotes_that_are_not_there_are_no_swap(desk: Desk, quote: str) -> None:
     """They are in no document, or too short to say in which."""
