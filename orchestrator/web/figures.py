@@ -64,7 +64,7 @@ def dollars(value: Any) -> str:
 
 def share(value: Any) -> str:
     """Format a fraction of 1 as a percentage."""
-    return f"{value:.0%}" if value in (0, 1) or 0.01 <= value <= 0.99 else f"{value:.1%}"
+    return f"{value:.0%}" if value in (0, 1) or 0.01 <= abs(value) <= 0.99 else f"{value:.1%}"
 
 
 def tokens(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.web.figures import CommandJson, figure
+from orchestrator.web.figures import CommandJson, figure, share
 
 TOLD = CommandJson(
     "report cost",
@@ -27,3 +27,11 @@ TOLD = CommandJson(
 )
 def test_an_estimate_is_marked(path: str, form: str, shown: str) -> None:
     assert f">{shown}</data>" in figure(TOLD, path, form)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0, "0%"), (1, "100%"), (0.279, "28%"), (-0.279, "-28%"), (0.999, "99.9%"), (-0.004, "-0.4%")],
+)
+def test_a_share_has_the_same_digits_on_both_sides_of_zero(value: float, shown: str) -> None:
+    assert share(value) == shown
