@@ -131,6 +131,7 @@ def test_a_diff_of_jobs_with_nothing_in_common_says_so(home: Path, capsys: pytes
     shown = capsys.readouterr()
     assert shown.err == ""
     assert f"~  {name}  " in shown.out, "a document is whole on 80 columns"
+    assert "  an old party  → another party\n" in shown.out
 
 
 def test_answers_whose_file_is_gone_are_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
