@@ -452,8 +452,8 @@ def _examine_upstream(name: str, url: str, key_env: str | None) -> tuple[Found, 
     except UsageError as error:
         return (what, False, str(error), error.exit_code), []
     except httpx2.HTTPError as error:
-        cure = "start it, or correct its address in orch.toml"
-        return (what, False, f"does not answer like an OpenAI-compatible server: {error}; {cure}", 4), []
+        oddly = " like an OpenAI-compatible server" if isinstance(error, httpx2.ProtocolError) else ""
+        return (what, False, f"does not answer{oddly}: {error}; start it, or correct its address in orch.toml", 4), []
     except (ValueError, KeyError, TypeError, AttributeError):
         told = said(answer.content) or ": it says nothing"
         return (what, False, f"does not answer like an OpenAI-compatible server{told}", 4), []

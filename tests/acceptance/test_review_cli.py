@@ -106,6 +106,13 @@ def test_surroundings_that_are_none(done: tuple[Orch, str], tmp_path: Path) -> N
         assert refused.stderr.startswith(told)
 
 
+def test_an_upstream_that_is_not_there_does_not_answer() -> None:
+    (_, ok, told, code), _ = _examine_upstream("local", "http://127.0.0.1:9/v1", None)
+    assert (ok, code) == (False, 4)
+    assert told.startswith("does not answer: ")
+    assert told.endswith("; start it, or correct its address in orch.toml")
+
+
 @pytest.mark.parametrize("models", [b'{"data": ["x"]}', b'{"data": null}', b'{"data": 5}', b"[]", b"x"])
 def test_an_upstream_whose_models_are_none(monkeypatch: pytest.MonkeyPatch, models: bytes) -> None:
     monkeypatch.setattr(canned, "MODELS", models)
