@@ -140,7 +140,9 @@ def _head(detail: JobDetail, width: int | None) -> list[Line]:
     if job.limited_to is not None:
         told.append(("limited", f"to {job.limited_to}"))
     if detail.carried:
-        told.append(("reused", f"{number_of(detail.carried, 'row')}, answered by an earlier run or another job"))
+        failed = detail.carried - detail.carried_answers
+        how = f"; {failed:,} of them failed there" if failed else ""
+        told.append(("reused", f"{number_of(detail.carried, 'row')} of an earlier run or another job{how}"))
     if used := tokens(detail.usage, detail.answered_itself):
         told.append(("tokens", used))
     about = "≈" if detail.is_estimate else ""

@@ -69,6 +69,18 @@ def test_rows_that_were_cancelled_are_not_done_wherever_it_is_told() -> None:
         assert line.left == left, "rows that may still be answered"
 
 
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        (2, "2 rows of an earlier run or another job"),
+        (0, "2 rows of an earlier run or another job; 2 of them failed there"),
+    ],
+)
+def test_reused_rows_that_failed_are_not_told_as_answers(answers: int, told: str) -> None:
+    found = detail(line_of(JobState.COMPLETED, failed=2, succeeded=2), carried=2, carried_answers=answers)
+    assert ["reused", told] in [text.split(maxsplit=1) for text in shown(job_detail(found, 120))]
+
+
 def test_tokens_are_told_from_the_first_answer_of_the_job_itself() -> None:
     for counts, facts, told in (
         ({"pending": 3}, {}, None),
