@@ -64,5 +64,8 @@ def advice_for(code: str) -> str:
 
 
 def added_advice(code: str) -> str | None:
-    """Return the advice to show behind a failed row's message, or None: a document's message has its own cure."""
-    return None if code in set(DocumentProblem) else advice_for(code)
+    """Return the advice to show behind a failed row's message, or None if the message has its own cure.
+
+    Messages of documents and of answers that reached their bound have one.
+    """
+    return None if code in {*DocumentProblem, "truncated", "endless_blanks"} else advice_for(code)

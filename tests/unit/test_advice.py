@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.documents.types import DocumentProblem
 from orchestrator.policy.advice import ADVICE, added_advice, advice_for
+from orchestrator.policy.answer_ends import cut_at
 from orchestrator.policy.row_errors import BAD_ANSWERS, RULES
 
 OURS = (
@@ -35,4 +36,5 @@ def test_words_of_providers_are_known_by_what_they_mean(code: str, like: str) ->
 def test_a_document_has_one_cure() -> None:
     """Messages about documents name it, and it was told twice."""
     assert {added_advice(problem) for problem in DocumentProblem} == {None}
+    assert {added_advice(cut_at(text, "began")[0]) for text in ("", " " * 1000)} == {None}
     assert added_advice("schema_mismatch") == advice_for("schema_mismatch")
