@@ -65,7 +65,7 @@ def test_who_ends_well_hands_over_at_once(run_orch: Orch, make_upstream: MakeUps
     pair.take_over()
     pair.finish()
     assert pair.sent_again() == 0
-    assert "has not been heard of" not in run_orch.output(pair.standby)
+    assert "has not been heard from" not in run_orch.output(pair.standby)
 
 
 @pytest.mark.long

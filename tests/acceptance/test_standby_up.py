@@ -88,7 +88,7 @@ def test_who_ends_well_hands_over_and_nothing_is_asked_again(
     pair.take_over()
     pair.check(job, ROWS)
     assert sent_again(upstream) <= 4 * SLOTS, "what was in flight"
-    assert "has not been heard of" not in pair.said(pair.standby)
+    assert "has not been heard from" not in pair.said(pair.standby)
 
 
 @pytest.mark.soak  # of a job that is acknowledged and has rows, `make test` has the other ones
