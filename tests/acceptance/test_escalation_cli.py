@@ -59,7 +59,7 @@ def test_a_bad_answer_goes_on_with_the_next_model_and_shows_in_rows_events_and_c
     job = json.loads(ran.stdout)
     assert (ran.returncode, job["requests"]["succeeded"], job["requests"]["failed"]) == (1, 2, 1), ran.stderr
     said = [event["reason"] for event in job["events"] if event["kind"] == "collected"]
-    assert said == ["1 succeeded, 2 go on with big: 2 truncated", "1 failed, 1 succeeded"]
+    assert said == ["1 succeeded, 2 continue with big: 2 truncated", "1 failed, 1 succeeded"]
 
     rows = [json.loads(line) for line in run_orch("fetch", job["job"], env=env).stdout.splitlines()]
     told = [(row["status"], row["provenance"]["model"], row["provenance"]["rung"]) for row in rows]

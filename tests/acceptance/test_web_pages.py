@@ -253,6 +253,7 @@ def test_pages_are_readable_on_a_phone_and_at_a_desk_and_ask_no_other_place(
     tab.size(1280)
 
 
+@pytest.mark.long
 def test_pages_write_their_dates_alike(home: WebHome, tab: Tab, view: Shown) -> None:
     night = f"/nights/{night_of(home.new.created_at).isoformat()}"
     for path in ("/", "/jobs", f"/jobs/{home.new.id}", "/nights", "/schedules", "/money", "/backends"):

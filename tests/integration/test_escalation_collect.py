@@ -122,7 +122,7 @@ def test_bad_answers_go_on_and_the_last_ones_stand(desk: Desk) -> None:
     kinds = ["good", "truncated", "refused", "schema_mismatch"]
     tally = desk.collect(job, desk.sent(job), [line(row, kind) for row, kind in enumerate(kinds)], UP)
 
-    assert str(tally) == "1 failed, 1 succeeded, 2 go on with big or large: 1 schema_mismatch, 1 truncated"
+    assert str(tally) == "1 failed, 1 succeeded, 2 continue with big or large: 1 schema_mismatch, 1 truncated"
     assert desk.ends(job) == ["succeeded", "pending", "c", "pending"]
     assert desk.store.ledger.spent(job.id) == 4 * PER_ROW
 

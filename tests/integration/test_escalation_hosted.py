@@ -57,8 +57,8 @@ def test_bad_answers_go_on_with_the_next_model_and_everything_is_paid_for_once(d
         ("failed: truncated", "huge", 3, 1),
     ]
     assert desk.events(job, "collected") == [
-        "1 succeeded, 3 go on with big: 3 truncated",
-        "1 succeeded, 2 go on with huge: 2 truncated",
+        "1 succeeded, 3 continue with big: 3 truncated",
+        "1 succeeded, 2 continue with huge: 2 truncated",
         "1 failed, 1 succeeded",
     ]
     assert sorted(desk.billed().values()) == [1, 2, 3, 3]

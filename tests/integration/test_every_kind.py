@@ -80,6 +80,7 @@ def test_no_kind_is_missing_here() -> None:
     assert {NAMES.get(name, name) for name in EVERY_KIND} == set(hosted_kinds())
 
 
+@pytest.mark.long
 def test_a_night_over_every_kind_is_planned_paid_once_and_told(
     every: Desk, ask: Ask, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,6 +139,7 @@ def test_batches_that_every_kind_has_lost_are_told(every: Desk, ask: Ask) -> Non
         assert {one["id"] for one in told[name]} == ids[name]
 
 
+@pytest.mark.long
 def test_a_quota_of_every_kind_is_waited_for_and_fails_no_row(every: Desk) -> None:
     desk = every
     for name in EVERY_KIND:

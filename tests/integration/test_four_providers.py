@@ -18,7 +18,7 @@ VERBS = ("retrieve", "list", "create", "content", "results", "upload", "create_d
     ("dying", "status"),
     [
         ("cohere", 500),
-        ("xai", 503),
+        pytest.param("xai", 503, marks=pytest.mark.long),
         *(
             pytest.param(name, status, marks=pytest.mark.soak)
             for name, status in {"together": 401, "fireworks": 429, "openrouter": 500, "gemini": 429, "mistral": 401,

@@ -96,4 +96,4 @@ def test_all_three_say_the_same(folder: Path, case: Case, capsys: pytest.Capture
     if "error" not in plan:
         assert plan["is_refused"] is (code == 3)
         assert ("are refused (exit code 3)" in text) is plan["is_refused"]
-        assert ("go on" in text) is (code == 0 and (not plan["holds"] or plan["how"] == "resumed"))
+        assert ("proceed" in text) is (code == 0 and (not plan["holds"] or plan["how"] == "resumed"))

@@ -101,7 +101,7 @@ def test_first_the_same_model_then_the_next_one_as_the_first_was_asked(desk: Des
     lengths = [one.span.length for one in desk.store.rows.of_shard(second.id)]
     assert min(lengths) > first.bytes / ROWS
     assert desk.collect(second, {2: "schema_mismatch", 3: "truncated"}) == (
-        "2 go on with big: 1 schema_mismatch, 1 truncated"
+        "2 continue with big: 1 schema_mismatch, 1 truncated"
     )
     assert desk.waiting() == {2: ("m@2", ["Q2"]), 3: ("m@2", ["Q3"])}
     assert desk.store.ledger.spent(desk.job.id) == 6 * PER_ROW
@@ -117,7 +117,7 @@ def test_the_second_showing_is_of_the_second_answer_alone(desk: Desk) -> None:
 
 def test_what_was_withheld_goes_on_at_once(desk: Desk) -> None:
     said = desk.collect(desk.sent(), dict.fromkeys(range(ROWS), "content_filter"))
-    assert said == "4 go on with big: 4 content_filter"
+    assert said == "4 continue with big: 4 content_filter"
 
 
 def test_a_job_that_is_cancelled_asks_no_further(desk: Desk) -> None:
