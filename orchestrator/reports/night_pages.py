@@ -121,12 +121,12 @@ def subject_of(report: NightReport) -> str:
     return f"{title_of(report)}: {', '.join(told)}"
 
 
-def job_title(job: JobReport, night: str | None = None) -> str:
-    """Return a job's heading: its name, night and state; `night` replaces the night, and "" leaves it out."""
+def job_title(job: JobReport, *, dated: bool = True) -> str:
+    """Return a job's heading: its name, its night if `dated`, and its state."""
     facts = job.facts
     limits = "" if facts.job.limited_to is None else f", limited to {facts.job.limited_to}"
-    title = ", ".join(filter(None, (f"{facts.job.name} ({facts.job.id})", facts.title if night is None else night)))
-    return f"{title}: {facts.state}{limits}"
+    night = f", {facts.title}" if dated and facts.title else ""
+    return f"{facts.job.name} ({facts.job.id}){night}: {facts.state}{limits}"
 
 
 def note_of(report: NightReport, job: JobReport) -> str:
@@ -298,7 +298,7 @@ def page(report: NightReport) -> str:
         headline=headline(report),
         made=moment_words(report.made_at),
         needs=report.needs,
-        jobs=sections(report, night=None if report.night is None else ""),
+        jobs=sections(report, dated=report.night is None),
         links=False,
     )
 
@@ -316,13 +316,14 @@ def sections(
     report: NightReport,
     notes: Mapping[str, str] = MappingProxyType({}),
     moment: Moment = moment_words,
-    night: str | None = None,
+    *,
+    dated: bool,
 ) -> list[JobSection]:
     """Return the jobs of a night as its page and its file show them; `notes` are by job."""
     return [
         JobSection(
             job.facts.job.id,
-            job_title(job, night) + note_of(report, job),
+            job_title(job, dated=dated) + note_of(report, job),
             [replace(block, plot=_plot(block, job)) for block in blocks(job, moment)],
             notes.get(job.facts.job.id, ""),
         )

@@ -10,14 +10,22 @@ from orchestrator.policy.grounding import GroundedQuote, QuotePlace, QuoteStatus
 
 def quote_words(quote: GroundedQuote) -> str:
     """Say where a quote stands (`page 2, characters 18-38`), or what is wrong with it."""
-    return "; ".join(map(place_words, quote.places)) if quote.places else _QUOTES[quote.status]
+    if quote.places:
+        return "; ".join(map(place_words, quote.places))
+    status = "unverifiable: " if quote.status is QuoteStatus.UNVERIFIABLE else ""
+    return f"{status}{reason_words(quote.status)}"
 
 
-_QUOTES = {
+def reason_words(status: QuoteStatus) -> str:
+    """Say why a quote has this status, behind its name."""
+    return _REASONS[status]
+
+
+_REASONS = {
     QuoteStatus.FOUND: "in the document",
     QuoteStatus.NOT_FOUND: "not in the document",
     QuoteStatus.TOO_SHORT: "too short to prove anything",
-    QuoteStatus.UNVERIFIABLE: "unverifiable: it may be in a picture that was sent, or the text is gone",
+    QuoteStatus.UNVERIFIABLE: "it may be in a picture that was sent, or the text is gone",
 }
 
 

@@ -171,13 +171,18 @@ def prices_of(backend: Backend, settings: Config, now: Callable[[], datetime]) -
             profile = profile_of(backend.kind, backend.base_url)
             at_once = Tier.BATCH if profile.at_once_as_batch else pricing.TIERS["default"]
             tier = pricing.TIERS[backend.service_tier] if backend.service_tier else at_once
-            provider = backend.provider or profile.provider or priced_as(backend.base_url)
+            provider = backend.provider or provider_at(backend.base_url)
             return ByToken(provider, tier, profile.discount, overrides, now)
         case HostedBackend():
             known = profile_for(backend)
             return ByToken(known.provider, Tier.BATCH, known.discount, overrides, now, known.stacks)
         case _:
             assert_never(backend)
+
+
+def provider_at(base_url: str) -> str | None:
+    """Return the provider whose prices a synchronous API has by its address, or None."""
+    return profile_of("sync", base_url).provider or priced_as(base_url)
 
 
 def listed_prices(provider: str, tier: Tier, settings: Config, now: Callable[[], datetime]) -> ByToken:

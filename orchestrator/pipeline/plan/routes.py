@@ -330,7 +330,7 @@ def _candidate(
     config: Config, name: str, uses: Sequence[tuple[str | None, str]], lost: Callable[[], str | None]
 ) -> Candidate:
     """Build a candidate. `uses` has models and their endpoints; `lost` returns settings that models do not accept."""
-    backend, objection, unpriced = config.backends[name], None, None
+    backend, unpriced = config.backends[name], None
     urls = ANY_ENDPOINT
     match backend:
         case LocalBackend() | EnginesBackend():
@@ -344,17 +344,26 @@ def _candidate(
             urls = profile_for(backend).endpoints
         case _:
             assert_never(backend)
-    try:
-        if urls is not None and (others := [url for _, url in uses if url not in urls]):
-            raise UsageError(f"its batches do not support {others[0]}, only {', '.join(sorted(urls))}")
-        for unpriced, url in uses:
-            if unpriced is not None:
-                prices_of(backend, config, now).known(unpriced, url)
-        unpriced = None
+    if urls is not None and (others := [url for _, url in uses if url not in urls]):
+        objection: str | None = f"its batches do not support {others[0]}, only {', '.join(sorted(urls))}"
+    elif (found := _first_unpriced(config, backend, uses)) is not None:
+        unpriced, objection = found
+    else:
         objection = lost()
-    except UsageError as error:
-        objection = error.reason
     return Candidate(name, backend.kind, backend.location, price, objection, _example(backend), unpriced)
+
+
+def _first_unpriced(
+    config: Config, backend: Backend, uses: Iterable[tuple[str | None, str]]
+) -> tuple[str, str] | None:
+    """Return the first model without a price at a backend, and why; None if each has one."""
+    for model, url in uses:
+        if model is not None:
+            try:
+                prices_of(backend, config, now).known(model, url)
+            except UsageError as error:
+                return model, error.reason
+    return None
 
 
 def _example(backend: Backend) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from orchestrator.backends.open import ask_models, key_cure, profile_for
-from orchestrator.backends.openai.profiles import profile_of
 from orchestrator.core.errors import UsageError
-from orchestrator.policy.dialect import priced_as
+from orchestrator.pipeline.plan.prices import provider_at
 from orchestrator.settings.backends import FleetBackend, HostedBackend, LocalBackend, SyncBackend
 from orchestrator.settings.config import Config
 
@@ -77,8 +76,8 @@ def _hint(config: Config) -> str | None:
     for backend in config.backends.values():
         if isinstance(backend, HostedBackend) and backend.has_sync_api:
             provider = profile_for(backend).provider
-            by_address = profile_of("sync", backend.base_url).provider or priced_as(backend.base_url)
-            prices = f'\n  provider = "{provider}"' if provider is not None and by_address is None else ""
+            is_told = provider is None or provider_at(backend.base_url) is not None
+            prices = "" if is_told else f'\n  provider = "{provider}"'
             return (
                 'give the job\'s models a name at `now`, and add to orch.toml:\n  [backends.now]\n  kind = "sync"\n'
                 f'  base_url = "{backend.base_url}"\n  api_key_env = "{backend.api_key_env}"{prices}'

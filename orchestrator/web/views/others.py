@@ -164,7 +164,7 @@ def night(reader: HomeReader, address: PageAddress) -> View:
             "told": CommandJson(f"report night {day}", report.to_json()),
             "headline": headline(report),
             "needs": report.needs,
-            "jobs": sections(report, dict.fromkeys(large, _LARGE.format(day)), moment_text, night=""),
+            "jobs": sections(report, dict.fromkeys(large, _LARGE.format(day)), moment_text, dated=False),
             "links": True,
         },
         live=False,

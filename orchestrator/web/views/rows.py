@@ -23,7 +23,7 @@ from orchestrator.pipeline.finish.outputs.formats import csv_lines
 from orchestrator.pipeline.finish.outputs.layout import Layout
 from orchestrator.policy.advice import added_advice
 from orchestrator.policy.sent_text import question_text
-from orchestrator.reports.quote_words import place_words, quote_words
+from orchestrator.reports.quote_words import place_words, reason_words
 from orchestrator.reports.requests_and_answers import Exchange, exchange_at
 from orchestrator.store.rows_by_document import ORDERS, FoundRow, RowFilter
 from orchestrator.web.figures import CommandJson
@@ -307,8 +307,8 @@ def _quotes(exchange: Exchange) -> Iterator[dict[str, Any]]:
             places.append({"mark": mark, "part": place.part, "words": place_words(place)})
             mark += 1
         shown, more = places[:PLACES], max(0, len(places) - PLACES)
+        why = "" if places else reason_words(quote.status)
         status = quote.status.replace("_", " ")
-        why = "" if places else quote_words(quote).removeprefix(f"{status}: ")
         yield {"path": quote.path, "status": status, "why": why, "places": shown, "more": more}
 
 
