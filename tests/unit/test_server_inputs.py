@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.server.dispatch.inputs import BLOCK_BYTES, Input, Unreadable
-from orchestrator.server.dispatch.plan import InputRows, make_plan
+from orchestrator.server.dispatch.plan import LONG, InputRows, make_plan
+from orchestrator.server.dispatch.request_header import decode_line
 from tests.support.examples import ample
 
 CHAT = "/v1/chat/completions"
@@ -93,3 +94,69 @@ def test_a_cut_file_harms_the_rows_behind_the_cut_until_it_is_put_back(tmp_path:
         path.write_bytes(whole)
         for index in range(40, 100):
             told(rows, index)
+
+
+LONG_TEXT = json.dumps("x" * LONG)
+
+
+def long_row(custom_id: str, fields: str, beside: str = "") -> bytes:
+    return f'{{"custom_id": {custom_id}, "method": "POST", "url": "{CHAT}"{beside}, "body" :{fields}}}'.encode()
+
+
+MESSAGES = f'[{{"role": "user", "content": {LONG_TEXT}}}]'
+LONG_ROWS = {
+    "plain": (long_row('"r\\u00e4\\n"', f'{{"model":"m","messages":{MESSAGES}}}'), True),
+    "spaces": (long_row('"r"', f' {{ "model" : "m" , "messages" : {MESSAGES} , "seed" : 1 }} '), True),
+    "body first": (
+        (
+            f'{{"body": {{"messages": {MESSAGES}, "model": "m"}}, '
+            f'"url": "{CHAT}", "method": "POST", "custom_id": "r"}}'
+        ).encode(),
+        True,
+    ),
+    "the same text twice in the body": (
+        long_row('"r"', f'{{"model":"m","other":{MESSAGES},"messages":{MESSAGES}}}'),
+        False,
+    ),
+    "the same text beside the body": (
+        long_row('"r"', f'{{"model":"m","messages":{MESSAGES}}}', f', "other": {MESSAGES}'),
+        False,
+    ),
+    "two bodies": (long_row('"r"', f'{{"model":"m","messages":{MESSAGES}}}', ', "body": {"model": "m"}'), True),
+    "long in another field": (
+        long_row('"r"', f'{{"model":"m","other":{MESSAGES},"messages":[{{"role":"user"}}]}}'),
+        False,
+    ),
+    "tools": (long_row('"r"', f'{{"model":"m","messages":{MESSAGES},"tools":[{{"type":"function"}}]}}'), False),
+}
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n \n\n", b""])
+@pytest.mark.parametrize("kind", LONG_ROWS)
+def test_a_long_row_is_the_same_with_and_without_decoding(tmp_path: Path, kind: str, end: bytes) -> None:
+    raw, is_long = LONG_ROWS[kind]
+    path = tmp_path / "rows.jsonl"
+    short = long_row('"s"', '{"model":"m","messages":[{"role":"user","content":"y"}]}') + b"\n"
+    path.write_bytes(short + raw + end)
+    plan = make_plan(path, CHAT, [], 10, in_order=True)
+    assert isinstance(plan, InputRows)
+    assert set(plan.long) == ({1} if is_long else set())
+    with closing(Input(path, plan)) as rows:
+        line, decoded = rows.line(1), decode_line(raw)
+        assert bytes(line.body) == bytes(decoded.body)
+        assert bytes(line.custom_id) == bytes(decoded.custom_id)
+
+
+def test_a_long_row_that_was_replaced_is_what_stands_there_now(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    raw, _ = LONG_ROWS["plain"]
+    path.write_bytes(raw)
+    plan = make_plan(path, CHAT, [], 10, in_order=True)
+    assert isinstance(plan, InputRows)
+    other = raw.replace(b"xx", b"yy")
+    path.write_bytes(other)
+    with closing(Input(path, plan)) as rows:
+        assert bytes(rows.line(0).body) == bytes(decode_line(other).body)
+        path.write_bytes(b"{" * len(raw))
+        with pytest.raises(Unreadable):
+            rows.line(0)

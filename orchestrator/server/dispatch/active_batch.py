@@ -19,10 +19,11 @@ from orchestrator.core.request_lines import id_key
 from orchestrator.server.dispatch import body_changes, packing, results, torn_result_lines
 from orchestrator.server.dispatch.client import Reply
 from orchestrator.server.dispatch.in_flight import UNREADABLE_SECONDS, RowSource, Work
-from orchestrator.server.dispatch.inputs import Input, InputLine, Unreadable
+from orchestrator.server.dispatch.inputs import Input, Unreadable
 from orchestrator.server.dispatch.outcomes import outcome_of
 from orchestrator.server.dispatch.payload import Content
 from orchestrator.server.dispatch.plan import InputRows
+from orchestrator.server.dispatch.request_header import InputLine
 from orchestrator.server.dispatch.result_lines import error_line, unfinished_line
 from orchestrator.server.dispatch.retry import Action, RetryVerdict
 from orchestrator.server.dispatch.send_log import FILE_NAME, SendLog

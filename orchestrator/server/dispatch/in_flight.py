@@ -10,10 +10,10 @@ from msgspec import Raw, Struct
 
 from orchestrator.core.batch_api import LineError
 from orchestrator.server.dispatch.client import Reply
-from orchestrator.server.dispatch.inputs import InputLine
 from orchestrator.server.dispatch.packing import Pack
 from orchestrator.server.dispatch.payload import Content
 from orchestrator.server.dispatch.rate_limiter import Ticket
+from orchestrator.server.dispatch.request_header import InputLine
 from orchestrator.server.dispatch.retry import SHARED_FAULTS, AttemptFault, RetryVerdict
 from orchestrator.server.dispatch.upstreams import Upstream
 from orchestrator.server.memory_limits import Room

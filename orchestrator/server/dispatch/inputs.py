@@ -10,21 +10,12 @@ import msgspec
 
 from orchestrator.core import batch_api, request_lines
 from orchestrator.core.batch_api import JSON_ERRORS
-from orchestrator.core.json_decoders import json_decoder
 from orchestrator.server.dispatch.body_changes import BodyError
 from orchestrator.server.dispatch.plan import InputRows
-
-
-class InputLine(msgspec.Struct):
-    """A request line that was checked before: its id goes unchanged into the result, its body to the upstream."""
-
-    custom_id: msgspec.Raw
-    body: msgspec.Raw
-
+from orchestrator.server.dispatch.request_header import InputLine, decode_line
 
 BLOCK_BYTES = 128 * 1024
 """Bytes read at once if rows are sent in the file's order; a row larger than a quarter of it is read alone."""
-_decode = json_decoder(InputLine).decode
 
 
 class Unreadable(Exception):
@@ -49,15 +40,19 @@ class Input:
         if plan.faults and (fault := plan.faults.get(index)) is not None:
             raise BodyError(fault.message, fault.param, fault.code)
         try:
+            if plan.long and index in plan.long:
+                line = plan.long[index].read(plan.read(self._fd, index))
+                if line is not None:
+                    return line
             try:
-                return _decode(self._read(index))
+                return decode_line(self._read(index))
             except JSON_ERRORS:
                 # The block may come from a file that has been replaced since.
                 self._block, raw = b"", plan.read(self._fd, index)
         except OSError as error:
             raise Unreadable(error.strerror) from error
         try:
-            return _decode(raw)
+            return decode_line(raw)
         except JSON_ERRORS:
             said = "has changed since it was checked"
             if request_lines.find_custom_id(raw) is None:

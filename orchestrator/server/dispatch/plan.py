@@ -19,18 +19,20 @@ from msgspec import Struct, field
 from orchestrator.core.batch_api import MAX_LINE_BYTES, MAX_LINE_ERRORS, LineError
 from orchestrator.core.counts import number_of
 from orchestrator.core.request_lines import TOO_DEEP, duplicate_error, find_custom_id, id_key, lines, shown
-from orchestrator.server.dispatch.request_header import Head, RequestBody, can_share, reader
+from orchestrator.server.dispatch.request_header import Head, LongRow, RequestBody, can_share, long_row, reader
 from orchestrator.server.dispatch.row_order import RowOrder, Sorter
 
 BUCKETS = 256
 _READ_BYTES = 1 << 18
+LONG = 1 << 20
 
 
 class InputRows(Struct, frozen=True):
     """Rows of an input file by index: their positions, which of them are done, and their order.
 
     Row i is the bytes `offsets[i]:offsets[i + 1]`, which may end with blank lines. `faults` are rows that must not be
-    sent, and why: lines that were accepted once but would not be now.
+    sent, and why: lines that were accepted once but would not be now. `long` are lines above `LONG` bytes whose
+    bodies are found without decoding.
     """
 
     offsets: array[int]
@@ -38,6 +40,7 @@ class InputRows(Struct, frozen=True):
     model: str | None
     order: RowOrder
     faults: Mapping[int, LineError] = field(default_factory=dict)
+    long: Mapping[int, LongRow] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.done)
@@ -78,7 +81,7 @@ def make_plan(
         if errors := survey.all_errors(path, twice):
             return errors
         order = sorter.order(cache_bytes) if sorts else RowOrder(_unsorted(in_order=in_order))
-    return InputRows(survey.offsets, survey.done, survey.model, order, survey.faults)
+    return InputRows(survey.offsets, survey.done, survey.model, order, survey.faults, survey.long)
 
 
 def _unsorted(*, in_order: bool) -> str:
@@ -95,6 +98,7 @@ class _Survey:
         self.done = bytearray()
         self.model: str | None = None
         self.faults: dict[int, LineError] = {}
+        self.long: dict[int, LongRow] = {}
         self._accepted = accepted
         self._check = reader(endpoint)
         self._max_rows = max_rows
@@ -115,6 +119,8 @@ class _Survey:
                 if isinstance(head, Head):
                     keys.add(key(head.custom_id), len(offsets))
                     if head.body.model == self.model or self._has_model(head):
+                        if len(raw) > LONG and (known := long_row(raw, head)) is not None:
+                            self.long[len(offsets)] = known
                         offsets.append(offset)
                         end = offset + len(raw)
                         if sorter is not None:
