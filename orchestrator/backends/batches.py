@@ -27,8 +27,8 @@ from orchestrator.backends import (
     by_request,
     call_limits,
     direct,
-    lenient,
     sent_line,
+    untyped,
 )
 from orchestrator.backends.api import ApiRefusal, BatchAPI
 from orchestrator.backends.body_lines import addressed_lines
@@ -98,14 +98,14 @@ class ApiBatches(ListedBatches):
                 if refusal.status not in NO_LIST:
                     raise
                 headers = refusal.headers  # a key for batches alone has an owner too
-            return lenient.name(headers.get("openai-organization"))
+            return untyped.name(headers.get("openai-organization"))
 
     def upload(self, path: Path, name: str) -> str:
         size = path.stat().st_size
         # Elsewhere a search costs more than the second copy that a kill may leave, and that copy expires.
         if self._profile.is_orch:
             with self._translated("list files"):
-                for file in lenient.readable(lenient.entries(self._api.files(PAGE).json()), remote_file):
+                for file in untyped.readable(untyped.entries(self._api.files(PAGE).json()), remote_file):
                     if (file.name, file.size) == (name, size):
                         return file.id
         with self._translated("upload", call_limits.transfer()), self._spelled(path) as content:
@@ -163,8 +163,8 @@ class ApiBatches(ListedBatches):
     def _listed_models(self) -> list[str]:
         """Return the names in the list of models. Raises OrchError."""
         with self._translated("list models"):
-            listed = lenient.entries(self._api.models().json(), "models")
-            return sorted(filter(None, (lenient.name(lenient.mapping(one).get("id")) for one in listed)))
+            listed = untyped.entries(self._api.models().json(), "models")
+            return sorted(filter(None, (untyped.name(untyped.mapping(one).get("id")) for one in listed)))
 
     def find(self, intent: Intent) -> Sighting:
         unread: list[object] = []
@@ -237,8 +237,8 @@ class ApiBatches(ListedBatches):
             try:
                 with self._api.content(file_id) as chunks:
                     lines = split_lines(chunks)
-                    found = (lenient.mapping(lenient.decode(line)).get("custom_id") for line in lines if line.strip())
-                    return frozenset(filter(None, map(lenient.name, found)))
+                    found = (untyped.mapping(untyped.decode(line)).get("custom_id") for line in lines if line.strip())
+                    return frozenset(filter(None, map(untyped.name, found)))
             except ApiRefusal as refusal:
                 if refusal.status not in GONE:
                     raise
@@ -341,7 +341,7 @@ class ApiBatches(ListedBatches):
         try:
             with self._translated("list batches"):
                 answer = self._api.batches(1)
-                lenient.entries(answer.json())
+                untyped.entries(answer.json())
             yield DoctorCheck("batches", True, f"can be listed, as {self.account()}")
         except OrchError as error:
             yield DoctorCheck("batches", False, str(error))

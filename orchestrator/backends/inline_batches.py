@@ -21,7 +21,7 @@ from orchestrator.backends import (
     by_request,
     call_limits,
     inline_rows,
-    lenient,
+    untyped,
 )
 from orchestrator.backends.api import ApiAnswer, BatchAPI
 from orchestrator.backends.batches import GONE
@@ -122,7 +122,7 @@ class InlineBatches(TranslatedBatches):
         try:
             with self._translated(f"read {batch.id}"), self._api.content(batch.output_file_id) as chunks:
                 for line in lines(chunks):
-                    if (row := lenient.decode_object(line)) is None:
+                    if (row := untyped.decode_object(line)) is None:
                         continue
                     if (tag := inline_rows.tag_of(row.get("custom_id"))) is not None:
                         return tag
@@ -206,7 +206,7 @@ def _may_be_of(batch: RemoteBatch, since: datetime, skew: timedelta | None) -> b
 
 def _may_be_since(entry: object, earliest: datetime) -> bool:
     """True if an unreadable entry may be a batch made since then."""
-    if not (told := lenient.mapping(entry)):
+    if not (told := untyped.mapping(entry)):
         return False
-    created_at = lenient.time(told.get("created_at"))
+    created_at = untyped.time(told.get("created_at"))
     return created_at is None or created_at >= earliest

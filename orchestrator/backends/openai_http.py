@@ -15,7 +15,7 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from orchestrator.backends import BatchOrder, call_limits, lenient
+from orchestrator.backends import BatchOrder, call_limits, untyped
 from orchestrator.backends.api import ApiAnswer, ApiRefusal, answer_of, create_fields
 from orchestrator.backends.files import blocks, sized
 from orchestrator.backends.remote import remote_batch
@@ -125,7 +125,7 @@ class HttpAPI:
 
     def _refusal(self, response: httpx2.Response) -> ApiRefusal:
         try:
-            told = lenient.decode(response.text.encode())
+            told = untyped.decode(response.text.encode())
         except ValueError:
             told = None
         status, error = self._reason(response.status_code, told)
@@ -134,7 +134,7 @@ class HttpAPI:
 
     def _reason(self, status: int, body: object) -> tuple[int, object]:
         """Return the status of an error and OpenAI's error object, from its body."""
-        found = lenient.mapping(body)
+        found = untyped.mapping(body)
         return status, found.get("error", found)
 
 

@@ -78,9 +78,9 @@ def _fleets(context: Context, backend: str | None) -> dict[str, FleetBackend]:
 
 def _wish(verb: str, model: str, backend: str | None, as_json: bool) -> int:
     from orchestrator.daemon.drivers import require_open
+    from orchestrator.daemon.engine_wishes import Wished, read_wishes, write_wishes
     from orchestrator.daemon.loop import running_daemon
-    from orchestrator.daemon.wanted_engines import Wished, read_wishes, write_wishes
-    from orchestrator.policy.fleet import EngineWish
+    from orchestrator.policy.engine_switches import EngineWish
 
     with opened() as context:
         fleets = _fleets(context, backend)

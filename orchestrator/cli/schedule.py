@@ -24,7 +24,7 @@ from orchestrator.core.zones import zone_of
 from orchestrator.daemon.lock import running_daemon
 from orchestrator.daemon.manual_actions import USER, make_due, night_words
 from orchestrator.library.context import Context, opened
-from orchestrator.policy import cron_expressions, due_nights
+from orchestrator.policy import cron_expressions, schedule_times
 from orchestrator.reports.listings import last_night, name_of, night_json, schedule_json
 from orchestrator.settings.stored_spec import spec_of
 
@@ -76,7 +76,7 @@ def add(
     if name is not None and not re.fullmatch(NAMES, name):
         raise UsageError(f"--name: {name!r} is not a name", hint="letters, digits, - and _, 64 of them at most")
     if deadline is not None:
-        _meant("--deadline", lambda: due_nights.check_deadline(deadline))
+        _meant("--deadline", lambda: schedule_times.check_deadline(deadline))
     with opened() as context:
         before = None if after is None else _followed(context, after)
         zone = tz or (_local_zone() if before is None else before.tz)
@@ -139,7 +139,7 @@ def _checked(context: Context, file: Path, deadline: str | None) -> str:
     spec = spec_of(job)
     if deadline is None and spec is not None and spec.deadline is not None:
         try:
-            due_nights.check_deadline(spec.deadline)
+            schedule_times.check_deadline(spec.deadline)
         except InputError as error:
             hint = "or give the schedule its own with --deadline"
             raise InputError(error.message, file=file, field="deadline", hint=hint) from None
@@ -271,12 +271,12 @@ def _show_one(context: Context, one: Schedule, as_json: bool) -> None:
 def _show(context: Context, one: Schedule) -> None:
     at, last = now(), last_night(context.store, one)
     if one.paused_at is not None:
-        when = f"paused since {due_nights.local(one, one.paused_at)}"
+        when = f"paused since {schedule_times.local(one, one.paused_at)}"
     elif one.after is not None:
         when = f"after each night of {name_of(context.store, one.after)} that finishes well"
     else:
-        following = due_nights.next_due(one, at)
-        when = "no further nights" if following is None else f"next {due_nights.ahead(one, following.at, at)}"
+        following = schedule_times.next_due(one, at)
+        when = "no further nights" if following is None else f"next {schedule_times.ahead(one, following.at, at)}"
     show(f"{one.name}: {when} ({', '.join(filter(None, (one.cron, one.tz)))})")
     terms = [] if one.deadline is None else [f"deadline {one.deadline}"]
     terms += [] if one.budget is None else [f"budget {amount(one.budget)}"]

@@ -119,13 +119,13 @@ def _say_daemon(settings: CommandSettings, schedules: Schedules) -> None:
     active = [one for one in schedules if one.paused_at is None]
     if not active:
         return
-    from orchestrator.policy import due_nights
+    from orchestrator.policy import schedule_times
 
     at = now()
-    coming = [(due.at, one) for one in active if (due := due_nights.next_due(one, at)) is not None]
+    coming = [(due.at, one) for one in active if (due := schedule_times.next_due(one, at)) is not None]
     for due_at, one in sorted(coming, key=lambda each: each[0])[:1]:
         missing = "" if holder and holder.is_up else "; nights are only run by `orch up`, which is not running"
-        when = due_nights.ahead(one, due_at, at, due_nights.other_zone(one, due_at))
+        when = schedule_times.ahead(one, due_at, at, schedule_times.other_zone(one, due_at))
         show(f"next night: {one.name}, {when}{missing}")
 
 

@@ -1,4 +1,6 @@
-"""Steers a backend's engines (kind `engines`, `ray`): once a second it looks, decides (`policy.fleet`) and acts."""
+"""Steers a backend's engines (kind `engines`, `ray`): once a second it looks, decides by `policy.engine_switches`,
+and acts.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,19 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.engines import EngineHold, EngineState, ModelDemand
 from orchestrator.core.errors import BackendError, OrchError
 from orchestrator.daemon.drivers import AnyFleet
+from orchestrator.daemon.engine_wishes import Wished, read_wishes
 from orchestrator.daemon.held_gpus import HeldGpus
-from orchestrator.daemon.wanted_engines import Wished, read_wishes
-from orchestrator.policy import fleet as policy
+from orchestrator.policy import engine_switches as policy
 from orchestrator.policy.degradation import SpeedWatch
-from orchestrator.policy.fleet import EngineStep, EngineView, EngineWish, FleetTerms, ModelTerms, StepCause, StepKind
+from orchestrator.policy.engine_switches import (
+    EngineStep,
+    EngineView,
+    EngineWish,
+    FleetTerms,
+    ModelTerms,
+    StepCause,
+    StepKind,
+)
 from orchestrator.policy.fleet_size import RateWatch
 from orchestrator.policy.planner.stints import work_of
 from orchestrator.server.engines.driver import EngineDriver, EngineReport, Slots

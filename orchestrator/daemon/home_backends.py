@@ -171,7 +171,7 @@ class HomeBackends(BackendSet):
             if isinstance(settings, RayBackend) and any(model.engines[0] for model in settings.models.values()):
                 yield name
             elif isinstance(settings, FleetBackend):
-                from orchestrator.daemon.wanted_engines import read_wishes
+                from orchestrator.daemon.engine_wishes import read_wishes
 
                 since = now() - timedelta(seconds=settings.idle)
                 found = read_wishes(self.home.server(name)).values()

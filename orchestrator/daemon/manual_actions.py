@@ -19,7 +19,7 @@ from orchestrator.core.schedules import Night, NightState, Schedule
 from orchestrator.pipeline.build.awaited_rows import takes_answers
 from orchestrator.pipeline.build.terms import NewTerms
 from orchestrator.pipeline.succession import open_jobs, successor
-from orchestrator.policy import due_nights
+from orchestrator.policy import schedule_times
 from orchestrator.store import Store
 from orchestrator.store.quarantine import Held
 
@@ -95,7 +95,7 @@ def revise(
 
 def make_due(store: Store, one: Schedule, who: str, at: datetime) -> Night:
     """Make the last due night begin at `at`. Raises UsageError if it runs, or has run."""
-    last = due_nights.last_due(one, at) if one.after is None else _last_followed(store, one)
+    last = schedule_times.last_due(one, at) if one.after is None else _last_followed(store, one)
     if last is None:
         raise UsageError(f"{one.name} has not had a night yet", hint=f"`orch run {one.file}` runs the file now")
     reason = f"asked for by {who}"

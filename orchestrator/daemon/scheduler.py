@@ -36,7 +36,7 @@ from orchestrator.pipeline import predecessors
 from orchestrator.pipeline.build import builder
 from orchestrator.pipeline.build.builds import BuildDied, Builds, BuildSite, TakeIn, carried_out
 from orchestrator.pipeline.build.submission import How, Options, kind_of
-from orchestrator.policy import due_nights
+from orchestrator.policy import schedule_times
 from orchestrator.policy.job_faults import TRIES, Faults
 from orchestrator.settings import job_file
 from orchestrator.settings.config import Config
@@ -122,15 +122,15 @@ class Scheduler:
             return
         if schedule.paused_at is None:
             self._claim(schedule, now)
-        coming = due_nights.next_due(schedule, now)
+        coming = schedule_times.next_due(schedule, now)
         self._looked[schedule.id] = _Looked(schedule, now, coming.at if coming else now + timedelta(days=1))
 
     def _claim(self, schedule: Schedule, now: datetime) -> None:
         """Run only the newest of several missed nights, and record the others as missed."""
-        first = (now - due_nights.look_back(schedule) - timedelta(days=2)).date()
+        first = (now - schedule_times.look_back(schedule) - timedelta(days=2)).date()
         known = {(night.night, night.slot) for night in self._store.schedules.nights(schedule.id, first)}
-        found = due_nights.due(schedule, now, known)
-        newest = due_nights.last_due(schedule, now) if found else None
+        found = schedule_times.due(schedule, now, known)
+        newest = schedule_times.last_due(schedule, now) if found else None
         for one in found:
             if newest is not None and one.key == newest.key:
                 why = "it is due"
@@ -172,8 +172,8 @@ class Scheduler:
         return [f"{schedule.name}, night of {night.name}: {text}" for text in said]
 
     def _begin(self, schedule: Schedule, night: Night) -> list[str]:
-        now, due = self._now(), due_nights.DueNight(night.night, night.due_at, night.slot)
-        verdict = due_nights.verdict(
+        now, due = self._now(), schedule_times.DueNight(night.night, night.due_at, night.slot)
+        verdict = schedule_times.verdict(
             schedule,
             due,
             now,
@@ -193,17 +193,17 @@ class Scheduler:
         self._store.schedules.waits(night, verdict.reason)
         return [verdict.reason]
 
-    def _newest(self, schedule: Schedule, now: datetime) -> due_nights.DueNight | None:
+    def _newest(self, schedule: Schedule, now: datetime) -> schedule_times.DueNight | None:
         """Return the schedule's latest due night."""
         if schedule.after is None:
-            return due_nights.last_due(schedule, now)
+            return schedule_times.last_due(schedule, now)
         found = self._store.schedules.nights(schedule.id)
-        return due_nights.DueNight(found[-1].night, found[-1].due_at, found[-1].slot) if found else None
+        return schedule_times.DueNight(found[-1].night, found[-1].due_at, found[-1].slot) if found else None
 
     def _deadline(self, schedule: Schedule, night: Night) -> datetime | None:
         """Return a night's deadline, from the schedule or the job file. Raises OrchError."""
         text = schedule.deadline or file_deadline(Path(schedule.file))
-        return None if text is None else due_nights.deadline_at(text, night.due_at, zone_of(schedule.tz))
+        return None if text is None else schedule_times.deadline_at(text, night.due_at, zone_of(schedule.tz))
 
     def _running(self, schedule: Schedule) -> str | None:
         """Return an unfinished real job of the whole file that continues by itself, or None."""

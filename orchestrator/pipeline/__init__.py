@@ -2,7 +2,7 @@
 
     build     documents, or a ready batch file → request lines and rows
     plan      which backend gets the rows, and when to plan again
-    submit    rows → shards (`rows_to_shards`) → batches (`batch_creation`), as far as
+    submit    rows → shards (`rows_to_shards`) → batches (`create_once`), as far as
               `backend_admission` lets them go; one row goes before a batch of unproven requests (`preflight`)
     collect   batches polled until they are over (`poll`), result files until they are whole (`fetch`), outcomes of
               rows (`settling`, `unanswered`, `reask`), the request about a long document's parts (`reduce`),

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from orchestrator.core.errors import InputError, RefusedError, UsageError
 from orchestrator.core.model import Job, JobFault
 from orchestrator.core.schedules import Night, NightState, Schedule
-from orchestrator.policy.due_nights import LOOK_BACK
+from orchestrator.policy.schedule_times import LOOK_BACK
 from orchestrator.store import Store
 
 AFTER = "after"

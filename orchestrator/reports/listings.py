@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.clock import iso
 from orchestrator.core.schedules import Night, Schedule
-from orchestrator.policy import due_nights
+from orchestrator.policy import schedule_times
 
 if TYPE_CHECKING:
     from orchestrator.policy.budgets import BudgetStanding
@@ -55,7 +55,7 @@ def held_json(held: Held) -> dict[str, Any]:
 
 def schedule_json(store: Store, one: Schedule, now: datetime) -> dict[str, Any]:
     """Return the stable form of a schedule, documented in docs/reference/json.md."""
-    following = None if one.paused_at else due_nights.next_due(one, now)
+    following = None if one.paused_at else schedule_times.next_due(one, now)
     last = last_night(store, one)
     return {
         "name": one.name,
@@ -74,7 +74,7 @@ def schedule_json(store: Store, one: Schedule, now: datetime) -> dict[str, Any]:
         "created_at": iso(one.created_at),
         "paused_at": iso(one.paused_at),
         "next_at": None if following is None else iso(following.at),
-        "next_local": None if following is None else due_nights.local(one, following.at),
+        "next_local": None if following is None else schedule_times.local(one, following.at),
         "last": None if last is None else night_json(last),
     }
 

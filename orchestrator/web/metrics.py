@@ -24,7 +24,7 @@ from orchestrator.daemon.lock import running_daemon
 from orchestrator.daemon.replica.status_file import read_status
 from orchestrator.daemon.telemetry import sent
 from orchestrator.pipeline.budget import SharedBudgets
-from orchestrator.policy import due_nights
+from orchestrator.policy import schedule_times
 from orchestrator.policy.budgets import BudgetStanding
 from orchestrator.policy.forecast_trust import calibrate
 from orchestrator.policy.night_figures import foreseen
@@ -206,7 +206,7 @@ def _forecasts(reader: HomeReader) -> Iterator[Metric]:
 
 def _schedules(reader: HomeReader) -> Iterator[Metric]:
     schedules, at = reader.store.schedules.all(), now()
-    due = ((one.name, due_nights.next_due(one, at)) for one in schedules if one.paused_at is None)
+    due = ((one.name, schedule_times.next_due(one, at)) for one in schedules if one.paused_at is None)
     about = "When a schedule runs next, in Unix time."
     samples = (((name,), following.at.timestamp()) for name, following in due if following is not None)
     yield _gauge("orch_schedule_next_timestamp_seconds", about, ("schedule",), samples)

@@ -143,7 +143,7 @@ def readers_of(process: Process) -> list[int]:
             fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         except OSError:
             continue  # it has just ended
-        if "bounded.worker" in command_of(pid) and int(fields[11]) > 20 and fields[0] != "Z":
+        if "bounded.confined_child" in command_of(pid) and int(fields[11]) > 20 and fields[0] != "Z":
             found.append(pid)
     return found
 

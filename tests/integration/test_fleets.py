@@ -18,10 +18,10 @@ import pytest
 
 from orchestrator.daemon import fleet_controller
 from orchestrator.daemon.drivers import driver_for
+from orchestrator.daemon.engine_wishes import Wished, write_wishes
 from orchestrator.daemon.fleet_controller import FleetController
-from orchestrator.daemon.wanted_engines import Wished, write_wishes
 from orchestrator.policy import degradation
-from orchestrator.policy.fleet import EngineWish
+from orchestrator.policy.engine_switches import EngineWish
 from orchestrator.server.engines import local_driver, local_engine
 from orchestrator.server.host import ServerThread
 from orchestrator.server.settings import Settings

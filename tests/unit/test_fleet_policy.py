@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from orchestrator.core.engines import EngineState, ModelDemand
 from orchestrator.core.hours import Hours
-from orchestrator.policy.fleet import (
+from orchestrator.policy.engine_switches import (
     EngineStep,
     EngineView,
     EngineWish,

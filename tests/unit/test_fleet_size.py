@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.engines import EngineState, ModelDemand
-from orchestrator.policy.fleet import EngineView, EngineWish, FleetTerms, ModelTerms, steps
+from orchestrator.policy.engine_switches import EngineView, EngineWish, FleetTerms, ModelTerms, steps
 from orchestrator.policy.fleet_size import FINISH_SECONDS, MARGIN, RateWatch, engines_for
 
 HOUR = 3600.0

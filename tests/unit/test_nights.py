@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from orchestrator.core.errors import InputError
 from orchestrator.core.schedules import Misfire, NightState, Overlap, Schedule
 from orchestrator.core.zones import zone_of
-from orchestrator.policy import cron_expressions, due_nights
-from orchestrator.policy.due_nights import DueNight
+from orchestrator.policy import cron_expressions, schedule_times
+from orchestrator.policy.schedule_times import DueNight
 
 ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "UTC", "Asia/Kathmandu", "Pacific/Apia")
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,7 +38,7 @@ def coming(cron: str, tz: str, after: str, number: int) -> list[str]:
     """The next nights, as `date: instant in UTC`."""
     found, at = [], utc(after)
     for _ in range(number):
-        one = due_nights.next_due(schedule(cron, tz), at)
+        one = schedule_times.next_due(schedule(cron, tz), at)
         assert one is not None
         found.append(f"{one.night:%m-%d}: {one.at:%m-%d %H:%M}")
         at = one.at
@@ -121,7 +121,7 @@ def test_every_date_has_one_night_however_often_it_is_looked(
     found: list[DueNight] = []
     for step in steps:
         now += timedelta(minutes=step)
-        found += due_nights.due(one, now, {night.key for night in found})
+        found += schedule_times.due(one, now, {night.key for night in found})
     zone = ZoneInfo(tz)
     assert [night.night for night in found] == sorted({night.night for night in found})
     assert [night.at for night in found] == sorted(night.at for night in found)
@@ -136,17 +136,17 @@ def test_every_date_has_one_night_however_often_it_is_looked(
 
 def test_a_clock_that_was_set_back_makes_no_night_again() -> None:
     one = schedule(tz="UTC", since=utc("2026-11-20 12:00"))
-    first = due_nights.due(one, utc("2026-11-21 22:30"), ())
+    first = schedule_times.due(one, utc("2026-11-21 22:30"), ())
     assert [night.night.day for night in first] == [20, 21]
-    assert due_nights.due(one, utc("2026-11-20 22:30"), {night.key for night in first}) == []
-    later = due_nights.due(one, utc("2026-11-22 22:30"), {(date(2026, 11, 21), "")})
+    assert schedule_times.due(one, utc("2026-11-20 22:30"), {night.key for night in first}) == []
+    later = schedule_times.due(one, utc("2026-11-22 22:30"), {(date(2026, 11, 21), "")})
     assert [night.night.day for night in later] == [20, 22]
 
 
 def test_nights_of_long_ago_and_of_before_the_schedule_are_not_due() -> None:
-    assert len(due_nights.due(schedule(tz="UTC"), utc("2026-11-21 21:00"), ())) == 31
-    assert due_nights.due(schedule(tz="UTC", since=utc("2026-11-21 22:00")), utc("2026-11-22 21:59"), ()) == []
-    assert due_nights.due(schedule(tz="UTC", since=utc("2027-01-01 00:00")), utc("2026-11-22 21:59"), ()) == []
+    assert len(schedule_times.due(schedule(tz="UTC"), utc("2026-11-21 21:00"), ())) == 31
+    assert schedule_times.due(schedule(tz="UTC", since=utc("2026-11-21 22:00")), utc("2026-11-22 21:59"), ()) == []
+    assert schedule_times.due(schedule(tz="UTC", since=utc("2027-01-01 00:00")), utc("2026-11-22 21:59"), ()) == []
 
 
 def test_which_night_a_moment_belongs_to() -> None:
@@ -157,11 +157,11 @@ def test_which_night_a_moment_belongs_to() -> None:
     assert last(schedule("0 22 1 * *", "UTC"), "2026-11-21 20:59") == "2026-11-01"
     assert last(schedule("0 22 1 1 *", "UTC"), "2026-11-21 20:59") == "2026-01-01"
     assert last(schedule("*/20 * * * *", "UTC"), "2026-11-21 20:59") == "2026-11-21 20:40"
-    assert due_nights.last_due(schedule("0 22 29 2 *", "UTC"), utc("2026-11-21 20:59")) is None
+    assert schedule_times.last_due(schedule("0 22 29 2 *", "UTC"), utc("2026-11-21 20:59")) is None
 
 
 def last(one: Schedule, moment: str) -> str:
-    found = due_nights.last_due(one, utc(moment))
+    found = schedule_times.last_due(one, utc(moment))
     assert found is not None
     return found.name
 
@@ -198,7 +198,7 @@ def test_several_runs_a_day(cron: str, after: str, number: int, expected: list[s
     cron_expressions.check_cron(cron)
     one, at, found = schedule(cron), utc(after), list[DueNight]()
     while len(found) < number:
-        coming = due_nights.next_due(one, at)
+        coming = schedule_times.next_due(one, at)
         assert coming is not None
         found.append(coming)
         at = coming.at
@@ -206,8 +206,8 @@ def test_several_runs_a_day(cron: str, after: str, number: int, expected: list[s
     known = {due.key for due in found}
     assert len(known) == number
     later = schedule(cron, since=utc(after), grace=timedelta(days=5))
-    assert due_nights.due(later, found[-1].at, ()) == found
-    assert due_nights.due(later, found[-1].at, known) == []
+    assert schedule_times.due(later, found[-1].at, ()) == found
+    assert schedule_times.due(later, found[-1].at, known) == []
 
 
 @given(
@@ -219,7 +219,7 @@ def test_what_comes_every_hour_comes_every_hour(start: int, tz: str, steps: list
     one, found = schedule("0 * * * *", tz, since=began), list[DueNight]()
     for step in steps:
         now += timedelta(minutes=step)
-        found += due_nights.due(one, now, {due.key for due in found})
+        found += schedule_times.due(one, now, {due.key for due in found})
     at = [due.at for due in found]
     assert at == sorted(at)
     assert len({due.key for due in found}) == len(found)
@@ -228,13 +228,13 @@ def test_what_comes_every_hour_comes_every_hour(start: int, tz: str, steps: list
 
 
 def test_runs_that_nobody_was_there_for_are_not_recorded_without_end() -> None:
-    found = due_nights.due(schedule("* * * * *", "UTC"), utc("2026-11-21 21:00"), ())
-    assert (len(found), found[-1].name) == (due_nights.MOST_MISSED, "2026-11-21 21:00")
+    found = schedule_times.due(schedule("* * * * *", "UTC"), utc("2026-11-21 21:00"), ())
+    assert (len(found), found[-1].name) == (schedule_times.MOST_MISSED, "2026-11-21 21:00")
 
 
 @pytest.mark.long
 def test_a_night_that_never_comes_is_not_waited_for() -> None:
-    assert due_nights.next_due(schedule("0 22 31 2 *", "UTC"), BEGAN) is None
+    assert schedule_times.next_due(schedule("0 22 31 2 *", "UTC"), BEGAN) is None
 
 
 BAD_CRON = {
@@ -291,18 +291,18 @@ DEADLINES = {
 
 @pytest.mark.parametrize(("text", "due_at", "expected"), DEADLINES.values(), ids=DEADLINES.keys())
 def test_a_deadline_counts_from_when_the_night_is_due(text: str, due_at: str, expected: str) -> None:
-    assert due_nights.deadline_at(text, utc(due_at), ZoneInfo("Europe/Berlin")) == utc(expected)
+    assert schedule_times.deadline_at(text, utc(due_at), ZoneInfo("Europe/Berlin")) == utc(expected)
 
 
 def test_a_deadline_that_is_none_is_told() -> None:
     for text in ("25:00", "soon", "06:00:00:00"):
         with pytest.raises(InputError, match="is not a deadline"):
-            due_nights.deadline_at(text, BEGAN, ZoneInfo("UTC"))
+            schedule_times.deadline_at(text, BEGAN, ZoneInfo("UTC"))
     for text in ("25:00", "2026-12-01T06:00", "x"):
         with pytest.raises(InputError, match="is not a deadline"):
-            due_nights.check_deadline(text)
-    due_nights.check_deadline("06:00")
-    due_nights.check_deadline("8h")
+            schedule_times.check_deadline(text)
+    schedule_times.check_deadline("06:00")
+    schedule_times.check_deadline("8h")
 
 
 DUE_AT = utc("2026-11-21 22:00")
@@ -312,7 +312,7 @@ NIGHT = DUE_AT.date()
 def judged(now: str, *, terms: dict[str, Any] | None = None, **facts: Any) -> tuple[NightState, str]:
     at = utc(f"2026-{now}")
     given = {"found_at": at, "newest": DueNight(NIGHT, DUE_AT), "deadline": None, "running": None, **facts}
-    found = due_nights.verdict(schedule(tz="UTC", **(terms or {})), DueNight(NIGHT, DUE_AT), at, **given)
+    found = schedule_times.verdict(schedule(tz="UTC", **(terms or {})), DueNight(NIGHT, DUE_AT), at, **given)
     return found.state, found.reason
 
 
@@ -354,5 +354,7 @@ def test_what_becomes_of_a_night(now: str, facts: dict[str, Any], state: NightSt
 
 def test_how_instants_are_told() -> None:
     one = schedule()
-    assert due_nights.local(one, utc("2026-11-21 21:00")) == "Sat 2026-11-21 22:00"
-    assert due_nights.ahead(one, utc("2026-11-21 21:00"), utc("2026-11-21 18:00")) == "Sat 2026-11-21 22:00, in 3 h"
+    assert schedule_times.local(one, utc("2026-11-21 21:00")) == "Sat 2026-11-21 22:00"
+    assert (
+        schedule_times.ahead(one, utc("2026-11-21 21:00"), utc("2026-11-21 18:00")) == "Sat 2026-11-21 22:00, in 3 h"
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.backends import lenient
+from orchestrator.backends import untyped
 
 # `completed_requests` counts failed rows too.
 _COUNTS = {"total": "total_requests", "completed": "succeeded_requests", "failed": "failed_requests"}
@@ -18,7 +18,7 @@ _ALIKE = ("id", "status", "created_at", "completed_at", "metadata", "model", "en
 def batch_of(job: object) -> object:
     """Return a job as a batch in OpenAI's shape. Fields that it lacks are missing; a value that is not an object
     stays as it is."""
-    told = lenient.mapping(job)
+    told = untyped.mapping(job)
     if not told:
         return job
     files = {ours: told.get(theirs) for ours, theirs in _FILES.items()}
@@ -28,6 +28,6 @@ def batch_of(job: object) -> object:
     if isinstance(inputs, list) and len(inputs) == 1:
         batch["input_file_id"] = inputs[0]
     # A job whose rows ran sums their errors up here; only without results do they say why the job failed.
-    if lenient.word(told.get("status")) == "failed" and not any(files.values()):
+    if untyped.word(told.get("status")) == "failed" and not any(files.values()):
         batch["errors"] = told.get("errors")
     return batch

@@ -30,7 +30,7 @@ _READ = 1 << 20
 _KEPT_VARIABLES = ("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ")
 # The package is found by path; no user folder is searched for modules. `-I` also makes Python ignore environment
 # variables, and `-S` saves it a scan of all installed packages.
-_PROGRAM = "import sys; sys.path += sys.argv[1:-1]; from orchestrator.core.bounded.worker import main; main()"
+_PROGRAM = "import sys; sys.path += sys.argv[1:-1]; from orchestrator.core.bounded.confined_child import main; main()"
 
 
 class WorkerLimits(Struct, frozen=True):

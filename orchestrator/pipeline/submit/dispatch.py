@@ -22,10 +22,10 @@ from orchestrator.pipeline.collect import common_refusals
 from orchestrator.pipeline.poll_schedule import SendPhase
 from orchestrator.pipeline.provider_calls import Done
 from orchestrator.pipeline.shard_context import ShardWork
-from orchestrator.pipeline.submit import batch_creation, preflight
-from orchestrator.pipeline.submit.batch_creation import input_digests
+from orchestrator.pipeline.submit import create_once, preflight
+from orchestrator.pipeline.submit.after_restore import UnknownBatches
+from orchestrator.pipeline.submit.create_once import input_digests
 from orchestrator.pipeline.submit.preflight import Preflights
-from orchestrator.pipeline.submit.unknown_batches import UnknownBatches
 from orchestrator.policy.batch_errors import TOO_FEW_ROWS
 from orchestrator.policy.budgets import TooDear
 from orchestrator.policy.overdue import BUSY_FOR
@@ -63,7 +63,7 @@ class Dispatch:
 
     def _lines(self, job: Job, shard: Shard, handle: BackendHandle) -> dict[str, bytes]:
         models, now = self._work.backends.models(job), self._work.now()
-        writer = batch_creation.writer_of(self._work.store, job, shard, handle, models, now)
+        writer = create_once.writer_of(self._work.store, job, shard, handle, models, now)
         return input_digests(self._work.store, self._work.home, shard, writer, handle.api.sent_line)
 
     def send(self, job: Job, shard: Shard) -> bool:
@@ -138,7 +138,7 @@ class Dispatch:
         """Give up a shard that cannot be sent; True if so. Its rows go elsewhere, or fail."""
         if shard.preflight is None and shard.rows < handle.limits.min_rows and shard.input_file_id is None:
             why = few_rows(handle.limits.min_rows, shard.rows)
-            batch_creation.give_up(self._work.store, shard, why, self._work.now(), TOO_FEW_ROWS)
+            create_once.give_up(self._work.store, shard, why, self._work.now(), TOO_FEW_ROWS)
             self._work.polls.forget(shard)
             self._work.note(job, EventKind.ENDED, f"it is not sent: {why}", shard)
             return True
@@ -151,7 +151,7 @@ class Dispatch:
             and self._work.admission_control.refused_for(handle, CallKind.SEND) < BUSY_FOR
         ):
             return False
-        batch_creation.give_up(self._work.store, shard, shard.held or "its backend accepted nothing", now)
+        create_once.give_up(self._work.store, shard, shard.held or "its backend accepted nothing", now)
         self._work.polls.forget(shard)
         self._work.note(job, EventKind.ENDED, f"it could not be sent: {shard.held}", shard)
         return True
@@ -211,10 +211,10 @@ class Dispatch:
             self._work.hold_failed(job, current, error)
             raise
 
-    def _admission(self, job: Job, shard: Shard, handle: BackendHandle) -> batch_creation.AdmissionCheck:
+    def _admission(self, job: Job, shard: Shard, handle: BackendHandle) -> create_once.AdmissionCheck:
         if self._work.store.shards.get(shard.id).state is not ShardState.PENDING:
             raise StateConflict(f"shard {shard.id} was given up before it was sent")
-        return batch_creation.AdmissionCheck(
+        return create_once.AdmissionCheck(
             self._work.now,
             lambda: self._settles(self._work.store.shards.get(shard.id), handle) or self._over_budget(job, shard),
             lambda: self._work.budgets.no_room(job, shard),
@@ -227,7 +227,7 @@ class Dispatch:
             return found is Readiness.MOVED
         models, admission = self._work.backends.models(job), self._admission(job, shard, handle)
         asked = preflight.ask(self._work.store, self._work.home, job, shard, handle, models, admission)
-        if isinstance(asked, batch_creation.Waits):
+        if isinstance(asked, create_once.Waits):
             return self._work.hold(job, self._work.store.shards.get(shard.id), asked.code, asked.why)
         self._note_answer(job, shard, asked)
         return True
@@ -246,10 +246,8 @@ class Dispatch:
         if (found := self._adopted(job, shard, handle)) is not Readiness.READY:
             return found is Readiness.MOVED
         models = self._work.backends.models(job)
-        batch = batch_creation.submit(
-            self._work.store, self._work.home, job, shard, handle, models, watched, admission
-        )
-        if isinstance(batch, batch_creation.Waits):
+        batch = create_once.submit(self._work.store, self._work.home, job, shard, handle, models, watched, admission)
+        if isinstance(batch, create_once.Waits):
             if batch.is_failing:
                 self._work.polls.failed(shard, handle, self._work.now())
             return self._work.hold(job, self._work.store.shards.get(shard.id), batch.code, batch.why)
@@ -284,7 +282,7 @@ class Dispatch:
         """Find out if a shard between intent and fact has a batch; True if that is known now."""
         shard = batch_accounts.with_present_account(self._work.store, shard, handle)
         now = self._work.now()
-        found = batch_creation.recover(
+        found = create_once.recover(
             self._work.store, self._work.home, shard, handle, self._work.polls.of(shard, now), now
         )
         self._work.polls.looked(shard, handle, now)

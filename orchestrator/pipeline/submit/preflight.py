@@ -29,7 +29,7 @@ from orchestrator.pipeline.plan.cache_first import CachedBackend, CacheFirst, ca
 from orchestrator.pipeline.plan.orders import Sending
 from orchestrator.pipeline.plan.unproven import is_priced, is_wanted, unproven
 from orchestrator.pipeline.shard_context import ShardWork
-from orchestrator.pipeline.submit.batch_creation import AdmissionCheck, Waits, intend, write_input, writer_of
+from orchestrator.pipeline.submit.create_once import AdmissionCheck, Waits, intend, write_input, writer_of
 from orchestrator.pipeline.submit.rows_to_shards import pending_shard
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.preflight import (

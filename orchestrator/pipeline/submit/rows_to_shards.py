@@ -14,7 +14,7 @@ from orchestrator.pipeline.backend_admission import BatchRoom
 from orchestrator.pipeline.backend_handles import BackendHandle, Models
 from orchestrator.pipeline.dialects import growth
 from orchestrator.pipeline.plan.orders import Sending
-from orchestrator.pipeline.submit.batch_creation import window_of
+from orchestrator.pipeline.submit.create_once import window_of
 from orchestrator.policy.model_names import resolve_model
 from orchestrator.policy.sharding import Range, WaitingRow, pack
 from orchestrator.settings.model_lists import is_of

@@ -11,7 +11,7 @@ from orchestrator.core.clock import night_of, now
 from orchestrator.core.model import Job
 from orchestrator.core.schedules import Night, Schedule
 from orchestrator.pipeline.budget import SharedBudgets
-from orchestrator.policy import due_nights
+from orchestrator.policy import schedule_times
 from orchestrator.policy.budgets import BudgetMark
 from orchestrator.reports.night import NightReport, counted_runs
 from orchestrator.reports.status import JobLine
@@ -67,7 +67,7 @@ class Tonight:
                 "coming": sorted(
                     (due.at, one.name, one.tz)
                     for one in schedules
-                    if one.paused_at is None and (due := due_nights.next_due(one, at)) is not None
+                    if one.paused_at is None and (due := schedule_times.next_due(one, at)) is not None
                 )[:3],
                 "is_broken": reader.readable is None,
             },

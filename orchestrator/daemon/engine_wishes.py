@@ -13,7 +13,7 @@ from msgspec import Struct
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.errors import StorageError
 from orchestrator.core.json_decoders import json_decoder
-from orchestrator.policy.fleet import EngineWish
+from orchestrator.policy.engine_switches import EngineWish
 
 FILE_NAME = "wishes.json"
 

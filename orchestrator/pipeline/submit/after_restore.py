@@ -3,7 +3,7 @@
 A backup was put back, a snapshot was started, or a database lost its newest commits. So before its first create at a
 backend, a process lists all batches of the home's unfinished jobs once. Their rows are paid for, so they are adopted
 and not sent again. A backend whose batches carry no ids is listed only if the store may lack the last create there.
-`batch_creation` finds the batch of a create that was cut off.
+`create_once` finds the batch of a create that was cut off.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from orchestrator.pipeline import lost_answers
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.collect import names_there
 from orchestrator.pipeline.lost_answers import LostAnswers
-from orchestrator.pipeline.submit.batch_creation import facts_of, take_lines
 from orchestrator.pipeline.submit.batch_listing import BatchListing, job_of, note_last_create
+from orchestrator.pipeline.submit.create_once import facts_of, take_lines
 from orchestrator.pipeline.submit.rows_already_asked import Match, matches
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
