@@ -12,7 +12,7 @@ from orchestrator.policy.forecast_trust import ENOUGH, Calibration
 from orchestrator.reports.cost import CostReport
 from orchestrator.reports.layout import Cell, Column, Line, StyledText, sentence, table
 from orchestrator.reports.night import NightReport
-from orchestrator.reports.night_pages import Block, blocks, change_cells, headline, job_title, note_of, title_of
+from orchestrator.reports.night_formats import Block, blocks, change_cells, headline, job_title, note_of, title_of
 from orchestrator.reports.words import (
     CALIBRATION_COLUMNS,
     COST_RANKS,

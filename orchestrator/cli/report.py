@@ -159,7 +159,7 @@ def report_night(which: str | None, as_markdown: bool, html: Path | None, overwr
     A night lasts from noon to noon; DATE is the day it began. RUN is a run of a schedule with several
     a day, such as "2026-11-20 14:00". Default: the newest night with a job.
     """
-    from orchestrator.reports.night_pages import markdown, page
+    from orchestrator.reports.night_formats import markdown, page
 
     if as_markdown and as_json:
         raise UsageError("--md and --json: one of the two")

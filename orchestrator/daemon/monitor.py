@@ -252,7 +252,7 @@ class Monitor:
 
     def _report(self, job: Job, now: datetime) -> Message:
         from orchestrator.daemon.channels import Message
-        from orchestrator.reports.night_pages import headline, markdown, page, subject_of
+        from orchestrator.reports.night_formats import headline, markdown, page, subject_of
         from orchestrator.reports.night_reader import night_report
 
         report = night_report(self._store, self._home, None, [job], now, _nothing_runs)

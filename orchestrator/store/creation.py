@@ -6,7 +6,7 @@ from sqlalchemy import Column, Connection, Index, MetaData, PrimaryKeyConstraint
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from orchestrator.store import learned_tables, night_tables  # noqa: F401  (their tables are of the metadata)
-from orchestrator.store.schema import HEAD
+from orchestrator.store.revision import HEAD
 from orchestrator.store.tables import metadata
 
 _version = Table(

@@ -30,7 +30,7 @@ from orchestrator.core.errors import DataRefused, OrchError, StorageError
 from orchestrator.core.extras import install_line
 from orchestrator.core.model import RequestState
 from orchestrator.store.job_figures import Ask
-from orchestrator.store.schema import HEAD
+from orchestrator.store.revision import HEAD
 
 if TYPE_CHECKING:
     from orchestrator.store.daemon_fence import DaemonFence

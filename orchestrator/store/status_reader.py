@@ -22,7 +22,7 @@ from orchestrator.core.schedules import Misfire, Overlap, Schedule
 from orchestrator.core.shards import Shard, ShardState
 from orchestrator.store import job_figures
 from orchestrator.store.job_figures import instant
-from orchestrator.store.schema import HEAD
+from orchestrator.store.revision import HEAD
 
 _SQLITE = "sqlite:///"
 

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.core.clock import now
 from orchestrator.core.model import Job
-from orchestrator.reports.night_pages import blocks
+from orchestrator.reports.night_formats import blocks
 from orchestrator.reports.night_reader import job_report
 from orchestrator.reports.requests_and_answers import exchanges
 from tests.support.hostedjob import Desk

@@ -19,7 +19,7 @@ from orchestrator.core.events import Event
 from orchestrator.core.model import BookedUsage, Forecast, JobId, JobState, Usage
 from orchestrator.policy.diff import ComparedRow, DocumentRun, Said, difference
 from orchestrator.reports.night import DocumentFate, NightFacts, NightReport, fate_of, fates, job_report
-from orchestrator.reports.night_pages import blocks, due_words, headline, markdown, page
+from orchestrator.reports.night_formats import blocks, due_words, headline, markdown, page
 from tests.support.stored import NOW, job, later
 
 RUN = DocumentRun("a.pdf", 2, 2, 0, 0, 0, 0, 0, 0, None, None)

@@ -20,7 +20,7 @@ from orchestrator.reports.backends import backends_report
 from orchestrator.reports.cost_reader import GROUPS, cost_of
 from orchestrator.reports.listings import held_json, night_json, schedule_json, standing_json
 from orchestrator.reports.night import NightReport, counted_runs
-from orchestrator.reports.night_pages import headline, sections
+from orchestrator.reports.night_formats import headline, sections
 from orchestrator.reports.night_reader import compare, job_report, jobs_of
 from orchestrator.reports.pages import cost_page, cost_plot
 from orchestrator.reports.status import JobLine
