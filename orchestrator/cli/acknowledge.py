@@ -14,7 +14,7 @@ from orchestrator.core.counts import number_of
 from orchestrator.core.errors import UsageError
 from orchestrator.core.events import EventKind
 from orchestrator.library.context import Context, opened
-from orchestrator.reports.layout import Column, table
+from orchestrator.reports.text_tables import Column, table
 
 if TYPE_CHECKING:
     from orchestrator.store.failures import Failure

@@ -14,7 +14,7 @@ from orchestrator.cli.terminal import safe_output, under
 from orchestrator.core.counts import number_of
 from orchestrator.core.sanitize import escape_controls
 from orchestrator.library.messages import width_of
-from orchestrator.reports.layout import Line, StyledText
+from orchestrator.reports.text_tables import Line, StyledText
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, Group, RenderableType

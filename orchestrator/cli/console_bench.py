@@ -12,7 +12,7 @@ from orchestrator.bench.report import (
     rates_words,
     tune_cells,
 )
-from orchestrator.reports.layout import Cell, Column, Line, StyledText, sentence, table
+from orchestrator.reports.text_tables import Cell, Column, Line, StyledText, sentence, table
 
 PLOT = 40
 """Columns of the longest bar."""

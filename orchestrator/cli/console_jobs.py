@@ -12,8 +12,8 @@ from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration, pace_words
 from orchestrator.core.events import Event, EventKind
 from orchestrator.core.money import amount, money
-from orchestrator.reports.layout import Cell, Column, Line, StyledText, pairs, sentence, table
 from orchestrator.reports.plans import clock
+from orchestrator.reports.text_tables import Cell, Column, Line, StyledText, pairs, sentence, table
 from orchestrator.reports.words import (
     STATE_STYLE,
     kept_words,

@@ -12,9 +12,9 @@ from orchestrator.core.counts import number_of
 from orchestrator.core.durations import duration, pace_words
 from orchestrator.core.money import money
 from orchestrator.library.messages import width_of
-from orchestrator.reports.layout import Line, StyledText, cell_width, paragraph, sentence, wrap
 from orchestrator.reports.progress_words import eta_words, progress_words
 from orchestrator.reports.status import JobDetail, RateWindow
+from orchestrator.reports.text_tables import Line, StyledText, cell_width, paragraph, sentence, wrap
 from orchestrator.reports.words import STATE_STYLE, tokens
 
 PLAIN_SECONDS = 10.0

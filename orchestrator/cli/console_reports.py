@@ -10,9 +10,9 @@ from orchestrator.core.durations import duration, moment_words
 from orchestrator.policy.diff import Difference
 from orchestrator.policy.forecast_trust import ENOUGH, Calibration
 from orchestrator.reports.cost import CostReport
-from orchestrator.reports.layout import Cell, Column, Line, StyledText, sentence, table
 from orchestrator.reports.night import NightReport
 from orchestrator.reports.night_formats import Block, blocks, change_cells, headline, job_title, note_of, title_of
+from orchestrator.reports.text_tables import Cell, Column, Line, StyledText, sentence, table
 from orchestrator.reports.words import (
     CALIBRATION_COLUMNS,
     COST_RANKS,

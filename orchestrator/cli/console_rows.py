@@ -10,9 +10,9 @@ from typing import Any
 from orchestrator.core.durations import duration, moment_words
 from orchestrator.core.money import money
 from orchestrator.policy.request_bodies import messages_of
-from orchestrator.reports.layout import Cell, Line, StyledText, pairs, sentence
 from orchestrator.reports.quote_words import quote_words
 from orchestrator.reports.requests_and_answers import Exchange
+from orchestrator.reports.text_tables import Cell, Line, StyledText, pairs, sentence
 from orchestrator.reports.words import tokens
 
 SHOWN_NUMBERS = 4

@@ -11,8 +11,8 @@ from orchestrator.core.durations import duration
 from orchestrator.core.model import RequestState
 from orchestrator.core.money import money
 from orchestrator.policy.planner import Plan
-from orchestrator.reports.layout import Line, StyledText, beside, pairs, sentence
 from orchestrator.reports.requests_and_answers import Exchange
+from orchestrator.reports.text_tables import Line, StyledText, beside, pairs, sentence
 from orchestrator.reports.trials import Trial, WholeJob, paired
 from orchestrator.reports.words import tokens
 

@@ -15,7 +15,7 @@ import msgspec
 
 from orchestrator.cli.output import json_option, print_json, say, show
 from orchestrator.core.errors import StorageError, UsageError
-from orchestrator.reports.layout import Column, table
+from orchestrator.reports.text_tables import Column, table
 from orchestrator.server.database import FILE_NAME, ServerDatabase
 from orchestrator.server.keys import Key, KeyLimits, KeyRight, Keys
 from orchestrator.settings.discovery import locate, serve_folder

@@ -12,7 +12,7 @@ import click
 from orchestrator.core.sanitize import escape_controls
 from orchestrator.library.messages import say as say
 from orchestrator.library.messages import width_of as width_of
-from orchestrator.reports.layout import paragraph
+from orchestrator.reports.text_tables import paragraph
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 JOB = click.argument("job_name", metavar="JOB")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterator, Sequence
 
-from orchestrator.reports.layout import GAP, Column, Line, StyledText, sentence, table, wrap
+from orchestrator.reports.text_tables import GAP, Column, Line, StyledText, sentence, table, wrap
 
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 _ITEM = re.compile(r"(\s*(?:[-*]|\d+\.) +)(.*)")

@@ -12,8 +12,8 @@ from orchestrator.core.counts import number_of
 from orchestrator.core.errors import UsageError
 from orchestrator.daemon import manual_actions
 from orchestrator.library.context import Context, opened
-from orchestrator.reports.layout import Column, table
 from orchestrator.reports.listings import held_json
+from orchestrator.reports.text_tables import Column, table
 
 if TYPE_CHECKING:
     from orchestrator.store.quarantine import Held

@@ -44,7 +44,7 @@ from orchestrator.daemon.running_settings import digest_of, keep, other_settings
 from orchestrator.daemon.telemetry.switch import TelemetrySwitch
 from orchestrator.pipeline.backend_handles import BackendHandle
 from orchestrator.pipeline.budget import REACTION_SECONDS, SharedBudgets
-from orchestrator.pipeline.build.builds import Builds
+from orchestrator.pipeline.build.build_orders import Builds
 from orchestrator.pipeline.finish.outputs.faults import fault_of
 from orchestrator.pipeline.job_steps import Pipeline
 from orchestrator.pipeline.plan.mixed_planning import planning_of

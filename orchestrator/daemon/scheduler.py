@@ -34,7 +34,7 @@ from orchestrator.core.shards import AT_BACKEND
 from orchestrator.core.zones import zone_of
 from orchestrator.pipeline import predecessors
 from orchestrator.pipeline.build import builder
-from orchestrator.pipeline.build.builds import BuildDied, Builds, BuildSite, TakeIn, carried_out
+from orchestrator.pipeline.build.build_orders import BuildDied, Builds, BuildSite, TakeIn, carried_out
 from orchestrator.pipeline.build.submission import How, Options, kind_of
 from orchestrator.policy import schedule_times
 from orchestrator.policy.job_faults import TRIES, Faults

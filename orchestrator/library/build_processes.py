@@ -25,7 +25,7 @@ from orchestrator.core.clock import now
 from orchestrator.core.ends_with_parent import command, end_with, how_it_ended
 from orchestrator.core.errors import JobFilesError, OrchError, StorageError
 from orchestrator.library.context import Context, log_to, opened
-from orchestrator.pipeline.build.builds import BuildDied, BuildOrder, BuildSite
+from orchestrator.pipeline.build.build_orders import BuildDied, BuildOrder, BuildSite
 from orchestrator.pipeline.provider_calls import Done
 from orchestrator.settings.config import Config
 from orchestrator.settings.discovery import Place
@@ -77,7 +77,7 @@ class _Build(Struct):
 
 
 class BuildProcesses:
-    """Runs the builds that daemons order (`pipeline.build.builds.Builds`) until the block ends.
+    """Runs the builds that daemons order (`pipeline.build.build_orders.Builds`) until the block ends.
 
     For one thread, which must live as long as the process: see `end_with`.
     """

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TextIO
 
-from orchestrator.reports.layout import paragraph
+from orchestrator.reports.text_tables import paragraph
 
 NARROWEST = 20
 

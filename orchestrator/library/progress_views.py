@@ -11,9 +11,9 @@ from typing import Any
 from orchestrator.core.counts import number_of
 from orchestrator.core.sanitize import one_line
 from orchestrator.library.messages import say, width_of
-from orchestrator.reports.layout import cell_width, wrap
 from orchestrator.reports.progress_words import progress_words
 from orchestrator.reports.status import JobDetail
+from orchestrator.reports.text_tables import cell_width, wrap
 
 log = logging.getLogger("orch")
 """Not below `orchestrator`, whose log goes to the home while this process is the daemon."""

@@ -13,7 +13,7 @@ from orchestrator.core.clock import iso
 from orchestrator.core.counts import number_of
 from orchestrator.core.money import money
 from orchestrator.core.term_words import TermWords
-from orchestrator.reports.layout import Column, Line, StyledText, sentence, table
+from orchestrator.reports.text_tables import Column, Line, StyledText, sentence, table
 
 if TYPE_CHECKING:
     from orchestrator.policy.planner import Cost, FirstRow, Plan, Refusal, Route

@@ -13,7 +13,7 @@ from orchestrator.core.errors import OutputError, OutputFault
 from orchestrator.library import build_processes
 from orchestrator.library.build_processes import BuildProcesses
 from orchestrator.library.context import Context
-from orchestrator.pipeline.build.builds import BuildDied
+from orchestrator.pipeline.build.build_orders import BuildDied
 from orchestrator.settings.discovery import Place
 from orchestrator.settings.home import Home
 from orchestrator.store import Store

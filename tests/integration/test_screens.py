@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import COMMANDS, root, run
-from orchestrator.reports.layout import cell_width
+from orchestrator.reports.text_tables import cell_width
 from tests.support.everywhere import answer, command_lines, make_home
 from tests.support.scripted import scripted
 from tests.support.terminal import in_terminal, lines_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.core.errors import OutputError, OutputFault, StorageError
 from orchestrator.core.model import JobId
-from orchestrator.pipeline.build.builds import BuildSite
+from orchestrator.pipeline.build.build_orders import BuildSite
 from tests.support.process import wait_until
 
 

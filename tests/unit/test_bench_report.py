@@ -18,7 +18,7 @@ from orchestrator.bench.sweep import Knee, NoKnee
 from orchestrator.bench.verdict import verdict
 from orchestrator.cli.console_bench import bench_lines
 from orchestrator.core.engines import EngineRates
-from orchestrator.reports.layout import cell_width
+from orchestrator.reports.text_tables import cell_width
 
 NOW = datetime(2026, 11, 22, 22, 0, tzinfo=UTC)
 

@@ -21,7 +21,7 @@ from orchestrator.cli.output import print_json, say, show
 from orchestrator.cli.terminal import safe_output
 from orchestrator.library.context import log_to
 from orchestrator.library.messages import width_of
-from orchestrator.reports.layout import Column, table
+from orchestrator.reports.text_tables import Column, table
 from orchestrator.settings.home import Home
 from tests.support.terminal import on_terminal
 
@@ -73,7 +73,7 @@ TERMINAL = """
 import sys
 from orchestrator.cli.console import out, text_line, watching
 from orchestrator.cli.console_progress import progress
-from orchestrator.reports.layout import StyledText
+from orchestrator.reports.text_tables import StyledText
 from orchestrator.cli.terminal import make_output_safe
 from orchestrator.cli.output import say
 make_output_safe()

@@ -17,9 +17,9 @@ from orchestrator.core.events import Event
 from orchestrator.core.fail_on import Failing
 from orchestrator.core.model import JobState, Usage
 from orchestrator.core.shards import ShardState
-from orchestrator.reports.layout import Line, cell_width
 from orchestrator.reports.progress_words import progress_words
 from orchestrator.reports.status import JobDetail, JobLine
+from orchestrator.reports.text_tables import Line, cell_width
 from orchestrator.store.failures import FailureReason
 from tests.support.stored import NOW, job, later, shard
 

@@ -16,9 +16,9 @@ from orchestrator.core.model import Forecast, JobId, Price, Usage
 from orchestrator.core.money import money
 from orchestrator.policy.forecast_trust import calibrate
 from orchestrator.reports.cost import CostLine, CostReport, Estimate
-from orchestrator.reports.layout import Line
 from orchestrator.reports.markup import breakable, environment
 from orchestrator.reports.pages import DAYS, GROUPS, cost_page
+from orchestrator.reports.text_tables import Line
 from orchestrator.reports.words import cost_cells, cost_headline, cost_notes
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.reports.layout import Column, Line, StyledText, cell_width, pairs, paragraph, sentence, table, wrap
+from orchestrator.reports.text_tables import (
+    Column,
+    Line,
+    StyledText,
+    cell_width,
+    pairs,
+    paragraph,
+    sentence,
+    table,
+    wrap,
+)
 
 WIDE = "契約書の名前"
 PLAIN = st.characters(codec="utf-8", exclude_categories=["Cc", "Cf", "Zs", "Zl", "Zp"])
