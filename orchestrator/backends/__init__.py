@@ -51,7 +51,8 @@ class RemoteBatch(Struct, frozen=True):
 
     `is_counted`: the backend reported the numbers of completed or failed rows, so that zeros are real. `shard` is our
     own id if the batch carries one, and `home` its creator; `rows` is the number of rows, None until the backend
-    reports it. `over_at` is when it ended, by the backend's clock, like `created_at` and `told_at`: when it answered.
+    reports it. `over_at` is when it ended, and `told_at` when the backend answered; like `created_at`, both are by
+    its clock.
     """
 
     id: str
@@ -168,7 +169,7 @@ class Backend(Protocol):
         """Create a batch, without retries. Raises only NotSent, BackendRefused or Uncertain."""
 
     def ask(self, endpoint: str, line: bytes) -> DirectAnswer:
-        """Ask a request line's row at the synchronous endpoint, without retries, waiting at most a minute.
+        """Send a request line's row to the synchronous endpoint, without retries, and wait at most a minute.
 
         Raises only NotSent, for a call that did not leave.
         """
@@ -183,13 +184,16 @@ class Backend(Protocol):
         """Return the current batch; None if the backend says that it does not know the id."""
 
     def tagged(self, since: datetime) -> list[RemoteBatch] | None:
-        """Return the batches created since then with a shard's id, in one listing; None if batches carry no id."""
+        """Return the batches since `since` that have a shard's id, in one listing; None if batches carry no id."""
 
     def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
         """Return the custom_ids of a batch, from its input file or else its results; None if no file is left."""
 
     def batches_since(self, since: datetime) -> list[RemoteBatch]:
-        """Return all batches of about that time or later, ours or not. Raises Uncertain if some cannot be read."""
+        """Return all batches created at about `since` or later, ours or not.
+
+        Raises Uncertain if some cannot be read.
+        """
 
     def sent_line(self, line: bytes) -> tuple[str, bytes]:
         """Return the id in a line of our input files, and the digest of its request, as `input_lines` has it."""
@@ -198,7 +202,7 @@ class Backend(Protocol):
         """Return the rows of a batch by the digest of their request; None if no file with them can be read."""
 
     def listed(self, batch_id: str, since: datetime) -> Sighting:
-        """Look for a batch of about that time in the backend's list."""
+        """Look in the backend's list for a batch created at about `since`."""
 
     def cancel(self, batch_id: str) -> None:
         """Request the end of a batch; a finished batch stays as it is."""
@@ -235,7 +239,7 @@ class Backend(Protocol):
 
 
 def metadata_of(order: BatchOrder) -> Mapping[str, str]:
-    """Return the metadata by which a batch is found again."""
+    """Return the metadata that identifies a batch in a later search."""
     return {SHARD_KEY: order.shard} | ({HOME_KEY: order.home} if order.home else {})
 
 

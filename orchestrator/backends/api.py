@@ -22,7 +22,10 @@ Headers = httpx2.Headers
 
 
 class ApiAnswer(Struct, frozen=True):
-    """An unparsed answer. `next_page` is the mark of a list's next page, for lists that do not go by the last id."""
+    """An unparsed answer.
+
+    `next_page` is the mark of a list's next page, for lists that are not paged by the last id.
+    """
 
     content: bytes
     headers: Headers
@@ -68,7 +71,7 @@ class ApiRefusal(Exception):
 
 
 def create_fields(order: BatchOrder, window: str) -> dict[str, Any]:
-    """Return OpenAI's fields of a create."""
+    """Return the fields of a create, as OpenAI names them."""
     return {
         "input_file_id": order.input_file_id,
         "endpoint": order.endpoint,

@@ -1,4 +1,4 @@
-"""AWS's Signature Version 4, which S3-compatible buckets of other providers ask for too.
+"""AWS's Signature Version 4, which other providers' S3-compatible buckets require too.
 
 Source: AWS's page on Signature Version 4.
 """

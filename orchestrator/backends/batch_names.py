@@ -1,4 +1,4 @@
-"""Names by which batches are found again, for providers whose batches have no metadata but a name, or a file's."""
+"""Names that identify our batches at providers without metadata: the name of the batch itself, or of its file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def display_name(order: BatchOrder) -> str:
 
 
 def metadata_in(name: object) -> dict[str, str | None] | None:
-    """Return the metadata that a batch's name stands for; None for a foreign name."""
+    """Return the metadata that a batch's name encodes; None for a foreign name."""
     found = _NAME.search(untyped.text(name))
     return None if found is None else {SHARD_KEY: found[1], HOME_KEY: found[2]}
 
@@ -27,7 +27,7 @@ def file_name(shard: str, home: str = "") -> str:
 
 
 def metadata_in_file(name: str) -> dict[str, str | None]:
-    """Return the metadata that an input file's name stands for; empty for a foreign name."""
+    """Return the metadata that an input file's name encodes; empty for a foreign name."""
     if not name.endswith(FILE_ENDING):
         return {}
     shard, _, home = name.removesuffix(FILE_ENDING).partition("~")

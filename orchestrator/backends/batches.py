@@ -48,7 +48,7 @@ from orchestrator.policy.preflight import DirectAnswer
 NO_LIST = (403, 404, 405)
 GONE = (404, 410)
 MOST_LOOKED_UP = 100
-"""Maximum number of listed batches without metadata and input file that are retrieved individually."""
+"""Maximum number of batches to retrieve one by one because the list shows neither metadata nor input file."""
 LONGEST_NAME = 100
 
 
@@ -97,7 +97,7 @@ class ApiBatches(ListedBatches):
             except ApiRefusal as refusal:
                 if refusal.status not in NO_LIST:
                     raise
-                headers = refusal.headers  # a key for batches alone has an owner too
+                headers = refusal.headers  # a key that allows only batches has an owner too
             return untyped.name(headers.get("openai-organization"))
 
     def upload(self, path: Path, name: str) -> str:
@@ -185,7 +185,8 @@ class ApiBatches(ListedBatches):
                 return Sighting(undecided=told)
         except BackendError as error:
             # It is ours, but a list may show it under an id that is not its own.
-            undecided = f"batch {first.id} in the list is of this shard, but its id is not confirmed: {error.message}"
+            told = f"batch {first.id} in the list belongs to this shard, but its id is not confirmed"
+            undecided = f"{told}: {error.message}"
         return Sighting(first, undecided, doubles=tuple(doubles))
 
     def _is_of(self, batch: RemoteBatch, intent: Intent, looks: Iterator[int]) -> bool:

@@ -12,7 +12,7 @@ from orchestrator.core import batch_api
 from orchestrator.core.json_decoders import json_decoder
 
 Spelling = Callable[[msgspec.Raw], bytes]
-"""Returns a row's id or body as it is sent, as JSON, given our own."""
+"""Returns the JSON that is sent for a row's id or body."""
 
 
 class _Line(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ class BucketPrefix(Struct, frozen=True):
         return f"{self.inputs}{digest[:16]}/{name}"
 
     def output(self, order: BatchOrder) -> str:
-        """Return the prefix of a batch's results. Each listing has it, so it carries the shard and its home."""
+        """Return the prefix of a batch's results. Every listing shows it, so it carries the shard and its home."""
         return f"{self.prefix}/out/{order.home or '-'}/{order.shard}/"
 
     def uri(self, key: str) -> str:
@@ -45,7 +45,7 @@ class BucketPrefix(Struct, frozen=True):
         return found.removeprefix(self.uri("")) if found.startswith(self.uri("")) else None
 
     def owner_of(self, output: str | None) -> Json:
-        """Return the metadata that a prefix of results stands for; empty for a foreign prefix."""
+        """Return the metadata that a prefix of results encodes; empty for a foreign prefix."""
         parts = (output or "").removeprefix(f"{self.prefix}/out/").strip("/").split("/")
         if not (output or "").startswith(f"{self.prefix}/out/") or len(parts) != 2:
             return {}
@@ -53,7 +53,7 @@ class BucketPrefix(Struct, frozen=True):
 
 
 class InputObject(Struct, frozen=True):
-    """An input file at its start, with its size in bytes, its key and the digest of its content."""
+    """An input file, open at its start, with its size in bytes, its key and the digest of its content."""
 
     file: BinaryIO
     size: int

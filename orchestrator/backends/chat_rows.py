@@ -33,7 +33,7 @@ decode_line = json_decoder(ChatLine).decode
 
 
 def check_counterparts(body: Mapping[str, Any], known: Collection[str], problem: str) -> None:
-    """Raise InputError with `problem` for a set field of a body that is not among these, nor its model."""
+    """Raise InputError with `problem` if a body sets a field that is neither its model nor one of these."""
     for name, value in body.items():
         if name not in known and name != "model" and value is not None:
             raise InputError(problem, field=name)

@@ -18,7 +18,7 @@ from orchestrator.core.errors import InputError
 
 NO_COUNTERPART = "has no counterpart"
 _DATA_URL = re.compile(r"data:([\w.+/-]+)(?:;[\w.=-]+)*;base64,", re.ASCII)
-# A model's thoughts are taken back only with a signature, for which OpenAI's shape has no field.
+# A model accepts its own thoughts only with their signature, for which OpenAI's shape has no field.
 _NO_PLACE = "name annotations reasoning_content reasoning other_content"
 Json = dict[str, Any]
 LeftOut = dict[str, None]

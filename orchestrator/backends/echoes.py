@@ -1,9 +1,9 @@
 """Rows of an input file, found by the request that an answer echoes. Pure.
 
-For providers whose lines have no id, and whose results come in any order. The echo is not always written as it was
-sent: nulls, defaults and other spellings of names and numbers are added. A request is therefore looked up as it was
-sent, then without what may change, then by its conversation alone. A form that several different requests share finds
-none of them.
+For providers whose lines have no id, and whose results come in any order. An echo may differ from the request as it
+was sent: nulls and defaults are added, names and numbers respelled. A request is therefore looked up as it was sent,
+then without what may change, then by its conversation alone. A form that several different requests share finds none
+of them.
 """
 
 from __future__ import annotations

@@ -38,11 +38,11 @@ UNTAGGED = "matches in rows and time, but its results cannot be read yet: they w
 UNREAD = "the list shows a batch that cannot be read, such as one without an id; it may be the one that was made"
 FIND_SLACK = timedelta(minutes=10)
 LATEST = timedelta(hours=1)
-"""Time after the intent in which an unanswered create may still be carried out."""
+"""How long after the intent an unanswered create may still be carried out."""
 
 
 class InlineAPI(BatchAPI, Protocol):
-    """The calls of such a provider."""
+    """The calls of a provider without files and metadata."""
 
     def submit(self, order: BatchOrder, rows: BinaryIO) -> ApiAnswer:
         """Create a batch of the rows in a file, which are separated by commas."""
@@ -108,7 +108,7 @@ class InlineBatches(TranslatedBatches):
         return Sighting(undecided=undecided, is_blank=not listed)
 
     def _read_list(self, since: datetime) -> tuple[list[RemoteBatch], str | None]:
-        """Return the account's batches of about that time, and why others may be missing."""
+        """Return the account's batches of about `since`, and why others may be missing."""
         unread = list[object]()
         found, undecided, _ = self._search(lambda _: True, since, unread, is_one=False)
         is_unread = any(_may_be_since(entry, since - FURTHEST_OFF) for entry in unread)
@@ -185,7 +185,7 @@ class InlineBatches(TranslatedBatches):
 
 
 def _clock_skew(listed: Sequence[RemoteBatch], intent: Intent) -> timedelta | None:
-    """Return how far the provider's clock is ahead, judged by our batches in its list; None without any."""
+    """Return how far the provider's clock is ahead, judged by our batches in its list; None if it lists none."""
     ahead = sorted(
         batch.created_at - asked
         for batch in listed
@@ -195,7 +195,7 @@ def _clock_skew(listed: Sequence[RemoteBatch], intent: Intent) -> timedelta | No
 
 
 def _may_be_of(batch: RemoteBatch, since: datetime, skew: timedelta | None) -> bool:
-    """True if a batch may result from an intent of that time."""
+    """True if a batch may result from an intent of about `since`."""
     if batch.created_at is None:
         return True
     off = batch.created_at - since
@@ -205,7 +205,7 @@ def _may_be_of(batch: RemoteBatch, since: datetime, skew: timedelta | None) -> b
 
 
 def _may_be_since(entry: object, earliest: datetime) -> bool:
-    """True if an unreadable entry may be a batch made since then."""
+    """True if an unreadable entry may be a batch made at `since` or later."""
     if not (told := untyped.mapping(entry)):
         return False
     created_at = untyped.time(told.get("created_at"))

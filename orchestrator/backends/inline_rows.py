@@ -1,8 +1,8 @@
 """Input files whose requests go out inline: sent rows, rows that cannot be sent, and the way back from row ids.
 
 A row's id is `TAG-NUMBER-DIGEST`: sixteen digits for the shard, the line's number from 1, and sixteen digits for the
-request. So an id identifies its row without a table. Its digest does so in another shard too, whose store has
-forgotten the first. The file's own id is its path under the home, which may have moved when it is used again.
+request. So an id identifies its row without a table. Its digest does so even for another shard, after the store has
+lost the first. The file's own id is its path under the home, which may have moved when it is used again.
 
 The rows as they are sent stand in a file beside the input, and the result lines of rows that are not sent in another.
 """
@@ -194,7 +194,7 @@ def digest_of(theirs: object) -> bytes | None:
 
 
 def _digests(line: bytes) -> tuple[bytes, bytes]:
-    """Return the digests that ids of a line have had: of its request, and of the whole line."""
+    """Return both digests that this line's id may carry: of its request, and of the whole line."""
     return sent_line(line)[1], line_digest(line)
 
 

@@ -17,7 +17,7 @@ FURTHEST_OFF = timedelta(hours=26)
 ORDER_SLACK = timedelta(minutes=1)
 Ours = TypeVar("Ours", RemoteBatch, RemoteFile)
 ListAnswer = tuple[object, str | None]
-"""A page of a list, and the mark of the next one for lists that do not go by the last id."""
+"""A page of a list, and the mark of the next one for lists that are not paged by the last id."""
 
 
 class Listing:

@@ -28,7 +28,7 @@ _TAIL = b"]}"
 
 
 class HttpAPI:
-    """The calls on an HTTP client with the API's base URL, which sends the key and names its `project`.
+    """The calls, on an HTTP client that has the API's base URL, sends the key and names its `project`.
 
     `silent` is the longest silence of a transfer in seconds, None as for all calls of the client.
     """
@@ -103,7 +103,7 @@ class HttpAPI:
         return self._answer(self._http.post(path, json=body))
 
     def _send(self, path: str, rows: BinaryIO, **fields: Any) -> ApiAnswer:
-        """Post an object with the elements in a file under `requests`, after other fields; in pieces."""
+        """Post an object in pieces: its other fields, then the elements in a file, under `requests`."""
         head, size = msgspec.json.encode({**fields, "requests": []})[:-2], sized(rows)
         headers = {**_JSON, "Content-Length": str(len(head) + size + len(_TAIL))}
         content = chain([head], blocks(rows), [_TAIL])

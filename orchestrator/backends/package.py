@@ -26,7 +26,7 @@ Settings = TypeVar("Settings", bound=HostedBackend)
 
 
 class BackendAccess(Struct, frozen=True):
-    """The name of a backend in orch.toml, its key, and the home, under which its input files are.
+    """The name of a backend in orch.toml, its key, and the home, which contains its input files.
 
     The key is empty if the settings name none.
     """
@@ -59,7 +59,7 @@ class BackendPackage(ABC, Generic[Settings]):
         return ()
 
     def prompt_cache(self) -> CacheRules | None:
-        """Return the rules of a cache that a row asked before a batch writes for it; None without such a cache."""
+        """Return the rules of a cache that a row asked before its batch writes for it; None without such a cache."""
         return None
 
 

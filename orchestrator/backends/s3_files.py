@@ -101,7 +101,7 @@ class S3FilesAPI(HttpAPI):
 
 
 def asked(path: str, query: Mapping[str, str]) -> str:
-    """Return a path with its query, encoded as a signature has it."""
+    """Return a path with its query, encoded as in a signature."""
     return f"{path}?{urlencode(query, safe='-_.~', quote_via=quote)}" if query else path
 
 

@@ -64,7 +64,7 @@ def batch_id(batch: Mapping[str, Any], asked: str | None, *, mark: str) -> str:
 
 
 def count(value: object, most: int = MOST) -> int | None:
-    """Read a number from 0 to `most`, also from text or a fraction; None for anything else."""
+    """Read a number from 0 to `most`, even if given as text or a fraction; None for anything else."""
     if isinstance(value, bool) or value is None:
         return None
     try:
@@ -112,7 +112,7 @@ def name(value: object) -> str | None:
 
 
 def word(value: object) -> str:
-    """Read a state's word, also from inside an object: lower case with underscores. Empty if missing."""
+    """Read a state's word, even if it is inside an object: lower case with underscores. Empty if missing."""
     if isinstance(value, dict):
         value = next((value[key] for key in ("state", "status", "value", "name", "type") if key in value), None)
     return value.strip().lower().replace(" ", "_").replace("-", "_") if isinstance(value, str) else ""

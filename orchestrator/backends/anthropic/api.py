@@ -19,7 +19,7 @@ from orchestrator.core.errors import AccountError, BackendBusy, OrchError
 from orchestrator.policy.row_errors import Disposition, classify
 
 RESULTS = "results:"
-"""The id of a batch's results, before the batch's own. An earlier version had a third part."""
+"""Prefix of the id of a batch's results; the batch's id follows. An earlier version had a third part."""
 _BATCHES = "messages/batches"
 _VERSION = "2023-06-01"
 _COUNTS = ("processing", "succeeded", "errored", "canceled", "expired")
@@ -34,7 +34,7 @@ def headers_of(key: str) -> dict[str, str]:
 
 
 class AnthropicAPI(HttpAPI):
-    """The calls on an HTTP client with Anthropic's address and version, which sends the key."""
+    """The calls, on an HTTP client that has Anthropic's address and version and sends the key."""
 
     def model(self, name: str) -> ApiAnswer:
         return self._get(path_of("models", name))

@@ -66,7 +66,10 @@ class AnthropicBatches(InlineBatches):
         return True
 
     def _display_name(self, model: str) -> object:
-        """Return a model's name on pages. Its list does not have names that stand for the latest version."""
+        """Return a model's display name.
+
+        The list of models lacks names that stand for a latest version, so it is not used.
+        """
         with self._translated(f"look {model} up"):
             return untyped.mapping(self._api.model(model).json()).get("display_name")
 

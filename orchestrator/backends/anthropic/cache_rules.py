@@ -1,8 +1,8 @@
-"""Anthropic's prompt cache: its lives, and the least prefix that each model caches.
+"""Anthropic's prompt cache: its lifetimes, and the shortest prefix that each model caches.
 
 `policy.prompt_cache` decides by these rules which prefixes are marked.
 Source: platform.claude.com/docs/en/build-with-claude/prompt-caching, and what anthropic-sdk-python#1194 reports of
-Sonnet 4.6. A row of a batch never reads the cache that another row of it writes: bike4mind#2741.
+Sonnet 4.6. A row of a batch never reads the cache that another row of the batch writes: bike4mind#2741.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MOST = 4096
 
 
 def least_tokens(model: str) -> int:
-    """Return the fewest tokens of a prefix that a model caches; for an unknown name, the most of any model."""
+    """Return the least number of tokens that a model caches as a prefix; for an unknown name, the highest of all."""
     claude = claude_of(model)
     if claude is None or claude.line not in ("opus", "sonnet", "haiku"):
         return _MOST

@@ -60,7 +60,7 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     thinking = untyped.tokens(untyped.mapping(usage.get("output_tokens_details")), "thinking_tokens")
     tools = untyped.mapping(usage.get("server_tool_use"))
     calls = {name: count for name in _BILLED_CALLS if (count := untyped.tokens(tools, name))}
-    # Tokens of a compaction or an advisor are billed, and are not in the sums.
+    # Tokens of a compaction or an advisor are billed, but not included in the sums.
     beside = max(0, _iteration_tokens(usage) - fresh - read - put - output)
     return {
         **openai_shape.cached_usage(fresh, read, put, lasting, output),
@@ -128,7 +128,7 @@ def result_row(custom_id: object, result: object) -> dict[str, Any]:
 
 
 def cause_of(error: Mapping[str, Any]) -> str | None:
-    """Return a code that is narrower than the error's type, or None."""
+    """Return a code that is more specific than the error's type, or None."""
     match error:
         case {"details": {"error_code": str(code)}}:
             return code

@@ -15,7 +15,7 @@ from orchestrator.backends.s3_files import BAD_CREDENTIALS
 
 
 class Services(Struct, frozen=True):
-    """A signing client of each AWS service; their base URLs end with the service, and the bucket's with its name."""
+    """A signing client of each AWS service; base URLs end with the service, the bucket's with its name."""
 
     bedrock: httpx2.Client
     bucket: httpx2.Client
@@ -24,7 +24,7 @@ class Services(Struct, frozen=True):
 
 
 class CredentialChain:
-    """The credentials that boto3's chain finds for a profile; looked for at the first request."""
+    """The credentials that boto3's chain finds for a profile, at the first request."""
 
     def __init__(self, profile: str | None) -> None:
         self._profile = profile

@@ -34,7 +34,7 @@ _PICTURES = {f"image/{kind}": kind for kind in ("png", "jpeg", "gif", "webp")}
 _DOCUMENTS = {"application/pdf": "pdf", "text/plain": "txt", "text/csv": "csv", "text/html": "html"}
 _PLAIN_ID = re.compile(r"(?!x0)[A-Za-z0-9]+")
 _CODED = "x0"
-"""The beginning of a `recordId` that stands for a custom_id with other characters."""
+"""Prefix of a `recordId` that stands for a custom_id with other characters."""
 Json = dict[str, Any]
 
 
@@ -44,7 +44,7 @@ def record_id(custom_id: str) -> str:
 
 
 def custom_id_of(record: object) -> object:
-    """Return the custom_id of a `recordId`; what we did not write stays as it is."""
+    """Return the custom_id of a `recordId`; an id that we did not write stays as it is."""
     if not isinstance(record, str) or not record.strip().lower().startswith(_CODED):
         return record
     try:
@@ -66,7 +66,7 @@ def named_record(line: bytes) -> bytes:
 
 
 def sent_line(line: bytes) -> tuple[str, bytes]:
-    """Return the id in a line and the digest of its request, of our line or of a record."""
+    """Return the id in a line and the digest of its request, whether the line is ours or a record."""
     told = untyped.decode_object(line) or {}
     if "recordId" in told:
         name = untyped.name(custom_id_of(told["recordId"])) or ""
@@ -95,7 +95,7 @@ def translate(body: Mapping[str, Any]) -> Json:
 
 
 def _conversation(messages: Any) -> tuple[list[Json], list[Json]]:
-    """Return the system's blocks, and the turns, which change between user and assistant."""
+    """Return the system's blocks, and the turns, which alternate between user and assistant."""
     system, turns = read_messages(messages, {})
     return _blocks(system), [{"role": turn.role, "content": _blocks(turn.parts)} for turn in turns]
 

@@ -67,7 +67,7 @@ def _call(told: Any) -> Json | None:
 
 
 def _usage(usage: Mapping[str, Any]) -> Json:
-    """Count the tokens that are billed: Cohere's own preamble is counted in `tokens`, and costs nothing."""
+    """Count the tokens that are billed: Cohere's own preamble is counted in `tokens`, but costs nothing."""
     counted = untyped.mapping(usage.get("billed_units")) or untyped.mapping(usage.get("tokens"))
     prompt, output = (untyped.tokens(counted, name) for name in ("input_tokens", "output_tokens"))
     if not (prompt or output):

@@ -33,14 +33,14 @@ _INPUTS = "batch-chat-v2-input"
 _VALIDATED, _FAILED = "validated", ("failed", "skipped")
 _UNFINISHED = ("queued", "processing")
 _NOT_READY, _NOT_THERE = "file_not_ready", "file_not_found"
-"""Codes of a create whose dataset is not validated or not there, as at OpenAI: it waits, and then uploads again."""
+"""OpenAI's codes for a create whose dataset is missing or not validated: it waits, and then uploads again."""
 _MOST = 1000
 """Maximum number of batches on a page. Their list is not newest first, so all of them may have to be read."""
 _OVER = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
 class CohereAPI(HttpAPI):
-    """The calls on an HTTP client with Cohere's address, which sends the key.
+    """The calls, on an HTTP client that has Cohere's address and sends the key.
 
     `signed` sends no key: signed addresses are another company's.
     """

@@ -1,7 +1,7 @@
 """Cohere's batches, datasets and names in OpenAI's shape. Pure.
 
 Sources: cohere 7.3.1 (batches/types, types/dataset.py), Cohere's OpenAPI, its notebook on batches: names are lower
-case with hyphens, the ids of datasets are made of them, and several batches may have one name.
+case with hyphens, dataset ids are derived from names, and several batches may have one name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def spelled(name: str) -> str:
 
 
 def unspelled(name: str) -> str:
-    """Return the name that `spelled` has written; a foreign name may become any other."""
+    """Return the name that `spelled` wrote in this form; a foreign name may turn into any name."""
     return _CODED.sub(lambda found: bytes.fromhex(found[1].decode()), name.encode()).decode(errors="replace")
 
 

@@ -1,6 +1,6 @@
 """Chat completions as rows of Cohere's batches. Pure.
 
-A row has another form than a request of `/v2/chat`: content is a list, a picture's address and a tool's schema are
+A row differs in form from a request of `/v2/chat`: content is a list, a picture's address and a tool's schema are
 texts, and fields are missing, `response_format` and `stop_sequences` among them. Sources: crmne/ruby_llm
 (protocols/cohere/batch_requests.rb, run against the live API), cohere 7.3.1 (types of `/v2/chat`).
 """
@@ -66,7 +66,7 @@ def translate(body: Mapping[str, Any]) -> Json:
 
 
 def _messages(role: str, parts: Iterable[MessagePart]) -> Iterator[Json]:
-    """Yield the messages of a role: the results of calls stand in messages of their own."""
+    """Yield the messages of a role: the results of calls get messages of their own."""
     content: list[Json] = []
     for part in parts:
         if isinstance(part, ResultPart):

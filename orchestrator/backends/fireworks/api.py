@@ -39,7 +39,7 @@ _BESIDE = {"nextPageToken", "totalSize"}
 
 
 class FireworksAPI(HttpAPI):
-    """The calls on an HTTP client with Fireworks' address, which sends the key.
+    """The calls, on an HTTP client that has Fireworks' address and sends the key.
 
     `signed` sends no key: signed addresses are another company's. A job that was deleted here counts as cancelled.
     """
@@ -183,7 +183,10 @@ class FireworksAPI(HttpAPI):
 
 
 class FireworksBatches(ApiBatches):
-    """The verbs on these calls. A job has the id of its dataset, so it is asked for and never searched."""
+    """The verbs on these calls.
+
+    A job has the id of its dataset, so it is retrieved by its id and never searched for.
+    """
 
     def find(self, intent: Intent) -> Sighting:
         if intent.input_file_id is None:

@@ -18,7 +18,7 @@ from orchestrator.core.batch_api import BatchStatus
 from orchestrator.core.json_decoders import json_decoder
 
 OUTPUT, ERRORS = "output", "errors"
-"""The two files of a results dataset; its id and a slash stand before them."""
+"""The two files of a results dataset; each name follows the dataset's id and a slash."""
 _MODELS = "accounts/fireworks/models/"
 _STATES = {
     "validating": BatchStatus.VALIDATING,
@@ -129,7 +129,7 @@ def result_line(line: bytes) -> bytes:
 
 
 def file_in(urls: Mapping[str, Any], kind: str) -> str | None:
-    """Return the signed address of a results dataset's file, by their names; None if there is no such file."""
+    """Return the signed address of a file in a results dataset, from addresses by name; None if it lacks the file."""
     found = {name.rpartition("/")[2]: url for name, url in urls.items() if isinstance(url, str)}
     errors = {name for name in found if "error" in name.lower()}
     wanted = errors if kind == ERRORS else found.keys() - errors

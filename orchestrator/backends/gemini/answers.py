@@ -36,8 +36,8 @@ def _plain_id(name: object) -> str | None:
 
 
 def batch_of(operation: object) -> object:
-    """Return an operation as a batch in OpenAI's shape, empty without facts; a value that is not an object stays as
-    it is."""
+    """Return an operation as a batch in OpenAI's shape, empty if it has no facts; a value that is not an object stays
+    as it is."""
     told = untyped.mapping(operation)
     if not told:
         return operation
@@ -103,7 +103,7 @@ def error_of(body: object) -> Json:
 
 
 def status_of(body: object, status: int) -> int:
-    """Return the HTTP status of an error: a key that is not accepted comes with 400."""
+    """Return the HTTP status of an error: Gemini refuses an invalid key with 400."""
     return 401 if read_error_value(body).says_bad_key else status
 
 
@@ -179,7 +179,7 @@ def _usage(usage: Mapping[str, Any]) -> Json:
         "total_tokens": prompt + output,
         "prompt_tokens_details": {
             "cached_tokens": untyped.tokens(usage, "cachedContentTokenCount"),
-            # Cached sound has the price of the cache.
+            # Cached audio is billed at the cache's price.
             "audio_tokens": max(0, _of_kind(usage, "promptTokensDetails", "AUDIO") - cached_audio),
         },
         "completion_tokens_details": {

@@ -26,7 +26,7 @@ _KIND = "application/jsonl"
 
 
 class GeminiAPI(HttpAPI):
-    """The calls on an HTTP client with Gemini's base URL, which sends the key."""
+    """The calls, on an HTTP client that has Gemini's base URL and sends the key."""
 
     def models(self) -> ApiAnswer:
         return converted(

@@ -19,7 +19,7 @@ _PROBED = "tetsuo-ai/agenc-core#2393: levels of thinking as they were probed"
 
 GEMINI_RULES = (
     TableRule(_GEMINI, _ANY, OnlyFields(KNOWN), _SOURCE),
-    TableRule(_GEMINI, _ANY, OnlyValues("n", (1,)), "Gemini's guide: several candidates are for some models alone"),
+    TableRule(_GEMINI, _ANY, OnlyValues("n", (1,)), "Gemini's guide: only some models take several candidates"),
     TableRule(_GEMINI, _ANY, NotAbove("temperature", 2), "Gemini's reference: temperature is from 0 to 2"),
     TableRule(_GEMINI, _ANY, NotMore("stop", 5), "Gemini's reference: up to 5 stop sequences"),
     *(

@@ -25,7 +25,7 @@ _REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABL
 
 
 class MistralAPI(HttpAPI):
-    """The calls on an HTTP client with Mistral's base URL, which sends the key."""
+    """The calls, on an HTTP client that has Mistral's base URL and sends the key."""
 
     def files(self, limit: int, after: str | None = None) -> ApiAnswer:
         return self._page("files", limit, after, lambda found: found, purpose="batch", sample_type=_INPUTS)

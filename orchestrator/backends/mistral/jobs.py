@@ -27,7 +27,7 @@ def batch_of(job: object) -> object:
     inputs = told.get("input_files")
     if isinstance(inputs, list) and len(inputs) == 1:
         batch["input_file_id"] = inputs[0]
-    # A job whose rows ran sums their errors up here; only without results do they say why the job failed.
+    # If rows ran, this field sums up their errors. It says why the job failed only if there are no results.
     if untyped.word(told.get("status")) == "failed" and not any(files.values()):
         batch["errors"] = told.get("errors")
     return batch

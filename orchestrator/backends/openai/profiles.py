@@ -56,7 +56,7 @@ PROFILES = {
             endpoints=CHAT_ONLY | {"/v1/embeddings"},
         ),
         Profile("alibaba-batch-chat", endpoints=CHAT_ONLY, at_once_as_batch=True),
-        # The file of a batch is deleted unless it says otherwise: a batch could no longer be recognised by its rows.
+        # Unless a file says otherwise, it is deleted with its batch, which could then not be recognised by its rows.
         Profile(
             "zhipu",
             limits=BatchLimits(max_bytes=100 * MB),

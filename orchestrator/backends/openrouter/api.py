@@ -20,7 +20,7 @@ from orchestrator.core.error_body import openai_error
 
 _WINDOW = "24h"
 RESULTS = "results:"
-"""The id of a batch's results, before the batch's own: they are part of it."""
+"""Prefix of the id of a batch's results; the batch's id follows. The results are part of the batch."""
 _STATUSES = {
     "authentication": 401, "payment_required": 402, "permission_denied": 403, "not_found": 404, "timeout": 408,
     "precondition_failed": 412, "payload_too_large": 413, "unprocessable": 422, "rate_limit_exceeded": 429,
@@ -31,7 +31,7 @@ _ALIKE = ("id", "status", "created_at", "request_counts", "model", "endpoint")
 
 
 class OpenRouterAPI(HttpAPI):
-    """The calls on an HTTP client with OpenRouter's base URL, which sends the key."""
+    """The calls, on an HTTP client that has OpenRouter's base URL and sends the key."""
 
     @contextmanager
     def content(self, file_id: str) -> Iterator[Iterator[bytes]]:

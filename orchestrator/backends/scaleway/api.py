@@ -52,7 +52,7 @@ class ScalewayAPI(S3FilesAPI):
 
     def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
         fields = create_fields(order, window)
-        del fields["metadata"]  # No page says that a batch keeps it: its file's address shows the owner.
+        del fields["metadata"]  # No page says that a batch keeps its metadata; its file's address shows the owner.
         address = self._address + quote(order.input_file_id)
         return converted(self._post("batches", {**fields, "input_file_id": address}), self._batch_of)
 

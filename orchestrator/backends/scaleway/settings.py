@@ -30,7 +30,7 @@ class ScalewayBackend(HostedBackend):
 
     @property
     def bucket_address(self) -> str:
-        """Address of the bucket, as an input file's address has it."""
+        """Address of the bucket, in the form used in an input file's address."""
         return f"https://{self.bucket}.s3.{self.region}.scw.cloud"
 
     @field_validator("bucket_url")

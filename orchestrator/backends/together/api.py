@@ -27,7 +27,7 @@ _REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABL
 
 
 class TogetherAPI(HttpAPI):
-    """The calls on an HTTP client with Together's base URL, which sends the key."""
+    """The calls, on an HTTP client that has Together's base URL and sends the key."""
 
     def files(self, limit: int, after: str | None = None) -> ApiAnswer:
         return converted(self._get("files"), _input_files)

@@ -1,8 +1,8 @@
 """Chat completions as requests of Vertex AI's batches: Gemini's, limited to what its import accepts. Pure.
 
 The import makes columns of all names: a name that a column cannot have, an object without fields, or too deep a
-nesting fails the whole job. Sources: googleapis/python-genai#2123 and published notes of OpenRouter on jobs that
-failed so.
+nesting fails the whole job. Sources: googleapis/python-genai#2123 and OpenRouter's published notes on jobs that
+failed this way.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def request_lines(source: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def sent_line(line: bytes) -> tuple[str, bytes]:
-    """Return the id in a line, if it has one, and the digest of its request, of our line or as it was sent."""
+    """Return the id in a line, if any, and the digest of its request, whether the line is ours or as it was sent."""
     told = untyped.decode_object(line) or {}
     if "request" in told:
         return "", request_digest(told["request"])

@@ -12,9 +12,9 @@ from orchestrator.backends.xai.settings import XaiBackend
 if TYPE_CHECKING:
     from orchestrator.backends import Backend
 
-# xAI's guide: a batch is created per second, and more than 100,000 requests may be throttled. Its reference of files:
-# 50 MB, kept for 30 days at most if asked. A discount is 20 to 50 %, by model; the smallest one holds for every
-# model.
+# xAI's guide: one batch may be created per second, and more than 100,000 requests may be throttled. Its reference of
+# files: 50 MB, kept for up to 30 days on request. A discount is 20 to 50 %, by model; the smallest one holds for
+# every model.
 PROFILE = Profile(
     "xai",
     limits=BatchLimits(max_rows=100_000, max_bytes=50 * MB, batches_per_hour=3_600),

@@ -25,7 +25,7 @@ _OVER = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_E
 
 
 class XaiAPI(HttpAPI):
-    """The calls on an HTTP client with xAI's base URL, which sends the key."""
+    """The calls, on an HTTP client that has xAI's base URL and sends the key."""
 
     def files(self, limit: int, after: str | None = None) -> ApiAnswer:
         return self._page("files", "data", limit, after, lambda found, _: found)

@@ -16,7 +16,7 @@ from orchestrator.backends.rpc import CANCELLED, row_status
 from orchestrator.core.error_body import openai_error
 
 RESULTS = "results:"
-"""The id of a batch's results, before the batch's own: they are pages, and no file."""
+"""Prefix of the id of a batch's results; the batch's id follows. The results are pages, not a file."""
 _COUNTS = {"total": "num_requests", "completed": "num_success", "failed": "num_error"}
 _DATE = len("2026-08-10")
 Json = dict[str, Any]
@@ -52,7 +52,7 @@ def batch_of(told: object, at: datetime) -> object:
 
 
 def _status(found: Mapping[str, Any], state: Mapping[str, Any], at: datetime) -> str:
-    """Return the status that counts and times stand for: xAI has no word for it."""
+    """Derive the status from counts and times: xAI has no word for it."""
     total, pending = (untyped.count(state.get(f"num_{name}")) for name in ("requests", "pending"))
     if found.get("cancel_by_xai_message"):
         # xAI did not accept its rows, or stopped the remaining ones.
