@@ -46,7 +46,7 @@ _PLACES = {
 
 
 _OTHERWISE = {"map": "map_rows"}
-"""Public names of functions that have another name in the library, where it would hide a built-in function."""
+"""Public names of functions that have another name in the library, because the public one would hide a built-in."""
 
 
 def __getattr__(name: str) -> Any:
@@ -71,7 +71,7 @@ def __dir__() -> list[str]:
 
 
 class _Documents(ModuleType):
-    # The package `orchestrator.documents`, which is a function of the library as well: so its help is the function's.
+    # `orchestrator.documents` is both a package and a function of the library, so its help is the function's.
     __doc__ = property(lambda _: import_module("orchestrator.library.calls").documents.__doc__)
 
     @property
@@ -83,7 +83,7 @@ class _Documents(ModuleType):
 
 
 class _Package(ModuleType):
-    """This package. Python assigns it each of its packages as they are imported."""
+    """This package; on import of a subpackage, Python sets it here as an attribute."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "documents" and isinstance(value, ModuleType):

@@ -1,7 +1,7 @@
 """`orch bench`: an engine's performance with a job's own rows, and the consequences for a night.
 
 run      a whole bench: the sample, the engine, the points, the conclusions
-sample   the rows: a part of the job's, by length
+sample   the rows: a share of the job's, by length
 target   the engine: already running, or started for the bench
 session  which points are measured, in which order; each is on disk before the next starts
 rig      the upstreams and rows that the points share, and the memory of this machine's GPUs

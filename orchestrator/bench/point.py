@@ -27,11 +27,11 @@ from orchestrator.server.dispatch.upstreams import Upstream
 FLIGHTS = 5
 """A point ends after this many flights at the earliest."""
 STEADY = 0.01
-"""A point ends early once the standard error of its mean flight time is at most this part of the mean."""
+"""A point ends early once the standard error of its mean flight time is at most this share of the mean."""
 LATE = 4.0
 """A point ends after this many times its `seconds` at the latest."""
 FEW_FAILURES, FALLEN = 10, 0.2
-"""An engine has fallen over after this many failed attempts, if they also exceed this part of all."""
+"""An engine has fallen over after this many failed attempts, if they also exceed this share of all attempts."""
 DOWN_SECONDS = 3.0
 LOOK_SECONDS = 0.2
 RETRY_DELAY = 0.5
@@ -47,9 +47,9 @@ class PointEnd(StrEnum):
 
 
 class PointTerms(Struct, frozen=True):
-    """`concurrency` rows at once at each upstream, for about `seconds`; `window` is for DYNAMIC.
+    """A point with `concurrency` rows at once at each upstream, for about `seconds`; `window` is for DYNAMIC.
 
-    Waits for at least this many `flights`, but no longer than `patience` seconds (None: LATE times `seconds`).
+    Waits for at least `flights` flights, but no longer than `patience` seconds (None: LATE times `seconds`).
     """
 
     concurrency: int
@@ -63,7 +63,7 @@ class PointTerms(Struct, frozen=True):
 class BenchPoint(Struct, frozen=True):
     """Results of a point. Rates are per second, of all upstreams together; latencies are seconds.
 
-    `cache_hits` is the part of prompt tokens that came from the prefix cache, `kv_peak` the highest use of the KV
+    `cache_hits` is the share of prompt tokens that came from the prefix cache, `kv_peak` the highest use of the KV
     cache, both 0 to 1; they and `preemptions` are None without vLLM's gauges. `vram_peak` is in bytes.
     """
 
@@ -309,5 +309,5 @@ class _Measuring:
 
 
 def _percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest of the sorted values that `share` of them do not exceed; 0 without values."""
+    """Return the smallest of the sorted values that `share` of them do not exceed; 0 if there are no values."""
     return values[max(0, math.ceil(share * len(values)) - 1)] if values else 0.0

@@ -38,7 +38,7 @@ class Measured(Struct, frozen=True):
 
     @property
     def at_knee(self) -> BenchPoint | None:
-        """The point at the knee, or None without a knee."""
+        """The point at the knee, or None if there is no knee."""
         if isinstance(self.knee, NoKnee):
             return None
         return next(one for one in self.sweep if one.concurrency == self.knee.concurrency)
@@ -54,7 +54,7 @@ class TunePoint(Struct, frozen=True):
 
     @property
     def run(self) -> TuneRun:
-        """This point, as the comparison of settings takes it."""
+        """This point, in the form that the comparison of settings takes."""
         return TuneRun(self.options, self.round, None if self.result is None else self.result.rows_per_second)
 
     def to_json(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class Tuned(Struct, frozen=True):
 class BenchReport(Struct, frozen=True):
     """A bench of `rows` of a job's `job_rows` at a backend; `left_out` rows are for other models.
 
-    `rates` is what `--apply` stores, None without a knee. `notes` are sentences.
+    `rates` is what `--apply` stores, None if there is no knee. `notes` are sentences.
     """
 
     job: str

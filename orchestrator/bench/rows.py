@@ -39,7 +39,7 @@ class Mode(StrEnum):
 
 
 class RowEnd(NamedTuple):
-    """A row that came back: when (by the upstream's clock), seconds in flight, tokens, and if it was answered."""
+    """A row that came back: when (by the upstream's clock), seconds in flight, tokens, whether it was answered."""
 
     at: float
     seconds: float
@@ -204,7 +204,7 @@ class PointRows(RowSource):
 
     @property
     def is_stopping(self) -> bool:
-        """True if its rows are no longer wanted."""
+        """True if the rows of this point are no longer wanted."""
         return self._stopping
 
     def stop(self) -> None:

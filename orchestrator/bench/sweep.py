@@ -16,17 +16,17 @@ FIRST = 1
 GAIN = 1.05
 """A doubling that brings less than this has reached the plateau."""
 KNEE = 0.97
-"""The knee is the lowest concurrency that reaches this part of the best throughput."""
+"""The knee is the lowest concurrency that reaches this share of the best throughput."""
 WIDTH = 0.10
-"""Largest width of the interval around the knee, as a part of the knee."""
+"""Largest width of the interval around the knee, as a share of the knee."""
 MOST_ERRORS = 0.02
-"""An engine has fallen over if more than this part of its attempts failed."""
+"""An engine has fallen over if more than this share of its attempts failed."""
 COLLAPSE = 0.8
-"""... or if its throughput is below this part of that with fewer rows at once."""
+"""... or if its throughput is below this share of the throughput with fewer rows at once."""
 
 
 class SweepPoint(Struct, frozen=True):
-    """A measurement at a concurrency: rows a second, and the failed part of the attempts, 0 to 1."""
+    """A measurement at a concurrency: rows a second, and the share of attempts that failed, 0 to 1."""
 
     concurrency: int
     rows_per_second: float
@@ -54,7 +54,7 @@ class Knee(Struct, frozen=True):
 
     @property
     def within(self) -> float:
-        """Its uncertainty, as a share of the concurrency."""
+        """Uncertainty of the knee, as a share of the concurrency."""
         return (self.concurrency - self.above) / self.concurrency if self.above else 0.0
 
 

@@ -48,11 +48,11 @@ class BenchTarget(Struct, frozen=True):
     start_seconds: float | None = None
     version: str | None = None
     slots: tuple[int, ...] | None = None
-    """Its GPUs on this machine; None if unknown."""
+    """GPUs of the engine on this machine; None if unknown."""
 
     @property
     def is_here(self) -> bool:
-        """True if it runs on this machine, so that its GPUs can be watched."""
+        """True if the engine runs on this machine, so that its GPUs can be watched."""
         return all(is_local_url(url) for url in self.urls)
 
 

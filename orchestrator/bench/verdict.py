@@ -20,9 +20,9 @@ class Verdict(Struct, frozen=True):
     """The verdict of a bench, given `at`.
 
     `per_1000_usd` is the cost of 1,000 rows on this engine while it works, `hosted_per_1000_usd` at the `hosted`
-    model; None without a comparison. `overhead_seconds` are paid each night besides the work: the engine's start, and
-    idle time until it stops. `cheaper_from_hours` is the hours of work a night from which on the engine is cheaper: 0
-    always, None never (or no comparison).
+    model; None if there is no comparison. `overhead_seconds` are paid each night besides the work: the engine's
+    start, and idle time until it stops. `cheaper_from_hours` is how many hours of work a night make the engine
+    cheaper: 0 always, None never (or no comparison).
     """
 
     at: datetime

@@ -62,7 +62,7 @@ COMMANDS = {
 }
 
 OTHERWISE = {"help": "help_page", "show": "show_row", "init": "init_folder", "try": "try_job"}
-"""Function names of the commands that are called differently."""
+"""Function names that differ from the names of their commands."""
 
 
 class _Lazy(click.Group):

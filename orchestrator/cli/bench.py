@@ -57,9 +57,9 @@ def bench(
 ) -> int:  # fmt: skip
     """Measure an engine with the rows of a job, and say what a night costs.
 
-    A part of the job's rows, long and short ones as the job has them, goes through orch's own dispatcher: at 1, 2, 4
-    ... rows at once until throughput no longer grows. Answers are not kept. After a kill, the same command continues
-    with the point that was under way.
+    A sample of the job's rows, with the job's mix of long and short ones, goes through orch's own dispatcher: at 1,
+    2, 4 ... rows at once until throughput no longer grows. Answers are not kept. After a kill, the same command
+    continues with the point that was under way.
     """
     from orchestrator.bench.run import Bench, BenchWishes
 

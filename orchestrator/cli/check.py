@@ -121,7 +121,7 @@ def validate(file: Path | None, schema: bool, lists: bool, scope: Scope, quiet: 
 
 @contextmanager
 def _known(config: settings.Config) -> Iterator[Store | None]:
-    """Open the store, or yield None without a home and database: `validate` creates neither."""
+    """Open the store, or yield None if there is no home or database: `validate` creates neither."""
     from orchestrator.store import Store
 
     place = config.place

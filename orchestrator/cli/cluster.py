@@ -62,8 +62,8 @@ def status(backend: str | None, as_json: bool) -> int:
 def up(backend: str | None, join: str | None, as_json: bool, ray_options: tuple[str, ...]) -> int:
     """Make this machine a Ray node, which runs until `orch cluster down`.
 
-    What follows `--` goes to `ray start` as it is. Whoever reaches an open Ray cluster can run code on it: keep it in
-    a closed network, or set RAY_AUTH_MODE=token (`orch help ray`).
+    Arguments after `--` go to `ray start` unchanged. Anyone who reaches an open Ray cluster can run code on it: keep
+    it in a closed network, or set RAY_AUTH_MODE=token (`orch help ray`).
     """
     from orchestrator.ray.local_node import LOG, start_node
 

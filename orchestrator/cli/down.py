@@ -23,8 +23,8 @@ SAY_SECONDS = 10.0
 def down(as_json: bool) -> int:
     """Stop the daemon of this home, and wait until it has ended.
 
-    It is what Ctrl-C does to `orch up`: rows in flight that are billed come back first, and nothing is
-    lost. A daemon that a Python program started by `submit` ends too.
+    It acts like Ctrl-C in `orch up`: rows in flight that are billed come back first, and nothing is lost. A daemon
+    that a Python program started by `submit` ends too.
     """
     home = Home(locate().home)
     holder = running_daemon(home)
@@ -45,7 +45,8 @@ def _stop(home: Home, holder: Holder) -> None:
     try:
         os.kill(holder.pid, signal.SIGTERM)
     except ProcessLookupError:
-        raise StorageError(f"{holder} is of another machine or container", hint="run `orch down` there") from None
+        told = f"{holder} belongs to another machine or container"
+        raise StorageError(told, hint="run `orch down` there") from None
     except PermissionError:
         raise StorageError(f"{holder} belongs to another user", hint="run `orch down` as that user") from None
     said = time.monotonic()

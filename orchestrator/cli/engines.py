@@ -104,7 +104,7 @@ def _wish(verb: str, model: str, backend: str | None, as_json: bool) -> int:
         runs = {"daemon_running": is_running, "engine_running": is_running}  # the old name is kept for one release
         print_json({"backend": name, "model": model, "wish": verb, **runs})
     else:
-        late = "" if is_running else "; it holds as soon as `orch up` or `orch run` runs"
+        late = "" if is_running else "; it applies as soon as `orch up` or `orch run` runs"
         say(f"orch: {verb} {model} of {name}{late}")
     return 0
 

@@ -138,7 +138,7 @@ def init_folder(folder: Path, upstream: str, as_json: bool) -> int:
     """Write an orch.toml and a job.yaml to start from into FOLDER (default: this one).
 
     If FOLDER holds documents, both are written beside it, for these documents: the job names their kinds and a model
-    that the server has. An orch.toml that is there is kept, and the job names a model of its backends. Else a sample
+    that the server has. An existing orch.toml is kept, and the job names a model of its backends. Else a sample
     document is added. Both files are commented and pass `orch validate`. Asks no questions and never overwrites a
     file.
     """
@@ -168,7 +168,7 @@ def init_folder(folder: Path, upstream: str, as_json: bool) -> int:
     if summary is not None:
         say(f"orch: {folder}: {summary}")
     for table, column in scaffold.columns.items():
-        say(f"orch: {table}: column {column!r} is taken as the text, a guess; correct text_column if it is another")
+        say(f"orch: {table}: column {column!r} is taken as the text, a guess; correct text_column if it is wrong")
     where = "" if target == Path() else f"in {target}: "
     before = "set your model in orch.toml" if summary is None else scaffold.model.missing
     before = f"{before}, then " if before else ""

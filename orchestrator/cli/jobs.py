@@ -305,7 +305,7 @@ def _see_it_end(context: Context, job: Job, view: LiveProgress, *, abandon: bool
 @click.option("--task", metavar="ID", help="Only rows of this task.")
 @click.option("--output", "only_output", is_flag=True, help="Retry no rows: only deliver the output again.")
 @FORCE
-@click.option("--repay", is_flag=True, help="Send rows again that were paid for and whose answers are lost.")
+@click.option("--repay", is_flag=True, help="Send again rows that were paid for and whose answers are lost.")
 @click.option("--wait", is_flag=True, help="Run it here, or follow the daemon that does.")
 @fail_on_option
 @quiet_option
@@ -316,8 +316,8 @@ def retry(
 ) -> int:  # fmt: skip
     """Retry the failed, cancelled and expired rows of a finished job. Rows that succeeded are not sent again.
 
-    Of an unfinished job, this sends rows that wait because a backend refused all of them alike. With --repay, it
-    sends rows whose answers were lost because a backup was put back. If the job's output could not be delivered, this
+    For an unfinished job, this sends rows that wait because a backend refused all of them alike. With --repay, it
+    sends rows whose answers were lost because a backup was restored. If the job's output could not be delivered, this
     delivers it.
     """
     _check_fail_on(fail_on, wait)

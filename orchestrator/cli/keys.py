@@ -82,8 +82,8 @@ def keys() -> None:
     type=click.Choice([right.value for right in KeyRight]),
     default=KeyRight.BATCH.value,
     show_default=True,
-    help="What it opens. batch: `orch serve`. view, operate: the pages of `orch view` and `orch up --web`, and with "
-    "operate their actions.",
+    help="What the key opens. batch: `orch serve`. view: the pages of `orch view` and `orch up --web`. operate: the "
+    "pages and their actions.",
 )
 @dir_option
 @json_option

@@ -86,7 +86,7 @@ FORCE = click.option("--force", "overwrite", is_flag=True, help="Overwrite a fil
 _TERMS = (
     click.option("--verify", is_flag=True, help="Read every file, even if it has not changed."),
     click.option("--new", is_flag=True, help="Start a new job even if nothing has changed."),
-    click.option("--reask", is_flag=True, help="Ask rows again if another model than the one set now answered them."),
+    click.option("--reask", is_flag=True, help="Ask rows again if a model other than the one set now answered them."),
     click.option("--backend", metavar="NAME", help="Use this backend only."),
     click.option("--budget", type=Dollars(), help="A hard cap in dollars."),
     click.option("--deadline", metavar="WHEN", help="8h, 90m, 06:00 or an ISO time."),

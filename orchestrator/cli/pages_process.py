@@ -160,7 +160,7 @@ class PagesProcess:
 
 
 def main() -> None:
-    """Serve the pages until the daemon ends them or is gone: the program of the process."""
+    """Serve the pages until the daemon ends them or is gone; this is the process's main function."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a signal to all processes is for the daemon
     end_with(int(sys.argv[-1]))
     make_output_safe()

@@ -1,4 +1,4 @@
-"""The model of the job that `orch init FOLDER` proposes: of a server, or of the settings that are there."""
+"""The model of the job that `orch init FOLDER` proposes: from a server's list, or from existing settings."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _named(backend: str, models: list[str]) -> str:
 
 
 def _models_at(upstream: str, key: str | None = None) -> list[str] | None:
-    """Return the models that a server lists, chat models first; None without an answer in two seconds."""
+    """Return the models that a server lists, chat models first; None if no answer comes within two seconds."""
     from http.client import HTTPException
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen

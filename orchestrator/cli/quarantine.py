@@ -40,7 +40,7 @@ def quarantine() -> None:
 def list_held(job_id: str | None, as_json: bool) -> int:
     """Show the rows in quarantine, and why.
 
-    Each row has its document and task, the run that it has failed since, and how many runs of its job file that is.
+    Each row shows its document and task, since which run it has failed, and for how many runs of its job file.
     """
     with opened() as context:
         held = _held(context, job_id)

@@ -130,7 +130,7 @@ def table_for(job: Job, form: Format, flags: TableFlags) -> TableShape:
 
 
 def style_of(form: Format) -> str:
-    """Return the style of lines from which a format is made."""
+    """Return the style of lines that a format is made from."""
     return "batch" if form == "batch" else "jsonl"
 
 

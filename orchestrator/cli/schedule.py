@@ -172,7 +172,7 @@ def list_(as_json: bool) -> int:
 def nights_(name: str | None, show_all: bool, fail_on: FailOn | None, as_json: bool) -> int:
     """Show the nights of one schedule, or of all: how each ended, and why.
 
-    With --fail-on, exit with 1 if a schedule's newest night failed, was missed or has such rows.
+    With --fail-on, exit with 1 if a schedule's newest night failed, was missed or has rows that it counts.
     """
     with opened() as context:
         names = {one.id: one.name for one in context.store.schedules.all()}

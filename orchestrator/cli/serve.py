@@ -147,7 +147,7 @@ def serve(
     engines: tuple[int, int] | None, idle: float | None, ray_python: Path | None, vllm_options: tuple[str, ...],
     upstreams: tuple[str, ...], replica: str | None, **given: Any,
 ) -> int:  # fmt: skip
-    """Serve OpenAI's Batch API in front of OpenAI-compatible endpoints, vLLM first of all.
+    """Serve OpenAI's Batch API in front of OpenAI-compatible endpoints, above all vLLM.
 
     \b
     orch serve --upstream http://127.0.0.1:8000/v1

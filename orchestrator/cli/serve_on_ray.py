@@ -30,7 +30,7 @@ NAME = "ray"
 class RayWish(Struct, frozen=True):
     """Command-line options of the engines; None takes the default of orch.toml.
 
-    `engines` has their least and greatest number, each with `gpus` GPUs; `idle` is in seconds. Without `python`, the
+    `engines` has their minimum and maximum number, each with `gpus` GPUs; `idle` is in seconds. Without `python`, the
     one beside `ray` in PATH is used.
     """
 
@@ -47,7 +47,7 @@ class RayWish(Struct, frozen=True):
 class RayEngines:
     """Engines on Ray until the block ends. `folder` is the server's, `tell` gets progress messages.
 
-    Raises UsageError, and EngineUnavailable if that Python has no Ray.
+    Raises UsageError, and EngineUnavailable if the cluster's Python has no Ray.
     """
 
     def __init__(self, wish: RayWish, folder: Path, tell: Callable[[str], None]) -> None:

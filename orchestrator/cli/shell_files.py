@@ -124,6 +124,6 @@ def _text(text: str) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Text in which man sees no markup."""
+    """Text without anything that man reads as markup."""
     text = " ".join(text.split()).replace("\\", r"\e").replace("-", r"\-")
     return rf"\&{text}" if text.startswith((".", "'")) else text

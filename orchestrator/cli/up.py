@@ -33,7 +33,7 @@ from orchestrator.settings.home import Home
 
 log = logging.getLogger(__name__)
 MOST_JOBS = 20
-"""Maximum number of jobs that are looked at after a round: the soonest deadlines."""
+"""Maximum number of jobs to look at after a round, soonest deadlines first."""
 
 
 @click.command()
@@ -71,7 +71,7 @@ def up(
     place = locate()
     with interruptible() as interrupted, daemon_lock(Home(place.home)) as holder, ExitStack() as stack:
         if holder is not None:
-            hint = "a run ends with its job: start `orch up` then; or stop it, and `orch up` continues its job"
+            hint = "a run ends with its job: start `orch up` then; or stop the run, and `orch up` continues its job"
             raise UsageError(f"{holder} is already this home's daemon", hint=hint)
         home = active_home(place, replica, interrupted)
         if home is None:
