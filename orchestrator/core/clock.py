@@ -39,7 +39,7 @@ def day(at: datetime) -> str:
 
 
 def night_of(at: datetime, zone: tzinfo | None = None) -> date:
-    """Return the date by which the night of a moment is called: the day on which it began.
+    """Return the date that names the night of a moment: the day on which it began.
 
     A night lasts from noon to noon, in `zone` or this machine's time zone.
     """

@@ -47,5 +47,5 @@ class Counts(Struct, frozen=True):
 
     @property
     def ended(self) -> int:
-        """Number of requests with an outcome, also without an answer."""
+        """Number of requests with an outcome, whether answered or not."""
         return self.total - self.pending

@@ -1,4 +1,4 @@
-"""Durations and dates in words, their parsing, and random spread of waiting times."""
+"""Durations and dates in words, their parsing, and random variation of waiting times."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _two(whole: int, large: int, name: str, small: int, small_name: str) -> str:
 
 
 def pace_words(per_second: float) -> str:
-    """Format a rate in a unit in which it is one or more: `12.5 rows/s`, `3.0 rows/min`, `1.0 rows/h`."""
+    """Format a rate in a unit that makes it one or more: `12.5 rows/s`, `3.0 rows/min`, `1.0 rows/h`."""
     if not per_second:
         return "0 rows/s"
     for unit, seconds in (("s", 1), ("min", MINUTE)):

@@ -48,7 +48,7 @@ class EngineHold(Struct, frozen=True):
 
     @property
     def hours(self) -> float:
-        """Hours for which it held them."""
+        """Hours that the engine held the GPUs."""
         return max(0.0, (self.seen_at - self.began_at).total_seconds() / 3600)
 
     @property

@@ -79,7 +79,7 @@ _NAMES = (
     "errorMessage", "errmsg", "description", "fault", "faultstring", "issues", "reason", "base_resp", "status_msg",
     "title",
 )  # fmt: skip
-"""Names of what holds a reason, the first one first."""
+"""Names of fields that may hold a reason, in order of preference."""
 _CODES = ("code", "error_code", "errorCode", "__type")
 _PHRASES = frozenset(status.phrase for status in HTTPStatus)
 _WORD = regex(r"\w+")
@@ -119,7 +119,7 @@ _MINIMAX = {
 
 
 class ErrorWords(Struct, frozen=True):
-    """The reason in a server's error; None for what it does not state.
+    """The reason in a server's error; fields that it does not state are None.
 
     `code` is never a number. `status` is the HTTP status that takes the place of a code.
     """

@@ -243,7 +243,7 @@ class OutputFault(StrEnum):
     DIFFERS = "output_table_differs"  # the table has columns of other types, or is not a table of rows
     EXISTS = "output_exists"  # a file that orch did not write
     NOT_SET = "output_not_set"  # the variable for the address is not set
-    NOT_INSTALLED = "output_not_installed"  # the library for such an address is missing
+    NOT_INSTALLED = "output_not_installed"  # the library for this kind of address is missing
     FAILED = "output_failed"  # anything else
 
     @property

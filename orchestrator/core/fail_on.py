@@ -11,7 +11,7 @@ from orchestrator.core.clock import day
 
 
 class FailOn(StrEnum):
-    """Rows for which a command ends with exit code 1. Rows that never ran always count."""
+    """Rows that make a command end with exit code 1. Rows that never ran always count."""
 
     NEW = "new"  # failed rows without the same failure in an earlier run, and not acknowledged
     UNACKNOWLEDGED = "unacknowledged"  # failed rows that nobody has acknowledged

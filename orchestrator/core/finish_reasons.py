@@ -1,4 +1,4 @@
-"""Words in which servers say how an answer ended, and which of them mean that it is not an answer. Pure."""
+"""Words that servers use to say how an answer ended, and which of them mean that it is not an answer. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ vLLM and SGLang: `abort`, `error`. DeepSeek: `insufficient_system_resource`. Ope
 _FAILED_STATUSES = frozenset({"failed", "cancelled", "canceled", "in_progress", "queued"})
 """Values of a response's `status` without an answer, or with only part of one."""
 _BOUNDED = frozenset({"max_output_tokens", "max_tokens", "content_filter"})
-"""Reasons for an incomplete response that is still an answer: it was cut where its request says."""
+"""Reasons for an incomplete response that is still an answer: it was cut where its request asked."""
 WINDOW_FULL = frozenset(
     {"model_context_window_exceeded", "context_window_exceeded", "model_length", "error_limit", "token_limit"}
 )

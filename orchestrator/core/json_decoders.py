@@ -23,6 +23,6 @@ def json_decoder(kind: Any = Any, *, strict: bool = True) -> msgspec.json.Decode
 
 
 def json_decoder(kind: Any = Any, *, strict: bool = True) -> msgspec.json.Decoder[Any]:
-    """Return `msgspec.json.Decoder(kind)`. Several threads may ask at once, also for its fields' types."""
+    """Return `msgspec.json.Decoder(kind)`. Several threads may ask at once, even for its fields' types."""
     with _lock:
         return msgspec.json.Decoder(kind, strict=strict)

@@ -102,7 +102,7 @@ class Job(Struct, frozen=True):
 
     @property
     def is_undelivered(self) -> bool:
-        """True if its rows are done and kept, but could not be written where its file wants them."""
+        """True if the job's rows are done and kept, but could not be written where its file wants them."""
         return self.finished_at is not None and self.error_code in set(OutputFault)
 
     @property
@@ -112,7 +112,7 @@ class Job(Struct, frozen=True):
 
     @property
     def is_limited(self) -> bool:
-        """True if it covers only some documents or tasks of its file; what it leaves out is not gone."""
+        """True if the job covers only some documents or tasks of its file; what it leaves out is not gone."""
         return self.limited_to is not None
 
     @property
@@ -322,7 +322,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class FinishedRow(msgspec.Struct, frozen=True):
-    """A row for the merge. `result` is the (shard, kind, span) of its result line, None without one.
+    """A row for the merge. `result` is the (shard, kind, span) of its result line, None if it has no line.
 
     `is_guessed`: its cost is an estimate by length, since its answer states no tokens.
     """

@@ -1,4 +1,4 @@
-"""Words in which providers refuse a request, and the HTTP status that such words mean. Pure."""
+"""Words that providers use to refuse a request, and the HTTP status that each of them means. Pure."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ _ROW_PLAIN = _MODEL_PLAIN | frozenset(map(plain, ("content_filter", *FILTER_WORD
 
 
 def status_meant(words: ErrorWords) -> int | None:
-    """Return the HTTP status of an error that came with a good one; None if its words do not refuse the request.
+    """Return the HTTP status of an error that came with a success status; None if its words do not refuse the
+    request.
 
     Words about a state that passes, and unknown words, refuse nothing: the row is tried again.
     """

@@ -279,7 +279,7 @@ def _mentions(param: str | None, text: str) -> Iterator[str]:
 
 
 def _sure_mentions(param: str | None, text: str) -> Iterator[str]:
-    """Yield the names that are marked as such. They need no word of a refusal with a status about the request."""
+    """Yield the names that are marked as fields. With a status about the request, they need no word of a refusal."""
     if param:
         yield param
     if _SCHEMA.search(text):

@@ -215,7 +215,7 @@ def _check_body(head: _BodyHead, url: str) -> LineError | None:
     if len(head.model) > LONGEST_MODEL:
         return LineError("invalid_request", f"Model is longer than {LONGEST_MODEL} characters.", "body.model")
     if head.stream:
-        # OpenAI's text starts so at its first endpoint; its text for other endpoints is unknown.
+        # OpenAI's text starts this way at its first endpoint; its text for other endpoints is unknown.
         prefix = "Chat Completions: " if url == "/v1/chat/completions" else ""
         return LineError(
             "streaming_unsupported", f"{prefix}Streaming is not supported in the Batch API.", "body.stream"

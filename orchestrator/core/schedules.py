@@ -87,12 +87,12 @@ class Night(Struct, frozen=True):
 
     @property
     def is_lost(self) -> bool:
-        """True if it should have run and has no job."""
+        """True if the night should have run and has no job."""
         return self.state is NightState.MISSED or (self.state is NightState.FAILED and self.job_id is None)
 
     @property
     def called(self) -> date:
-        """The date in its name, as in reports, also if it was asked for; with a `slot`, the date of that time."""
+        """The date in its name, as in reports, even if a person started it; with a `slot`, that time's date."""
         return self.night if self.slot else night_of(self.due_at)
 
     @property

@@ -21,14 +21,14 @@ CHECKING = ONE | LIST | NAMED | {
     "minLength", "pattern", "maxItems", "minItems", "uniqueItems", "maxContains", "minContains", "maxProperties",
     "minProperties", "required", "dependentRequired", "dependencies",
 }  # fmt: skip
-"""Keywords by which an answer is checked."""
+"""Keywords that check an answer."""
 ANNOTATIONS = frozenset(
     (
         "title", "description", "default", "deprecated", "readOnly", "writeOnly", "examples", "format",
         "contentEncoding", "contentMediaType", "contentSchema", "nullable",
     )
 )  # fmt: skip
-"""Keywords that say something and check nothing."""
+"""Keywords that describe something, and check nothing."""
 _OTHER_WORDS: Mapping[str, str] = {
     "min": "minimum", "max": "maximum", "min_length": "minLength", "max_length": "maxLength", "min_items": "minItems",
     "max_items": "maxItems", "regex": "pattern", "choices": "enum", "values": "enum", "options": "enum",
@@ -67,7 +67,7 @@ def misspelt(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for low, high in _BOUNDS:
         least, most = schema.get(low), schema.get(high)
         if isinstance(least, int | float) and isinstance(most, int | float) and least > most:
-            yield low, f"is {least}, above `{high}` {most}, so no answer fits; exchange them"
+            yield low, f"is {least}, above `{high}` {most}, so no answer fits; swap them"
 
 
 def impossible(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -61,7 +61,7 @@ def meant_by(schema: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def faults(schema: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
-    """Yield what is wrong with a valid schema: patterns, misspelt keywords, circles, and what no answer can meet."""
+    """Yield what is wrong with a valid schema: patterns, misspelt keywords, circles, impossible demands."""
     for number, (place, part) in enumerate(_parts(schema, ())):
         if number == MAX_SUBSCHEMAS:
             yield (), f"has more than {MAX_SUBSCHEMAS:,} parts"
@@ -185,9 +185,9 @@ class SchemaCheck:
         try:
             error = next(iter(self._validator.iter_errors(value)), None)
         except TooCostly:
-            return "the answer takes too long to be checked: it is too large for its schema, or repeats too much"
+            return "the answer takes too long to check: it is too large for its schema, or repeats too much"
         except RecursionError:
-            return "the answer is nested too deeply to be checked"
+            return "the answer is nested too deeply to check"
         except Exception as error:  # noqa: BLE001 (a schema may make jsonschema fail in any way)
             return f"the answer cannot be checked: {type(error).__name__}: {error}"[:300]
         return None if error is None else _worded(error)
@@ -212,7 +212,7 @@ class SchemaCheck:
             (found,) = WORKER.call(f"{__name__}:check_uncounted", dict(self._schema), value)
         except Tripped as tripped:
             what = "memory" if tripped.trip is Trip.MEMORY else "time"
-            return f"the answer takes too much {what} to be checked"
+            return f"the answer takes too much {what} to check"
         problem: str | None = found[0]
         return problem
 
@@ -302,7 +302,7 @@ def _matches(pattern: str, text: str) -> bool:
     try:
         found = searcher(pattern)
     except PatternProblem:
-        return True  # of a job made before such patterns were refused
+        return True  # of a job made before unsupported patterns were refused
     _spend(3 + len(text) * found.size / 100)
     return found.found_in(text)
 

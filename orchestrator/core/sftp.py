@@ -21,7 +21,7 @@ from orchestrator.core.errors import StorageRefused
 
 CONNECT_SECONDS = 30
 SILENT_SECONDS = 60
-"""Seconds in which a server must answer before it counts as gone."""
+"""Seconds that a server may take to answer before it counts as gone."""
 KNOWN = "/etc/ssh/ssh_known_hosts"
 AHEAD = 64
 """Pieces of a file that are requested before the first arrives."""
@@ -51,7 +51,7 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no types
         try:
             client.connect(self.host, **{**seconds, **self.ssh_kwargs})
         except paramiko.BadHostKeyException as error:
-            told = f"{self.host} has another host key than ~/.ssh/known_hosts says: it may be another machine"
+            told = f"{self.host} does not have the host key in ~/.ssh/known_hosts: it may be another machine"
             raise StorageRefused(told, "ask who runs it before you correct known_hosts") from error
         except paramiko.SSHException as error:
             transport = client.get_transport()

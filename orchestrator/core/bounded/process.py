@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 KILL_SECONDS = 5.0
 START_SECONDS = 60.0
-"""Seconds in which a process must become ready on a busy machine, however short its tasks' limit."""
+"""Seconds that a process may take to become ready on a busy machine, however short its tasks' limit."""
 _READ = 1 << 20
 _KEPT_VARIABLES = ("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ")
 # The package is found by path; no user folder is searched for modules. `-I` also makes Python ignore environment

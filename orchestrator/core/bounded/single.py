@@ -15,7 +15,7 @@ from orchestrator.core.bounded.process import WorkerLimits
 class Single:
     """A lazily started worker process for any thread, with one call at a time.
 
-    A fork starts one of its own: two processes at one worker would take each other's results.
+    A fork starts one of its own: two processes sharing a worker would take each other's results.
     """
 
     def __init__(self, limits: WorkerLimits) -> None:

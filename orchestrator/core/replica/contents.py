@@ -10,7 +10,7 @@ from typing import Protocol
 from msgspec import Struct
 
 MARK = "replica.json"
-"""File in a replicated folder with its knowledge of the replica."""
+"""File in a replicated folder that records what it knows of its replica."""
 Image = bytes | Path
 """Contents of a file that is replaced as a whole: its bytes, or a copy that nothing else writes."""
 

@@ -37,7 +37,7 @@ class FolderCopy:
         """Known pieces in the folder: digests by path and start."""
 
     def clear_state(self) -> None:
-        """Remove the images: without them the folder has no state, whatever its files."""
+        """Remove the images: a folder without images has no state, whatever other files it holds."""
         for pattern in self._layout.images:
             for suffix in ("", "-wal", "-shm"):
                 for path in self._root.glob(f"{pattern}{suffix}"):

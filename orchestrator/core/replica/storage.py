@@ -20,7 +20,7 @@ from orchestrator.core.errors import StorageError, UsageError
 OPTION = "--replica"
 BUCKETS = ("s3", "s3a")
 ANSWER_SECONDS = {"connect_timeout": 3, "read_timeout": 8, "retries": {"max_attempts": 2}}
-"""Options of botocore, whose default of a minute is longer than a generation lasts."""
+"""Options of botocore: its default timeout of a minute is longer than a generation lasts."""
 
 
 class Missing(Exception):

@@ -23,7 +23,7 @@ DIGITS = 12
 KEPT = 5
 """Heads that are kept before the newest, so that a reader finds one while others are written."""
 HOLD_SECONDS = 8.0
-"""Seconds from the start of its last write in which a process may consider itself active."""
+"""Seconds from the start of its last write that a process may consider itself active."""
 LAPSE_SECONDS = 10.0
 """Seconds without a new head after which another process may take over; clocks differ, so more than HOLD_SECONDS."""
 
@@ -123,7 +123,7 @@ def _name(number: int) -> str:
 
 
 class Generation:
-    """The time in which this process is active: from its first head, for as long as it writes the next.
+    """The time while this process is active: from its first head, for as long as it writes the next.
 
     Any thread may call.
     """
