@@ -68,7 +68,7 @@ def without_engine(health: Mapping[str, Any]) -> str | None:
 
 
 def down_for(health: Mapping[str, Any]) -> dict[str, float]:
-    """Return the seconds for which backends have had no working upstream, without backends that have one."""
+    """Return the seconds that each backend has had no working upstream; backends with one are left out."""
     last = {name: last_to_fail(told) for name, told in health.items()}
     return {name: float(one["problem_seconds"]) for name, one in last.items() if one is not None}
 

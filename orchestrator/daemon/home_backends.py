@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from orchestrator.daemon.replica.home_replica import HomeReplica
 
 LONGEST_ASK = 90.0
-"""Seconds that a row that is asked before its batch may take, with its connection."""
+"""Seconds that a row asked before its batch may take, including its connection."""
 REMEMBERED = timedelta(days=30)
 """Maximum age of starts that still predict the duration of the next start."""
 SHORT_DRAIN = 10.0
@@ -207,7 +207,7 @@ class HomeBackends(BackendSet):
         return self.servers_health.told.get(name)
 
     def down(self) -> Mapping[str, float]:
-        """Return the seconds for which backends have had no working upstream, without backends that have one."""
+        """Return the seconds that each backend has had no working upstream; backends with one are left out."""
         return self.servers_health.down()
 
     def servers(self) -> Iterator[tuple[str, OwnBackend]]:

@@ -69,7 +69,7 @@ TIDY_SECONDS = 3.0
 REFUSED_SECONDS = 5.0
 """Longest wait of a caller for an upstream that refuses the key or the account: only a person can end that."""
 LEAVING_SECONDS = 10.0
-"""How long a process whose own job is over waits for rows in flight of others."""
+"""How long a process whose own job is over waits for other jobs' rows in flight."""
 SILENT_SECONDS = 3.0
 """Time without an answer after which orch tells the caller how long it waits."""
 
@@ -116,7 +116,7 @@ class Daemon:
         self.say: Callable[[str], None] = log.info
         """Called with a message about what delays the end of this daemon."""
         self.may_wait: Callable[[], bool] = lambda: False
-        """True while its end may wait for rows in flight, which the next daemon would ask again."""
+        """True while the daemon's end may wait for rows in flight, which the next daemon would ask again."""
         self.listeners: list[Callable[[Config], None]] = []
         """Called with new settings."""
         self.rounds: list[Callable[[], None]] = []
@@ -185,7 +185,7 @@ class Daemon:
             tick(self)
             for heard in self.rounds:
                 heard()
-            # The rounds of a small job follow each other immediately; a long job gets no more rounds by that.
+            # The rounds of a small job follow each other immediately; a long job gets no more rounds than before.
             wait = min(SHORTEST_WAIT, wait * 2) if moved else min(LONGEST_WAIT, max(SHORTEST_WAIT, wait * 1.3))
             # Counting a million rows takes a while; it must not take the time that the rows need.
             if not moved:
@@ -351,7 +351,7 @@ class Daemon:
             listener(config)
 
     def _say(self, job: Job, code: str, text: str) -> None:
-        """Record once what keeps a job from continuing; its start stays while the code is the same."""
+        """Record once what keeps a job from continuing; its start time stays while the code is the same."""
         before = self._problems.get(job.id)
         if before is not None and before.text == text:
             return

@@ -38,8 +38,9 @@ def cancel(store: Store, job: Job, who: str, at: datetime) -> None:
 def retry(store: Store, job: Job, states: Sequence[RequestState], task: str | None, who: str, at: datetime) -> int:
     """Make rows pending again, and send refused rows to their backend again; return their number.
 
-    Rows that a later run or another job has answered take that answer. Rows that it has under way await its answer.
-    Raises RefusedError for a superseded job: the job that supersedes it has asked for the rows that both share.
+    Rows that a later run or another job has answered take that answer. Rows that the other has under way await its
+    answer. Raises RefusedError for a superseded job: the job that supersedes it has asked for the rows that both
+    share.
     """
     _require_not_superseded(store, job)
     others = open_jobs(store, job.home)
@@ -69,7 +70,7 @@ def _require_not_superseded(store: Store, job: Job) -> None:
 
 
 def send_held(store: Store, job: Job, task: str | None = None) -> int:
-    """Send rows that a backend refused there again; return the number of waiting rows."""
+    """Send rows again to the backend that refused them; return the number of waiting rows."""
     holds = [hold for hold in store.holds.of(job.id) if task is None or hold.task == task]
     number = sum(map(store.holds.waiting, holds))
     store.holds.lift(holds)

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 EVERY = timedelta(minutes=1)
 KEPT = timedelta(days=1)
-"""Time for which a report or alert is retried, and for which an ended job is still reported."""
+"""How long a report or alert is retried, and an ended job is still reported."""
 REPORT = "report"
 MOST_SUBJECT = 100
 """Maximum number of characters of an alert in a subject."""
@@ -188,7 +188,7 @@ class Monitor:
             log.warning("%s: %s", alert.job.id, told)
 
     def _notify(self, notice: Notice, home: str, now: datetime) -> None:
-        """Queue a notice that concerns no job for every channel; the first time, it is logged."""
+        """Queue, for every channel, a notice that concerns no job; log it the first time."""
         for channel in self._channels:
             key = f"{notice.key}:{home}|{channel.name}"
             self._store.alerts.add(AlertRecord(key, now, notice.kind, None, notice.message, notice.action, home=home))
@@ -269,7 +269,7 @@ class Monitor:
 
 
 def _nothing_runs(shard: Shard) -> Decimal:
-    """Price a running batch of a job that has ended: everything is booked."""
+    """Return a running batch's cost so far, for a job that has ended: none, as everything is booked."""
     return Decimal(0)
 
 

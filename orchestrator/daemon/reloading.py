@@ -26,7 +26,7 @@ from orchestrator.settings.telemetry import Telemetry
 
 SECRETS = ("api_key_env", "webhook_secret_env")
 _PLACES = {"home": "ORCH_HOME", "database_url": "ORCH_DATABASE_URL"}
-"""Settings that place the state, and the variables that override them."""
+"""Settings that say where the state is, and the variables that override them."""
 
 
 class Reloader:

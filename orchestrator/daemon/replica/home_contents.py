@@ -35,7 +35,7 @@ from orchestrator.store.database_images import WatchedDatabase, has_rows, readin
 SERVER_DATABASES = f"servers/*/{SERVER_DATABASE}"
 SMALL_FILES = ("home.id", "telemetry.json")
 QUIET_SECONDS, LONGEST_SECONDS = 1.0, 10.0
-"""Seconds to wait for a moment without any write, and at most for one in which the databases agree."""
+"""Seconds to wait for a moment without any write, and the longest wait for one when the databases agree."""
 CLOCK_SECONDS = 0.1
 """Largest lag of file times behind the clock."""
 APPENDED = ("output.jsonl", "error.jsonl", "requests.jsonl", "sent")
@@ -225,7 +225,7 @@ class HomeContents:
         for top in LAYOUT.tops(self.root):
             if top.stat().st_dev != self.root.stat().st_dev:
                 raise UsageError(
-                    f"{top} is on another disk than {self.root}",
+                    f"{top} is on a different disk from {self.root}",
                     hint="a replica needs all of a home on one disk: set ORCH_HOME to a folder there",
                 )
 

@@ -32,7 +32,7 @@ LOOK_SECONDS = 5.0
 LONGEST_PAUSE = 300.0
 """Longest pause between attempts at a receiver that accepts nothing."""
 IDLE_SHARE = 20.0
-"""Pause relative to the time of a look."""
+"""Pause after a look, as a multiple of the time that the look took."""
 END_SECONDS = 3.0
 """Seconds that the end of a daemon waits for unsent data; the next daemon sends the rest."""
 KEPT = timedelta(days=1)

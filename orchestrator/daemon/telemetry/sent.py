@@ -17,7 +17,7 @@ from orchestrator.settings.home import Home
 
 Instant = Annotated[datetime, Meta(tz=True)]
 OVERLAP = timedelta(minutes=10)
-"""Time for which sent items are remembered by name: an end may be committed slightly after its time."""
+"""How long sent items are remembered by name: an end may be committed slightly after its time."""
 
 
 class SentLog(Struct, frozen=True):
