@@ -120,4 +120,4 @@ def damaged_part() -> ExtractionError:
 
 def damaged(what: str) -> ExtractionError:
     """Return the error for a damaged archive."""
-    return unreadable(f"The archive is damaged, cut off or no {what} archive; pack it again, or exclude it.")
+    return unreadable(f"The archive is damaged, cut off or not a {what} archive; pack it again, or exclude it.")

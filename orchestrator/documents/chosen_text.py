@@ -21,7 +21,7 @@ _PARAGRAPHS = re.compile(r"\n{3,}")
 _FOREIGN = "foreignObject"
 _DRAWN = ", ".join(f"svg {name}" for name in ("text", "title", "desc", "flowRoot", _FOREIGN))
 _OBJECT = re.compile(r"<[^\n]+>")
-"""Python's name of an object that has another form, as `<IPython.core.display.HTML object>`."""
+"""Python's name of an object that has another form, such as `<IPython.core.display.HTML object>`."""
 
 
 def markup(data: bytes, encoding: str | None, most: int) -> Text:

@@ -41,7 +41,7 @@ class Content(NamedTuple):
     max_unpacked: int = LEAST_UNPACKED
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the content from front to back, of any size."""
+        """Yield content of any size from front to back."""
         if self.packing:
             with self._raw() as raw:
                 yield from unpacked(raw, self.packing, self.max_unpacked)
@@ -137,7 +137,7 @@ def unpacked(raw: IO[bytes], packing: str, max_unpacked: int) -> Iterator[bytes]
 
 
 def _damaged(packing: str) -> ExtractionError:
-    return unreadable(f"It is damaged, cut off or no .{packing} file; pack it again, or exclude it.")
+    return unreadable(f"It is damaged, cut off or not a .{packing} file; pack it again, or exclude it.")
 
 
 def _unpacking(raw: IO[bytes], packing: str) -> IO[bytes]:

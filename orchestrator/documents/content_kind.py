@@ -29,15 +29,15 @@ _NAMES = {
 
 
 def name_of(kind: str) -> str:
-    """Return how notes call a kind of file."""
+    """Return the name of a kind of file in notes."""
     return _NAMES.get(kind, f".{kind}")
 
 
 def kind_of(data: bytes, kind: str, suffix: str) -> str | None:
-    """Return another kind that the content surely is, though its ending names `kind`; None without one.
+    """Return the kind that the content certainly has, if it is not `kind`, which the ending names; else None.
 
-    Text and web pages are read in place of old workbooks and letters, as programs export them so. In place of other
-    kinds they are usually the error page of a download.
+    Programs export text and web pages under the endings of old workbooks and letters, so these are read. Under other
+    endings, they are usually the error page of a download.
     """
     found = _by_marks(data)
     if found is None and kind in (SHEETS, CONVERTED):

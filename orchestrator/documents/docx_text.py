@@ -50,7 +50,7 @@ class _In(IntEnum):
     EQUATION = auto()
     PROPERTIES = auto()  # of a paragraph
     RUN = auto()  # the properties of a run of text
-    FIELD = auto()  # a form field of before content controls
+    FIELD = auto()  # a form field from before content controls
 
 
 _WRAPPERS = "sdt sdtContent ins moveTo customXml smartTag".split()

@@ -1,4 +1,4 @@
-"""Bytes to text: UTF-8, a byte order mark, the named encoding, or a guess without a second reading.
+"""Bytes to text: UTF-8, a byte order mark, the named encoding, or a guess that has no rival.
 
 A wrong guess would silently send garbled text to a model, so an ambiguous text is an `encoding` problem that names
 the candidates.
@@ -209,7 +209,7 @@ def bom_of(data: bytes) -> str | None:
 
 
 def wide_without_bom(data: bytes) -> str | None:
-    """Return UTF-16 or UTF-32 for mostly Latin text without a mark: every second byte or three of four are NUL."""
+    """Return UTF-16 or UTF-32 for mostly Latin text without a mark: one byte in two, or three in four, are NUL."""
     head = data[: _LOOK - _LOOK % 4]
     if len(data) % 4 == 0:
         high, low = head[::4], head[3::4]

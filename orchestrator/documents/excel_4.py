@@ -19,7 +19,7 @@ _HEAD = struct.Struct("<HH")
 _BEGINS = (0x0009, 0x0209, 0x0409)
 """Records that begin a sheet or a workbook."""
 _SINCE_3 = 0x0200
-"""Cells in records of smaller numbers have a byte more before their content, and texts with shorter lengths."""
+"""Records with smaller numbers have one more byte before a cell's content, and shorter length fields for texts."""
 _WORKBOOK, _LOCK, _CODE_PAGE, _FROM_1904, _SHEET_NAME = 0x0100, 0x002F, 0x0042, 0x0022, 0x008F
 _FORMATS, _LOOKS = (0x001E, 0x041E), (0x0043, 0x0243, 0x0443)
 _INTEGER, _RK = 0x0002, 0x027E
@@ -35,7 +35,7 @@ _LEAP, _DAYS = 60, 2_958_466
 
 
 def is_old_stream(data: bytes) -> bool:
-    """True if a file begins as such a workbook does."""
+    """True if a file begins like a workbook of Excel 2 to 4."""
     return len(data) > 8 and data[0] == 0x09 and data[1] in (0, 2, 4) and data[2] in (4, 6, 8) and data[3] == 0
 
 
@@ -157,7 +157,7 @@ class _Book:
 
 
 def _rk(number: int) -> float:
-    """Return a number of 30 bits: an integer, or the first bits of a float; perhaps of hundredths."""
+    """Return a number of 30 bits: an integer, or the first bits of a float; either may be in hundredths."""
     if number & 2:
         value = float((number >> 2) - (1 << 30 if number & 0x8000_0000 else 0))
     else:

@@ -176,7 +176,7 @@ def _extracted(file: DocumentFile, data: bytes, suffix: str, extract: Extract) -
 
 
 _OF_ANOTHER_KIND = (DocumentProblem.UNREADABLE, DocumentProblem.UNSUPPORTED, DocumentProblem.ENCODING)
-"""Problems of a file that may be of another kind than its ending says."""
+"""Problems of a file whose ending may name the wrong kind."""
 
 
 def fields_of(kind: str) -> frozenset[str]:
@@ -191,7 +191,7 @@ def io_problem(error: OSError) -> ExtractionError:
             DocumentProblem.VANISHED, "It was listed and is gone; run again if it was not meant to go."
         )
     if isinstance(error, PermissionError):
-        return unreadable("It must not be read by this user; give read permission, or exclude it.")
+        return unreadable("This user may not read it; give read permission, or exclude it.")
     return unreadable(f"It cannot be read ({error.strerror or error}); check the disk, or exclude it.")
 
 

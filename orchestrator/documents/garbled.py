@@ -61,7 +61,7 @@ def is_garbled(text: str) -> bool:
 
 
 def _are_glyphs(solid: str) -> bool:
-    """True if a text without blanks is of a language only if its characters are the numbers of drawings."""
+    """True if a text without blanks reads as language only when its characters are taken as numbers of glyphs."""
     read, moved = (sum(map(text.count, _FREQUENT)) for text in (solid, solid.translate(_LETTERS_OF_GLYPHS)))
     return read < _NO_PROSE * len(solid) and moved > _PROSE * len(solid)
 

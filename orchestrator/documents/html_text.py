@@ -30,7 +30,7 @@ _DECLARED = re.compile(
     re.IGNORECASE,
 )
 _HEAD_BYTES = 64 * 1024
-"""Bytes in which a page's encoding declaration is searched; browsers stop after 1,024 bytes for network input."""
+"""Number of bytes to search for a page's encoding declaration; browsers stop after 1,024 bytes for network input."""
 _ALWAYS, _FEW = 3, 1000
 """Damaged characters allowed in the declared encoding: this many, or one in this many of a long page."""
 _HIDDEN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden|mso-hide\s*:\s*all)\b", re.IGNORECASE)
@@ -206,7 +206,7 @@ def _is_hidden(node: LexborNode) -> bool:
 
 
 def _is_content(button: LexborNode) -> bool:
-    """True for a button that is a heading, as over a text that opens, or whose missing end tag makes it hold more."""
+    """True for a button that serves as a heading (of folded text), or that lacks an end tag and so holds more."""
     above = button.parent
     while above is not None and above.tag == "span":
         above = above.parent

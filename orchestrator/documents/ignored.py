@@ -27,7 +27,7 @@ class IgnoredReason(StrEnum):
 
 
 IN_PART = "in_part"
-"""The code of a document that was read without all that is in it."""
+"""The code of a document that was only read in part."""
 
 
 class NotRead(NamedTuple):

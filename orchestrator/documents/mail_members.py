@@ -62,8 +62,8 @@ def message_text(headers: Mapping[str, str], *bodies: str, has_more: bool = Fals
     if not texts and has_more:
         raise ExtractionError(
             DocumentProblem.EMPTY,
-            "The mail has no text besides its subject, only attachments or pictures; what is read of these is a "
-            "document of its own. Exclude the message if that is all.",
+            "The mail has no text besides its subject, only attachments or pictures; each of these that is read "
+            "is a document of its own. Exclude the message if that is all.",
         )
     if not texts and not headers.get("Subject"):
         raise ExtractionError(DocumentProblem.EMPTY, "The mail has neither a text nor a subject; exclude it.")

@@ -138,7 +138,7 @@ def _in_pieces() -> ExtractionError:
 
 
 def type_of(part: Part) -> str:
-    """Return the content type, also from a header with extra text."""
+    """Return the content type, even from a header with extra text."""
     found = _TYPE.match(str(part.get("Content-Type", "")))
     return found[1].lower() if found else part.get_default_type()
 

@@ -28,7 +28,7 @@ _MOST_TEXT = 50_000_000
 _BOXES = (
     "text-box custom-shape rect circle ellipse line connector caption measure polyline polygon regular-polygon path"
 ).split()
-"""Drawn things that may hold text."""
+"""Drawn shapes that may hold text."""
 _REFERENCE = "http://www.w3.org/1999/xlink}href"
 _MANIFEST = "META-INF/manifest.xml"
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.(\d+))?")
@@ -301,7 +301,7 @@ def _repeated(attributes: dict[str, str], what: str, most: int) -> int:
 
 
 def moment(value: str) -> str:
-    """Return a date or a duration as a spreadsheet shows it; others as they are written."""
+    """Return a date or a duration as a spreadsheet shows it; any other value as it is written."""
     if (found := _MOMENT.fullmatch(value)) is not None:
         fraction = found[3] if found[3] and found[3].strip("0") else ""
         if found[2] == "00:00:00" and not fraction:

@@ -50,7 +50,7 @@ class Losses(Counter[str]):
     """Counts of a document's parts that its text lacks, by kind: `picture`, `chart as a picture only`."""
 
     def notes(self, *first: str) -> dict[str, str]:
-        """Return the losses as a template field, such as `2 pictures, 1 embedded file`; empty without losses."""
+        """Return the losses as a template field, such as `2 pictures, 1 embedded file`; empty if nothing was lost."""
         counted = [
             f"{number:,} {what if number == 1 else _MANY[what]}" for what, number in self.items() if number > 0
         ]
@@ -79,7 +79,7 @@ def check_container(data: bytes, old: str) -> None:
 
 
 def is_locked(data: bytes) -> bool:
-    """True if it is a document of Microsoft Office that needs a password."""
+    """True if the file is a document of Microsoft Office that needs a password."""
     return data.startswith(OLE) and "EncryptedPackage".encode("utf-16-le") in data
 
 

@@ -35,8 +35,8 @@ class Relation(NamedTuple):
 
 
 class Package:
-    """An office document's package. Every method may raise ExtractionError, also for a file that is locked or is not
-    a package. Damage raises the errors of `zipfile` and `expat`.
+    """An office document's package. Every method may raise ExtractionError, for example for a file that is locked or
+    is not a package. Damage raises the errors of `zipfile` and `expat`.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -165,7 +165,9 @@ def new_parser() -> expat.XMLParserType:
     parser.buffer_text = True
 
     def refuse(*about: object) -> None:
-        raise unreadable("The document defines entities, which no such program writes; save it again, or exclude it.")
+        raise unreadable(
+            "The document defines entities, which office programs never write; save it again, or exclude it."
+        )
 
     parser.EntityDeclHandler = refuse
     return parser

@@ -83,7 +83,7 @@ def needs_password(data: bytes) -> bool:
 
 
 def _workbook(data: bytes) -> tuple[str, bytearray]:
-    """Return the name and the bytes of the stream of records; empty without one."""
+    """Return the name and the bytes of the stream of records; empty if it is missing."""
     if data.startswith(OLE):
         with compound.opened(io.BytesIO(data), "spreadsheets") as file:
             for name in ("Workbook", "Book"):
@@ -119,7 +119,7 @@ def _join_texts(stream: bytearray) -> bool:
 def _write_errors(stream: bytearray, *, is_wide: bool) -> bool:
     """Replace formulas that give errors by texts, which are never longer. True if any was replaced.
 
-    `is_wide`: texts state the width of their characters, as they do since Excel 97.
+    `is_wide`: texts state the width of their characters, as they have since Excel 97.
     """
     found = list(_ERROR.finditer(bytes(stream)))
     for one in found:
@@ -132,7 +132,8 @@ def _write_errors(stream: bytearray, *, is_wide: bool) -> bool:
 
 
 def _write_formats(stream: bytearray) -> bool:
-    """Write formats of numbers as since Excel 97, with longer lengths, for which their last character makes room.
+    """Write number formats in the form used since Excel 97. Its longer length fields take the place of the last
+    character.
 
     The library reads all formats in this form. The characters before the last tell if a format shows dates, except if
     it has only one.

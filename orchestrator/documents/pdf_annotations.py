@@ -27,7 +27,7 @@ _KNOWN = _MARKS | {_TEXT_OVER, raw.FPDF_ANNOT_WIDGET}
 _TICKED = frozenset((raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON))
 _WRITTEN = frozenset((raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX))
 _BAND = 5.0
-"""Points above and below the middle of a field in which its label is searched: a field may be two lines high."""
+"""Points above and below the middle of a field to search for its label: a field may be two lines high."""
 
 
 class _Field(NamedTuple):

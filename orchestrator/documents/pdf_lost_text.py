@@ -1,4 +1,4 @@
-"""Text of PDF pages that PDFium misses: vertical lines, and characters without a width. By pdfminer.six.
+"""Text of PDF pages that PDFium misses: vertical lines, and characters without a width. Read by pdfminer.six.
 
 PDFium knows how many texts a page draws; if many of them have no characters, the page is read a second time.
 """
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pypdfium2 import raw
 
 GLANCED, SAMPLED = 4, 64
-"""Objects of a page to examine, first and if one of them has no characters: most pages lose none."""
+"""Number of a page's objects to examine: at first, and once one has no characters. Most pages lose none."""
 LONG = 50
 """Characters per object above which only one object is examined first: whole lines are drawn in one piece."""
 LOST = 0.1
@@ -112,7 +112,7 @@ class _Character(NamedTuple):
 
     @property
     def size(self) -> float:
-        """Its height, or its width if it has none."""
+        """Height of the character, or its width if it has no height."""
         return max(self.top - self.bottom, self.right - self.left, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Raised and lowered digits of PDF pages, told by size and baseline, so that 1,200³ is not read as 1,2003."""
+"""Raised and lowered digits of PDF pages, recognised by size and baseline, so that 1,200³ is not read as 1,2003."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from orchestrator.documents.scripts import lowered, raised
 _NUMBER, _BLANK = re.compile("[0-9](?:[0-9.,]*[0-9])?"), re.compile(r"\s")
 _SIGNS, _POINTS = "+-−–", ",.;:"
 _LONGEST = 12
-"""Characters of a script; more of them are small print."""
+"""Most characters of a script; a longer text is small print."""
 _AT_ONCE = 512
-"""Characters or boxes of a page whose places are asked in one go."""
+"""Number of a page's characters or boxes to look up at a time."""
 _MOST = 50
 """Characters of a number."""
 _SMALLEST, _SMALL = 0.45, 0.85
@@ -49,7 +49,7 @@ class ScriptedWord(NamedTuple):
 
 class _Script(NamedTuple):
     before: int
-    """End of the text before it, without a line break that only PDFium has."""
+    """End of the text before the word, without a line break that only PDFium has."""
     start: int
     end: int
     change: Callable[[str], str]
@@ -64,12 +64,12 @@ class _Glyph(NamedTuple):
     """With `across`, the direction in which its letters stand upright."""
 
     def step(self, other: _Glyph) -> tuple[float, float]:
-        """Return how far another one stands along the line and above it, as shares of this one's size."""
+        """Return how far another character is along the line, and above it, as shares of this one's size."""
         right, high = other.x - self.x, other.y - self.y
         return (right * self.up - high * self.across) / self.size, (right * self.across + high * self.up) / self.size
 
     def script(self, other: _Glyph) -> Callable[[str], str] | None:
-        """Return how to write another one beside this one; None if it is neither raised nor lowered."""
+        """Return how to write another character beside this one; None if it is neither raised nor lowered."""
         size, (_, high) = other.size / self.size, self.step(other)
         if not _SMALLEST < size < _SMALL or abs(high) > _FAR:
             return None

@@ -33,14 +33,14 @@ _GAP = 0.9
 _FAR = 3.5
 """Multiples of a line's height: white between two cells, and a gap too large between two lines of a table."""
 _EDGE = 0.5
-"""Points beside a box in which one of its words may begin."""
+"""Largest distance from a box, in points, at which one of its words may begin."""
 _SHORT = 18
 _NUMBERS = 0.3
 """A table's usual cell has at most this many characters, or this share of its cells are numbers."""
 _ALIGNED, _SLACK = 0.5, 6.0
 """The share of a column's cells that must be aligned, within this many points."""
 _LONG, _FULL, _MOSTLY = 12, 0.8, 0.6
-"""Most lines of prose have this many times their height, and this share of their column's width."""
+"""Most lines of prose are this many times as wide as high, and fill this share of their column."""
 _FILLED = 0.4
 """The share of a table's places that have a cell; formulas have fewer."""
 _NUMBER = re.compile(r"[^\w\s]*\d[\d.,'’ \u00a0/%:-]*[^\w\s]*(?:\s?\w{1,4})?")
@@ -65,7 +65,7 @@ class Box(NamedTuple):
 
 Line = list[Box]
 _Column = tuple[float, float]
-"""Its left and right edge."""
+"""Left and right edge of the text."""
 
 
 class _Words:

@@ -179,7 +179,7 @@ def letters(text: str) -> int:
 
 @contextmanager
 def opened(data: bytes) -> Iterator[OpenPdf]:
-    """Yield a PDF while it is read. Raises ExtractionError, also for PDFium's later errors."""
+    """Yield a PDF while it is read. Raises ExtractionError, even for PDFium's later errors."""
     try:
         document = _document(data)
     except pypdfium2.PdfiumError as error:

@@ -67,7 +67,7 @@ class TableRows(Struct, frozen=True):
 
     @property
     def is_container(self) -> bool:
-        """True if it is an archive or mail, not a table."""
+        """True if the file is an archive or mail, not a table."""
         return self.table.kind in CONTAINERS.values()
 
 

@@ -14,7 +14,7 @@ from orchestrator.documents.shapes_text import drawn_lines, shape_lines
 from orchestrator.documents.workbook_repair import BUNDLE_SHEET, binary_records, letters_of, with_scripts
 
 _KINDS = re.compile(b"drawing|omment|oleObject|relationships/package")
-"""Kinds of a sheet's relations that have words or are lost; others are printers' settings and links."""
+"""Kinds of a sheet's relations whose parts have words or count as lost; others are printer settings and links."""
 _AUTHOR, _COMMENT, _COMMENT_TEXT = 632, 635, 637
 """Records of comments in binary workbooks ([MS-XLSB] 2.3.2)."""
 
@@ -127,7 +127,7 @@ class SheetParts:
 
 
 def _binary_texts(record: bytes, at: int, count: int) -> list[str]:
-    """Return texts that follow each other, each behind its length. Raises UnicodeDecodeError."""
+    """Return consecutive texts, each preceded by its length. Raises UnicodeDecodeError."""
     found = []
     for _ in range(count):
         end = at + 4 + 2 * int.from_bytes(record[at : at + 4], "little")

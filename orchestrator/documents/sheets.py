@@ -52,7 +52,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
 
 
 class SheetTable:
-    """A document per row of every sheet that has the columns; a row is named by sheet and row, as `Prices!3`."""
+    """A document per row of every sheet that has the columns; a row is named by sheet and row, such as `Prices!3`."""
 
     def __init__(self, content: Content, expected: tuple[str, ...]) -> None:
         with content.opened() as handle:
@@ -154,7 +154,7 @@ class _Workbook:
         return [[in_encoding(cell, encoding) if isinstance(cell, str) else cell for cell in row] for row in rows]
 
     def parts(self, most: int) -> SheetParts | OdsParts | None:
-        """Return the parts besides the cells; None without any, or if they cannot be read."""
+        """Return the parts besides the cells; None if the file has no others, or they cannot be read."""
         if self._open is not None:
             return OdsParts(self._open)
         if self._package is None or not any(map(is_about_sheet, self._package.parts())):

@@ -35,7 +35,7 @@ class _Element(NamedTuple):
 
 
 def content(data: bytes) -> bytes:
-    """Return the signed bytes. Raises ExtractionError: encrypted, unreadable (also for a signature alone)."""
+    """Return the signed bytes. Raises ExtractionError: encrypted, unreadable (a signature alone counts as that)."""
     if data[:1] != bytes([_SEQUENCE]):
         try:
             data = base64.b64decode(_LINES.sub(b"", data), validate=True)

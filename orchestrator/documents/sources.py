@@ -388,7 +388,7 @@ def _check_lone_file(source: DocumentSource) -> None:
         field = "include" if source.include else "exclude"
         raise InputError(f"{path} is a file, and patterns choose within a folder; leave them out.", field=field)
     if never_document(os.path.basename(path)) is IgnoredReason.SECRET:
-        message = f"{path} is a key or certificate by its name, and none is ever sent to a model; name another file."
+        message = f"{path} is a key or certificate by its name, and is never sent to a model; name another file."
         raise InputError(message, field="path")
 
 

@@ -2,7 +2,7 @@
 Pure.
 
 The words at a border decide it, not the number of words before it. So after an edit the borders soon fall where they
-did before. Of equally natural borders, the border whose paragraph has the smallest hash is taken.
+did before. Among equally natural borders, the border whose paragraph has the smallest hash is taken.
 """
 
 from __future__ import annotations

@@ -273,7 +273,7 @@ def _document(table: Table, file: TableFile, keyed: _Keyed) -> Document:
 
 
 def _cells(table: Table, row: TableRow) -> Mapping[str, object]:
-    """Return a row's cells. Raises ExtractionError, also if memory does not suffice for this row."""
+    """Return a row's cells. Raises ExtractionError, even if only memory is lacking for this row."""
     try:
         return table.cells(row)
     except MemoryError:

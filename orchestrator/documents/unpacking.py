@@ -61,6 +61,6 @@ class UnpackLimit:
 def spent(most: int) -> ExtractionError:
     """Return the error for a file that unpacks to more than `most` bytes."""
     return beyond_limit(
-        f"It unpacks to more than {most:,} bytes, over {MAX_RATIO} times its own, as a bomb does; what is in it from "
-        "there on is not read. Split or exclude it, or raise `max_unpacked` under [documents] in orch.toml."
+        f"It unpacks to more than {most:,} bytes, over {MAX_RATIO} times its own, as a bomb does; the rest of it "
+        "is not read. Split or exclude it, or raise `max_unpacked` under [documents] in orch.toml."
     )

@@ -323,7 +323,7 @@ def _rewritten(data: bytes, changed: dict[str, bytes]) -> bytes:
 def _repaired_sheet(sheet: bytes) -> bytes:
     if b"macrosheet" in sheet[:4096]:
         sheet = _ROOT.sub(rb"\1worksheet", sheet)
-    if b't="e"' in sheet or (b"'" in sheet and b"t='e'" in sheet):  # one character is found much quicker
+    if b't="e"' in sheet or (b"'" in sheet and b"t='e'" in sheet):  # one character is found much faster
         sheet = _ERROR.sub(rb"\1\2str\2", sheet)
     sheet = with_scripts(sheet)
     if _WHOLE_ROWS.search(sheet, 0, 4096):
@@ -334,7 +334,7 @@ def _repaired_sheet(sheet: bytes) -> bytes:
 
 
 def _is_sparse(sheet: bytes) -> bool:
-    """True if its rectangle is too large. Its stated size counts if its last row confirms it."""
+    """True if the sheet's rectangle is too large. Its stated size counts if its last row confirms it."""
     last = _ROW.search(sheet, max(sheet.rfind(b"<row "), sheet.rfind(b":row "), 4) - 4)
     if last is None:
         return False
@@ -345,7 +345,7 @@ def _is_sparse(sheet: bytes) -> bool:
     if told is not None and int(told[2]) == rows:
         columns = _number(told[1])
     else:
-        columns = max(26, _widest(_WIDE.findall(sheet)))  # at most: other elements may have such names
+        columns = max(26, _widest(_WIDE.findall(sheet)))  # at most: other elements may have the same names
         columns = columns if rows * columns <= MOST_CELLS else _widest(found[2] for found in _CELL.finditer(sheet))
     return rows * columns > MOST_CELLS
 

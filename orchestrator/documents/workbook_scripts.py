@@ -66,7 +66,7 @@ def inline_texts(records: Iterable[tuple[int, bytes, bytes]], fonts: Fonts) -> b
 
 
 def _plain_text(record: bytes, fonts: Fonts) -> bytes | None:
-    """Return a record with its scripts in the text itself; None without any."""
+    """Return a record with its scripts in the text itself; None if it has no scripts."""
     text, written = _rich_text(record, fonts)
     if written == text:
         return None
@@ -90,7 +90,7 @@ def _size_of(data: bytes) -> bytes:
 
 def _written(text: str, runs: Sequence[tuple[int, ...]], fonts: Fonts, *, is_narrow: bool = False) -> str:
     """Return the text with its scripts. `is_narrow`: only in characters of ISO 8859-1, with a mark for others."""
-    if not text.isascii() and max(text) > "\uffff":  # places count UTF-16 units, two for such a character
+    if not text.isascii() and max(text) > "\uffff":  # places count UTF-16 units, two for a character beyond U+FFFF
         return text
     for (start, font), (end, _) in reversed([*pairwise([*runs, (len(text), 0)])]):
         if (change := fonts.get(font)) is not None:
