@@ -83,7 +83,7 @@ class FailedRow(AnswerRow[Any], frozen=True):
 
 
 EndedRow = AnsweredRow[T] | FailedRow
-"""A row whose `error` says to type checkers whether it has an answer."""
+"""A row whose `error` tells type checkers whether it has an answer."""
 
 
 class AnswerType(Generic[T]):

@@ -154,7 +154,7 @@ def _started() -> subprocess.Popen[bytes]:
 
 
 def main() -> None:
-    """Carry out one order: the program of a build process."""
+    """Carry out one order; this is the main function of a build process."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a signal to all processes is for the daemon
     end_with(int(sys.argv[-1]))
     with suppress(OSError):

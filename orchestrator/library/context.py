@@ -186,7 +186,7 @@ class Context(CommandSettings):
         return planning_of(self.store, settings, job, at, left, down=self._down(job, settings)).outlook()
 
     def _down(self, job: Job, settings: Config) -> dict[str, float]:
-        """Return the seconds for which each of our own backends at work on a job has had no usable upstream."""
+        """Return the seconds that each of our own backends at work on a job has had no usable upstream."""
         from orchestrator.daemon.health import down_for, fetch_health
         from orchestrator.settings.backends import OwnServer
 

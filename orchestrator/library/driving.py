@@ -36,7 +36,7 @@ class ProgressView(Protocol):
         """Show a lasting message."""
 
     def warn(self, text: str) -> None:
-        """Show a lasting message, also to somebody who watches no progress."""
+        """Show a lasting message, even to somebody who watches no progress."""
 
     def is_due(self) -> bool:
         """True if a draw would show something now."""
@@ -180,7 +180,7 @@ class Driver:
 
 
 def _others(context: Context, job: Job) -> str | None:
-    """Name the home's other unfinished jobs, whose rows this process sends as well; None without such jobs."""
+    """Name the home's other unfinished jobs, whose rows this process sends as well; else None."""
     store = context.store
     found = [
         one
@@ -213,7 +213,7 @@ def _removed(context: Context, job: Job) -> str | None:
 
 
 def _waits_for(context: Context, job: Job) -> str | None:
-    """Say which provider's batches a cancellation has to wait for; None without such batches."""
+    """Say which provider's batches a cancellation has to wait for; None if it waits for nothing."""
     known = {} if context.readable is None else context.readable.backends
     shards = [
         one

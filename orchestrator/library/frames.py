@@ -49,7 +49,7 @@ class Frame(Protocol):
         """Name a row by its place, from 0, and its index if it has one."""
 
     def with_columns(self, columns: Sequence[NewColumn]) -> Any:
-        """Return a frame of the same kind with more columns; its rows and index are those of the caller's."""
+        """Return a frame of the same kind with more columns; its rows and index are those of the caller's frame."""
 
 
 def frame_of(rows: Any) -> Frame:
@@ -81,7 +81,7 @@ _CURES = {
 
 
 class _Numbered:
-    """A frame whose rows have no other name than their place."""
+    """A frame whose rows have no name other than their place."""
 
     def row_name(self, number: int) -> str:
         return f"row {number}"

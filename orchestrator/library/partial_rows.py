@@ -26,9 +26,9 @@ def rows_so_far(
 ) -> Iterator[Iterator[bytes]]:
     """Yield the merged lines of rows that have a result by now, including rows of running batches.
 
-    Asks the servers of the running daemon; without a daemon, starts them for this purpose and sends no row. Nothing
-    is asked of providers that give answers at a batch's end, so that their keys are not needed. `is_followed` is for
-    callers who look again and again: starts nothing, and leaves out rows that a running batch may still ask again.
+    Asks the servers of the running daemon; without a daemon, starts them for this purpose and sends no row. Providers
+    that give answers only at a batch's end are not asked, so their keys are not needed. `is_followed` is for callers
+    who look repeatedly: it starts nothing, and leaves out rows that a running batch may still ask again.
     """
     with ExitStack() as stack:
         checks = merging_checks(context.store, context.home, job)

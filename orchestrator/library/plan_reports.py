@@ -62,7 +62,7 @@ class PlanReport(Struct, frozen=True):
 
     @property
     def chance(self) -> float | None:
-        """Probability of being done by the deadline; None without a deadline."""
+        """Probability of being done by the deadline; None if the job has no deadline."""
         return None if self.deadline is None else self.plan.chance
 
     @property

@@ -46,7 +46,7 @@ class Series(NamedTuple):
 
 
 def bars(given: Sequence[Bar], words: Words) -> str:
-    """Draw bars one below the other, each with its figure in `words`; empty without bars."""
+    """Draw bars one below the other, each with its figure in `words`; empty if there are no bars."""
     if not given:
         return ""
     left = _room(short(bar.name) for bar in given)

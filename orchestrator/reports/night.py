@@ -149,7 +149,7 @@ class Need(Struct, frozen=True):
 
     @property
     def is_urgent(self) -> bool:
-        """True if it is about a whole job: its end, its output or its deadline."""
+        """True if the need is about a whole job: its end, its output or its deadline."""
         return self.kind in (NeedKind.JOB, NeedKind.OUTPUT, NeedKind.DEADLINE, NeedKind.WITHHELD)
 
     def __str__(self) -> str:
@@ -193,7 +193,7 @@ class NightFacts(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The night that it belongs to, with the time if its schedule has several runs a day."""
+        """The night that the job belongs to, with the time if its schedule has several runs a day."""
         return schedules.night_title(self.job, self.run)
 
 

@@ -174,6 +174,6 @@ def jobs_of_run(store: Store, name: str) -> list[Job]:
 
 
 def night_before(store: Store, day: date) -> date | None:
-    """Return the night that has the jobs which began on this day before noon, or None if there are none."""
+    """Return the night of the jobs that began on this day before noon; None if there are no such jobs."""
     night = day - timedelta(days=1)
     return night if any(job.created_at.astimezone().date() == day for job in jobs_of(store, night)) else None

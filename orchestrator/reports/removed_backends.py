@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def at_removed(shards: Iterable[Shard], backends: Collection[str]) -> dict[str, list[Shard]]:
-    """Return the batches at other backends than these, by the names of the other backends."""
+    """Return the batches at backends other than these, by backend."""
     found: dict[str, list[Shard]] = defaultdict(list)
     for shard in shards:
         if shard.state in AT_BACKEND and shard.backend not in backends:
@@ -23,7 +23,7 @@ def at_removed(shards: Iterable[Shard], backends: Collection[str]) -> dict[str, 
 
 
 def of_home(store: Store, home: str, backends: Collection[str]) -> dict[str, list[Shard]]:
-    """Return such batches of a home's open jobs."""
+    """Return the batches of a home's open jobs at backends that orch.toml no longer has."""
     return at_removed((one for job in store.jobs.unfinished(home) for one in store.shards.of_job(job.id)), backends)
 
 

@@ -53,7 +53,7 @@ class Exchange(Struct, frozen=True):
 
     @property
     def body(self) -> dict[str, Any]:
-        """Body of the request; empty without a request."""
+        """Body of the request; empty if there is no request."""
         return {} if self.request is None else dict(msgspec.json.decode(self.request)["body"])
 
     @property

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class JobLine(Struct, frozen=True):
-    """One job in a listing. `done` counts rows that were answered or failed, also those in running batches.
+    """One job in a listing. `done` counts rows that were answered or failed, including those in running batches.
 
     `failing` says which failed rows are new; `failed_so_far` also counts rows that failed in running batches.
     `running` is the part of the cost that running batches have so far, which is not booked yet.
@@ -73,11 +73,11 @@ class JobLine(Struct, frozen=True):
 
     @property
     def answered_so_far(self) -> int:
-        """Rows with an answer, also in running batches."""
+        """Rows with an answer, including those in running batches."""
         return self.done - self.failed_so_far
 
     def due(self, now: datetime) -> DeadlineResult | None:
-        """Return how the job keeps its deadline, or None without one."""
+        """Return how the job keeps its deadline, or None if it has none."""
         return deadline_result(self.job, self.state, self.counts, now)
 
     def is_late(self, now: datetime) -> bool:
@@ -163,7 +163,10 @@ class JobDetail(Struct, frozen=True):
         return self.line.counts.succeeded - self.carried_answers
 
     def done_in(self, shard: Shard) -> int:
-        """Return the rows that a batch has finished, also as failed. Rows that continue elsewhere count there."""
+        """Return how many rows a batch has finished, failed ones included.
+
+        Rows that continue elsewhere count there.
+        """
         return self.settled.get(shard.id, shard.done_rows)
 
     def failed_in(self, shard: Shard) -> int:

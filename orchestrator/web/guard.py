@@ -77,7 +77,7 @@ class Guard:
         await self._app(scope, receive, carried)
 
     def _stranger(self, headers: Headers) -> Response | None:
-        """Return the refusal of a request under another name than ours or from another site, or None."""
+        """Return the refusal of a request under a foreign name or from another site, or None."""
         if headers.get("host", "").lower() not in self._hosts:
             # With a foreign name that resolves here (DNS rebinding), a stranger's page could read ours.
             return PlainTextResponse("these pages are not served under that host name\n", 421)

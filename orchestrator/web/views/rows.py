@@ -45,7 +45,7 @@ HEADS = {
 }
 """Titles of the columns that sort the list."""
 FIELD = "answer."
-"""Begins the name of a field that sorts the list."""
+"""Prefix of the name of a field that sorts the list."""
 MOST_SORTED = 2_000
 """Maximum number of rows that are sorted by a field of their answers: each answer is read."""
 CHUNK = 500
@@ -191,7 +191,7 @@ def _view(
 def _answers(
     reader: HomeReader, job: Job, query: RowQuery, tasks: list[str], found: list[FinishedRow]
 ) -> tuple[list[str], list[list[str]]]:
-    """Return the columns of the answers, a field of the only task each, and their cells by row."""
+    """Return the columns of the answers, one for each field of the only task, and their cells by row."""
     task = query.stated["task"] or (tasks[0] if len(tasks) == 1 else "")
     layout = Layout(job.id, {name: kind for name, kind in schemas_of(job).items() if name == task}, flat=True)
     answers = layout.answers
@@ -313,7 +313,7 @@ def _quotes(exchange: Exchange) -> Iterator[dict[str, Any]]:
 
 
 def _marked(exchange: Exchange, text: str) -> list[MarkedText]:
-    """Return a question in pieces, with the passages marked that the answer quotes."""
+    """Return a question in pieces; passages that the answer quotes are marked."""
     at = exchange.text_at
     places = () if at is None else [place for quote in exchange.quotes for place in quote.places]
     start = 0 if at is None else at.start
@@ -329,7 +329,7 @@ def _address_of(part: dict[str, Any]) -> str | None:
 
 
 def picture(reader: HomeReader, address: PageAddress) -> tuple[str, bytes] | None:
-    """Return the type and bytes of a picture in a request, or None if missing or of an unknown type."""
+    """Return the type and bytes of a picture in a request; None if it is missing or of an unknown type."""
     _, exchange = _exchange(reader, address)
     held = [
         found
