@@ -71,7 +71,7 @@ class BackendSet(ABC):
         return None
 
     def down(self) -> Mapping[str, float]:
-        """Return the seconds for which backends have had no working upstream, without backends that have one."""
+        """Return the seconds that each backend has had no working upstream; backends with one are left out."""
         return {}
 
     def given_up(self) -> frozenset[str]:

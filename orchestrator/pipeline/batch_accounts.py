@@ -13,8 +13,8 @@ from orchestrator.store import Store
 def with_present_account(store: Store, shard: Shard, handle: BackendHandle) -> Shard:
     """Return the shard with the present key's account, if this is the shard's own account or sees the same batches.
 
-    Keys of the same organisation are of the same account. A key with no stated owner is accepted once it can see one
-    of our batches. Otherwise raises UsageError.
+    Keys of the same organisation belong to the same account. A key with no stated owner is accepted once it can see
+    one of our batches. Otherwise raises UsageError.
     """
     if shard.account is None:
         return shard

@@ -200,7 +200,7 @@ class SharedBudgets:
         return min(found, default=None)
 
     def warn(self, job: Job) -> None:
-        """Note on a job, once per budget and period, that a budget which counts it is past its mark."""
+        """Record on a job, once per budget and period, that a budget counting it is past its warning mark."""
         for budget in self._of(job):
             standing = self._stands(budget)
             if (told := budgets.warning(standing)) is None:

@@ -1,4 +1,4 @@
-"""Paid answers that are gone: a later state of this store had collected them, before a backup was put back.
+"""Paid answers that are gone: a later state of this store had collected them, before a backup was restored.
 
 The cost is reported, and the rows are paid again only with somebody's consent.
 """
@@ -50,7 +50,7 @@ def are_gone(handle: BackendHandle, files: Iterable[str | None]) -> bool:
 
 
 def ids_here(home: Home, shard_id: str) -> frozenset[str] | None:
-    """Return the custom_ids of a shard's answers in the home, if only its database was put back; else None."""
+    """Return the custom_ids of a shard's answers in the home, if only the database was restored; else None."""
     found: set[str] = set()
     for kind in KINDS:
         lines = (one.line for one in results.read(home.results(shard_id, kind)))
@@ -125,9 +125,9 @@ class LostAnswers(Struct, frozen=True):
 
 
 def require_agreed(store: Store, job: Job, shard: Shard, model: str, handle: BackendHandle) -> str | None:
-    """Return a message about the agreement if an unsent shard has rows whose paid answers are lost, or None without
-    such rows. The answers are those of a cancelled job, so no user could agree when they were lost. `model` is the
-    shard's model there. Raises RefusedError without consent to pay again.
+    """Return a message about the agreement if an unsent shard has rows whose paid answers are lost, else None. The
+    answers are those of a cancelled job, so no user could agree when they were lost. `model` is the shard's model
+    there. Raises RefusedError without consent to pay again.
     """
     lost = store.lost.like(job, shard, model)
     if not lost:
@@ -148,7 +148,7 @@ def _describe(handle: BackendHandle, cost: str, rows: int, of: str, why: str = G
 def _refused(job: Job, told: str) -> RefusedError:
     return RefusedError(
         f"{told}: they were sent or collected after the state in this home was saved",
-        hint=f"put a newer backup back, or pay for these rows again: orch retry {job.id} --repay --wait",
+        hint=f"restore a newer backup, or pay for these rows again: orch retry {job.id} --repay --wait",
     )
 
 

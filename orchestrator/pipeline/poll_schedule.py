@@ -105,7 +105,7 @@ class FilesPhase(Struct):
         return until if self.resumed_at is None else max(until, self.resumed_at + FILES_APPEAR)
 
     def has_grown(self, told: int | None) -> bool:
-        """True if its backend reports a larger size than before."""
+        """True if the backend reports a larger size than before."""
         if told is not None and (self.least_told is None or told < self.least_told):
             self.least_told = told
         return told is not None and told != self.least_told
@@ -215,7 +215,7 @@ class PollSchedule(Struct):
         seen: object = None,
         usual: Usual = UNKNOWN,
     ) -> datetime:
-        """Note a poll and what it saw; return the time since which it has looked like this."""
+        """Note a poll and what it saw; return when the shard began to look like this."""
         look = self.of(shard, now)
         look.failing_since = look.busy_since = None
         if look.seen != seen:

@@ -32,7 +32,7 @@ def open_jobs(store: Store, home: str) -> list[JobId]:
 
 
 def successor(store: Store, job: Job) -> Job | None:
-    """Return the job that superseded this one, or None, also if its build failed."""
+    """Return the job that superseded this one, even if its build failed; else None."""
     name = job.options.get(SUPERSEDED_BY)
     return None if name is None else store.jobs.find(name)
 

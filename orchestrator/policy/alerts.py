@@ -20,9 +20,9 @@ from orchestrator.settings.config import AlertSettings
 from orchestrator.settings.stored_spec import expires
 
 PATIENCE = 2 * MINUTE
-"""Seconds for which a backend may be unreachable before anyone is alerted: most recover by then."""
+"""Seconds that a backend may be unreachable before anyone is alerted: most recover by then."""
 HELD = 30 * MINUTE
-"""Seconds for which a batch may wait to be sent, found or answered before an alert. Waits for quotas and budgets
+"""Seconds that a batch may wait to be sent, found or answered before an alert. Waits for quotas and budgets
 occur every night, and most backends recover by then."""
 ENOUGH = 20
 """Minimum number of rows with an outcome for their failures to be meaningful."""

@@ -81,8 +81,8 @@ def full_window(
 ) -> tuple[str, str] | None:
     """Return `(code, message)` if the answer ended because the context window was full, else None.
 
-    An answer that ended for its length below its `bound` filled the context window instead. For several choices only
-    the sum of their tokens is known, which says nothing about a single one.
+    An answer that was cut for its length below its `bound` filled the context window instead. For several choices
+    only the sum of their tokens is known, which says nothing about a single one.
     """
     if end_kind(answer.finish_reason) in WINDOW_FULL:
         return FULL
@@ -92,6 +92,6 @@ def full_window(
     if allowed is None or output_tokens >= allowed.tokens - allowed.slack:
         return None
     return CONTEXT_FULL, (
-        f"the answer ended for its length after {output_tokens:,} tokens, though `max_tokens` allowed "
+        f"the answer was cut for its length after {output_tokens:,} tokens, though `max_tokens` allowed "
         f"{allowed.tokens:,}: the model's context window was full"
     )

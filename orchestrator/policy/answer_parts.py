@@ -123,7 +123,7 @@ def _is_bare(part: Any) -> bool:
 
 
 def _is_text(kind: str) -> bool:
-    """True for a kind of parts whose text is the answer's: all but the known others and thoughts."""
+    """True if parts of this kind hold the answer's text: every kind but thoughts and the known kinds without text."""
     return kind not in _OTHERS and not any(word in kind for word in _THOUGHTS)
 
 

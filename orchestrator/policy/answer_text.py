@@ -202,7 +202,7 @@ def _end_of(incomplete: Any) -> str | None:
 
 
 def response_json(response: batch_api.ResultResponse) -> msgspec.Raw:
-    """Return the body of a response, also if it is JSON inside a string (Mistral)."""
+    """Return the body of a response, even if it is JSON inside a string (Mistral)."""
     body = response.body
     if memoryview(body)[0] != _QUOTE:
         return body

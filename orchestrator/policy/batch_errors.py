@@ -1,4 +1,4 @@
-"""Reasons for which backends refuse batches, and the fate of their rows. Pure."""
+"""Reasons why backends refuse batches, and the fate of their rows. Pure."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ SETTLES = MINUTE
 ANSWERS_KEPT = DAY
 """Longest wait for answers that exist, even if the deadline is later."""
 ASSUMED_REASK_SHARE = 2 * HOUR
-"""Time to ask rows again, if no batch has shown it."""
+"""Time assumed for asking rows again, if no batch has shown it."""
 
 
 class EvidenceVerdict(Struct, frozen=True):

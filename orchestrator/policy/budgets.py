@@ -52,7 +52,7 @@ class Period(Struct, frozen=True):
 def period_at(budget: Budget, now: datetime, zone: tzinfo | None = None) -> Period:
     """Return the period of a budget that contains `now` (aware), by the clocks of `zone`, or of this machine.
 
-    A start time that the clocks skip becomes the moment after the gap, as far into it; of a time that they show
+    A start time that the clocks skip is moved forward by the length of the gap; of a time that they show
     twice, the first counts.
     """
     here = now.astimezone(zone)

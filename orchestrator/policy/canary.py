@@ -28,7 +28,7 @@ class CanaryLimits(Struct, frozen=True):
 class CanaryFigures(Struct, frozen=True):
     """Results of the canary's rows: their number, failures by code, and cost in dollars.
 
-    `foreseen` is the forecast cost, None without a forecast.
+    `foreseen` is the forecast cost, None if there is no forecast.
     """
 
     rows: int
@@ -50,7 +50,7 @@ def places(rows: int, wanted: int) -> list[int]:
 
 
 def until(built_at: datetime, deadline: datetime | None) -> datetime | None:
-    """Return when the others go without the canary's results; None without a deadline."""
+    """Return when the others go without the canary's results; None if there is no deadline."""
     return None if deadline is None else built_at + (deadline - built_at) / PART
 
 

@@ -36,7 +36,7 @@ class _Token(msgspec.Struct):
 
     @property
     def raw(self) -> bytes:
-        """Its UTF-8 bytes; a part of a character has bytes but no text."""
+        """UTF-8 bytes of the token; a part of a character has bytes but no text."""
         try:
             return bytes(self.utf8) if self.utf8 else self.token.encode("utf-8", "replace")
         except ValueError:
@@ -109,7 +109,7 @@ class ConfidenceCurve(Struct, frozen=True):
     known: int
 
     def confidence(self, probability: float) -> float:
-        """Return the share of labels of such a probability that are right, from 0 to 1."""
+        """Return the share of labels with this probability that are right, from 0 to 1."""
         return _logistic(self.slope * _logit(probability) + self.offset)
 
 

@@ -77,8 +77,8 @@ def trigger(cron: str) -> CronTrigger:
                 CronTrigger(**{name: field}, timezone=UTC)
             except ValueError:
                 raise InputError(
-                    f"{cron!r} is not a cron expression: {field!r} is no {name}; write {_RANGES[name]}, a list or "
-                    "range of these, */5 or *"
+                    f"{cron!r} is not a cron expression: {field!r} is not a valid {name}; write {_RANGES[name]}, a "
+                    "list or range of these, */5 or *"
                 ) from None
         raise InputError(f"{cron!r} is not a cron expression: {error}") from None
 

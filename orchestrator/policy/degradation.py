@@ -13,9 +13,9 @@ from msgspec import Struct, field
 WINDOW_SECONDS = 60.0
 """Length of a measured window."""
 SLOW_SECONDS = 300.0
-"""Time for which an engine must have been slow."""
+"""How long an engine must have been slow."""
 SLOW_SHARE = 0.6
-"""Below this part of its own best rate, an engine is slow."""
+"""Below this share of its own best rate, an engine is slow."""
 REST_SECONDS = 3600.0
 """Least time between two restarts for slowness."""
 

@@ -89,7 +89,7 @@ def _standstills(events: Sequence[Event], ended: datetime) -> Iterator[Delay]:
 
 
 def _held(events: Sequence[Event], ended: datetime) -> Iterator[Delay]:
-    """Yield the time for which each batch was held."""
+    """Yield how long each batch was held."""
     waits: dict[str, tuple[float, str]] = {}
     since: dict[str, tuple[datetime, str]] = {}
     for event in events:

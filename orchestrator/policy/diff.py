@@ -28,7 +28,7 @@ MISSING = _Missing()
 
 
 class ComparedRow(Struct, frozen=True):
-    """A row by what it asks: a task about a document."""
+    """A row's identity: a task about a document."""
 
     custom_id: str
     document: str

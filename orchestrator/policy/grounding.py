@@ -82,7 +82,7 @@ class Grounding(Struct, frozen=True):
         return any(quote.status is QuoteStatus.UNVERIFIABLE for quote in self.quotes)
 
     def to_json(self) -> str:
-        """Return the form in which a row stores them."""
+        """Return the form in which a row stores the quotes."""
         return msgspec.json.encode(self.quotes).decode()
 
 

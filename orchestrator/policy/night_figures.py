@@ -49,7 +49,7 @@ class DeadlineResult(Struct, frozen=True):
 
 
 def deadline_result(job: Job, state: JobState, counts: Counts, now: datetime) -> DeadlineResult | None:
-    """Say how a job keeps its deadline; None without one, and for jobs that were cancelled or failed as a whole."""
+    """Say how a job keeps its deadline; None if it has none, or was cancelled or failed as a whole."""
     if job.deadline_at is None or state in (JobState.CANCELLED, JobState.FAILED):
         return None
     if job.finished_at is not None:

@@ -64,7 +64,7 @@ def usual_of(batches: Sequence[tuple[float, float]]) -> Usual:
 
 
 def _part(values: Sequence[float], part: float) -> float:
-    """Return the value that this part of the sorted values does not exceed."""
+    """Return the value that this share of the sorted values does not exceed."""
     return values[math.ceil(len(values) * part) - 1] if values else 0.0
 
 
@@ -91,7 +91,7 @@ class BatchLife(Struct, frozen=True):
 
     @property
     def overdue(self) -> datetime:
-        """The time from which orch asks its backend to end it."""
+        """The time when orch begins to ask the backend to end the batch."""
         return self.made + self.window + (OVERRUN if self.overruns else OVERDUE)
 
     def unreported(self, why: str, span: timedelta, now: datetime) -> str | None:
@@ -107,7 +107,7 @@ class BatchLife(Struct, frozen=True):
         return self.is_needed and self.ends_from is not None and now >= self.ends_from + wait
 
     def may_be_given_up(self, now: datetime) -> bool:
-        """True if `given_up_at` counts: its backend was asked to end it, and had time to."""
+        """True if `given_up_at` counts: the backend was asked to end the batch, and had time to."""
         asked = self.asked or self.failing_since
         return self.is_needed and asked is not None and now >= asked + LAST_CALL
 

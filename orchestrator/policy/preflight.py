@@ -27,7 +27,7 @@ _KINDS = ("response_format", "text")
 class PreflightFinding(StrEnum):
     """Result of the preflight row."""
 
-    ANSWERED = "answered"  # the provider accepts such requests
+    ANSWERED = "answered"  # the provider accepts requests like this row
     REFUSED = "refused"  # it refuses a field, a schema or the model: it would refuse every row of the batch
     UNCLEAR = "unclear"  # it says nothing about the requests of a batch
 

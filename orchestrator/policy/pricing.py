@@ -186,7 +186,7 @@ def rates(
     overrides: Overrides = NO_OVERRIDES,
     answered: str | None = None,
 ) -> TierPrice:
-    """Return a model's prices at a tier, from orch.toml or else the provider's list at that time.
+    """Return a model's prices at a tier, from orch.toml or else the provider's list at `at`.
 
     `provider` is the price table's name for it, None if it has none; `answered` is the answering model's own name.
     `discount` is the reduction of batch and flex from the standard price (0.5: half) if they have no own price; such
@@ -289,7 +289,7 @@ def _place(model: str, tier: Tier) -> str:
 def price_changes(
     provider: str | None, model: str, at: datetime, until: datetime, overrides: Overrides = NO_OVERRIDES
 ) -> list[datetime]:
-    """Return the times in between at which the provider's list changes its price, like DeepSeek's by hour of day."""
+    """Return the times when the provider's list changes its price, like DeepSeek's by hour of day."""
     if provider is None or model in overrides:
         return []
     times, dates = _marks(provider, model)
@@ -369,7 +369,7 @@ def _batch_variant(provider: str, model: str, at: datetime) -> ModelPrice | None
 
 
 def _has(entry: PriceCalculation, context: Mapping[str, str], at: datetime) -> bool:
-    """True if the table has a separate price for a tier at that time.
+    """True if the table has a separate price for a tier at `at`.
 
     For a missing tier the table silently gives the standard price; it also does so for every tier of a model that it
     knows from another provider (Azure's from OpenAI).

@@ -19,7 +19,7 @@ ALIVE = Decimal("0.9")
 SPARE = 2
 """Least life of the cache, as a multiple of a batch's usual time."""
 MARK = "cache:"
-"""The beginning of `Shard.preflight` of a row that writes a cache."""
+"""Prefix of `Shard.preflight` for a row that writes a cache."""
 _CODE = ("{{", "{%", "{#")
 
 
@@ -31,7 +31,10 @@ class CacheLife(Struct, frozen=True):
 
 
 class CacheRules(Struct, frozen=True):
-    """A provider's cache. `least` returns the fewest tokens of a prefix for a model. `lives`: the shortest first."""
+    """A provider's cache.
+
+    `least` returns the minimum number of tokens of a model's prefix. `lives` begins with the shortest.
+    """
 
     least: Callable[[str], int]
     lives: tuple[CacheLife, ...]
@@ -49,12 +52,12 @@ class SharedPrefix(Struct, frozen=True):
 
     @property
     def texts(self) -> list[str]:
-        """Its texts that are not empty."""
+        """Texts of the prefix that are not empty."""
         return [text for text in (self.system, self.head) if text]
 
 
 def shared_prefix(task: Task) -> SharedPrefix | None:
-    """Return the prefix that all requests of a task share; None without one, or if they are not chat completions."""
+    """Return the prefix that all requests of a task share; None if they share none, or are not chat completions."""
     if task.kind == "embedding" or task.endpoint != "chat":
         return None
     from orchestrator.core.templates import template  # where used: a batch file has no templates

@@ -58,7 +58,7 @@ class Split(Struct, frozen=True):
 
 def few_rows(least: int, rows: int) -> str:
     """Return the message for too few rows for a batch."""
-    return f"its batches take at least {number_of(least, 'row')} of one model, and here are {rows:,}"
+    return f"its batches take at least {number_of(least, 'row')} of one model, and there are only {rows:,}"
 
 
 def current(learned: LearnedLimit, now: datetime) -> LearnedLimit:
@@ -69,15 +69,15 @@ def current(learned: LearnedLimit, now: datetime) -> LearnedLimit:
 
 
 def effective(declared: int | None, learned: int | None) -> int | None:
-    """Return the lower of the declared and the learned limit, or None without either."""
+    """Return the lower of the declared and the learned limit, or None if there is neither."""
     return min((limit for limit in (declared, learned) if limit is not None), default=None)
 
 
 def max_shard_tokens(limit: int) -> int:
     """Return the planned size of shards for this limit of enqueued tokens.
 
-    It is a quarter, so that the next shard can be sent while others run. Of a small limit it is 90 %, since a handful
-    of rows is not a batch; a tenth stays free because our count differs from the backend's.
+    It is a quarter, so that the next shard can be sent while others run. For a small limit it is 90 %, since a
+    handful of rows is not a batch; a tenth stays free because our count differs from the backend's.
     """
     return max(1, limit // 4, min(limit * 9 // 10, SMALL_SHARD))
 

@@ -82,7 +82,7 @@ class FoldedText(Struct, frozen=True):
 
 
 def folded(source: str) -> FoldedText:
-    """Return a text in the form in which it is compared, in linear time."""
+    """Return a text in its comparison form, in linear time."""
     folded_at, source_at = array("q"), array("q")
     parts: list[str] = []
     size = 0
@@ -140,8 +140,10 @@ class Steps:
 def distance_places(
     text: str, form: str, at: int, offset: int, size: int, most: int, steps: Steps
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield `(start, end, distance)` of the form, whose piece of `size` characters from `offset` stands at `at`, if
-    close."""
+    """Yield `(start, end, distance)` of the form if it is close.
+
+    Its piece of `size` characters from `offset` is at `at`.
+    """
     head, tail = form[:offset], form[offset + size :]
     left = text[max(0, at - len(head) - most) : at]
     before = _reach(head[::-1], left[::-1], most, steps)
@@ -192,14 +194,14 @@ def _cost(text: str, at: int) -> int:
 
 
 HEAD = 12
-"""Characters by which possible places of a quote are found."""
+"""Number of characters that find possible places of a quote."""
 MOST_PLACES = 1000
 """Maximum number of places reported for one quote."""
 STEPS = 2_000_000
 """Extra comparisons for one answer, besides the comparisons that every text needs: about a second."""
 _STEPS_A_PLACE = 20
 _FEW = 32
-"""Up to this many quotes are searched one by one."""
+"""Up to this many quotes are searched for one by one."""
 CHARACTERS_AN_ERROR = 20
 MOST_ERRORS = 8
 """OCR may have one character wrong per 20 characters of a quote (rounded up), at most 8 in all, and never a digit."""

@@ -264,7 +264,7 @@ def outcome(
     """Return a row's outcome by its result line. `found.line` must be a result line.
 
     `bound` returns the bound that was sent for the answer, None if not known for certain. `sent` returns the document
-    in which its quotes are searched. Only rows paid `by_token` can have used something that no price covers.
+    that is searched for its quotes. Only rows paid `by_token` can have used something that no price covers.
     """
     line = found.line
     assert line is not None

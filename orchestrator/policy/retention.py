@@ -56,7 +56,7 @@ class RetentionVerdict(Struct, frozen=True):
 
 
 def counts_since(now: datetime) -> datetime:
-    """Return the time since which bookings may count in a current budget period: this month, by local clocks."""
+    """Return the earliest time whose bookings may count in a current budget period: this month, by local clocks."""
     first = now.astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
     # On the first of a month, the current night began in the month before.
     return min(first.astimezone(UTC), now - timedelta(days=2))
@@ -88,7 +88,7 @@ def plan(
 
 
 def _shielded(newest_first: Sequence[Leaving], keep_last: int) -> dict[JobId, str]:
-    """Return the jobs that stay whatever their age, and why."""
+    """Return the jobs that stay regardless of their age, and why."""
     found: dict[JobId, str] = {}
     runs: dict[str, int] = {}
     for job in newest_first:

@@ -234,7 +234,7 @@ BAD_ANSWERS = {
         "`orch quarantine release` asks the row again; `check: nonce` proves answers",
     ),
     "invalid_vector": (
-        "the answer contains no vector, or a vector of another size than requested",
+        "the answer contains no vector, or a vector that does not have the requested size",
         "check that the model makes embeddings, and that it takes `dimensions`",
     ),
 }

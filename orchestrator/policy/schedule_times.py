@@ -1,9 +1,9 @@
 """When a schedule's nights are due, which night a moment belongs to, a night's deadline, and whether it begins.
 
 A night is named by a date in the schedule's time zone, one per date; if a schedule comes several times a day, by date
-and time. Cron gives wall-clock times; this module maps them to instants. A time that the clocks skip becomes the
-moment after the gap, as far into it; of a time that they show twice, the first counts. If cron names every hour,
-skipped hours do not come and repeated hours come twice, so that hourly schedules stay hourly.
+and time. Cron gives wall-clock times; this module maps them to instants. A time that the clocks skip is moved forward
+by the length of the gap; of a time that they show twice, the first counts. If cron names every hour, skipped hours do
+not come and repeated hours come twice, so that hourly schedules stay hourly.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DueNight(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Its name: 2026-11-20, or 2026-11-20 14:00."""
+        """Name of the night: 2026-11-20, or 2026-11-20 14:00."""
         return f"{self.night if self.slot else night_of(self.at)} {self.slot}".rstrip()
 
 

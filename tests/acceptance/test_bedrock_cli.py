@@ -98,7 +98,7 @@ def test_a_plan_says_that_the_rows_are_too_few(
     write(run_orch, provider)
     ran = run_orch("run", rows(tmp_path, 3), env=env)
     assert ran.returncode == 3, ran.stdout + ran.stderr
-    assert "its batches take at least 100 rows of one model, and here are 3" in ran.stderr
+    assert "its batches take at least 100 rows of one model, and there are only 3" in ran.stderr
     assert provider.state()["files"] == []
 
 

@@ -157,7 +157,7 @@ def test_trap_j_fewer_rows_than_a_job_takes_are_refused_before_anything_is_sent(
     job = desk.submit(plain(3))
     desk.settle(job)
     told = " ".join(desk.said)
-    assert "its batches take at least 100 rows of one model, and here are 3" in told
+    assert "its batches take at least 100 rows of one model, and there are only 3" in told
     assert desk.provider.calls("upload") == {}
 
 
@@ -235,7 +235,7 @@ def test_trap_j_rows_that_are_too_few_without_those_that_are_not_sent_wait_and_s
     desk.backend("bedrock", limits={"min_rows": 10})
     job = desk.submit(mixed())
     desk.settle(job)
-    assert "its batches take at least 10 rows of one model, and here are 8" in " ".join(desk.said)
+    assert "its batches take at least 10 rows of one model, and there are only 8" in " ".join(desk.said)
     assert desk.provider.calls("upload") == {}
 
 
@@ -244,7 +244,7 @@ def test_trap_j_a_canary_of_too_few_rows_goes_to_another_backend_or_nowhere(desk
     desk.backend("bedrock", limits={"min_rows": 10})
     alone = desk.submit(job_file(desk, texts(12), canary={"rows": 3}))
     desk.settle(alone)
-    assert "at least 10 rows of one model, and here are 3" in " ".join(desk.said)
+    assert "at least 10 rows of one model, and there are only 3" in " ".join(desk.said)
     assert desk.batches() == []
 
     desk.backends({"bedrock": {"limits": {"min_rows": 10}}, "openai": {}})

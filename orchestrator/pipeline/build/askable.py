@@ -38,7 +38,10 @@ class ValidationProblem(Struct):
 
 
 class _Source(Struct):
-    """Documents of a source and their first problem. `settings` are at fault; None: a document has none at fault."""
+    """Documents of a source and their first problem.
+
+    `settings` are the settings at fault; None among them: a problem that no setting causes.
+    """
 
     settings: set[str | None] = field(default_factory=set)
     documents: int = 0

@@ -122,7 +122,7 @@ def _asks_for(other: Job, job: Job) -> bool:
 
 
 def expected_at(store: Store, job_id: JobId, shard_id: ShardId) -> datetime | None:
-    """Return when a shard is forecast to end, or None without a forecast."""
+    """Return when a shard is forecast to end, or None if there is no forecast."""
     shard, seconds = store.shards.get(shard_id), store.forecasts.turnaround_p95(job_id, shard_id)
     if seconds is None:
         return None

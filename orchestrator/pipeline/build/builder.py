@@ -42,7 +42,7 @@ from orchestrator.store import Store
 from orchestrator.store.records import Earlier
 
 MANY = 5000
-"""Rows from which the database updates its statistics, which may take a tenth of a second."""
+"""With this many rows, the database updates its statistics, which may take a tenth of a second."""
 Progress = Callable[[int, int, int | None], None]
 """Gets the documents and requests so far, and the total number of documents, None while unknown."""
 

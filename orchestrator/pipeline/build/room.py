@@ -20,7 +20,7 @@ from orchestrator.store import Store
 ROOM_BYTES = 64_000_000
 """Bytes after which a build checks again for room; less than `min_free` leaves."""
 NEAR = 16
-"""On a nearly full disk, check again after using this part of its free space: the daemon needs some as well."""
+"""On a nearly full disk, check again after using this share of its free space: the daemon needs some as well."""
 ROW_BYTES = 1_000
 """Rough size of a row in the database."""
 

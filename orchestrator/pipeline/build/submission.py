@@ -340,7 +340,7 @@ def _fitting(planning: Planning, words: TermWords) -> Plan | None:
 
 
 def _cure(planning: Planning, plan: Plan, words: TermWords) -> str:
-    """Return terms that would hold; without any, the objections if every backend has one."""
+    """Return terms that would hold; otherwise the objections, provided that every backend has an objection."""
     if (told := what_would_hold(plan, words)) is not None:
         return told
     if all(one.objection is not None for one in planning.options):

@@ -77,7 +77,7 @@ class NewTerms(Struct, frozen=True):
 
 
 def what_would_hold(plan: Plan, words: TermWords) -> str | None:
-    """Describe the nearest terms that would hold; None without any."""
+    """Describe the nearest terms that would hold; None if no terms would."""
     nearest = " or ".join(plan.verdict.nearest(words))
     return f"what would hold: {nearest}" if nearest else None
 

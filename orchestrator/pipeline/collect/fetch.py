@@ -101,7 +101,7 @@ def expected_rows(shard: Shard) -> int:
     if shard.provider_status == BatchStatus.COMPLETED:
         return shard.rows
     if shard.refusal_code == BATCH_GONE and shard.output_file_id is None and shard.error_file_id is None:
-        return 0  # orch gave it up before it named a file: whatever it has done, nothing can be read
+        return 0  # orch gave the batch up before it named a file: nothing can be read, whatever it did
     return min(shard.rows, shard.provider_completed + shard.provider_failed)
 
 

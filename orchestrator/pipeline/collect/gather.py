@@ -118,7 +118,7 @@ class Gather:
         return fetched if isinstance(fetched, fetch.FilesAwaited) else (fetched, self._problems(shard, handle, until))
 
     def _over_for(self, shard: Shard, handle: BackendHandle) -> timedelta | None:
-        """Return how long ago a batch ended by its backend's clock; None if it does not say."""
+        """Return how long ago a batch ended, by its backend's clock; None if the backend does not say."""
         if handle.is_own or shard.batch_id is None or shard.refusal_code == BATCH_GONE:
             return None
         with suppress(BackendError):

@@ -43,7 +43,7 @@ from orchestrator.store import Store
 from orchestrator.store.records import InShard
 
 LATE = "late"
-"""Kind of the file in which a shard's late answers are kept."""
+"""Kind of the file that holds a shard's late answers."""
 CHUNK = 1000
 LONGEST_PAUSE = timedelta(hours=1)
 

@@ -179,7 +179,7 @@ class BatchPolling:
         return None
 
     def _is_lost(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Give a batch up that its backend does not show or does not end; True if so."""
+        """Give up a batch that its backend does not show or does not end; True if it was given up."""
         if shard.state is not ShardState.SUBMITTED or handle.is_own:
             return False
         now, life = self._work.now(), self._life(job, shard, handle)

@@ -31,7 +31,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 RETRIED_FOR = timedelta(days=1)
-"""How long to retry deleting files, once late answers are not waited for, before leaving them with a note."""
+"""How long to retry deleting files, once orch no longer waits for late answers, before leaving them with a note."""
 EVERY = timedelta(minutes=1)
 AT_ONCE = 20
 

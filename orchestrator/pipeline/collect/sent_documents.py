@@ -1,4 +1,4 @@
-"""Documents as they were sent, in which the quotes of answers are looked up, and the bounds sent with them."""
+"""Documents as they were sent, to look up the quotes of answers, and the bounds sent with them."""
 
 from __future__ import annotations
 

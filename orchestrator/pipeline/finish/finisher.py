@@ -199,7 +199,7 @@ def _wanted(job: Job) -> str:
 
 
 def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | None:
-    """Compare the job's answers with the known answers, record and report the result; None without known answers."""
+    """Compare the job's answers with the known answers, record and report the result; None if none are known."""
     spec = spec_of(job)
     if spec is None or spec.gold is None:
         return None

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 GOING, GONE, STAGE = ".going", ".gone.", ".backup."
 LEFT_SECONDS = 3600.0
-"""Seconds for which an unneeded file is left alone: its writer may not be finished."""
+"""Seconds that an unneeded file is left alone: its writer may not be finished."""
 EVERY = timedelta(days=1)
 
 

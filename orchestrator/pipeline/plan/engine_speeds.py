@@ -94,7 +94,7 @@ class EngineSpeeds:
         self._rough = rough
 
     def of(self, name: str, backend: OwnBackend, sight: Sight) -> EngineSpeed:
-        """Return the knowledge about a backend."""
+        """Return what is known about a backend."""
         measured = {} if isinstance(backend, SyncBackend) else self.measured(name)
         history = self._history(name, backend, sight)
         weights = [one.output_weight for one in measured.values() if one.output_weight is not None]
@@ -190,7 +190,7 @@ class EngineSpeeds:
 
 
 def _engines(backend: TimedBackend, model: str) -> float:
-    """Return the maximum number of engines of a model that run at a time."""
+    """Return the maximum number of a model's engines that may run at a time."""
     if isinstance(backend, EnginesBackend) and model in backend.models:
         return max(1, backend.upstream_count // backend.models[model].tensor_parallel)
     if isinstance(backend, RayBackend) and model in backend.models:

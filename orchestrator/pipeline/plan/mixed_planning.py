@@ -54,7 +54,7 @@ class MixedPlanning(Planning):
         return [lot for lot in self.lots if lot.work] or self.lots[:1]
 
     def with_work(self, work: list[OpenRows]) -> Self:
-        """Return the same view of other rows."""
+        """Return this view for other rows."""
         other = super().with_work(work)
         other.lots = [lot.with_work(work) for lot in self.lots]
         return other
@@ -100,7 +100,7 @@ class MixedPlanning(Planning):
         return orders
 
     def first(self, by: datetime | None) -> First | str:
-        """Return the orders for canary rows, or why they would not be back `by` then."""
+        """Return the orders for canary rows, or why they would not be back by `by`."""
         found = [lot.first(by) for lot in self._open_lots]
         if late := [one for one in found if isinstance(one, str)]:
             return late[0]

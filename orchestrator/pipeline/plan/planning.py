@@ -112,9 +112,9 @@ class Planning:
         only: Aliases | None = None,
         reserved: Decimal = Decimal(0),
     ) -> None:
-        """`left` returns what shared budgets leave for a job, None without one.
+        """`left` returns what shared budgets leave for a job, None if no budget is shared.
 
-        With `canary`, only canary rows count; with `only`, rows of these aliases. `down` has the seconds for which
+        With `canary`, only canary rows count; with `only`, rows of these aliases. `down` has the seconds that
         backends have had no working upstream; `memory` caches what earlier nights tell. `reserved` is the part of the
         budget that other rows of the job need.
         """
@@ -146,7 +146,7 @@ class Planning:
         return [one for one in self._store.shards.of_job(self._job.id) if is_of(one.model, self._only)]
 
     def with_work(self, work: list[OpenRows]) -> Self:
-        """Return the same view of other rows."""
+        """Return this view for other rows."""
         other = self._like(canary=self._canary)
         other.work = [part for part in work if is_of(part.model, self._only)]
         return other
@@ -270,13 +270,13 @@ class Planning:
 
     @property
     def _is_stuck(self) -> bool:
-        """True if rows wait that all backends have refused."""
+        """True if every backend has refused some of the waiting rows."""
         usable = {one.backend for one in self._usable}
         return any(usable <= {*avoid} for avoid in self._refused_by)
 
     @property
     def gives_up_at(self) -> datetime | None:
-        """When rows of cancelled batches that have not ended are asked elsewhere, or None."""
+        """Time at which rows of cancelled batches that still run are asked elsewhere, or None."""
         return self._decision().gives_up_at if self._usable and self._job.deadline_at is not None else None
 
     def orders(self) -> Orders:
@@ -324,7 +324,7 @@ class Planning:
         return any(backend not in usable for backend, _ in self.open_rows.synchronous)
 
     def _probed(self, rows: Open, terms: Terms) -> tuple[Probe | None, Decision] | None:
-        """Return the few rows that measure a backend, and the decision on the others; None without a probe."""
+        """Return the few rows that measure a backend, and the decision on the others; None if no probe is due."""
         routing = self._config.routing
         if self._job.deadline_at is None:
             return None
@@ -369,7 +369,7 @@ class Planning:
         )  # fmt: skip
 
     def first(self, by: datetime | None) -> First | str:
-        """Return the orders for canary rows, or why they would not be back `by` then.
+        """Return the orders for canary rows, or why they would not be back by `by`.
 
         They go where they are back soonest, to a synchronous option before any batch.
         """

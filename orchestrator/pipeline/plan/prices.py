@@ -130,7 +130,7 @@ class ByToken(Struct, frozen=True):
         return replace(self, now=lambda: moment)
 
     def changes(self, model: str, until: datetime) -> list[datetime]:
-        """Return when a model's price changes before that time."""
+        """Return when a model's price changes before `until`."""
         return pricing.price_changes(self.provider, model, self.now(), until, self.overrides)
 
     def _rates(self, model: str) -> TierPrice:
@@ -145,7 +145,7 @@ class _Told:
     """Raises UsageError for an unknown price: the job is not at fault, and waits until orch.toml has it."""
 
     def __enter__(self) -> None:
-        """Begin; a generator would take each row ten times as long."""
+        """Begin the block; a context manager made from a generator would take ten times as long."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         if isinstance(error, InputError):

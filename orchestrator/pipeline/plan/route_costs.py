@@ -62,12 +62,12 @@ from orchestrator.store.records import OpenRows
 RUNS = 10
 """Maximum number of earlier runs of a job file from which the length of its answers is learned."""
 UNBOUNDED_OUTPUT = 4096
-"""Assumed most tokens of an answer without a bound; a budget does not allow such rows."""
+"""Assumed maximum tokens of an answer without a bound; a budget does not allow such rows."""
 DAY = 86_400
 P95 = 1.645
 FREE = Cost(Decimal(0), Decimal(0))
 REMEMBERED = timedelta(days=30)
-"""Time range of the engine progress that counts."""
+"""How far back engine progress counts."""
 
 
 class Prospects:
@@ -84,7 +84,7 @@ class Prospects:
         memory: ObservationMemory,
         only: Aliases | None = None,
     ) -> None:
-        """`down` has the seconds for which backends have had no working upstream. With `only`, rows of these aliases
+        """`down` has the seconds that backends have had no working upstream. With `only`, rows of these aliases
         count.
         """
         self._only = only
@@ -154,7 +154,7 @@ class Prospects:
         few = {name: why for name in self._config.backends if (why := self._few_rows(name)) is not None}
         is_left = any(name not in against and name not in few for name in self._config.backends)
         if is_left or not self._store.shards.of_job(self._job.id):
-            # Rows that are left of a job that has begun may be sent again nowhere else: they end as too few.
+            # Rows left over from a job that has begun may have nowhere else to go: then they end as too few.
             against = {**few, **against}
         against = {**self.unbounded, **against}
         return [self._option(name, backend, against.get(name)) for name, backend in self._config.backends.items()]

@@ -1,6 +1,6 @@
 """Unknown batches that carry shards of our jobs, because the store is older than the backends' state.
 
-A backup was put back, a snapshot was started, or a database lost its newest commits. So before its first create at a
+A backup was restored, a snapshot was started, or a database lost its newest commits. So before its first create at a
 backend, a process lists all batches of the home's unfinished jobs once. Their rows are paid for, so they are adopted
 and not sent again. A backend whose batches carry no ids is listed only if the store may lack the last create there.
 `create_once` finds the batch of a create that was cut off.
@@ -45,7 +45,7 @@ Lines = Callable[[Job, Shard, BackendHandle], Mapping[str, bytes]]
 
 
 class UnknownBatches:
-    """Finds and adopts such batches. Made at the start of a process.
+    """Finds and adopts unknown batches. Created at the start of a process.
 
     A job newer than the process has no unknown batches; but a forgotten job may have asked for its rows.
     """
@@ -218,7 +218,7 @@ class UnknownBatches:
         if same is not None and ids == self._store.rows.custom_ids(same.id):
             self._take(same, handle, batch)
             return (
-                f"batch {batch.id} belongs to shard {same.id}, which was sent before the store was put back: adopted"
+                f"batch {batch.id} belongs to shard {same.id}, which was sent before the store was restored: adopted"
             )
         for other in pending:
             if not ids.isdisjoint(self._store.rows.custom_ids(other.id)):
@@ -228,7 +228,7 @@ class UnknownBatches:
             lost_answers.bring_here(self._home, batch.shard, made.id)
             rows = self._store.shards.adopt(made, ids)
         return (
-            f"batch {batch.id} has {number_of(rows, 'row')} sent before the store was put back: adopted"
+            f"batch {batch.id} has {number_of(rows, 'row')} sent before the store was restored: adopted"
             if rows
             else None
         )

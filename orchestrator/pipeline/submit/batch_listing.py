@@ -31,7 +31,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class _LastCreate(msgspec.Struct):
-    """The shard's intent, and when and in which start of the machine the note was written."""
+    """The shard's intent, and when and during which boot of the machine the note was written."""
 
     shard: str
     intended_at: datetime
@@ -56,8 +56,8 @@ def note_last_create(home: Home, shard: Shard) -> None:
 def has_last_create(store: Store, home: Home, backend: str) -> bool:
     """True if the store surely has the home's last create at a backend.
 
-    The note itself may be older than that create, if it was copied or if an earlier start of the machine wrote it: a
-    backup or a snapshot may have been restored.
+    The note itself may be older than that create, if it was copied, or written during an earlier boot of the machine:
+    a backup or a snapshot may have been restored.
     """
     path = _path(home, backend)
     try:
@@ -92,7 +92,7 @@ SHARE_OF_TIME = 10
 
 
 class BatchListing(Struct):
-    """Result of a backend's list, or the time since which it fails.
+    """Result of a backend's list, or the time when it began to fail.
 
     `unknown` has batches of jobs that the store knows, `forgotten` batches of jobs that the store does not know. The
     owner of `unowned` batches is not known. They are read again at `look_at`, for which jobs in `resigned` do not

@@ -67,7 +67,7 @@ ReadLine = Callable[[bytes], tuple[str, bytes]]
 
 
 def window_of(job: Job, now: datetime) -> tuple[int, str]:
-    """Return the seconds that a batch made now may take (a day after the deadline has passed), and a note."""
+    """Return the seconds that a batch made now may take (a day if the deadline has passed), and a note."""
     is_late = job.deadline_at is not None and job.deadline_at <= now
     left = math.ceil((due_at(job.deadline_at, now) - now).total_seconds())
     return left, "the deadline has passed, finishing late" if is_late else ""

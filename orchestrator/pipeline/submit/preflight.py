@@ -106,7 +106,7 @@ def _with_mark(line: bytes, marks: Sequence[CacheMark]) -> bytes:
 
 
 def _is_respelled(store: Store, shard: Shard, answer: DirectAnswer, lessons: LearnedRefusals) -> bool:
-    """True if a refusal showed another way to write such requests."""
+    """True if a refusal showed another way to write requests like this one."""
     (row,) = store.rows.of_shard(shard.id)
     assert answer.error is not None, "it is refused"
     error = answer.error

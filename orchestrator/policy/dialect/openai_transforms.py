@@ -41,7 +41,7 @@ def check_effort(draft: Draft) -> None:
 
 
 def check_tools(draft: Draft) -> None:
-    """Note the loss of tools if the model reasons about this request, also by default."""
+    """Note the loss of tools if the model reasons about this request, even if only by default."""
     if draft.fields.get("tools") and reasons(draft):
         draft.lose("tools", f"takes tools at {CHAT} only with reasoning_effort none")
         if draft.drop:

@@ -57,7 +57,7 @@ class TableRule(Struct, frozen=True):
         return provider in self.providers and re.match(self.models, plain_name(model)) is not None
 
     def apply(self, draft: Draft) -> None:
-        """Apply the change to a draft of such a model, if endpoint and condition fit."""
+        """Apply the change to a draft of a model that `holds_for` accepts, if endpoint and condition fit."""
         if self.endpoints and draft.endpoint not in self.endpoints:
             return
         if self.when is None or self.when(draft):
@@ -194,7 +194,7 @@ def is_unthinking(draft: Draft) -> bool:
 
 
 def is_thinking(draft: Draft) -> bool:
-    """True if a request leaves a model that thinks by default thinking."""
+    """True if a request lets a model think that thinks by default."""
     return not is_unthinking(draft)
 
 

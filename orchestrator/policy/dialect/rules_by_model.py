@@ -221,7 +221,7 @@ _OPENAI_RULES = (
         _OPENAI,
         r"gpt-4-|gpt-3\.?5|gpt-4o-2024-05-13|chatgpt-4o|gpt-4o(-mini)?-audio|gpt-audio",
         By(ask_for_an_object),
-        "OpenAI's guide to structured outputs: from gpt-4o-2024-08-06 on, and not with sound",
+        "OpenAI's guide to structured outputs: from gpt-4o-2024-08-06 on, and not with audio",
         endpoints=_PROMPTED,
     ),
     *(

@@ -24,7 +24,7 @@ RARE = frozenset(
     {"not", "if", "then", "else", "patternProperties", "prefixItems", "contains", "dependentRequired",
      "dependentSchemas", "propertyNames", "unevaluatedProperties", "minProperties", "maxProperties"}
 )  # fmt: skip
-"""Keywords that other providers than OpenAI take in no schema."""
+"""Keywords that providers other than OpenAI accept in no schema."""
 _NUMBER_AND_LIST_LIMITS = frozenset(
     {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "pattern",
      "format"}

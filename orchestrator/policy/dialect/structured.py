@@ -18,7 +18,7 @@ FIELD = "response_format"
 FIELDS = frozenset({FIELD, "text"})
 """The fields that ask for JSON: in chat completions, and in the Responses API."""
 _TUNED = "ft:"
-"""Begins the names of OpenAI's fine-tuned models: their strict mode takes no limits, patterns or formats."""
+"""Prefix of the names of OpenAI's fine-tuned models: their strict mode takes no limits, patterns or formats."""
 
 
 def schema_of(draft: Draft) -> Mapping[str, Any] | None:

@@ -155,7 +155,7 @@ def median(weighed: Iterable[tuple[float, float]]) -> float:
 
 
 def quantile(weighed: Iterable[tuple[float, float]], part: float) -> float:
-    """Return the weighted quantile at `part`, or 0 without values."""
+    """Return the weighted quantile at `part`, or 0 if there are no values."""
     marks = sorted(weighed)
     bound, cumulative = part * sum(weight for _, weight in marks), 0.0
     for value, weight in marks:

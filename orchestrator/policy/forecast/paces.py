@@ -38,7 +38,7 @@ class Wait(Struct, frozen=True):
 def wait_quantile(
     seen: Sequence[Wait], *, assumed: float, at: datetime, chance: float = 0.99, smoothed: bool = False
 ) -> float:
-    """Return the quantile at `chance` of such a wait, in seconds.
+    """Return the quantile at `chance` of a wait like these, in seconds.
 
     The distribution mixes decay-weighted observations with a log-normal prior. `assumed` is the prior's 99 %
     quantile. A single outlier is capped until a second one confirms it. All observations fade, so none lasts for
@@ -57,7 +57,7 @@ def wait_quantile(
 
 
 def exceedance(seconds: float, seen: Sequence[Wait], *, assumed: float, at: datetime) -> float:
-    """Return P(such a wait exceeds `seconds`), from the kernel-smoothed distribution."""
+    """Return P(a wait like these exceeds `seconds`), from the kernel-smoothed distribution."""
     observed = _weighted_waits(seen, assumed, at)
     marks = _distribution(_smooth(observed), assumed, len(observed))
     return sum(weight for mark, weight in marks if mark > seconds) / sum(weight for _, weight in marks)

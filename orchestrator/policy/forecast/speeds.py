@@ -70,7 +70,7 @@ _MIN_RECENT_WEIGHT = 0.001
 _BURST_SIZE = 4.0
 """Rows finish in bursts of this size, so their count has that many times the Poisson variance."""
 _STANDSTILL_ROWS, _STANDSTILL_SECONDS = 20.0, 2 * MINUTE
-"""An engine stands still if it did no row in this time, although it should have done this many."""
+"""An engine stands still if it finished no row in this time, although it should have finished this many rows."""
 _MAX_GAP = timedelta(minutes=1)
 """Stints further apart are two observations."""
 _LIKELY = 0.5

@@ -128,7 +128,7 @@ def _ages(stints: Sequence[Stint], begins: Sequence[datetime]) -> list[float]:
 
 
 def _begins(stints: Sequence[Stint]) -> list[datetime]:
-    """Return for each stint when the engine began to work: it may have stopped in a long pause."""
+    """Return, for each stint, when the engine began to work: it may have stopped during a long pause."""
     begins: list[datetime] = []
     for one, before in zip(stints, [None, *stints], strict=False):
         begins.append(one.begin if before is None or one.begin - before.end > _COOLS else begins[-1])

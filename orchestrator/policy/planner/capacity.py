@@ -51,7 +51,7 @@ class OptionCapacity(Struct, frozen=True):
     start: float
     hazard: float
     is_even: bool
-    """True if its pace is the same at all hours and no rows of other jobs go first."""
+    """True if the option's pace is the same at all hours and no rows of other jobs go first."""
 
     @property
     def good_night(self) -> float:
@@ -60,7 +60,7 @@ class OptionCapacity(Struct, frozen=True):
 
     @property
     def outage_free_seconds(self) -> float:
-        """Seconds for which, with 95 % probability, no outage is long enough for its rows to be moved."""
+        """Seconds that, with 95 % probability, bring no outage long enough for its rows to be moved."""
         outages = max(self.hazard, self.option.pace.observed_hazard / HOUR) * math.exp(
             -DETECTION_SECONDS / self.option.pace.outage
         )
@@ -278,7 +278,7 @@ class Capacity(Struct, frozen=True):
         return rows * float(dearest + price) <= self.budget
 
     def wait_for_cancels(self, burden: float, held: Sequence[int], fallback: int) -> float:
-        """Return the seconds for which cancelled batches may be waited for, so that others surely do all their rows.
+        """Return the seconds that orch may wait for cancelled batches, so that others surely do all their rows.
 
         These are `burden` rows, and free `GIVE_UP_SECONDS` later. It is below 0 if that is too late.
         """
@@ -411,7 +411,7 @@ class Capacity(Struct, frozen=True):
         )
 
     def slack(self, burden: float, held: Sequence[int], free_in: float, fallback: int, most: float) -> float:
-        """Return the seconds for which no row has to move between options, within about 20 %. Looks no further than
+        """Return the seconds until a row has to move between options, within about 20 %. Looks no further than
         `most` seconds."""
         wait, step, release = 0.0, 60.0, self.release_seconds(held)
         while wait < most and step < self.horizon and self.fits(burden, held, max(free_in, step + release), fallback):

@@ -52,7 +52,7 @@ def _shift_costs(cost: Cost, steps: CostSteps, seconds: float) -> tuple[Cost, Co
 
 
 def _shift_pace(pace: Pace, seconds: float) -> Pace:
-    """Return the pace from then on. Start time and rows ahead are assumed unchanged."""
+    """Return the pace from `seconds` seconds on. Start time and rows ahead are assumed unchanged."""
     if not pace.steps:
         return pace
     factor = next((later_factor for begin, later_factor in reversed(pace.steps) if begin <= seconds), 1.0)

@@ -46,7 +46,7 @@ A probe pays if `NIGHTS` x `SAVING_CHANCE` x (saving in a night) exceeds its ext
 MIN_ROWS = 20
 """Minimum number of rows that measure a speed."""
 PROBE_SECONDS = 0.5 * MINUTE
-"""Seconds for which the probe keeps a fast engine busy."""
+"""Seconds that the probe keeps a fast engine busy."""
 REPLAN_SECONDS, WAIT_SECONDS = 0.5 * MINUTE, 3.0 * MINUTE
 """Seconds until the next replanning, and the further wait that must not endanger the target."""
 MAX_CHANCE_LOSS = 0.002

@@ -137,7 +137,7 @@ def slips(shards: Sequence[Shard], now: datetime, seconds: float) -> float:
 
 
 def _cancel_age(shards: Sequence[Shard], now: datetime) -> float:
-    """Return the seconds that the oldest running cancel has taken so far; 0 without one."""
+    """Return the seconds that the oldest running cancel has taken so far; 0 if no cancel runs."""
     waits = (one.rerouted_at for one in shards if one.rerouted_at is not None and one.state is ShardState.SUBMITTED)
     return max(((now - at).total_seconds() for at in waits), default=0.0)
 
@@ -162,7 +162,7 @@ def _cancel_waits(shards: Sequence[Shard]) -> list[Wait]:
 
 
 def paid_twice(shards: Sequence[Shard]) -> float:
-    """Return the share of nights on which a batch was rerouted and no longer waited for, so it is billed as well."""
+    """Return the share of nights when orch rerouted a batch and no longer waited for it, so it is billed as well."""
     nights, twice = set[date](), set[date]()
     for one in shards:
         if one.submitted_at is not None:
@@ -183,7 +183,7 @@ def late_nights(shards: Sequence[Shard]) -> frozenset[date]:
 def slow_with(late: Mapping[str, Collection[date]], known: Speeds, rate: float) -> dict[str, tuple[float, float]]:
     """Return, by batch backend, P(an engine does less than half of `rate` | batches there are late).
 
-    Beside it stands the smallest share of `rate` that the engine did then. `late` has each backend's late nights.
+    The second value is the smallest share of `rate` that the engine did then. `late` has each backend's late nights.
     `rate` is in work per second. Backends without such a night are left out.
     """
     found = {}
@@ -340,10 +340,10 @@ def reached_share(runs: Sequence[tuple[int, int]], rows: int) -> tuple[float, fl
 def dearest(runs: Sequence[tuple[float, float, float]]) -> float:
     """Return what a run may cost, as a multiple of its p50, by earlier runs that cost more than their p95.
 
-    `runs` are (p50, p95, cost), newest first. It is 0 without such a run. No forecast knows some causes, such as an
-    unannounced price rise. The few seen are hardly the worst ones, so the largest excess of k runs counts (1 + 1/k)
-    times. It counts until `CONFIRMED_BY` runs in a row stayed below half of it. The p95 of later runs includes it, so
-    they do not exceed that.
+    `runs` are (p50, p95, cost), newest first. It is 0 if there was no such run. No forecast knows some causes, such
+    as an unannounced price rise. The few seen are hardly the worst ones, so the largest excess of k runs counts (1 +
+    1/k) times. It counts until `CONFIRMED_BY` runs in a row stayed below half of it. The p95 of later runs includes
+    it, so they do not exceed that.
     """
     seen = [(cost / p50 - 1.0, cost > p95) for p50, p95, cost in runs if p50 > 0]
     recent = max((excess for excess, _ in seen[:CONFIRMED_BY]), default=0.0)

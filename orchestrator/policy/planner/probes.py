@@ -29,7 +29,7 @@ from orchestrator.policy.planner.types import (
 )
 
 PROBE_SECONDS = 5.0 * MINUTE
-"""Seconds for which a probe keeps a synchronous option busy."""
+"""Seconds that a probe keeps a synchronous option busy."""
 LATEST_RETURN = 0.5
 """Share of the time left after which a probe's rows may come back undone without harm."""
 _MAX_CHANCE_LOSS = 0.002

@@ -59,7 +59,7 @@ MIN_MOVE_GAIN = 0.02
 PROBE_SECONDS = 600.0
 """Rows of a probe wait at least this long at an option that stands still."""
 MAX_PROBE_LOSS = 0.002
-"""Largest loss of chance by such a probe, if no plan holds."""
+"""Largest loss of chance by a probe that waits, if no plan holds."""
 MIN_REPLAN_SECONDS, MAX_REPLAN_SECONDS = 30.0, 1800.0
 """Bounds of the time until the next replanning."""
 WATCH_SECONDS = DETECTION_SECONDS / 2
@@ -170,7 +170,7 @@ def _wait_for_cancels(job: Open, ours: Capacity, held: Rows, options: Sequence[O
     wait = ours.wait_for_cancels(burden, held, fallback)
     if wait >= 2 * MIN_REPLAN_SECONDS:
         return wait
-    # It is the last moment, or has just passed.
+    # The last moment is now, or has just passed.
     is_likely = ours.horizon > 0 and (
         wait >= 0.0 or ours.chance(burden, held, GIVE_UP_SECONDS, fallback) >= MIN_GIVE_UP_CHANCE
     )
@@ -373,7 +373,7 @@ def _dear_to_cheaper(position: Position, board: _Board, found: Chosen | None) ->
 
 
 def _release(position: Position, board: _Board, rows: Sequence[int], *, to_batches: bool) -> Position:
-    """Return the position in which these rows of each option may be moved."""
+    """Return the position with these rows of each option free to move."""
     each = zip(board.ours.sync_options, rows, strict=True)
     leaving = tuple((sync.option.backend, count) for sync, count in each if count)
     return replace(

@@ -84,7 +84,7 @@ def replace(url: str, table: str, layout: Layout, job: str, lines: Iterable[byte
 def probe(url: str, table: str, layout: Layout) -> None:
     """Test if a job's rows can be put into a table, without changing it. Raises OutputError.
 
-    Does all that a delivery does, with no row, and rolls it back.
+    Performs a whole delivery without rows, and rolls it back.
     """
     if (file := _file_of(url)) is not None and (not file.exists() or file.is_dir()):
         places.probe(file)
