@@ -142,7 +142,7 @@ class Batches:
         return BatchRecord(run.counted(), run.options, run.tenant)
 
     async def counts_known(self, batch_ids: Iterable[str]) -> None:
-        """Wait until the rows of these batches are counted, at most COUNT_SECONDS: after a start they are not yet."""
+        """Wait up to COUNT_SECONDS until the rows of these batches are counted, which takes a while after a start."""
         begun = [self.runs[batch_id] for batch_id in batch_ids if batch_id in self.runs]
         waits = [run.is_known.wait() for run in begun if run.batch.status is not BatchStatus.VALIDATING]
         with contextlib.suppress(TimeoutError):

@@ -110,7 +110,7 @@ class Keys:
         return key, secret
 
     def all(self) -> list[Key]:
-        """Return every key, also revoked ones, oldest first."""
+        """Return every key, including revoked ones, oldest first."""
         return [_key(row) for row in self._db.query(f"SELECT {COLUMNS} FROM keys ORDER BY rowid")]
 
     def revoke(self, key_id: str) -> Key:

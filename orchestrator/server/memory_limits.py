@@ -24,8 +24,8 @@ BODY_MEMORY = 192 * MB
 SMALL_PART = 4
 """The room of small bodies is the budget divided by this."""
 SHARE = 0.5
-"""The part of what other tenants leave of a room that one tenant may take if keys are required. So some space is left
-for the next tenant, however many have taken theirs.
+"""If keys are required, one tenant may take this share of what other tenants leave of a room. So some space is left
+for the next tenant, however many tenants have taken their share.
 """
 LARGE_FILE = 16 * MB
 LARGE_CHECKS = 2
@@ -184,7 +184,7 @@ def _nothing() -> None:
 
 
 class Blocks:
-    """The size of the blocks in which files go through, by the number of files."""
+    """The block size for files that go through, by the number of files."""
 
     def __init__(self) -> None:
         self._active = 0

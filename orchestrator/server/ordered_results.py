@@ -53,7 +53,7 @@ class InputGone(Exception):
 class ResultSource(Struct, frozen=True):
     """A batch's input (None: deleted), the folder of its result files, and their durable bytes.
 
-    A file that `durable` does not list counts whole.
+    A file that `durable` does not list counts in full.
     """
 
     input: Path | None

@@ -26,7 +26,7 @@ LIFETIME_SECONDS = 3600
 MAX_PART_BYTES = 64 * 1024 * 1024
 MAX_UPLOAD_BYTES = 8 * 1024 * 1024 * 1024
 KEPT_SECONDS = 86_400
-"""Seconds for which an ended upload is remembered after it expires, so that a repeated call gets the same answer."""
+"""Seconds that an ended upload is remembered after it expires, so that a repeated call gets the same answer."""
 
 BLOCK_BYTES = 1024 * 1024
 

@@ -55,7 +55,10 @@ class Target(Struct, frozen=True):
 
 
 def target_of(url: str | None, secret: str | None) -> Target | None:
-    """Return the target of these settings, or None without a URL. Raises UsageError, which never shows the secret."""
+    """Return the target of these settings, or None if they have no URL.
+
+    Raises UsageError, which never shows the secret.
+    """
     if url is None:
         return None
     if not is_http_url(url):
@@ -146,7 +149,7 @@ class Webhooks:
         self._wake.set()
 
     def state(self) -> dict[str, Any] | None:
-        """Return the state of deliveries for /health; None without webhooks."""
+        """Return the state of deliveries for /health; None if there are no webhooks."""
         if self._target is None:
             return None
         ((waiting,),) = self._db.query("SELECT count(*) FROM deliveries")

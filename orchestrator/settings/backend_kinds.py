@@ -1,4 +1,4 @@
-"""Any backend of orch.toml, told apart by its `kind`."""
+"""Any backend of orch.toml, identified by its `kind`."""
 
 from __future__ import annotations
 

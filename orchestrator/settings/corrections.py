@@ -172,7 +172,7 @@ NOT_HERE: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         ("deployment", "deployment_name"),
-        "a deployment is named as the model:  models: {ALIAS: {BACKEND: DEPLOYMENT}}",
+        "name the deployment as the model:  models: {ALIAS: {BACKEND: DEPLOYMENT}}",
     ),
     "api_version": "leave it out: the /openai/v1/ address needs none",
     "currency": "leave it out: prices are in dollars",
@@ -265,7 +265,7 @@ def of_value(problem: Mapping[str, Any], *, is_toml: bool) -> str | None:
             return 'use straight quotes: "…"' if cure and _SMART.search(text) else cure
         case "literal_error":
             words = _QUOTED_WORD.findall(str(problem["ctx"]["expected"]))
-            # A near miss alone: `any` for `germany` would let documents leave.
+            # Only a near miss is corrected: `any` for `germany` would let documents leave.
             near = get_close_matches(text.lower(), words, 1, 0.62)
             return f"did you mean {near[0]!r}?" if near else None
         case "less_than_equal" | "less_than" if _is_percent(value, problem["ctx"]):
@@ -352,7 +352,7 @@ def meant_field(name: str, value: Any, known: list[str], *, is_job_file: bool) -
 
 
 def _cure_elsewhere(name: str, known: list[str], *, is_job_file: bool) -> str | None:
-    """Return the cure for a field that this kind of file has nowhere or in another place, or None."""
+    """Return the cure for a field that this kind of file lacks or has in another place; else None."""
     lower = name.lower()
     if not is_job_file and lower in _ADDRESSES and not {"upstreams", "backends"} & {*known}:
         return None  # this table names no server

@@ -57,7 +57,7 @@ class Home(Struct, frozen=True):
 
     @property
     def mark(self) -> Path:
-        """The home's knowledge of its replica."""
+        """File of what the home knows about its replica."""
         return self.root / MARK
 
     @property
@@ -163,7 +163,7 @@ class Home(Struct, frozen=True):
 
     @property
     def is_copy(self) -> bool:
-        """True if the file of the id was copied here: a backup may have been put back."""
+        """True if the file of the id was copied here: a backup may have been restored."""
         try:
             found = self._identity.stat()
         except OSError:
@@ -204,7 +204,7 @@ class Home(Struct, frozen=True):
         if not found:
             raise StorageError(
                 f"{path} is empty or gone: this home does not know which jobs are its own",
-                hint="run `orch adopt`, which finds the id by its jobs; or put the id from a backup back",
+                hint="run `orch adopt`, which finds the id by its jobs; or restore the id from a backup",
             )
         return found
 

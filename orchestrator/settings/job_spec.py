@@ -60,7 +60,7 @@ class DocumentSource(JobFilePart):
     encoding: str | dict[str, str] | None = Field(
         None,
         description="encoding of text files that are not UTF-8, or several in order; `auto`: the most likely one; "
-        "or by the files' names: {PATTERN: ENCODING}, of which the first that matches counts",
+        "or by the files' names: {PATTERN: ENCODING}, and the first match counts",
     )
     follow_links: bool = Field(False, description="also follow links that lead out of the folder, if you trust them")
     sample: int | None = Field(None, ge=1, le=MAX_COUNT, description="a stable sample of this many documents")
@@ -99,7 +99,7 @@ class DocumentSource(JobFilePart):
 
     @property
     def called(self) -> str:
-        """Its name in tasks."""
+        """Name of the source in tasks."""
         return self.name or self.path
 
 
@@ -164,7 +164,7 @@ class Output(JobFilePart):
     )
     excel: bool | None = Field(None, description="CSV for spreadsheets: read as UTF-8, and no cell is a formula")
     partition: Literal["night"] | None = Field(None, description="path is a folder with a folder for each night")
-    overwrite: bool | None = Field(None, description="whether a file may be overwritten that orch did not write")
+    overwrite: bool | None = Field(None, description="whether a file that orch did not write may be overwritten")
     table: str | None = Field(
         None,
         pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
@@ -270,7 +270,7 @@ class JobSpec(JobFilePart):
     )
     reask: Literal["model_changed"] | None = Field(
         None,
-        description="ask rows again that another model answered than the aliases name now; default: keep the answers",
+        description="ask rows again if their aliases no longer name the model that answered; default: keep answers",
     )
     gold: str | None = Field(
         None, min_length=1, description="JSONL file of known answers, relative to the job file's folder"

@@ -74,7 +74,7 @@ def change(tx: Connection, table: Table, names: Sequence[str], keys: Sequence[st
 
 
 def each(query: Select[Any], key: ColumnElement[Any], values: Collection[Any], dialect: Dialect) -> Select[Any]:
-    """Return a query for the rows with each value of a key, in no order."""
+    """Return a query for the rows with each value of a key, in no particular order."""
     if dialect.name == "sqlite":
         return query.where(key.in_(values))
     given = bindparam(None, list(values), type_=ARRAY(key.type))
@@ -94,7 +94,10 @@ def beside(
 
 
 def refresh(tx: Connection, *tables: Table) -> None:
-    """Update Postgres's statistics of just filled tables. A table that is already being analysed is skipped."""
+    """Update Postgres's statistics of tables that were just filled.
+
+    A table that is already being analysed is skipped.
+    """
     if tx.dialect.name != "sqlite":
         tx.execute(text(f"ANALYZE (SKIP_LOCKED) {', '.join(table.name for table in tables)}"))
 

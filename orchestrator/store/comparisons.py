@@ -23,7 +23,7 @@ _PLACE = ("result_shard", "result_kind", "result_offset", "result_length")
 
 _NO_JOB = JobId("")
 _THEN_MESSAGE = "\n"
-"""Between the code and the message of a failure, which are compared as one text: no code contains it."""
+"""Separates the code and the message of a failure, which are compared as one text; no code contains it."""
 
 _MINE, _THEIRS = requests.alias("mine"), requests.alias("theirs")
 

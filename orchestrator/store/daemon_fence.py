@@ -40,7 +40,7 @@ class DaemonFence(Struct, frozen=True):
         if found is None or found.replica != self.replica:
             raise FencedOff(
                 "this home has left its replica, or has another one by now; nothing more is written here",
-                hint="use the daemon that is active, or start this one with the replica that holds",
+                hint="use the daemon that is active, or start this one with the replica in use now",
             )
         if found.generation != self.generation:
             raise FencedOff(

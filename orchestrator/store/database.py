@@ -62,7 +62,7 @@ class Database:
             self._engine = _sqlite(url, timeout, ours) if self.is_sqlite else _postgres(url, timeout, fence)
 
     def open(self) -> None:
-        """Create or migrate the schema. Raises StorageError, also if a newer orch has migrated it."""
+        """Create or migrate the schema. Raises StorageError, for example if a newer orch has migrated it."""
         with self._translated():
             version = self._version()
             if version == HEAD:

@@ -30,7 +30,7 @@ class WatchedDatabase:
 
     @property
     def is_there(self) -> bool:
-        """True if its path still leads to the opened file."""
+        """True if the database's path still leads to the opened file."""
         with suppress(FileNotFoundError):
             return self._path.stat().st_ino == self._inode
         return False

@@ -96,7 +96,7 @@ class Known:
             yield row.document
 
     def answers(self, home: str, keys: Collection[str], *, checked: bool) -> dict[tuple[str, str, str], Earlier]:
-        """Return the newest answer that a job of this home received itself to each request, model and backend.
+        """Return, for each request, model and backend, the newest answer that a job of this home received itself.
 
         Keys are the cache key, the backend, and the model's name there. With `checked`, only answers that passed a
         task's checks: rows of a ready batch file have no checks.

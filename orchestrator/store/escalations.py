@@ -72,7 +72,7 @@ class Escalations:
             return bulk.change(tx, requests, names, ("job_id", "seq"), found.values())
 
     def reask_rows(self, shard: Shard, failed: Sequence[Settled], spans: Mapping[int, Span], now: datetime) -> int:
-        """Book the cost of failed answers, and let their rows be re-asked of their own model; return their number.
+        """Book the cost of failed answers, and let their rows ask the same model again; return their number.
         `spans` has the places of the new request lines, by seq. Otherwise as `escalate`."""
         if not failed:
             return 0

@@ -54,7 +54,7 @@ class Forecasts:
             tx.execute(statement)
 
     def turnaround_p95(self, job_id: JobId, shard_id: str) -> float | None:
-        """Return the seconds within which a shard was forecast to end (95th percentile); None without a forecast."""
+        """Return the seconds within which a shard was forecast to end (95th percentile); None if none was made."""
         c = forecasts.c
         with self._db.read() as tx:
             return tx.scalar(select(c.p95).where(c.job_id == job_id, c.kind == "turnaround", c.shard_id == shard_id))

@@ -50,7 +50,7 @@ def adopt(home: Home, store: Store, identity: str | None) -> str:
     known = owners(home, store)
     if identity is not None and identity not in known:
         hint = f"known: {', '.join(sorted(known))}" if known else "submit a job instead"
-        raise RefusedError(f"no job in this home is of home {identity}", hint=hint)
+        raise RefusedError(f"no job in this home belongs to home {identity}", hint=hint)
     if identity is not None and not (home.has_identity and home.identity() == identity):
         home.forget_identity(is_blank=False)
         home.adopt(identity)

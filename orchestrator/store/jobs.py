@@ -175,7 +175,7 @@ class Jobs:
         self._set(job_id, over, output_path=output_path, error=None, error_code=None)
 
     def not_delivered(self, job_id: JobId, error: str, code: str) -> None:
-        """Record why such a job's rows are still undelivered. Raises StateConflict."""
+        """Record why an undelivered job's rows still cannot be delivered. Raises StateConflict."""
         over = jobs.c.finished_at.is_not(None) & jobs.c.error_code.is_not(None)
         self._set(job_id, over, error=error, error_code=code)
 
@@ -258,7 +258,7 @@ class Jobs:
             bulk.change(tx, documents, ("last_seen_at",), ("series", "key"), ((now, series, key) for key in keys))
 
     def marks(self, series: str, keys: Sequence[str]) -> dict[str, FileMark]:
-        """Return the stored knowledge of files by key; unknown files are left out."""
+        """Return the stored facts about files, by key; unknown files are left out."""
         c = documents.c
         query = select(c.key, c.stamp, c.content, c.digest).where(c.series == series)
         with self._db.read() as tx:
@@ -266,7 +266,7 @@ class Jobs:
         return {key: FileMark(stamp, content, digest) for key, stamp, content, digest in found}
 
     def marks_in(self, series: str, file: str) -> dict[str, FileMark]:
-        """Return the stored knowledge of documents that a container had when it was last read, by key."""
+        """Return the stored facts about the documents that a container had when it was last read, by key."""
         c = documents.c
         with self._db.read() as tx:
             query = select(c.key, c.stamp, c.content, c.digest).where(c.series == series, c.file == file)

@@ -237,7 +237,7 @@ def _total(by: str, key: object, backend: str, model: str, number: object, rows:
 
 
 def _narrowed(query: Select[Any], by: str, since: datetime | None, job_ids: Collection[str] | None) -> Select[Any]:
-    """Join a query of ledger lines with what its groups and conditions need."""
+    """Join a query of ledger lines with the tables that its groups and conditions need."""
     same_row = and_(requests.c.job_id == ledger.c.job_id, requests.c.seq == ledger.c.seq)
     found = query.select_from(ledger).join(requests, same_row)
     if by == "tag":

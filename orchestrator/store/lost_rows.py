@@ -17,12 +17,12 @@ from orchestrator.store.database import Database
 from orchestrator.store.tables import IS_LOST, jobs, ledger, requests, shards
 
 LOST, REPAID = "lost", "repaid"
-"""Kinds of the ledger line for such a row, and for a batch that somebody agreed to pay for again."""
+"""Kinds of the ledger line for a lost row, and for a batch that somebody agreed to pay for again."""
 _CHUNK = 500
 
 
 class LostRow(Struct, frozen=True):
-    """A ledger line of such a row. `made_at` is the time at which its batch was made."""
+    """A ledger line of a lost row. `made_at` is the time at which its batch was made."""
 
     line: int
     batch: str

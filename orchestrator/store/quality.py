@@ -27,7 +27,7 @@ class Quality(Struct, frozen=True):
 
     @property
     def share(self) -> float | None:
-        """Share of the fields that are as expected; None without fields."""
+        """Share of the fields that are as expected; None if there are no fields."""
         return self.hits / self.fields if self.fields else None
 
 

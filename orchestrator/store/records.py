@@ -83,12 +83,12 @@ class Earlier(Struct, frozen=True):
 
     @property
     def is_read(self) -> bool:
-        """True unless its answer was accepted by a version that did not look for JSON in other text."""
+        """True unless the answer was accepted by a version that did not look for JSON in other text."""
         return self.facts[_REPAIRED] is not None or self.state is not RequestState.SUCCEEDED or self.line is None
 
     @property
     def line(self) -> tuple[ShardId, str, Span] | None:
-        """The place of its result line, None without one."""
+        """The place of the result line, None if the row has no line."""
         shard_id, kind, offset, length = self.facts[_LINE]
         return None if shard_id is None or kind is None else (shard_id, kind, Span(offset, length))
 
@@ -181,7 +181,7 @@ class SeenDocument(Struct, frozen=True):
 
 
 class FileMark(Struct, frozen=True):
-    """Stored knowledge of a file: its stamp and content (None for a table); `digest` is of its bytes."""
+    """Stored facts about a file: its stamp and content (None for a table); `digest` is of its bytes."""
 
     stamp: str | None
     content: str | None

@@ -117,7 +117,7 @@ class Schedules:
             return [_night(row) for row in tx.execute(query)]
 
     def night_of(self, schedule_id: str, night: date, slot: str = "") -> Night | None:
-        """Return a schedule's night of a date, or its run at that time of the date."""
+        """Return a schedule's night of a date, or its run at the time `slot` of that date."""
         here = (nights.c.schedule_id == schedule_id, nights.c.night == night, nights.c.slot == slot)
         found = self._nights(select(nights).where(*here))
         return found[0] if found else None

@@ -33,7 +33,7 @@ class Sizes:
         )  # fmt: skip
 
     def last_work(self, shard_id: str, rows: int) -> list[OpenRows]:
-        """Return the last rows of a shard without outcome, this many, grouped as `open_work` groups them."""
+        """Return the last `rows` rows of a shard without outcome, grouped as `open_work` groups them."""
         c = requests.c
         open_rows = select(requests).where(c.shard_id == shard_id, c.state == RequestState.PENDING, c.length > 0)
         return self._grouped(open_rows.order_by(c.seq.desc()).limit(rows).subquery())

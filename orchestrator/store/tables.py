@@ -195,7 +195,7 @@ requests = Table(
     # often its model was shown its fault, and the place of its first line if it has another.
     Column("canary", Boolean),
     Column("released_at", Instant),
-    # Since when a failed row's document and task fail for this reason.
+    # When a failed row's document and task began to fail for this reason.
     Column("failed_since", Instant),
     Column("again", Integer, nullable=False, server_default="0"),
     Column("first_offset", BigInteger),
@@ -255,7 +255,7 @@ FIRST_LINE = {
     "length": func.coalesce(requests.c.first_length, requests.c.length),
     **{"first_offset": None, "first_length": None, "again": 0},
 }
-"""Values that give a row its first request line back."""
+"""Values that restore a row's first request line."""
 
 
 def keeps_from(backends: tuple[str, ...]) -> ColumnElement[bool]:
@@ -407,7 +407,7 @@ engine_rates = Table(
     Column("measured_at", Instant, nullable=False),
 )
 
-# The daemon of a home that may write, if several machines reach the database.
+# The daemon that may write for a home, if several machines reach the database.
 daemon_fences = Table(
     "engine_fences",
     metadata,

@@ -76,7 +76,7 @@ class TelemetryRecords:
         )
 
     def durations(self, shard_id: ShardId, bounds: Sequence[int]) -> dict[str | None, Spread]:
-        """Return the distribution of its rows' milliseconds, by error code, for servers that report them."""
+        """Return the distribution of a shard's row times in ms, by error code, for servers that report them."""
         c = requests.c
         measured = (c.shard_id == shard_id, c.latency_ms.is_not(None))
         return self._spreads(c.latency_ms, bounds, measured, by=c.error_code)

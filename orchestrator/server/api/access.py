@@ -76,7 +76,7 @@ class Access:
 
 
 def _secret(headers: list[tuple[bytes, bytes]]) -> bytes:
-    """Return the key of a request, as OpenAI's or Azure's clients send it; empty without a key."""
+    """Return the key of a request, as OpenAI's or Azure's clients send it; empty if there is no key."""
     given = dict(reversed(headers))
     scheme, _, token = given.get(b"authorization", b"").strip().partition(b" ")
     if scheme.lower() == b"bearer" and token.strip():

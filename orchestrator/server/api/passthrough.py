@@ -1,4 +1,4 @@
-"""Synchronous requests, passed to an upstream unchanged, ahead of batch rows; so is the answer."""
+"""Synchronous requests, passed to an upstream ahead of batch rows. Requests and answers stay unchanged."""
 
 from __future__ import annotations
 

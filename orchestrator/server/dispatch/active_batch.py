@@ -92,7 +92,7 @@ class ActiveBatch(RowSource):
     ) -> None:  # fmt: skip
         """Start on the unfinished rows of a plan. Raises OSError, and then nothing is open.
 
-        `doubts` comes from the send log; None without a log.
+        `doubts` comes from the send log; None if there is no log.
         """
         self._writer = writer
         self._upstream_queues = upstream_queues

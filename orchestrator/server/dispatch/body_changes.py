@@ -165,7 +165,7 @@ def _rewrite(fields: dict[str, msgspec.Raw]) -> bool:
 def _lift(fields: dict[str, msgspec.Raw], params: dict[str, str]) -> bool:
     """Move output constraints out of `extra_body`, an argument of the SDK that people paste into bodies.
 
-    Records in `params` which fields came from there. True if there were any. Raises BodyError for a field given
+    Records in `params` which fields came from there. Returns True if any did. Raises BodyError for a field given
     twice.
     """
     try:

@@ -25,7 +25,7 @@ class BodyMemory:
         rooms.small.on_free = rooms.large.on_free = on_room
 
     def admit(self, work: Work, full: list[Room]) -> bool:
-        """Reserve room for a row's body; False without room, or if an earlier row of this turn waits for it.
+        """Reserve room for a row's body; False if there is no room, or an earlier row of this turn waits for it.
 
         `full` are the rooms that rows of this turn wait for.
         """

@@ -39,8 +39,7 @@ from orchestrator.server.memory_limits import SMALL, Room, Rooms
 
 log = logging.getLogger(__name__)
 
-# The last try of a row that may crash the engine, which it then has alone: no row is given up for another row's
-# fault.
+# On its last try, a row that may crash the engine has it to itself: no row is given up for another row's fault.
 ALONE_CUTS = MAX_TRIES[AttemptFault.CUT] - 1
 AFTER_DEATH_SECONDS = 0.5
 """Pause after an engine's death: a dying engine accepts connections to the very end, and a row's last try must not

@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from orchestrator.core.engine_order import turn
 
 TIGHT = 0.5
-"""Batches are urgent once they need more than this part of their remaining time, alone at the present rate."""
+"""A batch is urgent once it would need more than this share of its remaining time, alone at the present rate."""
 ROW_BYTES = 256
 """Bytes added to each row's size."""
 

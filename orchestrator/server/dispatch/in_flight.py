@@ -89,7 +89,7 @@ class RowSource(Protocol):
         """Number of rows without a result."""
 
     def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
-        """Return the next row for an upstream, or None without any for it now.
+        """Return the next row for an upstream, or None if it can have no row now.
 
         `elsewhere` says that other upstreams can take what failed on this one.
         """
@@ -138,4 +138,4 @@ class RowSource(Protocol):
 
     @property
     def is_stopping(self) -> bool:
-        """True if its rows are no longer wanted."""
+        """True if the source's rows are no longer wanted."""

@@ -79,7 +79,7 @@ class Outage(Generic[R]):
         return list(self._failed)
 
     def succeeded(self, sent_at: float) -> bool:
-        """Record a success of a row that was sent at that time. True if it ends the outage."""
+        """Record a success of a row sent at `sent_at`. Returns True if it ends the outage."""
         self._has_answered = True
         if self.began is None:
             return False
@@ -117,13 +117,13 @@ class AccountRefusal:
         """When the latest accepted row was sent."""
 
     def refused(self, now: float, sent_at: float) -> None:
-        """Record that the upstream refused the account for a row sent at that time."""
+        """Record that the upstream refused the account for a row sent at `sent_at`."""
         self.refused_at = sent_at
         self._left_alone_until = now + self._seconds
 
     def took(self, sent_at: float) -> bool:
-        """Record that the upstream accepted a row sent at that time. False if that was before the refused row: no
-        proof.
+        """Record that the upstream accepted a row sent at `sent_at`. False if the refused row was sent later: then it
+        proves nothing.
         """
         if sent_at > self._taken_at:
             self._taken_at = sent_at
@@ -135,7 +135,7 @@ class AccountRefusal:
         return True
 
     def took_since(self, sent_at: float) -> bool:
-        """True if the upstream accepted a row sent at that time or later: then it does not refuse the account."""
+        """True if the upstream accepted a row sent at `sent_at` or later: then it does not refuse the account."""
         return self._taken_at >= sent_at
 
     def pause(self, now: float) -> float:

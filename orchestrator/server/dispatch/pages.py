@@ -62,7 +62,7 @@ def models_problem(status: int, body: bytes) -> str | None:
 
 
 def said(body: bytes) -> str:
-    """Return a page's message, to follow a sentence; empty without a message."""
+    """Return a page's message, to follow a sentence; empty if it has no message."""
     message = read_error(body).message
     return "" if message is None else f": {shortened(message, MAX_WORDS)}"
 

@@ -81,8 +81,8 @@ class Tree:
         """Find the order of the nodes, and return the groups of rows: their bounds, and a hash of each group's
         prefix.
 
-        Among siblings that node comes first whose subtree has the earliest row in `wanted`, where a row may occur
-        more than once. Rows that share nothing are in groups of `unshared`.
+        Among siblings, the node whose subtree has the earliest row in `wanted` comes first. A row may occur more than
+        once in `wanted`. Rows that share nothing are in groups of `unshared`.
         """
         first_child, next_sibling = self._children(self._by_appearance(wanted))
         sizes = array("I", bytes(4 * len(self._levels)))

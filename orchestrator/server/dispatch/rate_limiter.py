@@ -221,5 +221,8 @@ def _number(text: str | None) -> float | None:
 
 
 def _seconds(amount: float, per_minute: float) -> float:
-    """Return the time of an amount at the even rate. SLACK may be made up, so a minute is longer by it."""
+    """Return the time that an amount takes at the even rate.
+
+    A delay up to SLACK may be made up, so a minute counts as longer.
+    """
     return amount * (MINUTE + SLACK) / per_minute

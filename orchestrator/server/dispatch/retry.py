@@ -34,7 +34,7 @@ class Action(StrEnum):
 
 
 ANSWER, KEEP = End.ANSWERED, Action.KEEP
-"""For every row: to reach a member through its class takes as long as two calls."""
+"""Used for every row: reaching a member through its class takes as long as two calls."""
 
 
 class UpstreamRefusal(StrEnum):

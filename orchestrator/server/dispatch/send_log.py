@@ -26,7 +26,7 @@ _READ_BYTES = _RECORD << 16
 
 
 def read_doubts(path: Path, rows: int) -> bytearray:
-    """Return how often each row is in doubt, by the log at `path`; 0 without a log. Raises OSError."""
+    """Return how often each row is in doubt, by the log at `path`; 0 if there is no log. Raises OSError."""
     doubts = bytearray(rows)
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         while data := file.read(_READ_BYTES):

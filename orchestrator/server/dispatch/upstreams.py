@@ -88,7 +88,7 @@ class Upstream:
         self.problem: str | None = "not reached yet"
         self._refusal: UpstreamRefusal | None = None
         self.is_reached = False
-        """True if it answered when last asked, whatever it answered."""
+        """True if the upstream answered when last asked, whatever it answered."""
         self.since = clock()
         self.served = ServedModels(models, aliases)
         self.is_leaving = False
@@ -107,7 +107,7 @@ class Upstream:
         self._failures = 0
         self._faults = 0
         self.on_trial = False
-        """True if it gets one row at a time, until one succeeds."""
+        """True if the upstream gets one row at a time, until one succeeds."""
         self.outage: Outage[Work] = Outage()
         self._may_try = False
         """True if one row may be sent in spite of the outage."""
@@ -136,7 +136,7 @@ class Upstream:
 
     @property
     def takes_rows(self) -> bool:
-        """True if it may be given a row now."""
+        """True if the upstream may be given a row now."""
         return self.problem is None or (self._may_try and not self.is_leaving)
 
     @property
@@ -146,9 +146,9 @@ class Upstream:
 
     @property
     def at_work(self) -> int:
-        """Number of rows that it works on, without rows whose answers wait here.
+        """Number of rows that the upstream works on, without rows whose answers wait here.
 
-        Those rows say nothing about its limit.
+        Rows with waiting answers say nothing about its limit.
         """
         return self.time_share.rows - (self.unread.total() if self.unread else 0)
 
@@ -178,7 +178,7 @@ class Upstream:
 
     @property
     def is_vllm(self) -> bool:
-        """True if it shows vLLM's gauges."""
+        """True if the upstream shows vLLM's gauges."""
         return self.gauges is not None
 
     @property
@@ -257,7 +257,7 @@ class Upstream:
 
     @property
     def refusal(self) -> UpstreamRefusal | None:
-        """Its refusal of the key or the account, if that is its problem."""
+        """The upstream's refusal of the key or the account, if that is its problem."""
         return None if self.problem is None else self._refusal
 
     def down(self, reason: str, refusal: UpstreamRefusal | None = None) -> None:

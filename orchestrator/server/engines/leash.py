@@ -39,7 +39,7 @@ def start(command: list[str]) -> subprocess.Popen[bytes]:
 
 
 def reap(child: subprocess.Popen[bytes]) -> None:
-    """Reap every ended process, also adopted ones; the command's own code goes to `child.returncode`."""
+    """Reap every ended process, including adopted ones; the command's own code goes to `child.returncode`."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -121,7 +121,7 @@ class VllmProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit code (128 + n after signal n); None while it runs or before its first start."""
+        """Exit code of the engine (128 + n after signal n); None while it runs or before its first start."""
         return None if self._leash is None else self._leash.poll()
 
     @property

@@ -66,7 +66,7 @@ class _Record(Struct):
     failed_starts: int = 0
 
     def died(self, was_ready: float | None, patience: RestartPolicy) -> None:
-        """`was_ready`: seconds for which it was ready, None if it never was."""
+        """`was_ready` has the seconds that the engine was ready, None if it never was."""
         if was_ready is None:
             self.failed_starts += 1
         else:

@@ -15,7 +15,7 @@ _COUNTS = (
 
 
 def upgrade() -> None:
-    """Earlier answers have no such counts, and their prices did not include them."""
+    """Earlier answers have none of these counts, and their prices did not include them."""
     for table in ("requests", "ledger"):
         for name in _COUNTS:
             op.add_column(table, sa.Column(name, sa.Integer(), nullable=False, server_default="0"))

@@ -10,5 +10,5 @@ down_revision = "0018"
 
 
 def upgrade() -> None:
-    """Existing lines have no list price: a report uses the prices in orch.toml at that time."""
+    """Existing lines have no list price: a report uses the prices in orch.toml when it is made."""
     op.add_column("ledger", sa.Column("listed", sa.BigInteger(), nullable=True))
