@@ -119,13 +119,13 @@ def test_an_sftp_server_that_is_not_known_is_not_used(server: Far, home: Path) -
     client = (known.parent / "id_ed25519.pub").read_text()
     for keys, told in (
         ("", "is not in ~/.ssh/known_hosts"),
-        (f"{theirs.split()[0]} {client}", "has another host key"),
+        (f"{theirs.split()[0]} {client}", "does not have the host key"),
     ):
         known.write_text(keys)
         refused = server.orch(home, "run", spec)
         assert (refused.returncode, told in refused.stderr) == (2, True), refused.stderr
     refused = server.orch(home, "run", job(home, {"path": str(home)}, output={"path": f"{server.address}/o.jsonl"}))
-    assert "has another host key" in refused.stderr
+    assert "does not have the host key" in refused.stderr
     assert not server.reads()
     assert not (server.folder or home).joinpath("o.jsonl").exists()
 

@@ -46,11 +46,11 @@ JOBS: dict[str, Case] = {
     ),
     "crossed-bounds": (
         task("schema: {properties: {a: {minLength: 9, maxLength: 3}}}"),
-        ":7: tasks[0].schema.properties.a.minLength: is 9, above `maxLength` 3", "exchange them",
+        ":7: tasks[0].schema.properties.a.minLength: is 9, above `maxLength` 3", "swap them",
     ),
     "crossed-limits": (
         task("schema: {properties: {a: {minimum: 1.5, maximum: 1}}}"),
-        ":7: tasks[0].schema.properties.a.minimum: is 1.5, above `maximum` 1", "exchange them",
+        ":7: tasks[0].schema.properties.a.minimum: is 1.5, above `maximum` 1", "swap them",
     ),
     "date-format": (
         task("schema: {properties: {a: {type: string, format: dat}}}"),
