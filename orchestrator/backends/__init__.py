@@ -51,8 +51,7 @@ class RemoteBatch(Struct, frozen=True):
 
     `is_counted`: the backend reported the numbers of completed or failed rows, so that zeros are real. `shard` is our
     own id if the batch carries one, and `home` its creator; `rows` is the number of rows, None until the backend
-    reports it. `over_at` is when it ended, and `told_at` when the backend answered; like `created_at`, both are by
-    its clock.
+    reports it. `created_at`, `over_at` (its end) and `told_at` (the answer) are by the backend's clock.
     """
 
     id: str
@@ -190,10 +189,7 @@ class Backend(Protocol):
         """Return the custom_ids of a batch, from its input file or else its results; None if no file is left."""
 
     def batches_since(self, since: datetime) -> list[RemoteBatch]:
-        """Return all batches created at about `since` or later, ours or not.
-
-        Raises Uncertain if some cannot be read.
-        """
+        """Return all batches since about `since`, ours or not. Raises Uncertain if some cannot be read."""
 
     def sent_line(self, line: bytes) -> tuple[str, bytes]:
         """Return the id in a line of our input files, and the digest of its request, as `input_lines` has it."""

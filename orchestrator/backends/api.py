@@ -22,10 +22,7 @@ Headers = httpx2.Headers
 
 
 class ApiAnswer(Struct, frozen=True):
-    """An unparsed answer.
-
-    `next_page` is the mark of a list's next page, for lists that are not paged by the last id.
-    """
+    """An unparsed answer. `next_page` is the mark of a list's next page, unless the last id is the mark."""
 
     content: bytes
     headers: Headers

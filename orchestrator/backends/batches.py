@@ -185,8 +185,7 @@ class ApiBatches(ListedBatches):
                 return Sighting(undecided=told)
         except BackendError as error:
             # It is ours, but a list may show it under an id that is not its own.
-            told = f"batch {first.id} in the list belongs to this shard, but its id is not confirmed"
-            undecided = f"{told}: {error.message}"
+            undecided = f"batch {first.id} in the list is this shard's, but its id is not confirmed: {error.message}"
         return Sighting(first, undecided, doubles=tuple(doubles))
 
     def _is_of(self, batch: RemoteBatch, intent: Intent, looks: Iterator[int]) -> bool:

@@ -43,9 +43,7 @@ def report() -> None:
 @click.option("--job", "job_id", metavar="JOB", help="One job only.")
 @since_option
 @click.option(
-    "--compare",
-    metavar="PROVIDER:MODEL",
-    help="The hosted model to compare with, also for models without a list price.",
+    "--compare", metavar="PROVIDER:MODEL", help="The hosted model to compare with; stands in for missing list prices."
 )
 @click.option("--csv", "as_csv", is_flag=True, help="CSV output.")
 @click.option("--excel", is_flag=True, help="CSV that spreadsheets read as UTF-8.")

@@ -101,8 +101,7 @@ _ROW_PLAIN = _MODEL_PLAIN | frozenset(map(plain, ("content_filter", *FILTER_WORD
 
 
 def status_meant(words: ErrorWords) -> int | None:
-    """Return the HTTP status of an error that came with a success status; None if its words do not refuse the
-    request.
+    """Return the HTTP status for an error that came as a success; None if its words do not refuse the request.
 
     Words about a state that passes, and unknown words, refuse nothing: the row is tried again.
     """

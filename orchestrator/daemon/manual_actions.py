@@ -38,9 +38,8 @@ def cancel(store: Store, job: Job, who: str, at: datetime) -> None:
 def retry(store: Store, job: Job, states: Sequence[RequestState], task: str | None, who: str, at: datetime) -> int:
     """Make rows pending again, and send refused rows to their backend again; return their number.
 
-    Rows that a later run or another job has answered take that answer. Rows that the other has under way await its
-    answer. Raises RefusedError for a superseded job: the job that supersedes it has asked for the rows that both
-    share.
+    Rows that a later run or another job has answered take that answer. Rows under way there await the answer.
+    Raises RefusedError for a superseded job: the job that supersedes it has asked for the rows that both share.
     """
     _require_not_superseded(store, job)
     others = open_jobs(store, job.home)

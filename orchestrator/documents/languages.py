@@ -21,9 +21,8 @@ ARABIC = ("cp1256", "iso8859-6")
 MIN_WORDS = 3  # small words that must be found, two of them different
 MIN_SHARE = 0.05  # of all words
 ODD_WORDS, FEW_WORDS = 30, 12
-"""One odd place is allowed for this many words: a name, a slip or a quirk of the author.
-
-A short text may have a single one. More odd places mean another encoding.
+"""One odd place is allowed for this many words: a name, a slip or a quirk of the author. A short text may have one.
+More odd places mean another encoding.
 """
 
 _SIGNS = frozenset("“”‘’„–—…•€£§©®°«»¿¡½¼¾²³ºª·×\xa0\xad")

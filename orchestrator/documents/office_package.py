@@ -165,9 +165,7 @@ def new_parser() -> expat.XMLParserType:
     parser.buffer_text = True
 
     def refuse(*about: object) -> None:
-        raise unreadable(
-            "The document defines entities, which office programs never write; save it again, or exclude it."
-        )
+        raise unreadable("The document defines entities, as office programs never do; save it again, or exclude it.")
 
     parser.EntityDeclHandler = refuse
     return parser

@@ -132,8 +132,7 @@ def _write_errors(stream: bytearray, *, is_wide: bool) -> bool:
 
 
 def _write_formats(stream: bytearray) -> bool:
-    """Write number formats in the form used since Excel 97. Its longer length fields take the place of the last
-    character.
+    """Write number formats as since Excel 97: the longer length takes the place of the last character.
 
     The library reads all formats in this form. The characters before the last tell if a format shows dates, except if
     it has only one.

@@ -104,8 +104,7 @@ class JobHandle(Generic[T]):
         return self._wait(lambda: False, progress)
 
     def rows(self, *, partial: bool = False) -> Iterator[EndedRow[T]]:
-        """Yield the rows in input order; `partial` yields those with an outcome so far, including those of running
-        batches.
+        """Yield the rows in input order; `partial` yields those with an outcome so far, even in running batches.
 
         Raises UsageError for a job that is not over, or whose files were removed.
         """

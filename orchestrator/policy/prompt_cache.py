@@ -31,10 +31,7 @@ class CacheLife(Struct, frozen=True):
 
 
 class CacheRules(Struct, frozen=True):
-    """A provider's cache.
-
-    `least` returns the minimum number of tokens of a model's prefix. `lives` begins with the shortest.
-    """
+    """A provider's cache. `least` returns the minimum tokens of a model's prefix. `lives`: the shortest first."""
 
     least: Callable[[str], int]
     lives: tuple[CacheLife, ...]

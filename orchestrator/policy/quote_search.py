@@ -142,8 +142,7 @@ def distance_places(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield `(start, end, distance)` of the form if it is close.
 
-    Its piece of `size` characters from `offset` is at `at`.
-    """
+    Its piece of `size` characters from `offset` is at `at`."""
     head, tail = form[:offset], form[offset + size :]
     left = text[max(0, at - len(head) - most) : at]
     before = _reach(head[::-1], left[::-1], most, steps)

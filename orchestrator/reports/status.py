@@ -163,10 +163,7 @@ class JobDetail(Struct, frozen=True):
         return self.line.counts.succeeded - self.carried_answers
 
     def done_in(self, shard: Shard) -> int:
-        """Return how many rows a batch has finished, failed ones included.
-
-        Rows that continue elsewhere count there.
-        """
+        """Return how many rows a batch has finished or failed. Rows that continue elsewhere count there."""
         return self.settled.get(shard.id, shard.done_rows)
 
     def failed_in(self, shard: Shard) -> int:

@@ -55,10 +55,7 @@ class Target(Struct, frozen=True):
 
 
 def target_of(url: str | None, secret: str | None) -> Target | None:
-    """Return the target of these settings, or None if they have no URL.
-
-    Raises UsageError, which never shows the secret.
-    """
+    """Return the target of these settings, or None without a URL. Raises UsageError, which never shows the secret."""
     if url is None:
         return None
     if not is_http_url(url):

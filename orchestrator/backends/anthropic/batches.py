@@ -66,10 +66,7 @@ class AnthropicBatches(InlineBatches):
         return True
 
     def _display_name(self, model: str) -> object:
-        """Return a model's display name.
-
-        The list of models lacks names that stand for a latest version, so it is not used.
-        """
+        """Return a model's display name. The list of models lacks names that stand for a latest version."""
         with self._translated(f"look {model} up"):
             return untyped.mapping(self._api.model(model).json()).get("display_name")
 

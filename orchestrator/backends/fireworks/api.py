@@ -183,10 +183,7 @@ class FireworksAPI(HttpAPI):
 
 
 class FireworksBatches(ApiBatches):
-    """The verbs on these calls.
-
-    A job has the id of its dataset, so it is retrieved by its id and never searched for.
-    """
+    """The verbs on these calls. A job has its dataset's id, so it is retrieved by id and never searched for."""
 
     def find(self, intent: Intent) -> Sighting:
         if intent.input_file_id is None:

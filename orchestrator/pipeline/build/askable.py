@@ -38,10 +38,7 @@ class ValidationProblem(Struct):
 
 
 class _Source(Struct):
-    """Documents of a source and their first problem.
-
-    `settings` are the settings at fault; None among them: a problem that no setting causes.
-    """
+    """Documents of a source and their first problem. `settings` has each problem's setting, or None."""
 
     settings: set[str | None] = field(default_factory=set)
     documents: int = 0

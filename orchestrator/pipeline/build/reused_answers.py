@@ -143,8 +143,7 @@ def may_take(known: Earlier, asked: Asked, model: str, *, caches: bool) -> bool:
 
 
 def may_keep(known: Earlier, asked: Asked, model: str, *, caches: bool, reasks: bool) -> bool:
-    """True if a row may keep the outcome of an earlier run; another file's answer only if it is from a backend that
-    the row may use.
+    """True if a row may keep the outcome of an earlier run; another file's answer only from a backend it may use.
 
     With `reasks`, an answer of a model that the row would not be sent to does not count.
     """

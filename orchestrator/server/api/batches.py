@@ -104,10 +104,7 @@ class BatchRoutes:
 
 
 def batch_of(service: Service, request: Request) -> BatchRecord:
-    """Return the batch that the request's path names.
-
-    Raises ApiError 404, even if it exists but another tenant owns it.
-    """
+    """Return the batch that the request's path names. Raises ApiError 404, even if another tenant owns it."""
     batch_id = request.path_params["batch_id"]
     found = service.batches.get(batch_id, tenant_of(request))
     if found is None:

@@ -221,8 +221,5 @@ def _number(text: str | None) -> float | None:
 
 
 def _seconds(amount: float, per_minute: float) -> float:
-    """Return the time that an amount takes at the even rate.
-
-    A delay up to SLACK may be made up, so a minute counts as longer.
-    """
+    """Return the time that an amount takes at the even rate. A minute has SLACK more: delays may be made up."""
     return amount * (MINUTE + SLACK) / per_minute
