@@ -11,7 +11,6 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
-from orchestrator.core.bounded.memory import ask_for_more
 from orchestrator.documents.extras import require
 from orchestrator.documents.types import unreadable
 
@@ -27,6 +26,9 @@ DIRT = 0.5
 """On a well-read page, pieces below this certainty are dropped."""
 _LOWEST = 6
 """Pixels of the lowest letters."""
+_SLIMMEST = 4
+"""Times its short side that a picture may be long: the engine enlarges slim ones until they take more memory than a
+page."""
 _WIDE_GAP = 1.5
 """A wider gap, in heights of the line, separates cells."""
 _MIN_LINES = 3
@@ -62,17 +64,29 @@ def text_of(picture: Any, page: int = 1) -> str:
 
     Raises ExtractionError: unsupported if the extra is missing, unreadable for a page that is not read well.
     """
-    ask_for_more()
     if min(picture.size) < _LOWEST:
         return ""  # the engine fails on lines a few pixels high
     engine = _engine()
     import numpy  # it comes with the extra
 
-    found = engine(numpy.asarray(picture.convert("RGB"))[:, :, ::-1])  # it expects blue first
+    found = engine(numpy.asarray(with_margin(picture))[:, :, ::-1])  # it expects blue first
     if found.txts is None:
         return ""
     seen = zip(found.boxes, found.txts, found.scores, strict=True)
     return in_order(sure([_piece(*one) for one in seen if one[1].strip()], page))
+
+
+def with_margin(picture: Any) -> Any:
+    """Return a Pillow picture in RGB, in the middle of white space if it is a strip."""
+    from PIL import Image
+
+    least = max(picture.size) // _SLIMMEST
+    size = max(picture.width, least), max(picture.height, least)
+    if size == picture.size:
+        return picture.convert("RGB")
+    page = Image.new("RGB", size, "white")
+    page.paste(picture, ((size[0] - picture.width) // 2, (size[1] - picture.height) // 2))
+    return page
 
 
 def sure(pieces: list[Piece], page: int) -> list[Piece]:

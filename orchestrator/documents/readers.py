@@ -311,7 +311,7 @@ class Readers:
             for some in values:
                 yield from map(from_plain, some)
         except Tripped as tripped:
-            yield unreadable(key, problem_of(tripped, self._limits, is_table=isinstance(order, TableRows)))
+            yield unreadable(key, problem_of(tripped, self._limits, order))
 
     def _parts(self, order: TableRows) -> PartByPart:
         def read(begin: int, end: int | None) -> Values:
@@ -322,7 +322,7 @@ class Readers:
                 yield from some
 
         def told(tripped: Tripped) -> ExtractionError:
-            return problem_of(tripped, self._limits, is_table=False)
+            return problem_of(tripped, self._limits, order)
 
         def convert(key: str, path: str, data: bytes, fields: dict[str, object]) -> Documents:
             file = DocumentFile("", path, key, CONVERTED, None, order.table.max_bytes)
@@ -372,8 +372,9 @@ def _plain(about: DocumentFile | TableFile) -> tuple[object, ...]:
     return (*rest, plugins and tuple(plugins), render and tuple(render))
 
 
-def problem_of(tripped: Tripped, limits: WorkerLimits, *, is_table: bool) -> ExtractionError:
+def problem_of(tripped: Tripped, limits: WorkerLimits, order: DocumentFile | TableRows) -> ExtractionError:
     """Return the report on a document that crashed a reader; always the same, so that it is recognised."""
+    is_table = isinstance(order, TableRows) and not order.is_container
     rest = "; the rows from there on are not read" if is_table else ""
     match tripped.trip:
         case Trip.TIME:
@@ -383,10 +384,14 @@ def problem_of(tripped: Tripped, limits: WorkerLimits, *, is_table: bool) -> Ext
                 "or raise `max_seconds` under [documents] in orch.toml.",
             )
         case Trip.MEMORY:
+            render = order.render if isinstance(order, DocumentFile) else order.table.render
+            most, setting = limits.memory, "max_memory"
+            if render is not None and render.is_ocr and not is_table and limits.more_memory > most:
+                most, setting = limits.more_memory, "ocr_memory"
             return ExtractionError(
                 DocumentProblem.MEMORY_LIMIT,
-                f"Reading it takes more than the {limits.memory:,} bytes of memory allowed{rest}; split or exclude "
-                "it, or raise `max_memory` under [documents] in orch.toml.",
+                f"Reading it takes more than the {most:,} bytes of memory allowed{rest}; split or exclude it, "
+                f"or raise `{setting}` under [documents] in orch.toml.",
             )
         case Trip.VALUE:
             return beyond_limit(f"Its text has more than {limits.value:,} bytes{rest}; split or exclude it.")

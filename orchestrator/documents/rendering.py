@@ -26,8 +26,6 @@ MIN_LETTERS = 20
 MAX_PIXELS = 100_000_000
 """Maximum number of pixels of one unpacked picture; a scanned A3 page at 600 dpi has 70 million."""
 QUALITY = 85
-OCR = "ocr"
-"""The value of `render` that sends the text of a picture instead of the picture."""
 _POINTS = 72
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1")
 _MOST_BRANDS = 256
@@ -36,7 +34,7 @@ _MOST_BRANDS = 256
 
 def extract(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dict[str, Any], tuple[Picture, ...]]:
     """Return text, fields (`pages`, `sent_as`) and pictures. Raises ExtractionError."""
-    if render.how == OCR:
+    if render.is_ocr:
         return _read(data, kind, render, most)
     gathered = _Gathered(render, most)
     if kind == IMAGE:

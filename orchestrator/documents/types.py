@@ -48,7 +48,7 @@ class Picture(NamedTuple):
 
 
 class Render(NamedTuple):
-    """How pages become pictures, as in `Pictures` of the job file; `how` is auto, image or both."""
+    """How pages become pictures, as in `Pictures` of the job file; `how` is auto, image, both or ocr."""
 
     how: str
     resolution: int
@@ -56,6 +56,11 @@ class Render(NamedTuple):
     pages: int
     grayscale: bool
     max_bytes: int
+
+    @property
+    def is_ocr(self) -> bool:
+        """True if the text of a picture is sent instead of the picture."""
+        return self.how == "ocr"
 
 
 class Document(Struct, frozen=True):

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import islice
 
+from orchestrator.core.bounded.memory import ask_for_more
 from orchestrator.documents import files, tables
 from orchestrator.documents.encoding import whole
 from orchestrator.documents.files import DocumentFile
@@ -46,8 +47,7 @@ def sent(about: Plain, data: bytes) -> Iterator[list[Plain]]:
 def _file_of(about: Plain) -> DocumentFile:
     given = DocumentFile(*about)  # type: ignore[arg-type]
     plugin = None if given.plugin is None else Plugin(*given.plugin)
-    render = None if given.render is None else Render(*given.render)
-    return given._replace(plugin=plugin, render=render)
+    return given._replace(plugin=plugin, render=_render(given.render))
 
 
 def parts(about: Plain, wanted: AbstractSet[str] | None, begin: int, end: int | None) -> Iterator[list[Plain]]:
@@ -92,8 +92,17 @@ def part_keys(*about: object) -> Iterator[list[str]]:
 
 
 def _with_plugins(file: TableFile) -> TableFile:
-    render = None if file.render is None else Render(*file.render)
-    return file._replace(plugins=tuple(Plugin(*one) for one in file.plugins), render=render)
+    return file._replace(plugins=tuple(Plugin(*one) for one in file.plugins), render=_render(file.render))
+
+
+def _render(about: Plain | None) -> Render | None:
+    """Return how pages are rendered; OCR has more memory."""
+    if about is None:
+        return None
+    render = Render(*about)  # type: ignore[arg-type]
+    if render.is_ocr:
+        ask_for_more()
+    return render
 
 
 def rows(about: Plain, wanted: AbstractSet[str] | None, first: int) -> Iterator[list[Plain] | None]:

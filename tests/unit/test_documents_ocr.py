@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from orchestrator.documents import Document, DocumentProblem, UnreadableDocument, ocr, rendering
+from orchestrator.core.bounded.process import WorkerLimits
+from orchestrator.documents import Document, DocumentProblem, Readers, UnreadableDocument, ocr, rendering
+from orchestrator.documents import read as read_with
 from orchestrator.documents.ocr import Piece, in_order, sure
 from orchestrator.documents.types import ExtractionError
 from orchestrator.policy.requests import Builder
@@ -60,6 +62,45 @@ def test_scans_are_read_in_a_worker_process_within_its_limits(tmp_path: Path) ->
     spec = {"name": "j", "documents": "in", "tasks": [{"id": "t", "prompt": "?", "model": "m"}]}
     [built] = Builder(JobSpec.model_validate(spec)).build(b)
     assert (built.row.sent_as, b"image_url" in built.line) == ("page 1 by OCR", False)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("size", [(1754, 40), (1754, 90), (1754, 230), (230, 1754)])
+def test_a_strip_takes_no_more_memory_than_a_page(tmp_path: Path, size: tuple[int, int]) -> None:
+    """Of one line, and of one column."""
+    strip = Image.new("RGB", size, "white")
+    places = [(20 + 600 * number, 4) if size[0] > size[1] else (20, 600 * number + 4) for number in range(3)]
+    for place in places:
+        ImageDraw.Draw(strip).text(place, "Total 4711", "black", ImageFont.load_default(28))
+    (tmp_path / "in").mkdir()
+    strip.save(tmp_path / "in/strip.png")
+    with Readers(1) as alone:  # with the memory of the defaults
+        [found] = read_with(source(), tmp_path, alone)
+    assert isinstance(found, Document)
+    assert found.text.split() == ["Total", "4711"] * 3
+
+
+@pytest.mark.parametrize(
+    ("render", "told"), [("ocr", ("300,000,000", "`ocr_memory`")), ("image", ("200,000,000", "`max_memory`"))]
+)
+def test_the_limit_that_a_picture_reached_is_named(tmp_path: Path, render: str, told: tuple[str, str]) -> None:
+    (tmp_path / "in").mkdir()
+    Image.new("RGB", (9_900, 9_900)).save(tmp_path / "in/large.png")
+    with Readers(1, WorkerLimits(memory=200_000_000, more_memory=300_000_000)) as little:
+        [found] = read_with(source(render=render), tmp_path, little)
+    assert isinstance(found, UnreadableDocument)
+    assert found.code is DocumentProblem.MEMORY_LIMIT
+    assert all(word in found.message for word in told)
+
+
+@pytest.mark.parametrize(
+    ("size", "seen"), [((1754, 12), (1754, 438)), ((12, 1754), (438, 1754)), ((800, 200), (800, 200))]
+)
+def test_a_strip_stands_in_the_middle_of_white_space(size: tuple[int, int], seen: tuple[int, int]) -> None:
+    page = ocr.with_margin(Image.new("L", size))
+    assert page.size == seen
+    assert page.getpixel((page.width // 2, page.height // 2)) == (0, 0, 0)
+    assert (page.getpixel((0, 0)) == (255, 255, 255)) is (size != seen)
 
 
 def test_without_the_extra_the_row_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
