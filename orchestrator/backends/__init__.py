@@ -35,7 +35,7 @@ BATCH_GONE = "batch_gone"
 
 
 SentLines = Mapping[bytes, Sequence[str]]
-"""The ids of a batch's rows there, by the digest of their request."""
+"""The ids of a batch's rows at the backend, by the digest of their request."""
 
 
 class LineProblem(Struct, frozen=True):

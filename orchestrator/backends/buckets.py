@@ -72,7 +72,7 @@ def input_object(place: BucketPrefix, name: str, source: BinaryIO, lines: Iterab
 
 
 class WithBucket(ApiBatches):
-    """Batches that read and write the files of a bucket; `role` names who does that there."""
+    """Batches that read and write the files of a bucket; `role` names who does so."""
 
     def __init__(self, *given: Any, bucket: str, role: str, **more: Any) -> None:
         super().__init__(*given, **more)

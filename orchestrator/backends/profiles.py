@@ -32,7 +32,7 @@ class BatchLimits(Struct, frozen=True):
     batches_per_hour: int | None = None
 
     def enqueued(self, model: str) -> int | None:
-        """Return the most prompt tokens of a model that may wait there."""
+        """Return the most prompt tokens of a model that may wait at the backend."""
         known = self.enqueued_tokens or {}
         return known.get(model, known.get(""))
 

@@ -21,9 +21,9 @@ class FindingKind(StrEnum):
     FOREIGN = "foreign"  # a batch without our ids: another program's, or made by hand
     UNADOPTED = "unadopted"  # the batch of a shard whose submission was cut off: the daemon's next step adopts it
     DOUBLE = "double"  # a batch with the id of a shard that has another batch, or no longer has one
-    RUNNING = "running"  # a batch that still runs there though its shard is over here
+    RUNNING = "running"  # a batch that still runs at the provider though its shard is over
     COUNTS = "counts"  # a batch whose counts differ from the recorded ones
-    GONE = "gone"  # a shard's batch that is missing there
+    GONE = "gone"  # a shard's batch that is missing at the provider
     ACCOUNT = "account"  # a shard's batch that does not belong to the key's account
     FILE = "file"  # an input file that no batch needs any more
 

@@ -50,7 +50,7 @@ class Contest(Struct, frozen=True):
 
 
 class Winner(Struct, frozen=True):
-    """The best settings, by the median of their runs in the last round, and the defaults' rate there.
+    """The best settings, by the median of their runs in the last round, and the defaults' rate in it.
 
     None if all settings failed.
     """

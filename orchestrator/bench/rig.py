@@ -128,7 +128,7 @@ class Rig:
 
     @property
     def reorders(self) -> bool:
-        """True if that order differs from the file's."""
+        """True if the rows' order differs from the file's."""
         return self._plan(in_file_order=False).order.rows is not None
 
     async def measure(self, terms: PointTerms, *, in_file_order: bool = False, one_token: bool = False) -> BenchPoint:

@@ -248,7 +248,7 @@ def _notes(sample: Sample, measured: Measured, memory: GpuMemory) -> list[str]:
 
 
 Hosted = tuple[str, Decimal, bool]
-"""A name, the price of a row there in dollars, and whether it is an estimate."""
+"""A model's name, its price of a row in dollars, and whether that is an estimate."""
 
 
 def hosted_row(

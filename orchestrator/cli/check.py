@@ -338,7 +338,7 @@ def _examine_dialects(name: str, backend: Backend, models: Mapping[str, str]) ->
 def _examine_prices(name: str, prices: Prices, models: Mapping[str, str]) -> Iterator[Found]:
     """Report the price of each model. Without a model, report a backend that could price none."""
     if not models and isinstance(prices, ByToken) and prices.provider is None and not prices.overrides:
-        yield f"{name}: prices", False, 'no provider of the price table: name it (provider = "openai")', 2
+        yield f"{name}: prices", False, 'not a provider in the price table: name it (provider = "openai")', 2
     for model in models:
         what = f"{name}: price of {model}"
         try:

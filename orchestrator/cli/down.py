@@ -45,9 +45,7 @@ def _stop(home: Home, holder: Holder) -> None:
     try:
         os.kill(holder.pid, signal.SIGTERM)
     except ProcessLookupError:
-        raise StorageError(
-            f"{holder} is on another machine or in a container", hint="run `orch down` there"
-        ) from None
+        raise StorageError(f"{holder} runs on another machine or container", hint="run `orch down` there") from None
     except PermissionError:
         raise StorageError(f"{holder} belongs to another user", hint="run `orch down` as that user") from None
     said = time.monotonic()

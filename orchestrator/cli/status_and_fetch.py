@@ -233,7 +233,7 @@ def _left_words(context: Context, job: Job, left: int, total: int) -> str:
 
 
 def _check_fetchable(context: Context, job: Job, partial: bool) -> None:
-    """Raise UsageError for a job whose rows are not there yet, or no longer."""
+    """Raise UsageError for a job whose rows are not available yet, or no longer."""
     from orchestrator.store.gc import CLEARED
 
     if job.finished_at is None and not partial:

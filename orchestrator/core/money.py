@@ -35,8 +35,8 @@ def up_to(most: Decimal) -> str:
 
 
 def amount(dollars: Decimal | None) -> str:
-    """Format a user's amount with whole cents, as costs beside it, and without the zeros that TOML adds; `no amount`
-    for None."""
+    """Format a user's amount with whole cents, like the costs beside it, and without the zeros that TOML adds; `no
+    amount` for None."""
     if dollars is None:
         return "no amount"
     found = dollars.normalize()

@@ -25,7 +25,7 @@ def retry_after(header: Callable[[str], str | None], now: datetime, *, most: flo
 
 
 def _number(text: str | None) -> float | None:
-    """Parse a number of at least 0; None for anything else, and a negative wait is meaningless."""
+    """Parse a number of at least 0; None for anything else: a negative wait means nothing."""
     try:
         number = float(text or "")
     except ValueError:

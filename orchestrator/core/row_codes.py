@@ -49,7 +49,7 @@ def problem_with(schema: Mapping[str, Any] | None) -> str | None:
 
 
 def with_property(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object's schema with the property for the code, as its first one."""
+    """Return an object's schema with the property for the code in first place."""
     properties = {PROPERTY: {"type": "string"}, **schema["properties"]}
     return {**schema, "properties": properties, "required": [PROPERTY, *schema.get("required", ())]}
 

@@ -103,7 +103,7 @@ class _Group:
             self.skip, self.unseen = parent.skip, parent.unseen
 
     def to(self, out: list[str] | None) -> None:
-        """Direct its text there."""
+        """Direct the group's text to `out`."""
         self.out, self.script, self.unseen = out, None, frozenset()
         self.since = 0 if out is None else len(out)
 

@@ -203,6 +203,6 @@ def listing_problem(error: OSError) -> ExtractionError:
     if isinstance(error, FileNotFoundError):
         return ExtractionError(
             DocumentProblem.VANISHED,
-            "The folder was removed while it was being read; run again if that was not meant.",
+            "The folder was removed while it was being read; run again if that was a mistake.",
         )
     return unreadable(f"The folder cannot be listed ({error.strerror}); give read permission or exclude it.")

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PLACES = 2
-"""Builds in their first `GIVES_WAY_SECONDS` that may run at a time."""
+"""Number of builds that may run at a time in their first `GIVES_WAY_SECONDS`."""
 GIVES_WAY_SECONDS = 5.0
 """Seconds after which a build no longer counts against `PLACES`, so that others may start."""
 MOST = 8

@@ -30,7 +30,7 @@ class Prices(Protocol):
         """Price upstream seconds; nothing if rows are paid by the token."""
 
     def known(self, model: str, endpoint: str) -> str:
-        """Describe what a model costs there."""
+        """Describe what a model costs at the backend."""
 
     def at_most(self, model: str, usage: Usage) -> Price | None:
         """Price tokens as if none were cached; None if the price cannot be known beforehand."""
@@ -46,9 +46,9 @@ class BackendHandle(Struct, frozen=True):
     """A backend: its API, limits and prices.
 
     `is_own` marks our own server, which may be polled at will and retries rows itself. `upstreams` counts its
-    endpoints that are paid by the hour. `recipient` says how requests are spelled there. With `preflight`, one row is
-    asked synchronously before a batch of requests that it has never answered. `prompt_cache` has the rules of a cache
-    that such a row writes for its batch.
+    endpoints that are paid by the hour. `recipient` says how requests are spelled for it. With `preflight`, one row
+    is asked synchronously before a batch of requests that it has never answered. `prompt_cache` has the rules of a
+    cache that such a row writes for its batch.
     """
 
     name: str

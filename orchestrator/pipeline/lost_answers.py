@@ -99,8 +99,8 @@ class LostAnswers(Struct, frozen=True):
     ) -> str:
         """Book the batch, so that its rows may be sent again or end; return a message about it.
 
-        `shard` has its rows, and its model's name there. Raises RefusedError without consent to pay again, unless the
-        rows are not sent again (`sends`).
+        `shard` has its rows, and its model's name at the backend. Raises RefusedError without consent to pay again,
+        unless the rows are not sent again (`sends`).
         """
         price, used = self._price(shard, handle)
         cost = "an unknown sum" if price is None else f"about ${price.cost:.4f}"

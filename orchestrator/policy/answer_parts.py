@@ -72,7 +72,7 @@ def refusal_text(refusal: Any, content: Any = None) -> str | None:
 
 
 def has_calls(message: Mapping[str, Any]) -> bool:
-    """True if a message calls tools, or has sound or pictures. Snowflake's empty calls do not count."""
+    """True if a message calls tools, or has audio or pictures. Snowflake's empty calls do not count."""
     call, audio = message.get("function_call"), message.get("audio")
     is_call = bool(call.get("name")) if isinstance(call, dict) else bool(call)
     is_audio = bool(audio.get("data")) if isinstance(audio, dict) else bool(audio)

@@ -224,7 +224,7 @@ def _late(now: datetime, seconds: float, deadline: datetime) -> bool:
 
 
 def _claims(terms: FleetTerms, ordered: Sequence[_Asked], engines: Sequence[EngineView]) -> dict[Slots, str]:
-    """Assign slots to models. Models that are loaded or asleep there come first."""
+    """Assign slots to models. Models that are loaded or asleep on a slot come first."""
     claims: dict[Slots, str] = {}
     taken: set[int] = set()
     for asked in ordered:

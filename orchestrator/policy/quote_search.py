@@ -312,7 +312,7 @@ def _goes_on(character: str) -> bool:
 
 
 def _find_inexact(source: FoldedText, missing: Mapping[str, list[str]], found: SearchResult, steps: Steps) -> None:
-    """Find places that differ little from a quote: one of its pieces stands there exactly."""
+    """Find places that differ little from a quote, by an exact match of one of its pieces."""
     pieces: dict[str, list[tuple[str, int]]] = {}
     for form in missing:
         for offset, piece in _pieces(form):

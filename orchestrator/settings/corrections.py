@@ -196,7 +196,7 @@ NOT_HERE: Mapping[str, str] = {
     "email_to": "it belongs in [reports]",
     "email": 'mail is set in [reports]:  email_to = ["team@example.org"]',
 }
-"""Cures for fields that orch.toml does not have there."""
+"""Cures for fields that orch.toml does not have at their place."""
 
 
 KINDS: Mapping[str, str] = {

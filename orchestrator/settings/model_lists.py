@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec import Struct
 
 MOST = 9
-"""Maximum number of rungs of an alias, and so of bad answers that are paid for a row."""
+"""Maximum number of rungs of an alias, and so of bad answers paid for one row."""
 Names = str | dict[str, str]
 """Name of a model at every backend, or names by backend."""
 _RUNG = re.compile(r"(.+)@([2-9])")

@@ -1,4 +1,4 @@
-"""Knowledge about requests before they are asked: earlier outcomes, other jobs' answers, equal rows."""
+"""Queries about requests before they are asked: earlier outcomes, other jobs' answers, equal rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CUSTOM_ID, _FINGERPRINT, _JOB_ID, _, _RELEASED_AT = range(_FACTS, _FACTS + 5)
 
 
 class Known:
-    """Queries for knowledge about requests."""
+    """Queries about requests before they are asked."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

@@ -130,7 +130,7 @@ class Jobs:
         self._set(job_id, jobs.c.built_at.is_(None), built_at=now)
 
     def ignored(self, job_id: JobId, found: Mapping[str, Any]) -> None:
-        """Record what a build found that is not a document."""
+        """Record what a build found besides documents."""
         self._set(job_id, jobs.c.built_at.is_(None), ignored=found)
 
     def revise(self, job_id: JobId, **terms: datetime | Decimal) -> None:

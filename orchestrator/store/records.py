@@ -166,7 +166,7 @@ class SeenDocument(Struct, frozen=True):
     """A document as a build found it; `problem` is its error code if it could not be read.
 
     `stamp` is the system's description of its file, None if untrustworthy; `content` identifies bytes and text.
-    For a row of a table, `file` is the table's key and `place` the row's place there. A table also has its own entry,
+    For a row of a table, `file` is the table's key and `place` the row's place in it. A table also has its own entry,
     written with the entries of all its rows.
     """
 

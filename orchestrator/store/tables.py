@@ -207,7 +207,7 @@ requests = Table(
     Column("sent_as", Text),
     # Unread contents of its document.
     Column("notes", Text),
-    # The place of the document's text in the request, and the answer's quotes with their places there.
+    # The place of the document's text in the request, and the answer's quotes with their places in that text.
     Column("text_at", Text),
     Column("quotes", Text),
     UniqueConstraint("job_id", "custom_id"),
@@ -326,7 +326,7 @@ documents = Table(
     Column("first_seen_at", Instant, nullable=False),
     Column("last_seen_at", Instant, nullable=False),
     # Saves reading: the system's description of the file, and the result of reading it. A table has its own entry,
-    # and each of its documents names it and its place there.
+    # and each of its documents names the table and its place in it.
     Column("stamp", Text),
     Column("content", String(32)),
     Column("file", Text),

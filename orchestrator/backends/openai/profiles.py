@@ -56,7 +56,7 @@ PROFILES = {
             endpoints=CHAT_ONLY | {"/v1/embeddings"},
         ),
         Profile("alibaba-batch-chat", endpoints=CHAT_ONLY, at_once_as_batch=True),
-        # Unless a file says otherwise, it is deleted with its batch, which could then not be recognised by its rows.
+        # Unless a create says otherwise, the input file is deleted; then its rows could no longer identify a batch.
         Profile(
             "zhipu",
             limits=BatchLimits(max_bytes=100 * MB),

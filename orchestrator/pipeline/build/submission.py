@@ -116,7 +116,7 @@ def kind_of(path: Path) -> JobKind:
 
 
 def no_file(path: Path) -> InputError:
-    """Return the error for a job or batch file that is not there."""
+    """Return the error for a job or batch file that does not exist."""
     return InputError("there is no such file", file=path, hint=meant_file(str(path)))
 
 

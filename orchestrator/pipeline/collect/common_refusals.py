@@ -134,7 +134,7 @@ def apply(store: Store, shard: Shard) -> None:
 
 
 def of_shard(store: Store, shard: Shard, common: Mapping[str, CommonRefusal]) -> dict[str, CommonRefusal]:
-    """Return the tasks of a shard whose rows are held back: all refused alike, and never answered there."""
+    """Return the tasks of a shard whose rows are held back: all refused alike, and never answered by the backend."""
     if not common:
         return {}
     held = {hold.task for hold in store.holds.of(shard.job_id) if is_about(hold, shard)}

@@ -28,8 +28,8 @@ from orchestrator.settings.home import Home
 
 
 class FetchedFiles(Struct, frozen=True):
-    """The files are there. `lost` names files that the backend has named but lacks; `short` is the number of rows
-    missing from its count. `did_nothing`: the backend says that the batch is completed and that no row ran.
+    """Result files that can be used. `lost` names files that the backend has named but lacks; `short` is the number
+    of rows missing from its count. `did_nothing`: the backend says that the batch is completed and that no row ran.
     `is_plain` is as in `results.Survey`.
     """
 

@@ -113,7 +113,7 @@ class EngineSpeeds:
         return sum(one.rows * work_of(one.tokens.input, one.tokens.output, weight) for one in found) / rows
 
     def measured(self, name: str) -> Mapping[str, EngineRates]:
-        """Return the bench rates of the job's models there, by their names in the job file."""
+        """Return a backend's bench rates for the job's models, by their names in the job file."""
         known = self._store.engine_rates.of(self._job.home, name)
         if not known:
             return {}

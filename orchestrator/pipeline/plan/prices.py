@@ -232,7 +232,7 @@ class Shape(Struct, frozen=True):
         return cls(rows, model, fed, mean, sum(many * _most(lengths, rows) for many, _, lengths in parts) / rows)
 
     def cost(self, prices: Prices, model: str) -> Cost:
-        """Return the cost of one row, for a model by its name there. Raises UsageError if the price is unknown."""
+        """Return the cost of one row, by the backend's name for the model. Raises UsageError without a price."""
         usual = Usage(input_tokens=round(self.input_tokens), output_tokens=round(self.output_tokens))
         fed, told = math.ceil(self.input_tokens * INPUT_MARGIN), math.ceil(self.most_output)
         most = Usage(input_tokens=fed, output_tokens=told)

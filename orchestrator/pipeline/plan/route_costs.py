@@ -225,7 +225,7 @@ class Prospects:
         )
 
     def _few_rows(self, name: str) -> str | None:
-        """Return why the waiting rows of a model are too few for a batch there, or None."""
+        """Return why the waiting rows of a model are too few for a batch at a backend, or None."""
         backend, waiting = self._config.backends[name], Counter[str]()
         least = limits_of(backend, profile_for(backend)).min_rows
         for part in self._open:
@@ -329,8 +329,8 @@ class Prospects:
     # --- money
 
     def _cost_steps(self, name: str, backend: SyncBackend) -> CostSteps:
-        """Return the changes of a row's cost there before the deadline; none without a deadline, as no row waits
-        then."""
+        """Return the changes of a row's cost at a backend before the deadline; none without a deadline, as no row
+        waits then."""
         prices, models = prices_of(backend, self._config, lambda: self._now), models_of(self._config, self._job)
         if self._job.deadline_at is None or not isinstance(prices, ByToken):
             return ()
@@ -340,7 +340,7 @@ class Prospects:
         return tuple(((at - self._now).total_seconds(), cost) for at, (cost, unpriced) in costs if unpriced is None)
 
     def _token_cost(self, name: str, backend: Backend, at: datetime) -> tuple[Cost, str | None]:
-        """Return the mean cost of a row over the job's models there at a time, or why it is unknown."""
+        """Return a backend's mean cost of a row over the job's models at a time, or why it is unknown."""
         prices = prices_of(backend, self._config, lambda: at)
         models, p50, p95 = models_of(self._config, self._job), Decimal(0), Decimal(0)
         try:
@@ -359,8 +359,7 @@ class Prospects:
         return Cost(p50 / rows, max(p50, p95) / rows), None
 
     def _room(self, name: str, backend: Backend, profile: Profile) -> tuple[int | None, int]:
-        """Return how many rows fit into the tightest model's quota there (None: no limit), and how many rows of other
-        jobs are in it."""
+        """Return how many rows a backend's tightest quota takes (None: no limit), and other jobs' rows in it."""
         rooms = []
         for shape in self.shapes:
             learned = quota.current(self._store.limits.of(name, shape.model), self._now)

@@ -51,7 +51,7 @@ def models_of(config: Config, job: Job) -> dict[str, Names]:
 
 def _declared(config: Config, job: Job) -> dict[str, Names | Sequence[Names]]:
     spec = spec_of(job)
-    # A batch file's rows name models themselves; a fleet's name there does not bind them to the fleet.
+    # A batch file's rows name models themselves; a fleet's name for one does not bind them to the fleet.
     return dict(config.models) if spec is None else {**config.fleet_models, **config.models, **spec.models}
 
 

@@ -31,7 +31,7 @@ MOST_ASKED = 10
 class Unproven(Struct, frozen=True):
     """A set of fields that a model has never answered, with the smallest such row.
 
-    `model` is its name there, and `endpoint` where it is asked.
+    `model` is its name at the backend, and `endpoint` where it is asked.
     """
 
     row: SampleRow

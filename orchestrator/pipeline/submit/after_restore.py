@@ -70,9 +70,9 @@ class UnknownBatches:
     ) -> list[str]:
         """Adopt a job's unknown batches at a backend that contain waiting rows; return a message about it.
 
-        `shard` is about to be sent, and `model` is its model's name there. `dissolve` gives up an unsent shard.
-        Raises BackendError if the unknown batches cannot be listed yet. Raises RefusedError if the answers of such a
-        batch are gone and no user has agreed to pay for them again.
+        `shard` is about to be sent, and `model` is its model's name at the backend. `dissolve` gives up an unsent
+        shard. Raises BackendError if the unknown batches cannot be listed yet. Raises RefusedError if the answers of
+        such a batch are gone and no user has agreed to pay for them again.
         """
         if job.created_at > self._began and (handle.is_own or self._last_known is None):
             return []

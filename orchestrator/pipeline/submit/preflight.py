@@ -1,4 +1,4 @@
-"""Preflight before a batch: one real row of each set of fields that its model there has never answered.
+"""Preflight before a batch: one real row of each set of fields that its backend's model has never answered.
 
 It is a shard of one row, asked at the provider's synchronous endpoint: its intent is committed, it is asked, its
 answer kept. Batches of the same model wait for it. A refusal of a field, a schema or the model holds them back; any

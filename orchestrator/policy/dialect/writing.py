@@ -81,7 +81,7 @@ class Dialect:
         return self._draft({}, drop=True, is_ready=False).endpoint
 
     def losses(self, body: Mapping[str, Any]) -> tuple[Loss, ...]:
-        """Return the fields of a body (in its task's spelling, without messages) that cannot be expressed there."""
+        """Return the fields of a body (in its task's spelling, without messages) that the recipient lacks."""
         return tuple(self._draft(body, drop=False, is_ready=False).losses)
 
     def body(self, body: Mapping[str, Any], *, drop: bool = False) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def _leave_out_schema(fields: dict[str, Any]) -> None:
 def dialect_of(recipient: Recipient, model: str, endpoint: str, refused: Collection[str] = ()) -> Dialect:
     """Return the dialect of requests to `endpoint` for a model at a recipient.
 
-    `refused` names the fields that this model has refused there. A dot separates a part of a field.
+    `refused` names the fields that this model has refused. A dot separates a part of a field.
     """
     return Dialect(recipient, model, endpoint, frozenset(refused))
 

@@ -100,7 +100,7 @@ class BatchShare(Struct, frozen=True):
 
     @property
     def waves(self) -> int:
-        """Number of times the quota is filled, counting the batches of other jobs there."""
+        """Number of times the quota is filled, counting other jobs' batches at the backend."""
         room = self.option.room
         if room is None:
             return 1

@@ -178,7 +178,7 @@ def _without_starts(stints: Sequence[Stint], pauses: Sequence[tuple[datetime, da
 def _current_sample(
     shards: Sequence[Shard], samples: Sequence[ProgressSample], now: datetime
 ) -> ProgressSample | None:
-    """Return a job's progress now, from its shards, if it runs there."""
+    """Return a job's progress now, from its shards, if it runs at the backend."""
     if not any(shard.state is ShardState.SUBMITTED for shard in shards) or not samples or samples[-1].at >= now:
         return None
     last = samples[-1]
@@ -197,8 +197,8 @@ def samples_at_work(
 ) -> Iterator[tuple[ProgressSample, ProgressSample]]:
     """Yield consecutive samples of a job that had enough rows to do all the time between them.
 
-    `shards` are the job's shards there. The last few rows say nothing about speed, and a pause between two waves is
-    not a standstill.
+    `shards` are the job's shards at the engine. The last few rows say nothing about speed, and a pause between two
+    waves is not a standstill.
     """
     intervals = _work_intervals(shards, now)
     begins = [begin for begin, _ in intervals]

@@ -134,7 +134,7 @@ def choose(upstreams: Sequence[Upstream], model: str | None, tried: Collection[U
 
 
 def _takes_calls(upstream: Upstream) -> bool:
-    """True if something answers there. An upstream that fails for all batch rows may still accept this request."""
+    """True if the upstream answers. An upstream that fails for all batch rows may still accept this request."""
     return upstream.problem is None or (upstream.outage.is_open and not upstream.is_leaving)
 
 

@@ -221,5 +221,5 @@ def _number(text: str | None) -> float | None:
 
 
 def _seconds(amount: float, per_minute: float) -> float:
-    """Return the time that an amount takes at the even rate. A minute has SLACK more: delays may be made up."""
+    """Return the time that an amount takes at the even rate. A minute counts SLACK longer: delays may be made up."""
     return amount * (MINUTE + SLACK) / per_minute

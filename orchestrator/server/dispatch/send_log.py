@@ -55,7 +55,7 @@ class SendLog:
         os.close(self._fd)
 
     def doubts(self, row: int) -> int:
-        """Return how often a row was sent without a known answer, including now in flight."""
+        """Return how often a row was sent without a known answer, counting sends in flight."""
         return self._doubts[row]
 
     def leave(self, rows: Sequence[int]) -> None:

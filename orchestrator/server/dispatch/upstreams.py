@@ -167,7 +167,7 @@ class Upstream:
         return self._session
 
     def address(self, target: str) -> str:
-        """Return the URL of a path there, which may have a query; the upstream URL's own query is appended."""
+        """Return the URL of a path, which may have a query; the upstream URL's own query is appended."""
         query = self._query.replace("?", "&", 1) if "?" in target else self._query
         return self._root + target + query
 
