@@ -74,7 +74,7 @@ class RemoteBatch(Struct, frozen=True):
     told_at: datetime | None = None
 
     def ago(self, at: datetime | None) -> timedelta | None:
-        """Return how long ago a moment was, by the backend's clock alone; None if it does not say."""
+        """Return how long ago a moment was, by the backend's clock alone; None if its answer had no time."""
         if self.told_at is None or at is None or self.told_at < at:
             return None
         return self.told_at - at

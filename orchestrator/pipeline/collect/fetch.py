@@ -40,7 +40,7 @@ class FetchedFiles(Struct, frozen=True):
 
 
 class FilesAwaited(Struct, frozen=True):
-    """The files are not whole yet; `why` says what orch waits for."""
+    """Result files that are not whole yet; `why` says what orch waits for."""
 
     why: str
 

@@ -36,7 +36,7 @@ from orchestrator.store import Store
 from orchestrator.store.gc import check_sqlite, copy_sqlite, served_files
 
 LABEL = "backup.json"
-"""Describes the archive. It comes last: an archive without it is cut."""
+"""File that describes the archive. It comes last: an archive without it is truncated."""
 SERVER_DATABASE = "server.db"
 TRIES = 5
 MOST_TOLD = 20
