@@ -25,8 +25,8 @@ _BORDERS = tuple(
 )
 _TOKENS_PER_CHAR = 4
 _CHARS_PER_TOKEN = 16
-# A part holds at least a third of its limit, if borders allow: with a wider choice, borders realign sooner after an
-# edit (of 20 parts 2 change on average, up to 4; with at least a half, up to 9), at the cost of few more parts.
+# A part holds at least a third of its limit, if borders allow. With a wider choice, borders realign sooner after an
+# edit: 2 of 20 parts change on average, up to 4 (with at least a half, up to 9). It costs a few more parts.
 _LEAST_FULL = 3
 
 

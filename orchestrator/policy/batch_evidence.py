@@ -87,8 +87,8 @@ def waits_until(
 ) -> datetime:
     """Return the latest time to wait for answers: later than `until` if only this machine's clock has reached it.
 
-    That clock is set, and may have been wrong when the batch `ended`. So as much time must have passed by the
-    backend's own clock, `told` ago (None if it does not say), or as `watched` by this process.
+    That clock is set, and may have been wrong when the batch `ended`. So that time must also have passed by the
+    backend's clock (`told` since the end, None if unknown), or under this process's eyes (`watched`).
     """
     left = until - ended - max(watched, timedelta())
     if now < until or left <= timedelta() or told is None or told >= until - ended:

@@ -52,8 +52,8 @@ class Period(Struct, frozen=True):
 def period_at(budget: Budget, now: datetime, zone: tzinfo | None = None) -> Period:
     """Return the period of a budget that contains `now` (aware), by the clocks of `zone`, or of this machine.
 
-    A start time that the clocks skip is moved forward by the length of the gap; of a time that they show
-    twice, the first counts.
+    A start time that the clocks skip is moved forward by the length of the gap; for a time that they show twice, the
+    first counts.
     """
     here = now.astimezone(zone)
     months = budget.period == "month"

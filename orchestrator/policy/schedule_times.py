@@ -2,8 +2,8 @@
 
 A night is named by a date in the schedule's time zone, one per date; if a schedule comes several times a day, by date
 and time. Cron gives wall-clock times; this module maps them to instants. A time that the clocks skip is moved forward
-by the length of the gap; of a time that they show twice, the first counts. If cron names every hour, skipped hours do
-not come and repeated hours come twice, so that hourly schedules stay hourly.
+by the length of the gap; for a time that they show twice, the first counts. If cron names every hour, skipped hours
+do not come and repeated hours come twice, so that hourly schedules stay hourly.
 """
 
 from __future__ import annotations
