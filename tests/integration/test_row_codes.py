@@ -19,11 +19,6 @@ from tests.support.hostedjob import HOUR, Desk, cost_of, script
 Json = dict[str, Any]
 SCHEMA: Json = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 STRICT = {**SCHEMA, "additionalProperties": False}
-QUOTING: Json = {
-    "type": "object",
-    "properties": {"quote": {"type": "string", "x-quote": True}},
-    "required": ["quote"],
-}
 
 
 def job_file(desk: Desk, *tasks: Json, name: str = "job", documents: int = 6, model: str = "m") -> Path:
@@ -178,11 +173,13 @@ def test_parts_have_codes_and_the_question_about_them_does_not_show_these(desk: 
     assert PROPERTY not in desk.home.requests(job.id).read_text(encoding="utf-8")
 
 
-def quoting(desk: Desk, quotes: list[str]) -> Path:
-    """A task whose answers are these quotes, one of each document."""
-    file = job_file(desk, *[{"schema": {**QUOTING, "properties": {
-        "quote": {"type": "string", "const": quote, "x-quote": True}}}, "sources": f"d{n}"}
-        for n, quote in enumerate(quotes)], documents=len(quotes))  # fmt: skip
+def quoting(desk: Desk, quotes: list[str], *more: str) -> Path:
+    """A task whose answers are these quotes, one of each document; the answer to the last one has more of them."""
+    every = [[quote] for quote in quotes[:-1]] + [[quotes[-1], *more]]
+    told = [{f"q{n}": {"type": "string", "const": one, "x-quote": True} for n, one in enumerate(of)} for of in every]
+    schemas = [{"type": "object", "properties": some, "required": [*some]} for some in told]
+    tasks = [{"schema": schema, "sources": f"d{n}"} for n, schema in enumerate(schemas)]
+    file = job_file(desk, *tasks, documents=len(quotes))
     spec = json.loads(file.read_text())
     spec["documents"] = [{"path": f"documents/d{n}.txt", "name": f"d{n}"} for n in range(len(quotes))]
     file.write_text(json.dumps(spec), encoding="utf-8")
@@ -206,6 +203,16 @@ def test_other_quotes_that_are_not_there_are_no_swap(desk: Desk, quote: str) -> 
     job = desk.run(quoting(desk, [own(0), own(1), own(2), quote]))
     assert codes(desk, job) == {"failed: quote_not_found": 1, "succeeded": 3}
     assert not desk.events(job, "swapped")
+
+
+@pytest.mark.parametrize(
+    ("quote", "end"),
+    [("to party 1, by rail", "failed: swapped_answer"), ("to party 2, by rail", "failed: quote_not_found")],
+)
+def test_a_short_quote_beside_a_long_one_is_of_the_same_document(desk: Desk, quote: str, end: str) -> None:
+    job = desk.run(quoting(desk, [own(0), own(1), own(2), own(0)], quote))
+    assert codes(desk, job) == {end: 1, "succeeded": 3}
+    assert len(desk.events(job, "swapped")) == (end != "failed: quote_not_found")
 
 
 def test_codes_differ_between_rows_and_jobs_and_not_between_runs() -> None:
