@@ -102,10 +102,14 @@ def _at_most(job: Job, shard: Shard, handle_of: HandleOf, model_of: ModelOf) -> 
 
 
 def bound(price: Prices, model: str, tokens: int, most: int | None) -> Decimal | None:
-    """Return the most that rows with bounded answers cost; None if they are paid by the hour."""
-    usage = Usage(input_tokens=int(tokens * MARGIN), output_tokens=most or 0)
-    found = price.at_most(model, usage)
-    return None if found is None else found.cost
+    """Return the most that rows with bounded answers cost; None if they are paid by the hour.
+
+    A provider may write prompts to its cache unasked, and charge more for these tokens than for others.
+    """
+    fed = int(tokens * MARGIN)
+    usage = Usage(input_tokens=fed, output_tokens=most or 0)
+    found = (price.at_most(model, one) for one in (usage, replace(usage, cache_write_tokens=fed)))
+    return max((one.cost for one in found if one is not None), default=None)
 
 
 class _Look(Struct, frozen=True):

@@ -40,6 +40,18 @@ class ByTokens:
         raise NotImplementedError
 
 
+class Cached(ByTokens):
+    """A prompt's token costs this many times as much if it is written to the provider's cache."""
+
+    def __init__(self, times: str) -> None:
+        self._times = Decimal(times)
+
+    def at_most(self, model: str, usage: Usage) -> Price:
+        written = usage.cache_write_tokens
+        fed = usage.input_tokens - written + written * self._times
+        return Price((fed + usage.output_tokens) / 1000, "tokens")
+
+
 class BySeconds(ByTokens):
     """A dollar a second."""
 
@@ -98,6 +110,11 @@ def test_answers_without_a_bound_and_a_budget_do_not_go_together() -> None:
         budget.no_room(
             job(budget=Decimal(9)), of(1, PENDING, output=None), [], Decimal(0), lambda _: TOKENS, lambda *_: "m"
         )
+
+
+@pytest.mark.parametrize(("times", "most"), [("1.25", "2.375"), ("1", "2"), ("0.5", "2")])
+def test_prompts_may_be_written_to_a_cache_that_nobody_asked_for(times: str, most: str) -> None:
+    assert budget.bound(Cached(times), "m", 1000, 500) == Decimal(most)
 
 
 def test_what_is_paid_by_the_hour_is_not_bounded_before_it_runs() -> None:
