@@ -13,8 +13,11 @@ from orchestrator.core.json_decoders import json_decoder
 
 CHAT = "/v1/chat/completions"
 NO_EFFECT = frozenset(
-    {"metadata", "store", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prediction"}
-)
+    {
+        "metadata", "store", "user", "safety_identifier", "prompt_cache_key", "prompt_cache_options",
+        "prompt_cache_retention", "prediction",
+    }
+)  # fmt: skip
 """Fields of a chat completion that do not change its answer."""
 Json = dict[str, Any]
 Translate = Callable[[Mapping[str, Any]], Json]

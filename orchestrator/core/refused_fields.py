@@ -45,8 +45,9 @@ _ANY: Mapping[str, Any] = dict.fromkeys(
         "reasoning_effort", "thinking", "output_config", "tools", "tool_choice", "parallel_tool_calls", "dimensions",
         "encoding_format", "frequency_penalty", "presence_penalty", "service_tier", "store", "metadata", "user",
         "verbosity", "modalities", "prediction", "web_search_options", "safety_identifier", "prompt_cache_key",
-        "prompt_cache_retention", "truncation", "top_a", "min_p", "repetition_penalty", "n", "chat_template_kwargs",
-        "guided_json", "structured_outputs", "endpoint", "completion_window", "output_expires_after",
+        "prompt_cache_options", "prompt_cache_retention", "truncation", "top_a", "min_p", "repetition_penalty", "n",
+        "chat_template_kwargs", "guided_json", "structured_outputs", "endpoint", "completion_window",
+        "output_expires_after",
     )
 )  # fmt: skip
 _CONTENT = frozenset({"messages", "input", "prompt", "model", "custom_id", "stream", "url", "method", "body"})

@@ -250,12 +250,18 @@ def _chat(asked: Asked, effect: Effect, tokens: Tokens, model: str, tier: str, a
             "prompt_tokens": tokens.input,
             "completion_tokens": tokens.output - outside,
             "total_tokens": tokens.input + tokens.output,
-            "prompt_tokens_details": {"cached_tokens": tokens.cached, "audio_tokens": 0},
+            "prompt_tokens_details": {**_cache_of(tokens), "audio_tokens": 0},
             "completion_tokens_details": {"reasoning_tokens": tokens.reasoning, "audio_tokens": 0},
         },
         "service_tier": tier,
         "system_fingerprint": None,
     }
+
+
+def _cache_of(tokens: Tokens) -> Json:
+    """Models of OpenAI before gpt-5.6 count no writes."""
+    written = {"cache_write_tokens": tokens.cache_write} if tokens.cache_write else {}
+    return {"cached_tokens": tokens.cached, **written}
 
 
 def _logprobs(asked: Asked, text: str) -> list[Json]:
@@ -292,7 +298,7 @@ def _response(asked: Asked, effect: Effect, tokens: Tokens, model: str, tier: st
         "service_tier": tier,
         "usage": {
             "input_tokens": tokens.input,
-            "input_tokens_details": {"cached_tokens": tokens.cached},
+            "input_tokens_details": _cache_of(tokens),
             "output_tokens": tokens.output,
             "output_tokens_details": {"reasoning_tokens": tokens.reasoning},
             "total_tokens": tokens.input + tokens.output,

@@ -46,6 +46,7 @@ def inference(**settings: Any) -> Json:
 HAIKU_4_5, OPUS_5 = "us.anthropic.claude-haiku-4-5-20251001-v1:0", "us.anthropic.claude-opus-5"
 THINKING = {"thinking": {"type": "enabled", "budget_tokens": 2000}, "max_tokens": 3000}
 TOOLS = {"tools": [{"type": "function", "function": {"name": "f", "parameters": {**CLOSED, "required": ["a"]}}}]}
+EXPLICIT = {"prompt_cache_options": {"mode": "explicit"}}
 FORCED = {**TOOLS, "tool_choice": "required"}
 UNTHINKING = {"thinking": {"type": "disabled"}}
 JSON_OBJECT = {"response_format": {"type": "json_object"}}
@@ -64,6 +65,9 @@ REFUSED: list[tuple[str, str, str, Json, str]] = [
         {"temperature": 0},
         "'temperature' does not support 0",
     ),
+    ("openai", CHAT, "gpt-5.5 gpt-4o o3", EXPLICIT, "'prompt_cache_options' is not supported with this model"),
+    ("azure", RESPONSES, "gpt-5.4-mini", EXPLICIT, "'prompt_cache_options' is not supported with this model"),
+    ("gemini", GENERATE, "gemini-3.8-flash", {"cachedContent": "c", "tools": [{}]}, "CachedContent can not be used"),
     ("openai", CHAT, "gpt-5 o3", {"top_p": 0.5}, "'top_p' does not support 0.5"),
     ("openai", CHAT, "gpt-5 o3", {"presence_penalty": 1}, "'presence_penalty' is not supported"),
     ("openai", CHAT, "gpt-5 o3", {"logit_bias": {"5": 1}}, "'logit_bias' is not supported"),
@@ -368,6 +372,8 @@ TAKEN: list[tuple[str, str, str, Json]] = [
     ("openai", CHAT, REASONERS, {"max_completion_tokens": 9, "temperature": 1, "top_p": 1, **as_chat(CLOSED)}),
     ("openai", CHAT, "gpt-5.4-nano gpt-5.1 gpt-5-chat-latest gpt-4o", {"temperature": 0, "logprobs": True}),
     ("openai", CHAT, "gpt-5.6 gpt-5.5", {"temperature": 0, "reasoning_effort": "none"}),
+    ("openai", CHAT, "gpt-5.6-luna gpt-6.1-terra our-deployment", EXPLICIT),
+    ("openai", RESPONSES, "gpt-5.6-sol", EXPLICIT),
     ("openai", CHAT, "o3-mini o1 gpt-4o", {"stop": ["x"]}),
     ("openai", CHAT, "gpt-5.6 gpt-5.4", {**TOOLS, "reasoning_effort": "none"}),
     ("openai", CHAT, "gpt-5.4 gpt-5-mini", TOOLS),

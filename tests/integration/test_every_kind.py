@@ -156,6 +156,48 @@ def test_a_quota_of_every_kind_is_waited_for_and_fails_no_row(every: Desk) -> No
     assert desk.cost(job) == cost_of(desk.provider.bill())
 
 
+def test_what_a_newer_model_of_openai_writes_to_its_cache_costs_a_quarter_more(desk: Desk) -> None:
+    """Nobody has to ask it to: a million tokens cost $0.10 in a batch, and $0.125 if they are written."""
+    desk.backend()
+    job = desk.run([chat_line("a", "What? [[fault:cache_write]]", "gpt-5.6-luna", max_tokens=50)])
+    tokens = desk.rows(job)["a"]["provenance"]["tokens"]
+    written = tokens["cache_write"]
+    assert written > 0
+    plain = (tokens["input"] - written) * Decimal("0.1") + tokens["output"] * Decimal("0.6")
+    assert desk.cost(job) == (plain + written * Decimal("0.125")) / 1_000_000
+
+
+@pytest.mark.parametrize("name", ["claude", "gemini", "vertex", "bedrock", "cohere"])
+def test_a_hint_for_the_cache_of_openai_is_left_out_where_there_is_none(desk: Desk, name: str) -> None:
+    desk.backend(name, limits={"min_rows": 1})
+    desk.provider.settings(min_rows=1)
+    hints = {"prompt_cache_options": {"mode": "explicit"}, "prompt_cache_key": "k", "prompt_cache_retention": "24h"}
+    job = desk.run([chat_line("a", "What?", MODEL, max_tokens=50, **hints)])
+    assert desk.ends(job) == {"a": "succeeded"}
+
+
+OUR_CACHE = {"cachedContent": "cachedContents/c"}
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "end"),
+    [
+        ("gemini", OUR_CACHE, "succeeded"),
+        ("vertex", OUR_CACHE, "failed: unsupported_parameter"),
+        ("mistral", {"prompt_cache_key": "k"}, "succeeded"),
+        ("openai", {"prompt_cache_key": "k", "prompt_cache_options": {"mode": "explicit"}}, "succeeded"),
+    ],
+)
+def test_a_cache_of_the_users_own_is_named_where_batches_take_one(
+    desk: Desk, name: str, fields: dict[str, Any], end: str
+) -> None:
+    desk.backend(name)
+    ask = {"model": MODEL, "max_tokens": 50}
+    job = desk.run([chat_line("a", "What?", **ask, **fields), chat_line("plain", "Why?", **ask)])
+    assert desk.ends(job) == {"a": end, "plain": "succeeded"}
+    assert sum(line["rows"] for line in desk.provider.bill()["lines"]) == 1 + (end == "succeeded")
+
+
 def test_a_cached_token_costs_in_a_batch_of_vertex_what_it_costs_at_once(desk: Desk) -> None:
     """Its discounts do not stack; Gemini's do. A million tokens from the cache cost $0.075 at once."""
     desk.backends({"gemini": {}, "vertex": {}})

@@ -105,7 +105,7 @@ SETTINGS: list[Body] = [
     {"response_format": {"type": "json_object"}},
     {"response_format": {"type": "json_schema", "json_schema": {"name": "t", "schema": SCHEMA, "strict": True}}},
     {"tools": [TOOL], "tool_choice": "required"}, {"verbosity": "low"}, {"verbosity": "medium"},
-    {"parallel_tool_calls": False}, {"service_tier": "flex"},
+    {"parallel_tool_calls": False}, {"service_tier": "flex"}, {"prompt_cache_options": {"mode": "explicit"}},
 ]  # fmt: skip
 CASES = [
     *(("openai", model, endpoint) for model in OPENAI for endpoint in (CHAT, RESPONSES, EMBEDDINGS)),

@@ -21,6 +21,7 @@ OPENAPI = {
     "propertyOrdering": ["a"],
 }
 ASK = [{"role": "user", "content": "Why?"}]
+TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
 
 
@@ -131,9 +132,14 @@ def test_a_schema_without_such_a_form_is_asked_for_in_the_prompt(part: dict[str,
     assert json.dumps(schema) in body["messages"][0]["content"]
 
 
+def test_an_explicit_cache_is_named_as_it_is() -> None:
+    found = of(cachedContent="cachedContents/c", response_format={"type": "json_object"})
+    assert found["cachedContent"] == "cachedContents/c"
+    assert found["generationConfig"] == {"responseMimeType": "application/json"}
+
+
 def test_functions_may_be_forced() -> None:
-    tool = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
-    found = of(tools=[tool], tool_choice={"type": "function", "function": {"name": "look"}})
+    found = of(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "look"}})
     assert found["tools"] == [{"functionDeclarations": [{"name": "look", "parametersJsonSchema": SCHEMA}]}]
     config = {"mode": "ANY", "allowedFunctionNames": ["look"]}
     assert found["toolConfig"] == {"functionCallingConfig": config}
@@ -148,6 +154,11 @@ def test_functions_may_be_forced() -> None:
         ({"reasoning_effort": "xhigh"}, "reasoning_effort"),
         ({"response_format": {"type": "grammar"}}, "response_format"),
         ({"tools": [{"type": "web_search"}]}, "tools"),
+        (
+            {"cachedContent": "cachedContents/c", "messages": [{"role": "system", "content": "x"}, *ASK]},
+            "cachedContent",
+        ),
+        ({"cachedContent": "cachedContents/c", "tools": [TOOL]}, "cachedContent"),
         ({"tool_choice": "sometimes"}, "tool_choice"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "tool_call_id": "?", "content": ""}]}, "messages[0].tool_call_id"),

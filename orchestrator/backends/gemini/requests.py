@@ -38,6 +38,8 @@ _CONFIG = {
 }
 _OWN = ("safetySettings", "cachedContent")
 """Gemini's own fields, which go out as they are."""
+_IN_A_CACHE = frozenset({"systemInstruction", "tools", "toolConfig"})
+"""What a request with an explicit cache must not have."""
 KNOWN = NO_EFFECT.union(
     {*_CONFIG, *_OWN, "messages", "max_tokens", "max_completion_tokens", "stop", "n", "response_format", "tools",
      "tool_choice", "reasoning_effort", "stream", "service_tier", "parallel_tool_calls"}
@@ -63,6 +65,9 @@ def translate(body: Mapping[str, Any]) -> Json:
     if config := _config(body):
         request["generationConfig"] = config
     request |= _tools(body)
+    if body.get("cachedContent") is not None and not request.keys().isdisjoint(_IN_A_CACHE):
+        # 567-labs/instructor#2580, langchain-ai/langchain-google#978: refused with 400
+        raise InputError("the cache has the system prompt and the tools, not the request", field="cachedContent")
     return request | {name: body[name] for name in _OWN if body.get(name) is not None}
 
 

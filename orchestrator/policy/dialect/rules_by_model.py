@@ -51,6 +51,7 @@ _SAMPLING = (
     "logprobs",
     "top_logprobs",
 )
+_OPENAI_CACHES_UNASKED = r"gpt-(3\.?5|4|5(?!\.[6-9]))|o\d|chatgpt|codex"
 _DEEPSEEK_THINKS = r"deepseek-(reasoner|v[4-9])"
 _KIMI_THINKS = r"kimi-k(2\.[5-9]|[3-9])"
 _KIMI_ALWAYS_THINKS = r"kimi-k(2\.7-code|[3-9])"
@@ -150,6 +151,14 @@ _OPENAI_RULES = (
     *(
         TableRule(providers, models, NotMore("stop", 4), "OpenAI's reference: array too long", endpoints=_CHAT)
         for providers, models in _EVERY_OPENAI_MODEL
+    ),
+    TableRule(
+        _OPENAI,
+        _OPENAI_CACHES_UNASKED,
+        NotTaken(("prompt_cache_options",)),
+        "openai 3.52 (chat/completion_create_params.py): supported for gpt-5.6 and later; theopenco/llmgateway#2979",
+        read="2026-11-30",
+        endpoints=_PROMPTED,
     ),
     TableRule(_OPENAI, r"o1", OnlyValues("n", (1,)), "OpenAI's guide to reasoning", endpoints=_CHAT),
     TableRule(_OPENAI, r"o1-(mini|preview)", By(system_into_question), "pydantic/pydantic-ai#974", endpoints=_CHAT),
@@ -334,7 +343,19 @@ _OTHER_RULES = (
         ("mistral",),
         _ANY,
         NotTaken(
-            ("logprobs", "top_logprobs", "logit_bias", "user", "store", "service_tier", "verbosity", "modalities"),
+            (
+                *(
+                    "logprobs",
+                    "top_logprobs",
+                    "logit_bias",
+                    "user",
+                    "store",
+                    "service_tier",
+                    "verbosity",
+                    "modalities",
+                ),
+                *("prompt_cache_options", "prompt_cache_retention"),
+            ),
         ),
         "mistralai 3.7: Extra inputs are not permitted",
         endpoints=_CHAT,

@@ -29,6 +29,9 @@ def vertex(model: str, request: Json) -> Refused | None:
 
 def _settings(model: str, request: Json, without: str, words: str) -> Iterator[Refused | None]:
     config = request.get("generationConfig") or {}
+    if request.get("cachedContent") and any(map(request.get, ("systemInstruction", "tools", "toolConfig"))):
+        told = "CachedContent can not be used with GenerateContent request setting "
+        yield refused(f"{told}system_instruction, tools or tool_config.", code=CODE)
     if re.match(without, model):
         if config.get("presencePenalty") or config.get("frequencyPenalty"):
             yield refused(f"Penalty is not {words}", code=CODE)

@@ -54,6 +54,7 @@ def _chat(model: str, body: Json, *, is_tuned: bool) -> Iterator[Refused | None]
     yield refused(f"Unrecognized request argument supplied: {unknown}") if unknown else None
     yield _limits_of_chat(model, body)
     yield from _bounds(body)
+    yield _cache(model, body)
     yield _search(model, body)
     yield from _reasoning_of_chat(model, body)
     yield _roles(model, body)
@@ -62,6 +63,15 @@ def _chat(model: str, body: Json, *, is_tuned: bool) -> Iterator[Refused | None]
     yield _tools_beside_reasoning(model, body)
     if body.get("web_search_options") is not None and "-search-" not in model:
         yield refused("Web search options not supported with this model.", "web_search_options")
+
+
+def _cache(model: str, body: Json) -> Refused | None:
+    if body.get("prompt_cache_options") is None or re.match(r"(chat)?gpt-[345]|o\d|codex", model) is None:
+        return None
+    if re.match(r"gpt-5\.[6-9]", model):
+        return None
+    message = "Unsupported parameter: 'prompt_cache_options' is not supported with this model."
+    return refused(message, "prompt_cache_options", "unsupported_parameter")
 
 
 def _tools_beside_reasoning(model: str, body: Json) -> Refused | None:
@@ -268,6 +278,7 @@ def _responses(model: str, body: Json, *, is_tuned: bool) -> Iterator[Refused | 
     yield out_of_range("max_output_tokens", limit, MIN_OUTPUT_TOKENS)
     yield _most(model, "max_output_tokens", limit)
     yield from _bounds(body)
+    yield _cache(model, body)
     yield from _reasoning_of_responses(model, body)
     text = body.get("text")
     asked = text.get("format") if isinstance(text, dict) else None
