@@ -105,6 +105,9 @@ def test_the_tail_of_a_log(tmp_path: Path) -> None:
     assert log_tail(log, lines=2) == "line 49998 \ufffd\nline 49999 \ufffd"
     log.write_bytes(b"old\nnew\n")
     assert log_tail(log, start=4) == "new"
+    log.write_bytes(b"x" * 5_000 + b"\nshort\n")
+    long, short = log_tail(log).splitlines()
+    assert (long[-2:], len(long) < 500, short) == ("x…", True, "short")
 
 
 @pytest.mark.slow
@@ -189,8 +192,36 @@ def test_death_before_it_is_ready_shows_the_log(tmp_path: Path) -> None:
 def test_never_ready(tmp_path: Path) -> None:
     launch = Launch(("sleep", "600"), free_port(), "m", dict(os.environ))
     with (
-        pytest.raises(EngineUnavailable, match="not ready after 1 s"),
+        pytest.raises(EngineUnavailable, match=r"not ready after \d+ s"),
         VllmProcess(launch, log=tmp_path / "log", ready_timeout=1),
+    ):
+        pass
+
+
+# Writes argv[2] lines, one each tenth of a second, and then serves /health on argv[1].
+SLOW = """
+import http.server, sys, time
+for number in range(int(sys.argv[2])):
+    print("loading", number, flush=True)
+    time.sleep(0.1)
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
+"""
+
+
+@pytest.mark.slow
+def test_an_engine_that_still_writes_to_its_log_is_waited_for(tmp_path: Path) -> None:
+    port = free_port()
+    launch = Launch((sys.executable, "-c", SLOW, str(port), "25"), port, "m", dict(os.environ))
+    with VllmProcess(launch, log=tmp_path / "log", ready_timeout=1.5) as engine:
+        assert engine.healthy()
+    launch = Launch((sys.executable, "-c", SLOW, str(port), "6000"), port, "m", dict(os.environ))
+    with (
+        pytest.raises(EngineUnavailable, match=r"not ready after \d+ s"),
+        VllmProcess(launch, log=tmp_path / "log", ready_timeout=0.5),
     ):
         pass
 

@@ -17,11 +17,14 @@ from typing import Self
 from msgspec import Struct
 
 from orchestrator.core.permissions import users_umask
+from orchestrator.core.sanitize import cut
 from orchestrator.server.engines.errors import EngineUnavailable
 from orchestrator.server.engines.steps import leashed
 
 HOST = "127.0.0.1"
+MOST_LOADING = 4
 TAIL_LINES = 25
+LONGEST_LINE = 300
 TAIL_BYTES = 16_384
 CAUSE_BYTES = 262_144
 POLL_S = 0.25
@@ -56,8 +59,8 @@ class Launch(Struct, frozen=True):
 
 
 def log_tail(path: Path, start: int = 0, lines: int = TAIL_LINES) -> str:
-    """Return the last lines written to `path` after byte `start`."""
-    return "\n".join(_end_of(path, start, TAIL_BYTES).splitlines()[-lines:])
+    """Return the last lines written to `path` after byte `start`, each cut to LONGEST_LINE characters."""
+    return "\n".join(cut(line, LONGEST_LINE) for line in _end_of(path, start, TAIL_BYTES).splitlines()[-lines:])
 
 
 def log_cause(path: Path, start: int = 0) -> str | None:
@@ -78,6 +81,13 @@ def _end_of(path: Path, start: int, most: int) -> str:
             return file.read().decode("utf-8", errors="replace")
     except FileNotFoundError:
         return ""
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 class VllmProcess:
@@ -174,11 +184,18 @@ class VllmProcess:
             raise EngineUnavailable(f"the engine cannot be started: {error}") from error
 
     def wait_ready(self) -> None:
-        """Return when /health answers 200. Raises EngineUnavailable if the process dies or the deadline passes."""
-        deadline = time.monotonic() + self._ready_timeout
+        """Return when /health answers 200. Raises EngineUnavailable if the process dies, or is not ready in time.
+
+        An engine that still writes to its log is loading, if slowly: it has MOST_LOADING times as long.
+        """
+        begun = heard = time.monotonic()
+        written = 0
         while not self.healthy():
-            if time.monotonic() > deadline:
-                raise self._error(f"the engine was not ready after {self._ready_timeout:.0f} s")
+            now, size = time.monotonic(), _size(self.log)
+            if size > written:
+                written, heard = size, now
+            if now - heard > self._ready_timeout or now - begun > MOST_LOADING * self._ready_timeout:
+                raise self._error(f"the engine was not ready after {now - begun:.0f} s")
             self._wait_for_end(POLL_S)
             self.check()
         self.check()
