@@ -61,13 +61,17 @@ class MapiProperties:
         return ""
 
     def text(self, *idents: int) -> str:
-        """Return the first of these strings that is not blank."""
+        """Return the first of these strings that is not blank, with lines ended by `\\n`."""
+        return clean(self.as_sent(*idents))
+
+    def as_sent(self, *idents: int) -> str:
+        """Return the first of these strings that is not blank, with its own line ends."""
         for ident in idents:
             if data := self.raw(ident, STRING):
                 found = data.decode("utf-16-le", "replace")
             else:
                 found = self._narrow(self.raw(ident, STRING8))
-            found = clean(found).strip("\0")
+            found = found.strip("\0")
             if found.strip():
                 return found
         return ""
@@ -117,7 +121,7 @@ class MapiMail(Struct, frozen=True):
 
 def body(properties: MapiProperties, limit: int) -> str:
     """Return the plain text, else that of the HTML, the RTF or a delivery report. Raises ExtractionError."""
-    if text := properties.text(_BODY):
+    if text := properties.as_sent(_BODY):  # the mail's digest is of these bytes
         return text
     html = properties.raw(_HTML, BINARY)
     if html.strip(b"\0\r\n \t"):

@@ -34,6 +34,11 @@ def way_of(source: DocumentSource, kind: str, plugin: Plugin | None, *, converts
     return hashlib.sha256(repr(way).encode()).hexdigest()[:12]
 
 
+def is_same_file(stamp: str | None, other: str | None) -> bool:
+    """True if two stamps are of the same bytes, in whatever way these were read."""
+    return None not in (stamp, other) and str(stamp).rpartition(".")[0] == str(other).rpartition(".")[0]
+
+
 def stamp(path: str, way: str, now_ns: int) -> str | None:
     """Return a stamp from a file's size, times, number and way of reading; take it before reading the file.
 

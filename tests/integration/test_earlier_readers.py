@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,9 @@ def as_before(found: object) -> Document | UnreadableDocument:
     """What the version before returned for what a worker process returns."""
     one = from_plain(found)  # type: ignore[arg-type]
     if isinstance(one, Document) and CHANGED in one.key:
-        return replace(one, text=f"{one.text}, without its notes")
+        text = f"{one.text}, without its notes"
+        made = one.key.endswith("#message")  # a mail's own text, of which its reader makes the bytes
+        return replace(one, text=text, digest=sha256(text.encode()).hexdigest() if made else one.digest)
     return one
 
 

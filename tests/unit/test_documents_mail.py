@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from orchestrator.documents import Document, packed_rtf, smime, tnef
 from orchestrator.documents.types import ExtractionError
 from tests.support import mails
 from tests.support.mails import eml, mixed, msg, section
-from tests.support.office import zipped
+from tests.support.office import outlook, zipped
 from tests.unit.test_documents_kinds import found_in, told
 
 HEAD = "From: ann@example.org\nSubject: Offer\n\n"
@@ -275,6 +276,16 @@ NOTE = {0x1A: "IPM.Note", 0x37: "Offer"}
 )  # fmt: skip
 def test_what_a_mail_of_outlook_says(tmp_path: Path, data: bytes, texts: dict[str, str]) -> None:
     assert told(found_in(tmp_path, {"a.msg": data})) == {f"a.msg#{name}": text for name, text in texts.items()}
+
+
+def test_the_digest_of_a_mail_of_outlook_is_of_the_lines_that_it_has(tmp_path: Path) -> None:
+    """As of the version before: its answers hold."""
+    files = {"m.msg": outlook("Offer", "Dear Ben,\r\nsee below.\r\n", "ann@example.org")}
+    found = found_in(tmp_path, files)["m.msg#message"]
+    assert isinstance(found, Document)
+    assert found.text == "From: <ann@example.org>\nSubject: Offer\n\nDear Ben,\nsee below."
+    sent = b"From: <ann@example.org>\nSubject: Offer\n\nDear Ben,\r\nsee below."
+    assert found.digest == sha256(sent).hexdigest()
 
 
 def test_the_text_of_a_winmail_that_the_mail_has_already_is_not_asked_twice(tmp_path: Path) -> None:

@@ -219,8 +219,7 @@ class Sweep:
                     break
                 continue
             mark = before.get(document.key)
-            is_same = mark is not None and mark.digest == getattr(document, "digest", None)  # None if unread
-            known = mark.content if mark is not None and is_same else None
+            known = mark.content if mark is not None and _has_same_bytes(found, document, mark) else None
             made = [BuiltRow(built, known_content=known) for built in self._builder.build(document)]
             self._report.documents += 1
             self._report.ignored.document(document.key, problem, getattr(document, "notes", ""))
@@ -242,6 +241,13 @@ class Sweep:
             stamp = found.stamp if of_table[0] else None
             return SeenDocument(document.key, "", document.size, document.code.value, stamp, None, *of_table)
         return SeenDocument(document.key, document.digest, document.size, None, found.stamp, content, *of_table)
+
+
+def _has_same_bytes(found: Listed, document: Document | UnreadableDocument, mark: FileMark) -> bool:
+    """True if a document has the bytes of `mark`. The reader of a mail makes the bytes of the mail's own text."""
+    from orchestrator.documents.unchanged_files import is_same_file
+
+    return mark.digest == getattr(document, "digest", None) or is_same_file(found.stamp, mark.stamp)
 
 
 def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
