@@ -20,7 +20,7 @@ _SIGNED = ("content-type", "host")
 
 
 class AwsKeys(Struct, frozen=True):
-    """An access key with its secret; the token belongs to keys of a session."""
+    """An access key with its secret; keys of a session have a token too."""
 
     access_key: str
     secret_key: str

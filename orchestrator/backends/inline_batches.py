@@ -86,7 +86,7 @@ class InlineBatches(TranslatedBatches):
             return remote_batch(self._api.submit(order, rows).json())
 
     def find(self, intent: Intent) -> Sighting:
-        """Look for the batch by its time and number of rows; the ids of its results tell if it is ours."""
+        """Look for the batch by its time and number of rows; the ids of its results tell whether it is ours."""
         rows = intent.rows - sum(1 for _ in inline_rows.unsent_lines(intent.input_path))
         if rows == 0:
             return Sighting(all_refused(intent.shard, intent.rows))

@@ -86,7 +86,7 @@ class Ids:
         return theirs if found[3] is None else self._of_digest(_plain(theirs), bytes.fromhex(found[3])) or theirs
 
     def _of_digest(self, theirs: str, digest: bytes) -> str | None:
-        """Return the custom_id of the next line with a request, the same for the same id; None if none is left."""
+        """Return the custom_id of the next line with a request, always the same for an id; None if no line is left."""
         if self._by_digest is None:
             self._by_digest = {}
             self._source.seek(0)

@@ -194,7 +194,7 @@ class RequestRefused(BackendRefused):
 
 
 class Uncertain(BackendError):
-    """The call was sent and no answer came. Only a request to the backend can tell if it was carried out."""
+    """The call was sent and no answer came. Only a request to the backend can tell whether it was carried out."""
 
     kind = "uncertain"
 

@@ -134,8 +134,8 @@ def _write_errors(stream: bytearray, *, is_wide: bool) -> bool:
 def _write_formats(stream: bytearray) -> bool:
     """Write number formats as since Excel 97: the longer length takes the place of the last character.
 
-    The library reads all formats in this form. The characters before the last tell if a format shows dates, except if
-    it has only one.
+    The library reads all formats in this form. The characters before the last tell whether a format shows dates,
+    except if it has only one.
     """
     found = [at for kind, at, size in _records(stream, 0) if kind == _FORMAT and size == stream[at + 2] + 3 > 4]
     for at in found:

@@ -27,7 +27,7 @@ class Properties(Struct):
     outline: int | None = None
 
     def take(self, name: str, value: str) -> None:
-        """Set one of its properties."""
+        """Set one of these properties."""
         if name == "pStyle":
             self.style = value
         elif name == "numId":

@@ -39,7 +39,7 @@ SETTLES = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=15), ti
 class BatchRoom(Struct, frozen=True):
     """Maximum number of rows and estimated prompt tokens of one batch.
 
-    `fits` says if a budget covers the tokens of some prompts, and at most this many of their answers.
+    `fits` says whether a budget covers the tokens of some prompts, and at most this many of their answers.
     """
 
     rows: int

@@ -1,4 +1,4 @@
-"""Checks if an answer is what its task asked for, and returns its value: text, JSON, a label or a vector."""
+"""Checks whether an answer is what its task asked for, and returns its value: text, JSON, a label or a vector."""
 
 from __future__ import annotations
 

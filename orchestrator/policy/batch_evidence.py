@@ -57,7 +57,7 @@ class Denied(Struct, frozen=True):
 
 
 def gone(denied: Denied, backend: str, now: datetime, *, is_needed: bool) -> EvidenceVerdict:
-    """Judge if a batch unknown to its backend is gone; `is_needed` if its rows are needed elsewhere in time."""
+    """Judge whether a batch unknown to its backend is gone; `is_needed` if its rows are needed elsewhere in time."""
     times, least = (HURRIED_DENIALS, HURRIED_FOR) if is_needed else (DENIALS, DENIED_FOR)
     if denied.is_unlisted is None:
         least = FILES_APPEAR if is_needed else UNLISTED_FOR
@@ -122,18 +122,18 @@ def nothing_until(ended: datetime, late: timedelta | None) -> datetime:
 
 
 def nothing(backend: str, rows: int, until: datetime, now: datetime) -> EvidenceVerdict:
-    """Judge if the rows of a batch go back because the provider says that it did nothing; see `nothing_until`."""
+    """Judge whether a batch's rows go back because the provider says that it did nothing; see `nothing_until`."""
     told = f"{backend} says that the batch is completed, with 0 of {number_of(rows, 'row')}, no usage and empty files"
     return _until(told, until, now)
 
 
 def unnamed(status: str | None, until: datetime, now: datetime) -> EvidenceVerdict:
-    """Judge if a batch that should have answers never names a file of them; `until` is when they are given up."""
+    """Judge whether a batch that should have answers never names their file; `until` is when they are given up."""
     return _until(f"the batch is {status}, and names no file with its answers", until, now)
 
 
 def named(batch: EndedBatch, since: datetime, until: datetime, now: datetime) -> EvidenceVerdict:
-    """Judge if all files of a batch are named; `until` is when answers that exist are given up."""
+    """Judge whether all files of a batch are named; `until` is when answers that exist are given up."""
     if batch.status is BatchStatus.FAILED:
         return EvidenceVerdict()
     if batch.completed and not batch.has_output:
@@ -180,7 +180,7 @@ class FileReading(Struct, frozen=True):
 def whole(
     reading: FileReading, expected: int, unchanged_since: datetime, until: datetime, now: datetime
 ) -> EvidenceVerdict:
-    """Judge if a batch's files are complete: as many rows as `expected`, or nothing more to come.
+    """Judge whether a batch's files are complete: as many rows as `expected`, or nothing more to come.
 
     Files with exactly the stated length are believed once they have not grown for a while. A stated size that has
     grown before is not believed: it only covers what is written so far. Files of another or unknown length, broken

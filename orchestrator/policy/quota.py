@@ -1,4 +1,4 @@
-"""Decides if the next shard may be sent, or waits for room at its backend. Pure: values in, a sentence out.
+"""Decides whether the next shard may be sent, or waits for room at its backend. Pure: values in, a sentence out.
 
 A full quota is a matter of capacity, not a failure: what does not fit waits. A refusal for lack of room costs no
 attempt, and teaches how much room there is. All tokens here are prompt tokens of one model at one backend, as near to

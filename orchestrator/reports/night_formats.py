@@ -130,7 +130,7 @@ def job_title(job: JobReport, *, dated: bool = True) -> str:
 
 
 def note_of(report: NightReport, job: JobReport) -> str:
-    """Return the note behind a job's heading, which says if the headline leaves out its rows."""
+    """Return the note behind a job's heading, which says whether the headline leaves out its rows."""
     return "" if job in report.counted else ", not counted above: another run has its rows"
 
 

@@ -118,7 +118,7 @@ class Home(Struct, frozen=True):
 
     @property
     def intake_lock(self) -> Path:
-        """Lock of a submit that checks if its job exists, and records it."""
+        """Lock of a submit that checks whether its job exists, and records it."""
         return self.root / "intake.lock"
 
     def build_lock(self, job_id: JobId) -> Path:

@@ -19,8 +19,8 @@ class Telemetry(Strict):
     """An OpenTelemetry receiver of OTLP over HTTP; orch appends `/v1/traces` and `/v1/metrics` to `endpoint`.
 
     `headers_env` maps each header to the variable with its value. `sample` is the share of succeeded rows that get a
-    span besides failed ones. `content` adds prompts, answers and messages of failures. `location` says if data there
-    stays with the user, as for a backend.
+    span besides failed ones. `content` adds prompts, answers and messages of failures. `location` says whether data
+    there stays with the user, as for a backend.
     """
 
     endpoint: str

@@ -52,7 +52,7 @@ class LossyDesk(Desk, Protocol):
     """A desk whose provider can lose an answer."""
 
     def lose_next_create(self) -> None:
-        """Carry the next create out, and send no answer."""
+        """Carry out the next create, but send no answer."""
 
 
 def write_input(desk: Desk, shard: str, rows: int) -> Path:

@@ -19,7 +19,7 @@ class ReplicaLayout(Struct, frozen=True):
     """Replicated paths under a folder.
 
     Files under `folders` (patterns) grow, or appear and disappear. `images` (patterns) are databases: they are
-    replaced as a whole, and restored last. `has_state` says if a folder would lose something by becoming another
+    replaced as a whole, and restored last. `has_state` says whether a folder would lose something by becoming another
     folder's copy: `holds` names that, and `elsewhere` says what to do about it.
     """
 

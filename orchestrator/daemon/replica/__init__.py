@@ -1,7 +1,7 @@
 """A home's replica: what `orch up --replica` keeps elsewhere, so that another machine can continue.
 
 home_contents  the replicated parts of a home: its databases and files at one moment
-home_replica   sends them while the daemon works; decides if this daemon may act
+home_replica   sends them while the daemon works; decides whether this daemon may act
 paid_calls     makes paid calls to a provider only once the replica has their records
 status_file    the replica's state for other commands of this machine, and their waiting for it
 

@@ -1,6 +1,6 @@
 """Reuse of answers: of earlier runs, of other jobs, and of another row of the same job.
 
-Each request has two marks. Its `fingerprint` says if the outcome of an earlier run of the same job file still holds.
+Each request has two marks. Its `fingerprint` says whether an earlier run's outcome of the same job file still holds.
 Its `cache_key` finds the very same request in any job. Earlier answers also bound the length of new ones.
 """
 

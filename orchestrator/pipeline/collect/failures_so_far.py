@@ -59,7 +59,7 @@ class FailuresSoFar:
     ) -> Failing | None:
         """Return the failures so far, or None if it is too early or the backend does not show results.
 
-        `has_stronger` says if a row with a bad answer would go to a stronger model.
+        `has_stronger` says whether a row with a bad answer would go to a stronger model.
         """
         read = self._by_shard.setdefault(shard.id, _Read((shard.submitted_at or now) + EVERY))
         if shard.batch_id is None or now < read.due:

@@ -31,7 +31,7 @@ ENOUGH_REFUSALS = 20
 
 
 class UnknownBatch(Struct, frozen=True):
-    """A batch that its backend does not know; `moved` says if its shard has ended because of that."""
+    """A batch that its backend does not know; `moved` says whether its shard has ended because of that."""
 
     moved: bool
 

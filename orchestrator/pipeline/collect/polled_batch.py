@@ -49,7 +49,7 @@ def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, objec
 
 
 def life_of(job: Job, shard: Shard, handle: BackendHandle, watched: PolledShard, *, may_leave: bool) -> BatchLife:
-    """Return a batch's life so far; `may_leave` says if another backend takes its rows."""
+    """Return a batch's life so far; `may_leave` says whether another backend takes its rows."""
     made = shard.submitted_at or shard.created_at
     ends = [at for at in (job.cancel_requested_at, shard.rerouted_at) if at is not None]
     return BatchLife(
@@ -80,7 +80,7 @@ def denied(watched: PolledShard, now: datetime, *, is_unlisted: bool | None) -> 
 def files_named(
     shard: Shard, batch: RemoteBatch, profile: Profile, until: datetime, now: datetime
 ) -> EvidenceVerdict:
-    """Decide if a batch that is over may be collected: its files may be named some time later."""
+    """Decide whether a batch that is over may be collected: its files may be named some time later."""
     named = EndedBatch(
         batch.status,
         batch.completed,

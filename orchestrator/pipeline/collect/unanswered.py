@@ -107,9 +107,9 @@ class EndedShard(Struct, frozen=True):
     """An ended shard, with everything that its collection needs.
 
     `model` is its model's name at the backend. `problems` is what the backend says of a failed batch. `elsewhere`
-    says if another backend may take rows, `standing` where the rows are on their alias's list of models. `retries`
-    limits re-asks per task. `fetched` describes its files. `blames_input` says if an input file that the backend
-    cannot find has cost its rows enough tries.
+    says whether another backend may take rows, `standing` where the rows are on their alias's list of models.
+    `retries` limits re-asks per task. `fetched` describes its files. `blames_input` says whether an input file that
+    the backend cannot find has cost its rows enough tries.
     """
 
     job: Job

@@ -24,7 +24,7 @@ from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
 
 PROBE_SECONDS = 30.0
-"""How long to wait for an output to say if it can be written."""
+"""How long to wait for an output to say whether it can be written."""
 PATIENCE = timedelta(hours=1)
 """How long a job waits, before its first row is asked, for an output whose fault may pass."""
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=1), timedelta(minutes=15)

@@ -45,7 +45,7 @@ Progress = Callable[[str, int, int, str], None]
 
 
 class Label(Struct, frozen=True):
-    """Label of a backup: its time, the version of orch, the home, and if it includes the database."""
+    """Label of a backup: its time, the version of orch, the home, and whether it includes the database."""
 
     made_at: datetime
     orch: str
@@ -202,7 +202,7 @@ def _pack(stage: Path, file: BinaryIO, found: BackupContents, progress: Progress
 
 
 def check(path: Path) -> BackupContents:
-    """Check if a backup is whole: its databases, and each line that a row points to. Raises InputError."""
+    """Check whether a backup is whole: its databases, and each line that a row points to. Raises InputError."""
     with _opened(path) as (archive, file), tempfile.TemporaryDirectory(prefix="orch-check-") as name:
         members = {member.name: member for member in archive.getmembers() if member.isreg()}
         packed = [member.size for member in members.values() if member.name != LABEL]

@@ -43,7 +43,7 @@ def batch_over(store: Store, shard: Shard, status: BatchStatus, now: datetime) -
 
 
 def job_over(store: Store, job: Job, now: datetime) -> None:
-    """Record a job's cost, the length of its answers, its duration, and if it was in time."""
+    """Record a job's cost, the length of its answers, its duration, and whether it was in time."""
     store.forecasts.settled(job.id, "cost", float(store.ledger.spent(job.id)), now)
     for task, mean in store.sizes.mean_outputs(job.id).items():
         store.forecasts.settled(job.id, "output", mean, now, task=task)

@@ -16,7 +16,7 @@ PROBE_SECONDS = 3.0
 
 
 class AtOnce(Struct, frozen=True):
-    """Backends that answer while a person waits, the reasons why others do not, and if these may pass.
+    """Backends that answer while a person waits, the reasons why others do not, and whether these may pass.
 
     `starts` names the backends whose engines may have to start first. `hint` says what to add to orch.toml if it has
     no backend of this kind.

@@ -273,7 +273,7 @@ class UnknownBatches:
         is_by_name = handle.profile.tells_shards and handle.profile.names_rows
         read = sorted(read, key=lambda one: _name_of(one[0]) != job.name)
         waiting = ((other, self._lines(job, other, handle)) for other in self._waiting(job, handle))
-        # Our own server shows the results of a running batch, under their ids there.
+        # Our own server shows the results of a running batch, under the batch's own ids.
         found = [
             match
             for match in matches(read, waiting, under_other_ids=not handle.profile.is_orch)

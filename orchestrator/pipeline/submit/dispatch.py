@@ -279,7 +279,7 @@ class Dispatch:
         return Readiness.MOVED
 
     def recover(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Find out if a shard between intent and fact has a batch; True if that is known now."""
+        """Find out whether a shard between intent and fact has a batch; True if that is known now."""
         shard = batch_accounts.with_present_account(self._work.store, shard, handle)
         now = self._work.now()
         found = create_once.recover(

@@ -19,7 +19,7 @@ _READ = frozenset(
     {"type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "oneOf", "allOf",
      "$ref", "$defs", "definitions", "patternProperties", "prefixItems", "description", "title"}
 )  # fmt: skip
-"""Keywords that are sent, or that decide if a strict form exists. orch checks all others itself."""
+"""Keywords that are sent, or that decide whether a strict form exists. orch checks all others itself."""
 RARE = frozenset(
     {"not", "if", "then", "else", "patternProperties", "prefixItems", "contains", "dependentRequired",
      "dependentSchemas", "propertyNames", "unevaluatedProperties", "minProperties", "maxProperties"}

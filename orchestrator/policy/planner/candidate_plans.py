@@ -1,8 +1,8 @@
 """Candidate plans: which rows go to batches and to synchronous options, and when leftovers are rerouted.
 
-`judge` prices a candidate plan and decides if it holds. A cancelled batch costs only what it has done, so a batch is
-a bet that costs only time. So the search decides how long to wait: until the last moment at which the fallback surely
-finishes the leftovers, or less if waiting becomes dearer.
+`judge` prices a candidate plan and decides whether it holds. A cancelled batch costs only what it has done, so a
+batch is a bet that costs only time. So the search decides how long to wait: until the last moment at which the
+fallback surely finishes the leftovers, or less if waiting becomes dearer.
 """
 
 from __future__ import annotations

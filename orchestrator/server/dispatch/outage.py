@@ -101,7 +101,7 @@ NEVER = float("-inf")
 
 
 class AccountRefusal:
-    """Decides if an upstream refuses the account, by the rows that it refused and accepted.
+    """Decides whether an upstream refuses the account, by the rows that it refused and accepted.
 
     Times are seconds of one monotonic clock; after each refusal the upstream gets no rows for `seconds`.
     """

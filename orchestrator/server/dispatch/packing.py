@@ -49,7 +49,7 @@ class PackError(Exception):
 
 
 class _Shape(Struct, frozen=True):
-    """The shape of an endpoint's answers: the key of the list, the key of each entry, and if inputs may be tokens."""
+    """The shape of an endpoint's answers: keys of the list and of each entry, and whether inputs may be tokens."""
 
     items: str
     content: str

@@ -427,7 +427,7 @@ class Upstream:
                 self.down(f"unreachable: {error}")
             return None
         if status >= 500:
-            return None  # a gateway's page does not say if there are gauges
+            return None  # a gateway's page does not say whether there are gauges
         found = read_gauges(page)
         if found is None:
             self._has_gauges = False

@@ -26,7 +26,7 @@ from orchestrator.server.dispatch.retry import (
 from orchestrator.server.dispatch.upstreams import Upstream
 
 UNKNOWN_DELAYS = 32
-"""A row waits for this multiple of the first delay, until rows in flight show if the upstream works."""
+"""A row waits for this multiple of the first delay, until rows in flight show whether the upstream works."""
 FORBIDDEN = 403
 """Refusals that may concern the account, or only one row's request: then other rows are accepted."""
 

@@ -123,7 +123,7 @@ def deliver(output: Output, job: Job, lines: Iterable[bytes], night: date) -> Wr
 
 
 def probe(output: Output, job: Job, night: date) -> None:
-    """Test if `deliver` would work now, without changing anything.
+    """Test whether `deliver` would work now, without changing anything.
 
     Raises OutputError, and InputError if a variable with an address is not set.
     """

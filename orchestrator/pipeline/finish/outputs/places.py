@@ -59,7 +59,7 @@ def opened(place: str | Path) -> Iterator[BinaryIO]:
 
 
 def probe(place: str | Path) -> None:
-    """Test if a place can be written, without changing it. Raises OutputError.
+    """Test whether a place can be written, without changing it. Raises OutputError.
 
     For a file, this writes and removes a file in its folder, or in the nearest existing folder above. For an object,
     it writes and removes one whose name ends with `PROBE`.

@@ -82,7 +82,7 @@ def replace(url: str, table: str, layout: Layout, job: str, lines: Iterable[byte
 
 
 def probe(url: str, table: str, layout: Layout) -> None:
-    """Test if a job's rows can be put into a table, without changing it. Raises OutputError.
+    """Test whether a job's rows can be put into a table, without changing it. Raises OutputError.
 
     Performs a whole delivery without rows, and rolls it back.
     """
