@@ -86,7 +86,7 @@ class Ids:
         return theirs if found[3] is None else self._of_digest(_plain(theirs), bytes.fromhex(found[3])) or theirs
 
     def _of_digest(self, theirs: str, digest: bytes) -> str | None:
-        """Return the custom_id of the next line with a request, always the same for an id; None if no line is left."""
+        """Return the custom_id of the next line with a request, always the same for an id; None after the last."""
         if self._by_digest is None:
             self._by_digest = {}
             self._source.seek(0)
@@ -182,7 +182,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def tag_of(theirs: object) -> str | None:
-    """Return the tag in an id, ignoring case and blanks; None if it has none."""
+    """Return the tag in an id, ignoring case and spaces; None if it has none."""
     found = _THEIR_ID.fullmatch(_plain(theirs)) if isinstance(theirs, str) else None
     return None if found is None else found[1]
 

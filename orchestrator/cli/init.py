@@ -1,6 +1,6 @@
 """`orch init`: writes a commented orch.toml and job.yaml. Asks no questions and overwrites nothing.
 
-In these files, `# ` begins a comment. Remove a `#` without a blank to turn a setting on.
+In these files, `# ` begins a comment. Remove a `#` without a space to turn a setting on.
 """
 
 from __future__ import annotations

@@ -74,4 +74,4 @@ def _extra(command: click.Command, words: Sequence[str]) -> str | None:
     options = {name for param in command.params if isinstance(param, click.Option) for name in param.opts}
     if "-o" in options and not words[-1].startswith("-") and not words[-1].endswith((".yaml", ".yml")):
         return f"a file to write is named by an option:  -o {words[-1]}"
-    return "one at a time; put a name with blanks in quotes"
+    return "one at a time; put a name with spaces in quotes"

@@ -70,7 +70,7 @@ class EngineRates(Struct, frozen=True):
     """Throughput of an engine, as a bench measured it at its best concurrency.
 
     `prefill` and `decode` are tokens a second of prompts and of answers, each as if it did nothing else; `decode` is
-    None for rows without answer tokens. `options` are the settings beyond its defaults, separated by blanks.
+    None for rows without answer tokens. `options` are the settings beyond its defaults, separated by spaces.
     `engine_version` and `gpu` are empty if unknown; `start_seconds` and `vram_bytes` are None then. `input_tokens`
     and `output_tokens` are those of a row of that bench: similar rows are forecast best.
     """

@@ -28,7 +28,7 @@ _NO_ROOM = frozenset(
 def code_of(job_name: str, custom_id: str) -> str:
     """Return the code of a row: 8 letters and digits, the same in each run of the job.
 
-    Providers may change case and blanks of an id. The code does not depend on them.
+    Providers may change the case and the spaces of an id. The code does not depend on them.
     """
     key = blake2b(job_name.encode(), digest_size=32).digest()
     digest = blake2b(custom_id.strip().casefold().encode(), key=key, digest_size=_DIGEST_BYTES).digest()

@@ -18,7 +18,7 @@ DEFAULT = "APPRISE_URLS"
 
 
 class Apprise(Struct, frozen=True):
-    """A channel whose option `urls_env` names the variable with the addresses, separated by blanks."""
+    """A channel whose option `urls_env` names the variable with the addresses, separated by spaces."""
 
     options: Mapping[str, Any]
     environ: Mapping[str, str]

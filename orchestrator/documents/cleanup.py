@@ -1,4 +1,4 @@
-"""Removes meaningless parts of documents: blanks, invisible characters, headers and footers of pages. Pure.
+"""Removes meaningless parts of documents: spaces, invisible characters, headers and footers of pages. Pure.
 
 The result depends on the document alone, so that a document's text stays the same whatever other documents exist.
 """
@@ -40,7 +40,7 @@ def clean(text: str, *, whitespace: bool, boilerplate: bool) -> str:
 
 
 def _without_blanks(text: str) -> str:
-    """Remove runs of blanks within lines, blanks at line ends, runs of empty lines, and invisible characters.
+    """Remove runs of spaces within lines, spaces at line ends, runs of empty lines, and invisible characters.
 
     Indents stay, and so does everything between code fences. If two successive lines have gaps, these are columns and
     stay.

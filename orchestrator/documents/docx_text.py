@@ -377,7 +377,7 @@ class _Text:
         self._has_line.pop()
         self._cells -= 1
         if not self._cells:
-            # Blanks in a cell, and all line breaks inside, become one blank.
+            # A run of spaces and line breaks in a cell becomes one space.
             self._outside.append(" ".join("".join(self._pieces).split()))
             self._pieces, self._outside = self._outside, []
 

@@ -37,8 +37,8 @@ _NO_MARKS = re.compile("[^\x00-\x7f\u2190-\u303f]")
 _CONTROL = re.compile("[\x80-\x9f]")
 _CLOSE = 0.5
 """Encodings at least this likely, relative to the best, are compared by their oddities."""
-# Character sets that a larger set includes: they differ in a few signs, and programs write the larger set under the
-# smaller name.
+# Character sets that a larger set includes: they differ in a few characters, and programs write the larger set under
+# the smaller name.
 _LARGER = {
     "shift_jis": "cp932", "euc-kr": "cp949", "gb2312": "gb18030", "gbk": "gb18030", "big5": "big5hkscs",
     "iso-8859-1": "cp1252", "iso-8859-9": "cp1254", "iso-8859-8": "cp1255", "tis-620": "cp874", "iso8859-11": "cp874",
@@ -95,7 +95,7 @@ def _is_euc_tw(sample: bytes) -> bool:
 
 
 def _without_controls(found: list[Reading]) -> list[Reading]:
-    """Return the readings without control characters, if any: they read the same bytes as printable signs."""
+    """Return the readings without control characters, if any: they read the same bytes as printable characters."""
     return [one for one in found if _CONTROL.search(one.text) is None] or found
 
 

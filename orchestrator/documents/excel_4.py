@@ -31,7 +31,7 @@ _FIRST, _FIRST_MAC = (
     datetime.datetime.combine(datetime.date(*day), datetime.time()) for day in ((1899, 12, 31), (1904, 1, 1))
 )
 _LEAP, _DAYS = 60, 2_958_466
-"""From this day on, Excel counts one day too many; days of its calendar."""
+"""From this day of its calendar on, Excel counts one day too many; and the number of days of that calendar."""
 
 
 def is_old_stream(data: bytes) -> bool:

@@ -1,7 +1,7 @@
 """Detects text layers that do not match their page, because fonts lack a mapping to letters. Pure.
 
 A text is judged by its characters, and letters by their words. A font without a mapping gives shifted letters, or
-signs instead of letters.
+symbols instead of letters.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ MIN_LETTERS = 60
 MOST_JUDGED = 800
 """Number of characters that are examined for words."""
 _FEW_LETTERS, _MANY_SIGNS = 0.2, 0.45
-"""A text with a smaller share of letters and a larger share of signs has signs in place of its letters."""
+"""A text with a smaller share of letters and a larger share of symbols has symbols in place of its letters."""
 _FEW_WORDS, _MANY_WORDS = 0.05, 0.15
 """Shares of a language's small words in a text of another language, and in one of this language."""
 _DIFFERENT = 3
 _GLYPHS = 29
-"""The distance of a letter's code from the number of its drawing in most fonts without a mapping. The first numbers
-are control characters, so that blanks are lost."""
+"""The distance of a letter's code from the number of its glyph in most fonts without a mapping. The first numbers
+are control characters, so that spaces are lost."""
 _A_FEW_BROKEN = 0.005
 _PROSE, _SOME_PROSE, _NO_PROSE = 0.45, 0.25, 0.3
 """The share of the most frequent letters in a European language, in one with many figures, and in a text without
@@ -61,7 +61,7 @@ def is_garbled(text: str) -> bool:
 
 
 def _are_glyphs(solid: str) -> bool:
-    """True if a text without blanks reads as language only when its characters are taken as numbers of glyphs."""
+    """True if a text without spaces reads as language only when its characters are taken as numbers of glyphs."""
     read, moved = (sum(map(text.count, _FREQUENT)) for text in (solid, solid.translate(_LETTERS_OF_GLYPHS)))
     return read < _NO_PROSE * len(solid) and moved > _PROSE * len(solid)
 
@@ -71,7 +71,7 @@ def _has_small_words(text: str) -> bool:
 
 
 def _is_shifted(text: str) -> bool:
-    """True for ASCII whose words are shifted by a fixed number of places, or that consists mostly of signs."""
+    """True for ASCII whose words are shifted by a fixed number of places, or that consists mostly of symbols."""
     counts = Counter("".join(text.split()))
     total = counts.total()
     known = [(character, number) for character, number in counts.items() if character in _SOLID]

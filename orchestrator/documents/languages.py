@@ -2,7 +2,7 @@
 
 Statistics over single letters are not enough: charset-normalizer reads Polish in windows-1250 as windows-1252, and
 French from an old Macintosh as windows-1250. A text is accepted only if one reading has the small words of a language
-and almost no foreign letter or misplaced sign. No other encoding may give a reading nearly as good. Names, lists of
+and almost no foreign letter or misplaced symbol. No other encoding may give a reading nearly as good. Names, lists of
 numbers and a handful of words have no such reading, and are left to the user.
 """
 
@@ -29,7 +29,7 @@ _SIGNS = frozenset("“”‘’„–—…•€£§©®°«»¿¡½¼¾²³º
 _WORD = re.compile(r"[^\W\d_ªº]+")
 _MISPLACED = re.compile(
     "[^\\W\\d_][“”‘„–—…•€£§©®°«»¿¡½¼¾²³ºª·×\xa0](?=[^\\W\\d_])"  # a sign inside a word; only ’ may stand there
-    "|[^\\W\\d_][¿¡£§„¼½¾]"  # a sign that begins something, at the end of a word
+    "|[^\\W\\d_][¿¡£§„¼½¾]"  # a symbol that begins something, at the end of a word
     "|\xa0(?=\\s)|\\s\xa0"
     "|\\d[À-ɏ]|[À-ɏ]\\d"  # an accented letter beside a digit
 )
@@ -49,7 +49,7 @@ _BALKAN = re.compile("[ЂђЃѓЉљЊњЌќЋћЏџЈјЅѕ]")
 
 
 def oddities(text: str) -> int:
-    """Count the places that no real text has: signs and capitals inside words, controls, words of two scripts."""
+    """Count the places that no real text has: symbols and capitals inside words, controls, words of two scripts."""
     found = sum(1 for _ in _NO_TEXT.finditer(text))
     if _RUSSIAN.search(text):  # then it has no letters of Serbian and Macedonian
         found += sum(1 for _ in _BALKAN.finditer(text))

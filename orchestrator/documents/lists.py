@@ -22,7 +22,7 @@ class Level(NamedTuple):
 
 
 class Lists:
-    """All lists of a document. A mark ends with a blank; each deeper level is indented by two more."""
+    """All lists of a document. A mark ends with a space; each deeper level is indented by two more."""
 
     def __init__(self) -> None:
         self._levels: dict[tuple[str, int], Level] = {}

@@ -27,8 +27,8 @@ DIRT = 0.5
 _LOWEST = 6
 """Pixels of the lowest letters."""
 _SLIMMEST = 4
-"""Times its short side that a picture may be long: the engine enlarges slim ones until they take more memory than a
-page."""
+"""Greatest length of a picture, as a multiple of its short side: the engine enlarges slimmer ones until they take
+more memory than a page."""
 _WIDE_GAP = 1.5
 """A wider gap, in heights of the line, separates cells."""
 _MIN_LINES = 3

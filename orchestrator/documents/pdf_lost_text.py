@@ -24,9 +24,9 @@ LOST = 0.1
 _SPACE = 0.2
 _NEXT_LINE = 0.6
 _SAME = 0.15
-"""Shares of a character's size: a gap that is a blank, a step to a new line, the shift of a character drawn twice."""
+"""Shares of a character's size: a gap that is a space, a step to a new line, the shift of a character drawn twice."""
 _CHARACTER = 0.75
-"""A step that is wider than a blank, as a share of a character's size."""
+"""A step that is wider than a space, as a share of a character's size."""
 _POINT = 0.1
 """Points below which a text counts as having no width or no height."""
 
@@ -71,7 +71,7 @@ def _is_lost(page: Any, layer: Any, index: int, found: Any) -> bool:
     """True if a text without characters draws some: it is neither blank nor drawn a second time.
 
     PDFium skips what has no width. A text with a width was drawn twice, a line has a height. The rest is a point:
-    mostly a blank, before which the next text starts after less than a character, or on another line.
+    mostly a space, before which the next text starts after less than a character, or on another line.
     """
     left, bottom, right, top = (ctypes.c_float() for _ in range(4))
     if not raw.FPDFPageObj_GetBounds(found, left, bottom, right, top):
@@ -171,7 +171,7 @@ def _lines(characters: list[_Character]) -> str:
 
 
 def _written(line: list[_Character]) -> str:
-    """Return a horizontal line, with a blank for each gap."""
+    """Return a horizontal line, with a space for each gap."""
     texts = [line[0].text]
     for last, one in pairwise(line):
         if one.left - last.end > _SPACE * one.size and not last.text.isspace():

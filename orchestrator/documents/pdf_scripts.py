@@ -18,7 +18,7 @@ from orchestrator.documents.scripts import lowered, raised
 _NUMBER, _BLANK = re.compile("[0-9](?:[0-9.,]*[0-9])?"), re.compile(r"\s")
 _SIGNS, _POINTS = "+-−–", ",.;:"
 _LONGEST = 12
-"""Most characters of a script; a longer text is small print."""
+"""Most characters that a superscript or subscript may have; a longer text is small print."""
 _AT_ONCE = 512
 """Number of a page's characters or boxes to look up at a time."""
 _MOST = 50

@@ -17,7 +17,7 @@ from orchestrator.core import tokens
 
 LEAST = 16
 """Lowest limit, in tokens: a single character may have four."""
-# From the most natural border to the least: pages and paragraphs, lines, sentences, words. Blanks belong to the next
+# From the most natural border to the least: pages and paragraphs, lines, sentences, words. Spaces belong to the next
 # word, as they do in a token.
 _BORDERS = tuple(
     re.compile(border)

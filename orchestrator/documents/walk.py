@@ -167,7 +167,7 @@ class Walk:
         """Return names in `path` with their kind and whether they are links; empty if the folder was entered before.
 
         Folders sort as if they ended in `/`, so that the whole walk is sorted by relative path. Raises OSError;
-        ExtractionError if the folder is not where it may be.
+        ExtractionError if the folder lies where none may be read.
         """
         fd = open_folder(path, self.within)
         try:

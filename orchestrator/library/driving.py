@@ -36,7 +36,7 @@ class ProgressView(Protocol):
         """Show a lasting message."""
 
     def warn(self, text: str) -> None:
-        """Show a lasting message, even to somebody who watches no progress."""
+        """Show a lasting message, even to a user who does not watch the progress."""
 
     def is_due(self) -> bool:
         """True if a draw would show something now."""

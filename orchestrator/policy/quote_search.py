@@ -22,7 +22,7 @@ _INVISIBLE = r"\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u
 _BLANK = rf"\s|{_INVISIBLE}"
 _DASHES = r"\-\u2010-\u2015\u2212\ufe58\ufe63\uff0d"
 _SEPARATORS = ".,;:'’/"
-# Solid runs are short, so that a place inside one is found in a few steps. Group 2 is blanks and dashes beside a
+# Solid runs are short, so that a place inside one is found in a few steps. Group 2 is spaces and dashes beside a
 # number.
 _RUNS = regex(
     rf"([^{_BLANK}{_DASHES}]{{1,256}})"
@@ -102,7 +102,7 @@ def folded(source: str) -> FoldedText:
 
 
 def _gap(source: str, start: int, end: int) -> str:
-    """Return the comparison form of the blanks and dashes between two runs, which may be numbers."""
+    """Return the comparison form of the spaces and dashes between two runs, which may be numbers."""
     before, after = _is_number(source[max(0, start - 2) : start][::-1]), _is_number(source[end : end + 2])
     if not before and not after:
         return ""

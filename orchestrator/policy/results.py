@@ -33,7 +33,7 @@ from orchestrator.policy.unpriced import unpriced
 
 
 def normal(custom_id: str) -> str:
-    """Return an id without differences in case, blanks and spelling."""
+    """Return an id without differences in case, spaces and spelling."""
     plain = unicodedata.normalize("NFC", custom_id).strip().casefold()
     return plain.lstrip("0") or "0" if plain.isdecimal() and plain.isascii() else plain
 

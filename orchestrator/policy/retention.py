@@ -27,7 +27,7 @@ class JobFate(StrEnum):
 
     KEPT = "kept"  # all of it stays
     FILES = "files"  # its request and result files go; its rows stay for reports
-    JOB = "job"  # its files, rows, events and ledger go
+    JOB = "job"  # its files, rows, events and ledger are removed
 
 
 class Leaving(Struct, frozen=True):

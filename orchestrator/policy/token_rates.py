@@ -1,4 +1,4 @@
-"""Dollars for the tokens of an answer at given rates, each token once. Pure."""
+"""The cost of an answer's tokens at given rates; each token is counted once. Pure."""
 
 from __future__ import annotations
 

@@ -69,9 +69,9 @@ class RayDriver:
         self._process: RayProcess | None = None
         self._connected_at: float | None = None
         self._ends = 0
-        """Consecutive ends of the child that had not run well."""
+        """Number of times in a row that the child ended without having run well."""
         self._unreached = 0
-        """Consecutive ends of the child that never reached the cluster."""
+        """Number of times in a row that the child ended without having reached the cluster."""
         self._again_at = float("-inf")
         self._closed = False
 

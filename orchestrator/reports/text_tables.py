@@ -68,7 +68,7 @@ def _char_width(char: str) -> int:
 
 
 def wrap(text: str, width: int, *, words: bool = True) -> list[str]:
-    """Break a text into lines at blanks; with `words`, also within a word longer than a line."""
+    """Break a text into lines at spaces; with `words`, also within a word longer than a line."""
     if "\n" not in text and cell_width(text) <= width:
         return [text.rstrip(" ")]
     return [line for paragraph in text.split("\n") for line in _wrapped(paragraph, max(1, width), words)]
@@ -96,7 +96,7 @@ def _wrapped(paragraph: str, width: int, words: bool) -> Iterator[str]:
 
 
 def paragraph(text: str, width: int | None, *, indent: str = "  ") -> str:
-    """Wrap a text at blanks, with continuation lines indented; unlimited without a width.
+    """Wrap a text at spaces, with continuation lines indented; unlimited without a width.
 
     A word stays whole, however long: a broken path or command cannot be copied.
     """
@@ -181,7 +181,7 @@ def _row(columns: Sequence[Column], row: Sequence[StyledText], fit: _Fit) -> lis
 
 
 def _trimmed(line: list[StyledText]) -> Line:
-    """Strip trailing blanks."""
+    """Strip trailing spaces."""
     while line and not line[-1].text.strip():
         line.pop()
     return (*line[:-1], replace(line[-1], text=line[-1].text.rstrip(" "))) if line else ()

@@ -283,7 +283,7 @@ class Batches:
     async def _plan(self, run: ActiveBatch, path: Path, *, accepted: bool) -> InputRows | list[batch_api.LineError]:
         most = self._max_rows if run.options.max_rows is None else min(self._max_rows, run.options.max_rows)
         if accepted:
-            most = sys.maxsize  # it was accepted by earlier limits
+            most = sys.maxsize  # it was accepted under earlier limits
         upstreams = self._dispatcher.upstreams
         smallest = min((upstream.cache_tokens for upstream in upstreams), default=0) * BYTES_PER_TOKEN
         try:

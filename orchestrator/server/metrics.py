@@ -152,7 +152,7 @@ def _interactive(upstreams: Named) -> Iterator[Metric]:
 def _upstreams(upstreams: Named) -> Iterator[Metric]:
     about = "1 while the upstream is given rows, else 0."
     yield _gauges("orch_upstream_up", about, "upstream", ((u, up.problem is None) for u, up in upstreams))
-    about = "Most rows that the upstream is given at once."
+    about = "Maximum number of rows that the upstream gets at once."
     yield _gauges("orch_concurrency_limit", about, "upstream", ((u, up.limiter.limit) for u, up in upstreams))
     about = "1 for the reason of the concurrency limit's last change."
     why = GaugeMetricFamily("orch_concurrency_limit_reason", about, labels=["upstream", "reason"])

@@ -116,7 +116,7 @@ def _check_schemas(spec: JobSpec, path: Path, lines: Lines) -> None:
     found: list[InputError] = []
     for index, task in enumerate(spec.tasks):
         if not task.output_schema:
-            continue  # without one, what checks schemas is not imported
+            continue  # without a schema, the checker of schemas is not imported
         if (cure := schemas.meant_by(task.output_schema)) is not None:
             place: Place = ("tasks", index, "schema")
             told = "checks nothing: none of its keys is a keyword of JSON Schema"

@@ -108,7 +108,7 @@ class Clean(JobFilePart):
 
     BARE: ClassVar[str] = "whitespace"
 
-    whitespace: bool = Field(False, description="runs of blanks and of empty lines, invisible characters")
+    whitespace: bool = Field(False, description="runs of spaces and of empty lines, invisible characters")
     boilerplate: bool = Field(False, description="headers and footers that repeat on most pages of a document")
 
     @property

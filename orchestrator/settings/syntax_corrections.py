@@ -35,7 +35,7 @@ _BLOCK = regex(r"\w: +[|>][-+]?\s*$")
 _NO_COLON = "could not find expected ':'"
 _BRACED_PAIR = regex(r"[{,]\s*([A-Za-z_][\w-]*)\s*:\s")
 _QUESTION = regex(r"([A-Za-z_][\w-]*): +((?:(?![\w-]+: )[^?\"'{}\[\]]){1,200}\?)")
-"""A text with a question mark in braces, where YAML takes it for the sign of a key."""
+"""A text with a question mark in braces, where YAML takes it for the mark of a key."""
 _OPEN = "a quote is not closed"
 _STRAIGHT = 'use straight quotes: "…"'
 MOST = 200
@@ -94,15 +94,15 @@ def _indent(line: str) -> int:
 def _of_line(line: str) -> str | None:
     """Return a cure for a slip that the line shows by itself."""
     if found := _TAB_AFTER_COLON.fullmatch(line):
-        return f"put a blank, not a tab, after the colon:  {found[1]}: …"
+        return f"put a space, not a tab, after the colon:  {found[1]}: …"
     if _DASH.match(line):
         return "begin an entry with a hyphen:  - id: …"
     if _ODD_BLANK.match(line):
-        return "indent with plain blanks: this line begins with other characters that look like blanks"
+        return "indent with plain spaces: this line begins with other characters that look like spaces"
     if _COMMENT.search(line):
         return "a comment begins with #"
     if _NO_BLANK_AFTER_DASH.fullmatch(line):
-        return "put a blank after the dash:  - id: …"
+        return "put a space after the dash:  - id: …"
     if found := _NO_BLANK.fullmatch(line):
         return f"put a blank after the colon:  {found[1]}: …"
     if _WINDOWS_PATH.search(line):
@@ -176,7 +176,7 @@ def toml_hint(line: str, problem: str) -> str | None:
             return "put a comma between the values"
         return "close the list of a line above with ]"
     if re.fullmatch(r"\s*\[+[^\]\"']*\s[^\]\"']*\]+\s*", line):
-        return 'put a name with blanks in quotes:  [backends."my server"]'
+        return 'put a name with spaces in quotes:  [backends."my server"]'
     if found := _TOML_AMOUNT.fullmatch(line):
         return f"write  {found[1]} = {_amount(found[1], found[2])}"
     if found := _TOML_PAIR.fullmatch(line):

@@ -246,8 +246,8 @@ class Shards:
             return [_shard(row) for row in reversed(tx.execute(_SENT, {"backend": backend, "newest": newest}).all())]
 
     def counted_since(self, backend: str, since: datetime) -> list[Shard]:
-        """Return every job's shards that are at a backend or ended there after `since`. Shards of a row asked first
-        count too.
+        """Return every job's shards that are at a backend or ended there after `since`. Shards of rows that are asked
+        first count too.
         """
         query = select(shards).where(shards.c.backend == backend)
         query = query.where(or_(shards.c.ended_at > since, shards.c.state.in_(AT_BACKEND)))

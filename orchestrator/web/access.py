@@ -31,7 +31,7 @@ SECRET_BYTES = 32
 
 
 class Visitor(Struct, frozen=True):
-    """A visitor's name for the record of actions, right, and the token that our own forms carry."""
+    """A visitor's name for the record of actions, their right, and the token that our own forms carry."""
 
     name: str
     right: KeyRight

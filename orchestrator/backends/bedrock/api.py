@@ -48,7 +48,7 @@ class BedrockAPI(S3FilesAPI):
         self._services.sts.close()
 
     def caller(self) -> str | None:
-        """Return the number of the credentials' account."""
+        """Return the number of the account that the credentials belong to."""
         answer = self._answer(self._services.sts.post("/", content=_CALLER, headers=_FORM))
         return tag_in("Account", answer.content.decode(errors="replace"))
 

@@ -21,7 +21,7 @@ _SHORT_ID = re.compile(rb'("custom_id"\s*:\s*)("[0-9a-f]{48}")')
 def sent_lines(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
     """Yield lines as Together takes them, in a file of this name. Raises InputError.
 
-    Together gives files with the same bytes one id, and a batch has no metadata: its file says whose it is. So blanks
+    Together gives files with the same bytes one id, and a batch has no metadata: its file says whose it is. So spaces
     between the tokens of the first line carry the file's name, and no two shards share a file.
     """
     number = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")

@@ -53,7 +53,7 @@ def give_back(store: Store, home: Home, job: Job) -> None:
 
 @contextmanager
 def given_back(store: Store, home: Home, job: Job) -> Iterator[None]:
-    """Remove file and rows of a build that fails. If disk or database is full, raise NoRoom for this build."""
+    """Remove the file and the rows of a failed build; raise NoRoom for it if the disk or the database is full."""
     try:
         yield
     except Exception as error:

@@ -121,7 +121,7 @@ class UnknownBatches:
         return at is None or self._now() >= at
 
     def resign(self, job: Job, handle: BackendHandle) -> None:
-        """Wait no longer for batches that may have rows of a job."""
+        """Stop waiting for batches that may have rows of a job."""
         self._listings[handle.name].resigned.add(job.id)
         log.warning("%s: not known whose batches run at %s; rows are sent for the deadline", job.id, handle.name)
 
@@ -328,7 +328,7 @@ class UnknownBatches:
         of = job_of(batch)
         is_known = self._store.jobs.find(of) is not None
         is_ours = self._shares(job, shard, of) if is_known else _name_of(batch) == job.name
-        # Older ones may be of jobs that were removed, with their folders.
+        # Older ones may belong to jobs that were removed with their folders.
         is_told = self._is_newer(batch) or of in self._home.job_folders() or batch.id in _asked_about(job)
         if not is_ours or not is_told:
             return None

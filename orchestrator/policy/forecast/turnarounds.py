@@ -175,7 +175,7 @@ def _weighted_batches(seen: Sequence[SeenBatch], rows: int, at: datetime) -> lis
 
 
 def _persistence_odds(nights: Mapping[date, Mapping[datetime, Sequence[SeenBatch]]], at: datetime) -> float:
-    """Return the weight of the last night, as a multiple of all others: large if slow nights come in rows.
+    """Return the weight of the last night, as a multiple of all others: large if slow nights come in a row.
 
     It is the odds of the autocorrelation of run times from night to night, which fades with idle days.
     """

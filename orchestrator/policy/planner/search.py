@@ -29,7 +29,7 @@ from orchestrator.policy.planner.types import NOTHING, SLIPS, BatchOption, Cost,
 PARTS = 8
 """Number of parts into which rows are divided between batches and synchronous routes."""
 COARSE_WAITS = frozenset(WAITS[::3])
-"""Fewer reroute times, to choose among candidates that are all late."""
+"""A smaller choice of reroute times, for candidates that are all late."""
 MIN_CHANCE = 0.1
 """A smaller chance counts as none."""
 

@@ -18,9 +18,9 @@ class Tree:
 
     def __init__(self, rows: int, lengths: Sequence[int]) -> None:
         self.shared_bytes = 0
-        """Text that rows have in common with an earlier row, over all rows; a lower bound."""
+        """Bytes that rows have in common with an earlier row, summed over all rows; a lower bound."""
         self.distinct_bytes = 0
-        """Text of all different shared prefixes; an upper bound."""
+        """Bytes of all distinct shared prefixes; an upper bound."""
         self._lengths = (0, *lengths)
         self._bounds = (0, *lengths[1:], lengths[-1])
         self._node_of = array("I", bytes(4 * rows))

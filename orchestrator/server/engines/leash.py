@@ -70,7 +70,7 @@ def stop(child: subprocess.Popen[bytes], grace: float) -> None:
 
 
 def children() -> list[int]:
-    """Return this process's children, from /proc, among them orphans of a killed child."""
+    """Return this process's children, from /proc, including orphans of a killed child."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

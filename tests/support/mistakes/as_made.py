@@ -103,7 +103,7 @@ JOBS: dict[str, Case] = {
     ),
     "several-prompts": (prompt("[Who, When]"), ":6: tasks[0].prompt: ", "write one text"),
     "no-blank-after-the-colon": (JOB.replace("name: ", "name:"), ":2: is not valid YAML", "the colon:  name: …"),
-    "no-blank-after-the-dash": (JOB.replace("- id", "-id"), ":5: is not valid YAML", "a blank after the dash"),
+    "no-blank-after-the-dash": (JOB.replace("- id", "-id"), ":5: is not valid YAML", "a space after the dash"),
     "indented-by-three": (JOB.replace("    model", "   model"), ":5: is not valid YAML", "by 3 where the line above"),
     "smart-quotes": (JOB.replace("letters", "“letters”"), ":1: name: ", "use straight quotes"),
     "two-jobs": (f"{JOB}---\n{JOB}", ":8: is not valid YAML", "one file is one job"),
