@@ -110,7 +110,7 @@ def report_forecast(since: str | None, as_json: bool) -> int:
 @click.option(
     "--forget",
     metavar="BACKEND[:MODEL[:FIELD]]",
-    help="First forget the fields that this backend has refused, of one model or one field if named.",
+    help="First forget the fields that this backend has refused: all of them, those of MODEL, or FIELD.",
 )
 @json_option
 def report_backends(forget: str | None, as_json: bool) -> int:

@@ -39,7 +39,7 @@ def see_it_end(context: Context, job: Job, view: LiveProgress) -> None:
 
 @contextmanager
 def _driver(context: Context, job: Job, view: LiveProgress) -> Iterator[Driver]:
-    """Yield a driver that a signal stops. Raises CommandInterrupted if the job was not over then."""
+    """Yield a driver that a signal stops. Raises CommandInterrupted if the job was not over by then."""
 
     def logging() -> AbstractContextManager[object]:
         log_to(context.home)

@@ -71,7 +71,7 @@ def up(
     place = locate()
     with interruptible() as interrupted, daemon_lock(Home(place.home)) as holder, ExitStack() as stack:
         if holder is not None:
-            hint = "a run ends with its job: start `orch up` then; or stop the run, and `orch up` continues its job"
+            hint = "start `orch up` when the run's job has ended, or stop the run: `orch up` continues its job"
             raise UsageError(f"{holder} is already this home's daemon", hint=hint)
         home = active_home(place, replica, interrupted)
         if home is None:

@@ -71,12 +71,12 @@ class OrchError(Exception):
 
     @property
     def reason(self) -> str:
-        """The message with its hint, in one line, as the reason of a decision."""
+        """The message with its hint, on one line, as the reason of a decision."""
         return f"{self.message}; {self.hint}" if self.hint else self.message
 
     @property
     def told(self) -> str:
-        """Location, message and hint in one line, as a lasting state."""
+        """Location, message and hint on one line, as a lasting state."""
         return ": ".join(filter(None, (self.where, self.reason)))
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -68,7 +68,7 @@ _TEXT_VALUE = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*("[^"\\]*+(?:\\.[^"\\]*+)*+")',
 _BOM = b"\xef\xbb\xbf"
 LONGEST_SHOWN = 200
 LONGEST_MODEL = 1000
-"""Characters of a model's name. It is kept with the batch, in memory and in the database."""
+"""Maximum characters of a model's name. It is kept with the batch, in memory and in the database."""
 _WHITE_SPACE = b" \t\r\n"
 _BLANK = (b"{}", b"null", b"[]", b'""')
 

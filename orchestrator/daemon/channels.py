@@ -27,7 +27,7 @@ GROUP = "orch.channels"
 _APPRISE = metadata.EntryPoint("apprise", "orchestrator.daemon.apprise_channel:Apprise", GROUP)
 SECONDS = 10.0
 MOST_CHARACTERS = 3000
-"""Characters that a chat shows before it cuts a text."""
+"""Maximum characters of a message: a chat would cut a longer one."""
 
 
 class Message(Struct, frozen=True):

@@ -157,7 +157,7 @@ def _download(remote: RemoteObject, to: str, limit: int | None, is_closed: Event
             _check_size(remote, to)
             return to
         except FileNotFoundError:
-            told = "It was listed, and is gone; run again if that was a mistake."
+            told = "It was listed and is gone; run again if that was a mistake."
             raise ExtractionError(DocumentProblem.VANISHED, told) from None
         except PermissionError as error:
             told = f"It may not be read ({why(error)}); give this user access to it, or exclude it."

@@ -31,7 +31,7 @@ _FIRST, _FIRST_MAC = (
     datetime.datetime.combine(datetime.date(*day), datetime.time()) for day in ((1899, 12, 31), (1904, 1, 1))
 )
 _LEAP, _DAYS = 60, 2_958_466
-"""From this day of its calendar on, Excel counts one day too many; and the number of days of that calendar."""
+"""The day of its calendar from which Excel counts one day too many, and the number of the calendar's days."""
 
 
 def is_old_stream(data: bytes) -> bool:

@@ -188,7 +188,7 @@ def io_problem(error: OSError) -> ExtractionError:
     """Return the problem of a file that the system cannot read."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return ExtractionError(
-            DocumentProblem.VANISHED, "It was listed, and is gone; run again if that was a mistake."
+            DocumentProblem.VANISHED, "It was listed and is gone; run again if that was a mistake."
         )
     if isinstance(error, PermissionError):
         return unreadable("This user may not read it; give read permission, or exclude it.")

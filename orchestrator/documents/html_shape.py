@@ -12,7 +12,7 @@ import re
 MAX_DEPTH = 512
 MAX_FORMATTING = 32
 MAX_TAG = 16 * 1024
-"""Characters of a tag with its attributes; a longer tag loses its attributes."""
+"""Maximum characters of a tag with its attributes; a longer tag loses its attributes."""
 
 _FORMATTING = frozenset("a b big code em font i nobr s small strike strong tt u".split())
 # They end where the next one begins, or have no end at all.

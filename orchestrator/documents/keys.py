@@ -6,7 +6,7 @@ import hashlib
 import re
 
 MOST_KEY = 2000
-"""Bytes; leaves room for what a row's id adds."""
+"""Maximum bytes of a key, which leave room for what a row's id adds."""
 # Before an odd byte, or text that looks like one.
 _BACKSLASHES = re.compile(r"\\+(?=udc[89a-f][0-9a-f]|[\udc80-\udcff])")
 

@@ -18,11 +18,11 @@ from orchestrator.documents.scripts import lowered, raised
 _NUMBER, _BLANK = re.compile("[0-9](?:[0-9.,]*[0-9])?"), re.compile(r"\s")
 _SIGNS, _POINTS = "+-−–", ",.;:"
 _LONGEST = 12
-"""Most characters that a superscript or subscript may have; a longer text is small print."""
+"""Maximum characters of a superscript or subscript; a longer text is small print."""
 _AT_ONCE = 512
 """Number of a page's characters or boxes to look up at a time."""
 _MOST = 50
-"""Characters of a number."""
+"""Maximum characters of a number."""
 _SMALLEST, _SMALL = 0.45, 0.85
 """Sizes of scripts, as shares of the size beside them: initials are more than twice as large as their text."""
 _UP, _DOWN, _FAR = 0.15, 0.06, 0.8

@@ -29,7 +29,7 @@ QUALITY = 85
 _POINTS = 72
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1")
 _MOST_BRANDS = 256
-"""Bytes of a file's first box that are examined."""
+"""Maximum bytes of a file's first box that are examined."""
 
 
 def extract(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dict[str, Any], tuple[Picture, ...]]:

@@ -33,7 +33,7 @@ MOST_VALUES = 100_000
 """Values of a row, including those in lists and objects."""
 MOST_DEPTH = 64
 MOST_ID = 500
-"""Bytes: a key has to fit into a database's index."""
+"""Maximum bytes of a key, which has to fit into a database's index."""
 MOST_SHOWN = 60
 MOST_NAMED = 20
 ALIVE_ROWS = 1000

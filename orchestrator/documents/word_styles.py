@@ -13,7 +13,7 @@ from orchestrator.documents.office_package import Package, Relation
 MOST_PARENTS = 20
 """Maximum number of ancestors of a style; more mean a loop."""
 MOST_PATTERN = 100
-"""Characters; Word takes 255."""
+"""Maximum characters of a pattern; Word takes 255."""
 BODY_TEXT = 9
 """The outline level of body text, which is not a heading."""
 

@@ -83,7 +83,7 @@ class JobHandle(Generic[T]):
 
     @property
     def reused(self) -> int:
-        """Rows that an earlier run or another job had answered, so that they were not asked."""
+        """Rows that were not asked, because an earlier run or another job had answered them."""
         with ready() as context:
             return context.detail(self.id).carried
 

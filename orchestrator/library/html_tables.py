@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.core.sanitize import shortened
 
 MOST = 200
-"""Characters of a cell."""
+"""Maximum characters of a cell."""
 
 
 def html_table(names: Sequence[str], rows: Iterable[Sequence[Any]], more: str = "") -> str:

@@ -42,7 +42,7 @@ def unstoppable(store: Store, config: Config, job: Job) -> str | None:
     ]
     if not shards:
         return None
-    return f"{batches_words(shards)} cannot be ended once running, and will be paid"
+    return f"{batches_words(shards)} cannot be ended once running, and will be paid for"
 
 
 class BackendSet(ABC):

@@ -309,7 +309,7 @@ class Pipeline:
         if shard.state is not ShardState.PENDING and not can_cancel(
             self._backends.config.backends.get(shard.backend)
         ):
-            reason += f"; {shard.backend} cannot end their batch, so they are paid there as well"
+            reason += f"; {shard.backend} cannot end their batch, so they are paid for there as well"
         self._note(job, EventKind.RESCUED, f"rows rerouted: {reason}", shard)
         return True
 

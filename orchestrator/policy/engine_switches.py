@@ -25,7 +25,7 @@ RETRY_SECONDS = 600.0
 STOP_SECONDS = 40.0
 """Time for a process to end, so that it is gone when the hours end."""
 ASSUMED_RATE = 1.0
-"""Rows a second of an engine with an unknown rate."""
+"""Rows a second that are assumed for an engine with an unknown rate."""
 RUNNING = (EngineState.PENDING, EngineState.STARTING, EngineState.WARM, EngineState.DRAINING)
 
 Slots = tuple[int, ...]

@@ -115,9 +115,9 @@ class BatchLife(Struct, frozen=True):
         """Return why orch no longer waits for it, or None."""
         asked = self.asked or self.failing_since  # a backend that does not answer cannot be asked
         if self.is_needed and not self.cancels and asked is not None and now > asked:
-            return "its backend cannot end it, and its rows are needed in time: they are paid there and elsewhere"
+            return "its backend cannot end it, and its rows are needed in time: they are paid for there and elsewhere"
         if self.given_up_at is not None and now >= self.given_up_at and self.may_be_given_up(now):
-            return "its cancel takes too long, and its rows are needed in time: they are paid there and elsewhere"
+            return "its cancel takes too long, and its rows are needed in time: they are paid for there and elsewhere"
         failing = None if self.failing_since is None else now - self.failing_since
         if failing is not None:
             if self._is_last_call(now) and failing >= NO_ANSWER:

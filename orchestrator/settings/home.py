@@ -52,7 +52,7 @@ class Home(Struct, frozen=True):
 
     @property
     def has_replica(self) -> bool:
-        """True if another machine may continue the home: the state here may be old then."""
+        """True if another machine may continue the home, so that the state here may be outdated."""
         return self.mark.exists()
 
     @property

@@ -29,7 +29,7 @@ _STARTS = "\"'[{0123456789"
 _SMART = "“”„‘’«»"
 _SECRET = regex(r"env$|key|secret|token|passw|url|hook|auth", re.IGNORECASE)
 """Names of fields whose values are not repeated: a secret may stand there."""
-_IN_BRACES = 'quote the texts in braces and brackets (["*.txt"]), or write each in a line of its own'
+_IN_BRACES = 'quote the texts in braces and brackets (["*.txt"]), or write each on a line of its own'
 _PLACEHOLDER = regex(r"\{\{|\{\w+\}\s*\S")
 _BLOCK = regex(r"\w: +[|>][-+]?\s*$")
 _NO_COLON = "could not find expected ':'"
@@ -168,7 +168,7 @@ def toml_hint(line: str, problem: str) -> str | None:
     if found := re.match(r"\s*([\w.-]+)\s*=\s*(?:os\.|process\.env|getenv|env\()", line):
         return f'name the variable alone:  {found[1]} = "OPENAI_API_KEY"'
     if re.fullmatch(r"[^#\"']*=\s*\{\s*(?:#.*)?", line):
-        return "a table in braces stands in one line; write  [NAME.KEY]  and its keys below it instead"
+        return "a table in braces stands on one line; write  [NAME.KEY]  and its keys below it instead"
     if problem.startswith("Expected '='") and "=" not in line and (found := re.match(r"\s*([\w.-]+)\s+\S", line)):
         return f"write  {found[1]} = VALUE"
     if problem.startswith("Unclosed array"):

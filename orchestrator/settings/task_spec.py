@@ -28,7 +28,7 @@ DEFAULT_MAX_TOKENS = 512
 MAX_LABELS = 500
 """Maximum number of labels: providers take up to 1,000 values in the enums of a schema."""
 MAX_DIMENSIONS = 16_000
-"""Maximum number of numbers of a vector, as in pgvector."""
+"""Maximum length of a vector, as in pgvector."""
 
 _Bound = Annotated[
     Annotated[Annotated[int, Field(ge=1, le=MAX_TOKENS)], Tag("int")] | Annotated[Literal["auto"], Tag("auto")],
@@ -361,7 +361,7 @@ def _type_hint(written: str) -> str:
     if written == "enum":
         return "; leave `type` out and write  enum: [A, B]"
     if written == "any":
-        return "; leave `type` out: any value fits then"
+        return "; leave `type` out, so that any value fits"
     if written.endswith("?") or written.startswith("Optional["):
         return f"; write  type: [{JSON_TYPES.get(bare.lower(), bare)}, 'null']"
     if found := re.fullmatch(r"(?i)(?:list|array)[\[<](\w+)[\]>]|(\w+)\[\]", written):

@@ -18,7 +18,7 @@ MAX_VALUES = 100_000
 values."""
 MAX_LEVELS = 60
 MAX_NUMBER = 400
-"""Characters; the largest number in a float has 309 digits."""
+"""Maximum characters of a number; the largest number in a float has 309 digits."""
 
 # PyYAML lets these out if an explicit tag (`!!int x`) does not fit its value.
 _UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError)

@@ -36,7 +36,7 @@ schedules = Table(
     Column("created_at", Instant, nullable=False),
     Column("since", Instant, nullable=False),
     Column("paused_at", Instant),
-    # The schedule that this one follows; it has no cron expression then.
+    # The schedule that this one follows, instead of a cron expression.
     Column("after", String(80)),
 )
 

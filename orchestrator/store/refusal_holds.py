@@ -57,7 +57,7 @@ class RefusalHolds:
                     _reroute(tx, hold, avoid, _without(avoid, hold.backend))
 
     def probe(self, hold: RefusalHold, again_at: datetime) -> bool:
-        """Send one waiting row of a hold ahead, and the next not before `again_at`; False if no row waits."""
+        """Send one waiting row of a hold ahead, and the next no earlier than `again_at`; False if no row waits."""
         c = requests.c
         with self._db.write() as tx:
             tx.execute(update(refusal_holds).where(*_is(hold)).values(probe_at=again_at))

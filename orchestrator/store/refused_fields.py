@@ -57,7 +57,7 @@ class RefusedFields:
         return True
 
     def of(self, backend: str, model: str, endpoint: str, at: datetime) -> frozenset[str]:
-        """Return the fields that a model had refused by a time, and that were valid then."""
+        """Return the fields that a model had refused by `at`, and that were still valid at that time."""
         c = refused_fields.c
         query = select(c.field).where(
             c.backend == backend,

@@ -16,7 +16,7 @@ from orchestrator.store.tables import HAS_FAILED, OF_SHARD, requests, shards
 
 PAGE = 2000
 NEAR = 64
-"""Rows that are read at a time to find those of a document."""
+"""Number of rows that are read at a time to find those of a document."""
 MAX_SEQ = 2**63 - 1
 
 

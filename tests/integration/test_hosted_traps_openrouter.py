@@ -135,7 +135,7 @@ def test_trap_r_a_superseded_job_says_which_batch_cannot_be_ended(desk: Desk) ->
     first = desk.submit(file)
     desk.until(first, desk.batches)
     assert unstoppable(desk.store, desk.config, first) == (
-        "1 batch of 3 rows at openrouter cannot be ended once running, and will be paid"
+        "1 batch of 3 rows at openrouter cannot be ended once running, and will be paid for"
     )
     file.write_bytes(jsonl([row("another")]))
     second = desk.submit(file)
@@ -163,6 +163,6 @@ def test_a_cancel_and_an_edit_name_the_batch_that_runs_on(tmp_path: Path) -> Non
         provider.clock.set(speed=5000.0)
         cancelled = orch("cancel", job["job"], env=env, timeout=120)
     orch.close()
-    runs_on = "1 batch of 3 rows at openrouter cannot be ended once running, and will be paid"
+    runs_on = "1 batch of 3 rows at openrouter cannot be ended once running, and will be paid for"
     assert f"orch: job {job['job']}, which is superseded: {runs_on}\n" in edited.stderr
     assert f"orch: {runs_on}; the job waits for its answers\n" in cancelled.stderr

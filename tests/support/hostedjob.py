@@ -405,8 +405,8 @@ def rescued_and_paid_twice(desk: Desk, name: str) -> None:
     assert current.deadline_at is not None
     assert current.finished_at < current.deadline_at
     assert desk.ends(job) == all_are("succeeded", 6)
-    assert any("paid there as well" in told for told in desk.events(job, "rerouted"))
-    assert any("they are paid there and elsewhere" in told for told in desk.events(job, "ended"))
+    assert any("paid for there as well" in told for told in desk.events(job, "rerouted"))
+    assert any("they are paid for there and elsewhere" in told for told in desk.events(job, "ended"))
     desk.later(0.6 * DAY, job)
     assert sum(line["rows"] for line in desk.provider.bill()["lines"]) == 12 + 6 + 6
     assert any("too late for their rows, and are booked" in told for told in desk.events(job, "late"))

@@ -167,7 +167,7 @@ def _finish(tasks: Sequence[Future[None]], step: Callable[[], None]) -> None:
 
 
 def _beside(path: str) -> str:
-    """Return an image's path until the folder is complete."""
+    """Return the path where a database's image lies until the folder is complete."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name}.ahead" if folder else f".{name}.ahead"
 

@@ -36,7 +36,7 @@ class HomeReplica:
     """
 
     def __init__(self, home: Home, replica: Replica, *, is_shared: bool, as_of: float = 0.0) -> None:
-        """Start from `as_of`: files untouched since (seconds since 1970) are on the replica unchanged."""
+        """Start from `as_of` (seconds since 1970): files untouched since then are on the replica unchanged."""
         self._home = home
         self._replica = replica
         as_of = time.time() if replica.is_restored else as_of

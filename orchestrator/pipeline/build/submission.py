@@ -364,7 +364,7 @@ def _resumed(
 ) -> Submission:
     """Return the unfinished job with this command's terms. Refused rows go out again.
 
-    Raises RefusedError if tighter terms cannot hold; the job keeps its own then. A night resumes it in any case.
+    Raises RefusedError if tighter terms cannot hold; then the job keeps its own. A night resumes it in any case.
     """
     if not options.unattended and (plan := refused_plan(store, config, terms, now)) is not None:
         raise refusal(terms, plan, options.words)

@@ -329,8 +329,7 @@ class Prospects:
     # --- money
 
     def _cost_steps(self, name: str, backend: SyncBackend) -> CostSteps:
-        """Return the changes of a row's cost at a backend before the deadline; none without a deadline, as no row
-        waits then."""
+        """Return the changes of a row's cost at a backend before the deadline; none if no deadline lets rows wait."""
         prices, models = prices_of(backend, self._config, lambda: self._now), models_of(self._config, self._job)
         if self._job.deadline_at is None or not isinstance(prices, ByToken):
             return ()

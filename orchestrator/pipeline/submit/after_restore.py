@@ -222,7 +222,7 @@ class UnknownBatches:
             )
         for other in pending:
             if not ids.isdisjoint(self._store.rows.custom_ids(other.id)):
-                dissolve(other, f"rows of it are in batch {batch.id} already")
+                dissolve(other, f"some of its rows are already in batch {batch.id}")
         with self._store.shards.numbering:
             made = self._new_shard(job, handle, batch, self._store.shards.next_number(job.id))
             lost_answers.bring_here(self._home, batch.shard, made.id)
@@ -284,7 +284,7 @@ class UnknownBatches:
             shards = self._made_of(job, handle, found)
             unsent = {other.id: (other, match.batch) for match in found for other, _ in match.shards}
             for other, batch in unsent.values():
-                dissolve(other, f"rows of it are in batch {batch.id} already")
+                dissolve(other, f"some of its rows are already in batch {batch.id}")
             for match, shard in zip(found, shards, strict=True):
                 names = match.names()
                 if is_by_name and any(there != name for there, name in names.items()):

@@ -224,7 +224,8 @@ def pace(
 def _split_standstill(
     tonight: Sequence[Stint], least: float, answered: datetime | None
 ) -> tuple[list[Stint], datetime | None]:
-    """Return tonight's stints without standstills of `least` seconds, and when one was last seen that did not end.
+    """Return tonight's stints without standstills of `least` seconds, and when a standstill that has not ended was
+    last seen.
 
     The stint in which an engine came back belongs to the standstill.
     """

@@ -27,7 +27,7 @@ def routes_of(candidate: CandidatePlan, ours: Capacity, now: datetime, reroute: 
             else f"rerouted after {duration((reroute.at - now).total_seconds())} if still running"
         )
         if reroute is not None and not batch_share.option.cancels:
-            why += ", and then paid twice: it cannot end a batch"
+            why += ", and then paid for twice: it cannot end a batch"
         routes.append(_route(batch_share.option, batch_share.rows, ours.horizon, now, why))
     for place, (sync, rows) in enumerate(zip(ours.sync_options, candidate.new, strict=True)):
         if rows:

@@ -88,7 +88,7 @@ def _is_probe(shard: Shard, shards: Sequence[Shard]) -> bool:
 
 
 def _free_at(rerouted_at: datetime, longest: float, now: datetime) -> datetime:
-    """Return when rerouted rows are free. An overdue cancel may take half its age more."""
+    """Return when rerouted rows are free. An overdue cancel may take longer by half its age."""
     since = (now - rerouted_at).total_seconds()
     return now + timedelta(seconds=max(longest - since, OVERDUE_SHARE * since))
 

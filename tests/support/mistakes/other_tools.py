@@ -101,5 +101,5 @@ SETTINGS: dict[str, Case] = {
     "two-equals": (TOML.replace("idle = true", "idle == true"), ":4: is not valid TOML", "one equals sign"),
     "zero-in-front": (TOML.replace("idle = true", "cost_per_hour = 02.5"), ":4: is not valid TOML", "= 2.5, without"),
     "environ": (TOML + HOSTED.replace('"K"', 'os.environ["K"]'), ":7: is not valid TOML", "name the variable alone"),
-    "braces-over-lines": (f"{TOML}limits = {{\n max_rows = 5\n}}\n", ":5: is not valid TOML", "stands in one line"),
+    "braces-over-lines": (f"{TOML}limits = {{\n max_rows = 5\n}}\n", ":5: is not valid TOML", "stands on one line"),
 }  # fmt: skip
