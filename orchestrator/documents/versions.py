@@ -28,7 +28,7 @@ READERS: Mapping[str, int] = {
     "pdf": 13,
     "pptx": 7,
     "rtf": 5,
-    "sheets": 19,
+    "sheets": 20,
     "svg": 4,
     "text": 5,
     "xml": 3,

@@ -39,7 +39,7 @@ _PLACES = {
 """Names of parts in the folder `xl`, by the kind of the reference; macro sheets become sheets."""
 _KINDS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/"
 _SHARED = "xl/sharedstrings.xml"
-_TEXTS = (_SHARED, "xl/styles.xml", "[content_types].xml")
+_TEXTS = (_SHARED, "xl/styles.xml", "[content_types].xml", "_rels/.rels")
 """Parts that are rewritten only if their first bytes need a repair."""
 _HEAD = 1024
 _ENCODING = re.compile(r"""\A(<\?xml\b[^>]*?)\s+encoding=(["'])[^"'>]*\2""")

@@ -212,7 +212,7 @@ def changed(data: bytes, change: Callable[[str, bytes], bytes]) -> bytes:
 def in_utf_16(encoding: str) -> bytes:
     def wide(name: str, part: bytes) -> bytes:
         text = part.decode().replace('encoding="UTF-8"', 'encoding="UTF-16"')
-        return text.encode(encoding) if name.startswith(("xl/w", "xl/s")) and name.endswith(".xml") else part
+        return text.encode(encoding) if name.startswith(("xl/w", "xl/s", "_rels", "[")) else part
 
     return changed(workbook({"A": [["größer", 1.5]]}), wide)
 
