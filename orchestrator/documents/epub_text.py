@@ -27,12 +27,15 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
         index = _index(package)
         title, order = _contents(package, index)
         locked = _locked(package)
-        chapters, size, pictures = [], 0, 0
+        chapters, size, losses = [], 0, Losses()
         for part in order:
             if part in locked:
                 raise encrypted()
+            if not package.holds(part):
+                losses["missing chapter"] += 1
+                continue
             page = package.whole(part)
-            pictures += len(_PICTURE.findall(page))
+            losses["picture"] += len(_PICTURE.findall(page))
             chapters.append(html_text.extract(page, None)[0])
             size += len(chapters[-1])
             if size > most:
@@ -42,7 +45,9 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
     except Exception as error:
         # zipfile, zlib and expat raise a dozen different types on a damaged package.
         raise damaged("EPUB book") from error
-    return PAGE_BREAK.join(filter(None, chapters)), {"title": title, **Losses({"picture": pictures}).notes()}
+    if not chapters and losses:
+        raise damaged("EPUB book")
+    return PAGE_BREAK.join(filter(None, chapters)), {"title": title, **losses.notes()}
 
 
 def _index(package: Package) -> str:

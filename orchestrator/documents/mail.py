@@ -48,6 +48,11 @@ def mail_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
     yield from _parts(partial(parsed, content.whole()))
 
 
+def begins_with_a_header(data: bytes) -> bool:
+    """True if bytes begin as a mail does."""
+    return _HEADER.match(data.removeprefix(_MARK).lstrip()) is not None
+
+
 def mbox_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
     """Yield the numbered mails of an mbox file, like mails in an archive. Raises OSError, ExtractionError."""
     del unpacking

@@ -62,6 +62,7 @@ _MANY = {
     "chart as a picture only": "charts as pictures only",
     "damaged part": "damaged parts",
     "embedded file": "embedded files",
+    "missing chapter": "missing chapters",
     "part in another format": "parts in other formats",
     "picture": "pictures",
     "sound": "sounds",

@@ -26,8 +26,9 @@ from orchestrator.documents.kinds import (
     kind_of,
     split_name,
 )
-from orchestrator.documents.mail import mail_parts, mbox_parts
+from orchestrator.documents.mail import begins_with_a_header, mail_parts, mbox_parts
 from orchestrator.documents.msg_mail import msg_parts
+from orchestrator.documents.office import OLE
 from orchestrator.documents.outlook_mail import winmail_parts
 from orchestrator.documents.tables import TableFile
 from orchestrator.documents.types import Document, DocumentProblem, ExtractionError, UnreadableDocument, beyond_limit
@@ -189,11 +190,27 @@ def _is_hidden(path: str) -> bool:
     return any((part.startswith(".") and part != "..") or part == "__MACOSX" for part in path.split("/"))
 
 
+def _mail(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
+    """Yield the parts of an .eml file, which programs may have saved in Outlook's format."""
+    data = content.whole()
+    yield from (msg_parts if data.startswith(OLE) else mail_parts)(_unpacked(content, data), unpacking)
+
+
+def _outlook_mail(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
+    """Yield the parts of an .msg file, which is often a mail as it was sent."""
+    data = content.whole()
+    yield from (mail_parts if begins_with_a_header(data) else msg_parts)(_unpacked(content, data), unpacking)
+
+
+def _unpacked(content: Content, data: bytes) -> Content:
+    return content._replace(data=data, packing="")
+
+
 _READ = {
     "zip": zip_parts,
     "7z": seven_zip.parts,
     "tar": tar_parts,
-    "eml": mail_parts,
+    "eml": _mail,
     "mbox": mbox_parts,
-    "msg": msg_parts,
+    "msg": _outlook_mail,
 }

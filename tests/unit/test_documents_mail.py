@@ -278,6 +278,13 @@ def test_what_a_mail_of_outlook_says(tmp_path: Path, data: bytes, texts: dict[st
     assert told(found_in(tmp_path, {"a.msg": data})) == {f"a.msg#{name}": text for name, text in texts.items()}
 
 
+def test_a_mail_is_read_in_its_own_format_whatever_its_ending(tmp_path: Path) -> None:
+    files = {"sent.msg": eml(b"see below"), "kept.eml": outlook("Offer", "see below", "ann@example.org")}
+    texts = told(found_in(tmp_path, files))
+    assert texts.keys() == {"sent.msg#message", "kept.eml#message"}
+    assert all(text.endswith("Subject: Offer\n\nsee below") for text in texts.values()), texts
+
+
 def test_the_digest_of_a_mail_of_outlook_is_of_the_lines_that_it_has(tmp_path: Path) -> None:
     """As of the version before: its answers hold."""
     files = {"m.msg": outlook("Offer", "Dear Ben,\r\nsee below.\r\n", "ann@example.org")}

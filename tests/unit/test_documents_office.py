@@ -181,6 +181,10 @@ def pdf_with_a_file() -> bytes:
     return out.getvalue()
 
 
+MISSING = '<item id="m" href="m.xhtml" media-type="application/xhtml+xml"/><itemref idref="m"/>'
+"""A chapter of a book that is not in its file."""
+
+
 @pytest.mark.parametrize(
     ("name", "data", "notes"),
     [
@@ -197,6 +201,7 @@ def pdf_with_a_file() -> bytes:
         ),
         ("a.rtf", rb"{\rtf1 x{\*\shppict{\pict 00}}{\nonshppict{\pict 00}}{\pict 00}}", "2 pictures"),
         ("a.epub", office.book(**{"OEBPS/a.xhtml": "<p>x<img src='a.png'/></p>"}), "1 picture"),
+        ("b.epub", office.book(MISSING), "1 missing chapter"),
         ("a.pdf", pdf_with_a_file(), "1 attached file"),
         ("b.pdf", mixed_pdf("", PROSE, "", ""), "pages 1, 3-4 without text"),
     ],
