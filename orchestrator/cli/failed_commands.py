@@ -31,7 +31,7 @@ def wants_json(argv: Sequence[str]) -> bool:
 
 
 def failed(error: OrchError, words: Sequence[str] = (), *, as_json: bool) -> int:
-    """Report an error of a command line of these words and return its exit code."""
+    """Report the error of a command with these words, and return its exit code."""
     name_as_typed(error, words)
     say(f"orch: {error}")
     if as_json:

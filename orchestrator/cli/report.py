@@ -162,7 +162,7 @@ def report_night(which: str | None, as_markdown: bool, html: Path | None, overwr
     from orchestrator.reports.night_formats import markdown, page
 
     if as_markdown and as_json:
-        raise UsageError("--md and --json: one of the two")
+        raise UsageError("give --md or --json, not both")
     with opened() as context:
         built = _night(context, which)
         if html is not None:

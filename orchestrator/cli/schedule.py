@@ -69,7 +69,7 @@ def add(
     The file is checked now, and read again by each run.
     """
     if (cron is None) == (after is None):
-        raise UsageError("give --cron, or --after with the schedule that this one follows", hint="one of the two")
+        raise UsageError("give --cron, or --after with the schedule that this one follows", hint="one of them")
     if cron is not None:
         _meant("--cron", lambda: cron_expressions.check_cron(cron))
     length = _meant("--grace", lambda: cron_expressions.length(grace))

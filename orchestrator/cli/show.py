@@ -26,7 +26,7 @@ def show_row(job_name: str, document: str, task: str | None, raw: bool, as_json:
     from orchestrator.reports.requests_and_answers import exchanges
 
     if raw and as_json:
-        raise UsageError("--raw and --json: one of the two")
+        raise UsageError("give --raw or --json, not both")
     with opened() as context:
         job = context.job(job_name, tell=not as_json)
         found = exchanges(context.store, context.home, job, document, task)

@@ -71,7 +71,7 @@ def try_job(
     DOC is a document's name, the end of it, or a pattern such as '*.pdf'.
     """
     if watch and as_json:
-        raise UsageError("--watch and --json: one of the two")
+        raise UsageError("give --watch or --json, not both")
     if sample is not None and (documents or limit is not None):
         raise UsageError("--sample chooses the documents: name none, and leave out -n")
     files = [file] if against is None else [file, against]

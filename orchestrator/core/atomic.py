@@ -67,7 +67,7 @@ def resolved(path: Path) -> Path:
     """Resolve links in a path. Raises OSError."""
     try:
         return path.resolve()
-    except RuntimeError:  # pathlib's error for a circle of links until Python 3.12
+    except RuntimeError:  # pathlib's error for a cycle of links until Python 3.12
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
 
 

@@ -56,7 +56,7 @@ def unmarked(schema: Any) -> Any:
 def _check_mark(schema: Mapping[str, Any]) -> None:
     mark, kinds = schema.get(MARK, True), schema.get("type", "string")
     if not isinstance(mark, bool):
-        raise ValueError(f"`{MARK}` is true or false, which {mark!r} is not")
+        raise ValueError(f"`{MARK}` must be true or false, not {mark!r}")
     if mark and not {"string", "array"} & set([kinds] if isinstance(kinds, str) else kinds):
         raise ValueError(f"`{MARK}` is for texts and lists of texts, and not for {kinds}")
 

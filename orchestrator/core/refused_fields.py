@@ -168,7 +168,7 @@ _PASSING = regex(
     r"|\bno (?:healthy|available) \w+|\bquota\b|\bexhausted\b|\brate limit",
     re.IGNORECASE,
 )
-"""Words about a state that passes. They count with any status, also beside a field's name."""
+"""Words about a state that passes. They count with any status, even beside a field's name."""
 _ROW = regex(
     r"context (?:length|window|limit)|maximum (?:context|model|sequence|input) length|prompt is too long"
     r"|reduce the length|content (?:filter|management|polic)|(?:invalid|unsupported|download\w*).{0,40}\bimage"

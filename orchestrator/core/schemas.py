@@ -61,7 +61,7 @@ def meant_by(schema: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def faults(schema: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
-    """Yield what is wrong with a valid schema: patterns, misspelt keywords, circles, impossible demands."""
+    """Yield what is wrong with a valid schema: patterns, misspelt keywords, cycles, impossible demands."""
     for number, (place, part) in enumerate(_parts(schema, ())):
         if number == MAX_SUBSCHEMAS:
             yield (), f"has more than {MAX_SUBSCHEMAS:,} parts"
@@ -130,7 +130,7 @@ def _circle(schema: Mapping[str, Any]) -> Place | None:
 
 
 def _comes_back(part: Mapping[str, Any], resolver: Any, done: set[int]) -> bool:
-    """True if a schema is in a circle with itself or others; depth first, without recursion."""
+    """True if a schema refers to itself, directly or through others; depth first, without recursion."""
     open_: set[int] = {id(part)}
     path = [(part, resolver, _beside(part, resolver))]
     while path:

@@ -25,7 +25,7 @@ from orchestrator.documents.walk import FoundFile, Skipped, Unlisted, WalkedFold
 
 WEB = ("http", "https")
 LISTS = (".txt", ".list", ".urls")
-"""Endings of the address of a list of addresses."""
+"""Endings that mark an address as that of a list of addresses."""
 MOST_LIST = 50_000_000
 RACY_SECONDS = 60.0
 """A file without an ETag that changed within this time may change again without a new time."""

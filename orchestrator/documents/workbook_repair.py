@@ -135,7 +135,7 @@ def _are_usual(relations: list[Relation], package: Package) -> bool:
 
 
 def _relations(stated: list[tuple[str, str, str]]) -> str:
-    """Return a part of references by id, kind and target."""
+    """Return a part with these references, each given by id, kind and target."""
     lines = (
         f'<Relationship Id={quoteattr(ident)} Type="{_KINDS}{kind}" Target="{to}"/>' for ident, kind, to in stated
     )

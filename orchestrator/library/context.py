@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 YOUNG_OBJECTS = 50_000
-"""New objects after which a garbage collection begins while a job works."""
+"""Number of new objects after which a garbage collection begins while a job works."""
 
 
 class CommandSettings:

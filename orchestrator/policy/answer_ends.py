@@ -33,7 +33,7 @@ CONTEXT_FULL = "context_full"
 """The code of an answer that ended because the model's context window was full."""
 FULL = CONTEXT_FULL, "the answer ended because the model's context window was full"
 _ENDLESS_BLANKS = 60
-"""Whitespace characters at the end of an answer that are a loop, not an indentation."""
+"""Number of whitespace characters at the end of an answer that show a loop, not an indentation."""
 
 
 def is_cut(answer: Answer) -> bool:

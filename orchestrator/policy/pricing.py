@@ -289,7 +289,7 @@ def _place(model: str, tier: Tier) -> str:
 def price_changes(
     provider: str | None, model: str, at: datetime, until: datetime, overrides: Overrides = NO_OVERRIDES
 ) -> list[datetime]:
-    """Return the times when the provider's list changes its price, like DeepSeek's by hour of day."""
+    """Return the times when the provider's list changes its price, as DeepSeek's does by the hour of the day."""
     if provider is None or model in overrides:
         return []
     times, dates = _marks(provider, model)

@@ -193,7 +193,7 @@ def _cost(text: str, at: int) -> int:
 
 
 HEAD = 12
-"""Number of characters that find possible places of a quote."""
+"""Number of characters to look up for possible places of a quote."""
 MOST_PLACES = 1000
 """Maximum number of places reported for one quote."""
 STEPS = 2_000_000

@@ -17,7 +17,7 @@ def quote_words(quote: GroundedQuote) -> str:
 
 
 def reason_words(status: QuoteStatus) -> str:
-    """Say why a quote has this status, behind its name."""
+    """Return the reason for a status, in words that follow the quote."""
     return _REASONS[status]
 
 

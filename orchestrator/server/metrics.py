@@ -108,7 +108,7 @@ class _Server(Collector):
             yield _gauge("orch_replica_generation", about, generation.number)
             about = "Seconds since the replica was last written."
             yield _gauge("orch_replica_age_seconds", about, generation.age)
-        about = "Bytes of files taken in since the server's start."
+        about = "Bytes of files received since the server's start."
         yield CounterMetricFamily("orch_uploaded_bytes", about, value=service.uploaded_bytes)
 
 

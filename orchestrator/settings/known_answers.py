@@ -61,7 +61,7 @@ def read(path: Path, tasks: Iterable[str]) -> list[Gold]:
         try:
             line = _decode_line(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            hint = 'write {"document": ..., "task": ..., "expect": {field: value}}, one a line'
+            hint = 'write {"document": ..., "task": ..., "expect": {field: value}}, one per line'
             raise InputError(f"is not a known answer: {error}", file=path, line=number, hint=hint) from None
         if line.task not in known:
             raise InputError(

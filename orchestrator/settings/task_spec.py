@@ -108,7 +108,7 @@ class Task(JobFilePart):
         False, description="classify: ask for token probabilities, which give each answer a probability"
     )
     dimensions: int | None = Field(
-        None, ge=1, le=MAX_DIMENSIONS, description="embedding: numbers of a vector, for models that let one choose"
+        None, ge=1, le=MAX_DIMENSIONS, description="embedding: length of a vector, for models that let you choose it"
     )
     sources: tuple[str, ...] | None = Field(
         None, min_length=1, description="names or paths of the `documents` it is asked of; default: all"

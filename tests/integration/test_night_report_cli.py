@@ -202,7 +202,7 @@ def test_a_run_that_is_being_built_hides_no_rows_of_the_run_before(
 BAD = {
     "no such night": (["report", "night", "2026-01-01"], "no job was submitted in the night of 2026-01-01"),
     "no such job": (["report", "night", "nothing"], "there is no job 'nothing'"),
-    "two forms": (["report", "night", "--md", "--json"], "--md and --json: one of the two"),
+    "two forms": (["report", "night", "--md", "--json"], "give --md or --json, not both"),
     "page in no folder": (["report", "night", "--html", "no/night.html"], "no/night.html cannot be written"),
     "diff with nothing": (["diff", "contracts-1", "nothing"], "there is no job 'nothing'"),
 }

@@ -246,7 +246,7 @@ def test_documents_that_cannot_be_read_are_no_mistake_of_the_file(folder: Path) 
 
 def test_a_job_to_come_after_that_is_not_there_is_a_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "job.yaml").write_text(f"{JOB}after: nobody\n", encoding="utf-8")
-    told = "warning: after: there is no job 'nobody': `orch run` and `orch submit` are refused until it is there"
+    told = "warning: after: there is no job 'nobody': `orch run` and `orch submit` are refused until it exists"
     assert run(["validate", "job.yaml"]) == 0
     assert told in capsys.readouterr().out
     assert run(["status"]) == 0, "now there is a home"

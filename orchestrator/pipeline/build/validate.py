@@ -296,7 +296,7 @@ def _of_predecessor(
             told = f"there is no job {spec.after!r}"
         except OrchError as error:
             told = error.message
-    yield f"after: {told}: `orch run` and `orch submit` are refused until it is there and has not failed"
+    yield f"after: {told}: `orch run` and `orch submit` are refused until it exists and has not failed"
 
 
 def _of_models(spec: JobSpec, config: Config) -> Iterator[str]:

@@ -485,7 +485,7 @@ def _outages_exceed(spare: float, outages: float, length: float) -> float:
 
 
 def _widen_tail(tail: float) -> float:
-    """Return the P(failure) for a forecast of `tail`. Rare failures are about three times as frequent as forecast."""
+    """Return P(failure) for a forecast of `tail`. Rare failures are about three times as frequent as forecast."""
     return tail * (1.0 + (1.0 / KNOWN_RISK_SHARE - 1.0) * (1.0 - tail) ** 4)
 
 

@@ -24,7 +24,7 @@ MAX_GAP = timedelta(minutes=15)
 MAX_PAUSE = timedelta(seconds=5)
 """A shard sent within this time after the previous one follows without a pause."""
 DOUBTED_FOR = timedelta(hours=12)
-"""How long an engine whose rows were taken back may still stand still."""
+"""How long an engine whose rows were taken back may still be idle."""
 MIN_ROWS, MIN_SPAN = 10, timedelta(seconds=2)
 """`MIN_ROWS` rows done between two polls took at least this long."""
 MIN_LEFT_SHARE = 0.3

@@ -265,7 +265,7 @@ SAID = {
     502: "The upstream broke off.",
     503: "Not now.",
     504: "The upstream did not answer in time.",
-    507: "The disk is full: nothing was taken in.",
+    507: "The disk is full: nothing was accepted.",
 }
 
 

@@ -6,7 +6,7 @@ from tests.support.mistakes import ENGINES, HOSTED, JOB, TOML, Case, prompt, sou
 
 SIZES = "orch finds concurrency and sizes of batches"
 TOLD = "[reports] and [alerts] of orch.toml"
-DOLLARS = "write dollars for a million tokens"
+DOLLARS = "write dollars per million tokens"
 NO_VARIABLES = "variables are not filled in"
 JOBS: dict[str, Case] = {
     "no-name": (JOB.replace("name: letters\n", ""), ":1: name: is required", "name: letters"),

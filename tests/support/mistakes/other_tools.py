@@ -82,7 +82,7 @@ SETTINGS: dict[str, Case] = {
     ),
     "per-token": (
         f"{TOML}[prices.x]\ninput = 1\ninput_cost_per_token = 1\n", ":7: prices.x.input_cost_per_token: unknown",
-        "dollars for a million tokens",
+        "dollars per million tokens",
     ),
     "completion": (f"{TOML}[prices.x]\ninput = 1\ncompletion = 1\n", ":7: prices.x.completion: unk", "'output'?"),
     "currency": (f'{TOML}[prices.x]\ninput = 1\ncurrency = "EUR"\n', ":7: prices.x.currency: unk", "in dollars"),
