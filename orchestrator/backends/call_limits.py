@@ -44,7 +44,7 @@ class _Pace:
 
     @contextmanager
     def wait(self, timeout: float | None) -> Iterator[float | None]:
-        """Yield the longest silence of one read or write, whose time counts.
+        """Yield the longest silence allowed during one read or write, whose time is counted.
 
         Raises ReadTimeout after the call's end.
         """

@@ -201,7 +201,7 @@ class Connections:
         return len(self._open) - self._trusted
 
     def admit(self, connection: Connection) -> bool:
-        """Add a connection, closing another one if it is full; False if none can be closed."""
+        """Add a connection; at the limit close another one, or return False if none can be closed."""
         is_crowded = self.strangers >= self.most - self.reserved
         if is_crowded or len(self._open) >= self.most:
             found = next(iter(self._strangers), None)

@@ -76,7 +76,7 @@ def documents(
     for index, part in enumerate(walk.parts(file.content, file.kind)):
         if end is not None and index >= end:
             return
-        key = walk.key(file.key, part)  # also for parts that are skipped, so that names stay the same
+        key = walk.key(file.key, part)  # even for parts that are skipped, so that names stay the same
         if index < begin:
             continue
         yield Begin(index)

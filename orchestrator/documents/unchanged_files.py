@@ -18,7 +18,7 @@ in steps of two seconds. Git calls such a file racily clean."""
 
 
 def way_of(source: DocumentSource, kind: str, plugin: Plugin | None, *, converts: bool) -> str:
-    """Return a digest of how a source reads a kind: read differently, the same bytes may give another text.
+    """Return a digest of how a source reads a kind of file: read differently, the same bytes may give another text.
 
     `converts` is that of `versions.reading_of`.
     """

@@ -115,7 +115,7 @@ def nothing_until(ended: datetime, late: timedelta | None) -> datetime:
     """Return how long to look for a batch's files if its provider says that the batch did nothing.
 
     The provider says three times that there is nothing: counts of zero, no usage, empty files. `late` is the longest
-    that its files have ever come after the end, None if no batch has shown it. The wait is at most an hour, also
+    that its files have ever come after the end, None if no batch has shown it. The wait is at most an hour, even
     without `late`.
     """
     return ended + (HOUR if late is None else min(HOUR, max(FILES_APPEAR, late)))

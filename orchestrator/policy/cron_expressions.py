@@ -1,6 +1,6 @@
 """Cron expressions and durations of schedules: their validity and triggers.
 
-Triggers are in wall-clock time; `schedule_times` maps it to instants, also where the clocks change.
+Triggers are in wall-clock time; `schedule_times` maps it to instants, even where the clocks change.
 """
 
 from __future__ import annotations

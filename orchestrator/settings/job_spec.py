@@ -29,7 +29,7 @@ class Pictures(JobFilePart):
 
     resolution: int = Field(150, ge=36, le=600, description="dots per inch of rendered pages")
     longest_side: int = Field(1568, ge=64, le=8000, description="pixels; larger pictures are scaled down")
-    pages: int = Field(20, ge=1, le=100, description="most pictures of a document; one with more is reported")
+    pages: int = Field(20, ge=1, le=100, description="maximum pictures of a document; one with more is reported")
     grayscale: bool = Field(False, description="without colors: fewer bytes, as many tokens")
     max_bytes: int = Field(10_000_000, ge=10_000, le=MAX_COUNT, description="of all pictures of a document, packed")
 

@@ -52,7 +52,7 @@ class Long(JobFilePart):
     """Settings for documents that are too long for one request: asked in parts, then about the parts' answers."""
 
     part_tokens: int = Field(
-        6000, ge=100, le=MAX_TOKENS, description="most tokens of a part; a longer document has several"
+        6000, ge=100, le=MAX_TOKENS, description="maximum tokens of a part; a longer document has several"
     )
     overlap_tokens: int = Field(
         200,
@@ -68,7 +68,7 @@ class Long(JobFilePart):
         32_000,
         ge=1,
         le=MAX_TOKENS,
-        description="most tokens of the request with the answers; beyond them the document fails",
+        description="maximum tokens of the request with the answers; beyond them the document fails",
     )
 
     @model_validator(mode="after")

@@ -234,8 +234,8 @@ class Planning:
     def is_refused(self, plan: Plan) -> bool:
         """True if known facts show that a plan cannot keep the deadline or the budget.
 
-        A job is not refused for assumptions, as running it shows more. Prices are facts, but not the work that our
-        own upstreams do in an hour.
+        A job is not refused for assumptions, because running it shows more. Prices are facts, but not the work that
+        our own upstreams do in an hour.
         """
         if not self._usable and self._prospects.unbounded:
             return True

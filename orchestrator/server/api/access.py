@@ -19,7 +19,7 @@ OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
 """Paths for load balancers and Prometheus. Without a key, the answers contain numbers but no names."""
 
 RETRY_SECONDS = 30
-"""Seconds; OpenAI's clients do not retry if `Retry-After` is above 120."""
+"""`Retry-After`, in seconds; OpenAI's clients do not retry if it is above 120."""
 
 CALL_SECONDS = 1
 SHORTEST_SHOWN = 16

@@ -120,7 +120,7 @@ def _notes(
         notes.append("no GPU is used: one engine on the CPU")
     elif wish.gpus is None and found % wish.tensor_parallel:
         notes.append(
-            f"{found} GPUs do not divide by {wish.tensor_parallel}: {found % wish.tensor_parallel} stay idle"
+            f"{found} GPUs cannot be divided by {wish.tensor_parallel}: {found % wish.tensor_parallel} stay idle"
         )
     if groups == [()]:
         return tuple(notes)
