@@ -63,15 +63,19 @@ def frame_of(rows: Any) -> Frame:
     hint = next((_CURES[base.__name__] for base in type(rows).__mro__ if base.__name__ in _CURES), _FRAMES)
     if isinstance(rows, list | tuple):
         number, row = next((number, row) for number, row in enumerate(rows) if not isinstance(row, Mapping))
-        name, hint = f"a {name} whose row {number} is {type(row).__name__}", _ROWS
+        hint = _TEXTS if isinstance(row, str) else _ROWS
+        name = f"a {name} whose row {number} is {type(row).__name__}"
     raise UsageError(f"{name} is not a frame of rows", hint=_ITERATORS if isinstance(rows, Iterator) else hint)
 
 
 _FRAMES = "give a pandas or polars DataFrame, a pyarrow Table, a datasets Dataset, or a list of dicts"
 _ROWS = "every row is a dict: row.model_dump() of a pydantic model, dataclasses.asdict(row) of a dataclass"
+_TEXTS = 'every row is a dict: give [{"text": text} for text in texts]'
 _ITERATORS = "it can be read only once: give list(rows)"
 _COLUMN = 'give a frame with this column, such as pandas.DataFrame({"text": column})'
+_FILES = "for files, call orch.documents(path).map(prompt)"
 _CURES = {
+    "str": _FILES, "PurePath": _FILES,
     "LazyFrame": "call .collect() first", "Series": _COLUMN, "ChunkedArray": _COLUMN, "Array": _COLUMN,
     "ndarray": _COLUMN, "RecordBatch": "give pyarrow.Table.from_batches([batch])",
     "DatasetDict": 'choose a split, such as rows["train"]', "IterableDataset": "give list(rows)",

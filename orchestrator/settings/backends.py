@@ -379,11 +379,11 @@ Backend = LocalBackend | EnginesBackend | RayBackend | SyncBackend | HostedBacke
 _NEVER = frozenset(("never", "forever", "none", "off", "no", "unlimited"))
 
 
-def window_seconds(text: str) -> int:
-    """Parse `24h`, `7d` or `30m` into seconds. Raises ValueError."""
+def window_seconds(text: str, wanted: str = "a window such as 24h, 7d or 30m") -> int:
+    """Parse `24h`, `7d` or `30m` into seconds. Raises ValueError, which says what is `wanted`."""
     if (seconds := durations.window_seconds(text)) is None:
         cure = "; leave it out" if text.lower() in _NEVER else ""
-        raise ValueError(f"{text!r} is not a window such as 24h, 7d or 30m{cure}")
+        raise ValueError(f"{text!r} is not {wanted}{cure}")
     return seconds
 
 

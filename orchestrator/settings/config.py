@@ -126,10 +126,18 @@ def size_bytes(value: Any) -> int:
     return size
 
 
+_LONG_TIME = re.compile(r"([1-9]\d{0,3})\s*(days?|m|months?|w|weeks?|y|years?)", re.IGNORECASE)
+_DAYS_OF = {"d": 1, "w": 7, "m": 30, "y": 365}
+
+
 def _days(value: Any) -> int:
+    """Parse `90d` or `36h`. `3m` is refused: whoever means months would lose the files after three minutes."""
     if not isinstance(value, str):
         raise ValueError(f'{value} is not a time such as "90d" or "36h"')
-    return window_seconds(value)
+    if found := _LONG_TIME.fullmatch(value):
+        days = int(found[1]) * _DAYS_OF[found[2][0].lower()]
+        raise ValueError(f"{value!r} is not a time such as 90d or 36h; write {days}d")
+    return window_seconds(value, "a time such as 90d or 36h")
 
 
 LEAST_MEMORY = 100 * 10**6

@@ -189,6 +189,7 @@ NOT_HERE: Mapping[str, str] = {
         ("openai", "anthropic", "azure", "gemini", "mistral", "vllm", "local"),
         "a backend is a table of its own:  [backends.NAME]",
     ),
+    **dict.fromkeys(("deadline", "tasks", "on_late", "canary"), "it belongs in the job file"),
     "orch": "write its keys at the top of the file, without a table",
     "hours": 'hours are for engines that orch starts:  kind = "engines"',
     "input_per_1k": "write dollars per million tokens:  input = 2.50",
@@ -313,6 +314,8 @@ def of_shape(name: str, value: Any, wanted: str, bare: str | None, *, is_toml: b
         if isinstance(value, dict):
             return f"write  [[{name}]]" if is_toml else f"begin each with a dash:  {name}: [{{…}}, {{…}}]"
         return f'put it in brackets:  {name} = ["…"]' if is_toml else f"put it in brackets:  {name}: [ … ]"
+    if is_toml and name.rpartition(".")[2] == "models":
+        return f"write  [{name}.ALIAS]  model = …" if "." in name else 'write  [models]  ALIAS = {BACKEND = "NAME"}'
     if wanted == "mapping" and (cure := _SHAPES.get(name.rpartition(".")[2])) is not None:
         return cure
     if is_toml and isinstance(value, list) and any(isinstance(one, dict) for one in value):

@@ -267,7 +267,10 @@ class Task(JobFilePart):
                     message = f"{wrong!r} is not a type"
                     hint = hint or _type_hint(wrong)
                 elif [*error.path][-2:-1] == ["properties"] and isinstance(error.instance, str):
-                    hint = "; write  {type: string, description: …}"
+                    word = error.instance.lower()
+                    kind = JSON_TYPES.get(word, word)
+                    meant = f"type: {kind}" if kind in _TYPES else "type: string, description: …"
+                    message, hint = "is not a schema", f"; write  {{{meant}}}"
                 told = f"{place + ': ' if place else ''}{message}{hint}"
                 raise ValueError(f"is not a JSON Schema: {told}") from None
             _check_references(value)

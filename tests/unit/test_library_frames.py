@@ -199,19 +199,23 @@ def test_a_wrong_column_is_told_before_anything_is_written(prompt: str, more: di
     assert re.search(message, str(caught.value))
 
 
-NO_FRAMES: dict[str, Callable[[], Any]] = {
-    "number": lambda: 7,
-    "text": lambda: "text",
-    "list": lambda: [1, 2],
-    "lazy": lambda: polars.LazyFrame({"text": ["a"]}),
-    "series": lambda: pandas.Series(["a"]),
+NO_FRAMES: dict[str, tuple[Callable[[], Any], str]] = {
+    "number": (lambda: 7, "a list of dicts"),
+    "folder": (lambda: "papers", "orch.documents(path).map(prompt)"),
+    "path": (lambda: Path("papers"), "orch.documents(path).map(prompt)"),
+    "list": (lambda: [1, 2], "every row is a dict"),
+    "texts": (lambda: ["You owe us $120.", "How are you?"], '[{"text": text} for text in texts]'),
+    "lazy": (lambda: polars.LazyFrame({"text": ["a"]}), "call .collect() first"),
+    "series": (lambda: pandas.Series(["a"]), 'pandas.DataFrame({"text": column})'),
 }
 
 
 @pytest.mark.parametrize("kind", NO_FRAMES)
-def test_what_is_no_frame_is_refused(kind: str) -> None:
-    with pytest.raises(orch.UsageError, match="is not a frame"):
-        orch.frame(NO_FRAMES[kind](), "{{ text }}")
+def test_what_is_no_frame_is_refused_with_its_cure(kind: str) -> None:
+    rows, cure = NO_FRAMES[kind]
+    with pytest.raises(orch.UsageError, match="is not a frame") as refused:
+        orch.frame(rows(), "{{ text }}")
+    assert cure in str(refused.value)
 
 
 class Tree(BaseModel):

@@ -237,7 +237,7 @@ def test_without_settings_nothing_goes(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("results = 90", "results: 90 is not a time such as"),
-        ('results = "3 months"', "results: '3 months' is not a window such as"),
+        ('results = "3 months"', "results: '3 months' is not a time such as 90d or 36h; write 90d"),
         ('max_bytes = "lots"', "max_bytes: 'lots' is not a size such as 500MB, 50GB or 2TB"),
         ("max_bytes = true", "max_bytes: True is not a size"),
         ("min_free = 0", "min_free: 0 is not a size"),

@@ -22,6 +22,13 @@ JOBS: dict[str, Case] = {
         task("schema: {type: object, properties: {a: The end date}}"), ":7: tasks[0].schema: is not",
         "write  {type: string, description: …}",
     ),
+    "a-type-for-a-schema": (
+        task("schema: {type: object, properties: {a: Boolean}}"),
+        ":7: tasks[0].schema: is not a JSON Schema: properties.a: is not a schema", "write  {type: boolean}",
+    ),
+    "a-type-of-python-for-a-schema": (
+        task("schema: {type: object, properties: {a: int}}"), ":7: tasks[0].schema: is not", "write  {type: integer}",
+    ),
     "labels-alone": (task("labels: [bill, letter]"), ":7: tasks[0].labels: is for `kind", "kind: classify  above it"),
     "an-ending-for-a-pattern": (
         source("documents: {path: documents, include: .txt}"), ":2: documents[0].include: ", "write *.txt",
@@ -40,6 +47,19 @@ SETTINGS: dict[str, Case] = {
         f'{TOML}[[budgets]]\namount = 50\nperiod = "month"\n', ":5: budgets[0].name: is required", 'name = "legal"',
     ),
     "never": (f'{TOML}[retention]\nresults = "never"\n', ":6: retention.results: ", "leave it out"),
+    "months-as-minutes": (
+        f'{TOML}[retention]\nresults = "3m"\n', ":6: retention.results: '3m' is not a time such as", "write 90d",
+    ),
+    "months": (f'{TOML}[retention]\njobs = "12 months"\n', ":6: retention.jobs: ", "write 360d"),
+    "weeks": (f'{TOML}[routing]\nprobe_after = "2w"\n', ":6: routing.probe_after: ", "write 14d"),
+    "models-of-engines-as-a-list": (
+        f'{TOML}[backends.gpu]\nkind = "engines"\ncost_per_hour = 1\nmodels = ["qwen"]\n',
+        ":8: backends.gpu.models: must be a table", 'write  [backends.gpu.models.ALIAS]  model = …',
+    ),
+    "models-as-a-text": (
+        f'models = "qwen"\n{TOML}', ":1: models: must be a table", 'write  [models]  ALIAS = {BACKEND = "NAME"}',
+    ),
+    "a-deadline-of-all-jobs": (f'deadline = "06:00"\n{TOML}', ":1: deadline: unknown", "belongs in the job file"),
     "bytes-without-quotes": (
         f"{TOML}[retention]\nmax_bytes = 50GB\n", ":6: is not valid TOML", 'write  max_bytes = "50GB"',
     ),

@@ -80,7 +80,7 @@ SETTINGS: dict[str, Case] = {
         TOML.replace("http://", "http://me:hunter2secret@"), ":2: backends.local.upstreams: ", "in api_key_env",
     ),
     "days-as-a-number": (f"{TOML}[retention]\nresults = 90\n", ":6: retention.results: 90", 'such as "90d"'),
-    "days-in-words": (f'{TOML}[retention]\nresults = "90 days"\n', ":6: retention.results: ", "such as 24h, 7d"),
+    "days-in-words": (f'{TOML}[retention]\nresults = "90 days"\n', ":6: retention.results: ", "write 90d"),
     "offset": (f'{TOML}[reports]\ntz = "UTC+1"\n', ":6: reports.tz: ", "such as Europe/Berlin"),
     "no-address": (f'{TOML}[reports]\nemail_to = ["ab.de"]\n', ":6: reports.email_to[0]: ", "team@example.org"),
     "monthly": (
