@@ -21,6 +21,7 @@ from orchestrator.core.errors import (
     JobFilesError,
     NoRoom,
     NotReplicated,
+    NotSent,
     OutputError,
     OutputFault,
     RefusedError,
@@ -31,6 +32,7 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import Job, JobFault
+from orchestrator.core.shards import HoldCode
 from orchestrator.daemon.health import fetch_health as fetch_health
 from orchestrator.daemon.health import remedy
 from orchestrator.daemon.home_backends import HomeBackends
@@ -52,7 +54,7 @@ from orchestrator.pipeline.plan.prices import prices_of
 from orchestrator.pipeline.provider_calls import ProviderCalls, Threads
 from orchestrator.policy.alerts import AlertKind, Notice
 from orchestrator.policy.job_faults import TRIES, Faults
-from orchestrator.settings.backends import FleetBackend, LocalBackend, OwnBackend
+from orchestrator.settings.backends import FleetBackend, HostedBackend, LocalBackend, OwnBackend
 from orchestrator.settings.config import Config
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
@@ -124,6 +126,7 @@ class Daemon:
         self._health_at = 0.0
         self._problems: dict[str, Obstacle] = {}
         self._silent: set[str] = set()
+        self._unreached: set[str] = set()
         """Backends that do not answer, and that the caller has already been told about."""
         self.problem: str | None = None
         self._provider_calls = provider_calls or Threads()
@@ -260,6 +263,8 @@ class Daemon:
             return self._caught(job, error, JobFault.FILES)
         except (BackendError, UsageError, RefusedError) as error:
             self._say(job, problem_code(error), error.told)
+            if is_mine and isinstance(error, NotSent):
+                self._tell_unreached(job, error)
             passes = isinstance(error, BackendError) and not isinstance(error, (AccountError, RequestRefused))
             if is_mine and not passes:
                 raise
@@ -359,6 +364,23 @@ class Daemon:
         self._problems[job.id] = Obstacle(code, text, since)
         self._store.jobs.note(job.id, EventKind.WAITING, text, now(), code=code)
 
+    def _obstacle(self, mine: Job | None) -> str | None:
+        """Return what keeps the caller's own job from continuing, or any job if the caller has none."""
+        told = self._problems.values() if mine is None else filter(None, (self._problems.get(mine.id),))
+        return next((problem.text for problem in told), None)
+
+    def _tell_unreached(self, job: Job, error: NotSent) -> None:
+        """Say once that a provider is waited for, and where its address can be corrected."""
+        for shard in self._store.shards.of_job(job.id):
+            name, settings = shard.backend, self._config.backends.get(shard.backend)
+            if shard.held_code is HoldCode.UNREACHABLE and isinstance(settings, HostedBackend):
+                if name not in self._unreached and "base_url" in settings.model_fields_set:
+                    self._news.append(
+                        f"{error.message}. orch waits for {settings.base_url}, and Ctrl-C ends the wait."
+                        + self._of_address(name, settings)
+                    )
+                self._unreached.add(name)
+
     def _look(self, mine: Job | None) -> None:
         """Ask the servers for their health, about once a second."""
         if time.monotonic() - self._health_at < HEALTH_SECONDS:
@@ -368,7 +390,7 @@ class Daemon:
             for name in self._backends.wished() if self._only is None else ():
                 self.open(name)
             self._backends.note_holds()
-        self.problem = next((problem.text for problem in self._problems.values()), None)
+        self.problem = self._obstacle(mine)
         if self._replica is not None and (failing := self._replica.failing) is not None:
             self.problem = failing
         found: dict[str, Mapping[str, Any]] = {}
@@ -407,7 +429,7 @@ class Daemon:
                 + self._of_address(name, settings)
             )
 
-    def _of_address(self, name: str, settings: OwnBackend) -> str:
+    def _of_address(self, name: str, settings: OwnBackend | HostedBackend) -> str:
         """Say where a backend's address can be corrected; empty if orch starts its engines itself."""
         if isinstance(settings, FleetBackend):
             return ""

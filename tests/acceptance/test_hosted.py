@@ -124,6 +124,35 @@ def test_a_job_of_documents_takes_the_route_that_is_asked_for_and_costs_what_is_
 
 
 @pytest.mark.long
+def test_a_provider_that_is_not_reached_is_told_with_the_line_of_its_address_before_other_jobs_troubles(
+    user: User,
+) -> None:
+    user.backends(openai={})
+    path = user.folder / "other.yaml"
+    letters(user.folder)
+    path.write_text(JOB.replace("letters", "other").replace("facts?", "terms?"), encoding="utf-8")
+    user.provider.settings(models=["gpt-5-nano"])
+    refused = user("run", str(path), "--backend", "openai", "--quiet")
+    assert (refused.returncode, "refuses all rows" in refused.stderr) == (4, True), refused.stderr
+
+    user.provider.settings(models=None)
+    toml = user.orch.home / CONFIG
+    good = toml.read_text(encoding="utf-8")
+    address = user.provider.url_openai
+    toml.write_text(good.replace(address, "http://127.0.0.1:9/v1"), encoding="utf-8")
+    line = 1 + next(number for number, text in enumerate(good.splitlines()) if address in text)
+    process = user.orch.start("run", str(user.folder / "job.yaml"), "--backend", "openai", env=user.env)
+    place = f"A wrong address can be corrected now: {toml}:{line}: backends.openai.base_url."
+    wait_until(lambda: place in " ".join(user.orch.output(process).split()))
+    wait_until(lambda: "! openai: cannot" in user.orch.output(process))
+    toml.write_text(good, encoding="utf-8")
+    assert process.wait(WAIT) == 0
+    told = user.orch.output(process)
+    assert told.count("A wrong address") == 1
+    assert "refuses all rows" not in told, "the trouble of another job"
+
+
+@pytest.mark.long
 def test_the_flex_route_is_our_server_before_a_synchronous_api(user: User) -> None:
     user.backends(flex={})
     code, job = user.run(user.rows(*plain(6)), "flex")
