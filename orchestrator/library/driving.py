@@ -249,4 +249,4 @@ def _not_ended(context: Context, job: Job, why: str) -> BackendError:
 def _check_held(context: Context, job: Job) -> None:
     """Raise RequestRefused if all rows that a job has left are refused by backends for a shared reason."""
     if holds := all_held(context.store, job):
-        raise request_refused(job, holds)
+        raise request_refused(context.config, job, holds)

@@ -33,6 +33,11 @@ def folder(orch_home: Path, at: Gateway) -> Path:
     return orch_home
 
 
+def line_of_model(folder: Path) -> int:
+    lines = (folder / "job.yaml").read_text(encoding="utf-8").splitlines()
+    return 1 + next(number for number, line in enumerate(lines) if line.startswith("models:"))
+
+
 def quarantined(orch: Orch, folder: Path) -> list[Any]:
     return list(json.loads(orch("quarantine", "list", "--json", cwd=folder).stdout))
 
@@ -72,6 +77,8 @@ def test_all_rows_that_are_refused_alike_wait_and_go_out_by_the_next_run(
     assert told["error"]["code"] == "request_refused"
     assert words.get("message", "") in told["error"]["message"], "in the provider's words"
     assert "`orch retry letters-" in told["error"]["hint"]
+    place = f"{folder / 'job.yaml'}:{line_of_model(folder)}: models.small, then run"
+    assert (f"Correct the model at {place}" in told["error"]["hint"]) is (CODES[case] == "model_not_found")
     assert counts(run_orch, folder) == {"pending": ROWS, "succeeded": 0, "failed": 0}
     shown = json.loads(run_orch("status", "letters", "--json", cwd=folder).stdout)
     assert "local refuses all rows of model small: " in shown["problem"]

@@ -466,7 +466,7 @@ class Planning:
         ]
         others, rows = [one for one in options if one.objection is None], self._waiting(avoid)
         if not others:
-            raise why_not(self._store, self._job, avoid, options)
+            raise why_not(self._store, self._config, self._job, avoid, options)
         plan = planner.plan(rows, options, self._binding, self._now, claims=self._prospects.claims)
         if not plan.routes:
             # Neither a budget nor a quota refuses rows that already run: they continue as far as both allow.

@@ -40,6 +40,7 @@ from orchestrator.store import Store
 from orchestrator.store.records import RefusalHold
 
 Aliases = frozenset[str]
+_NO_MODEL = "model_not_found"
 ANY_ENDPOINT: frozenset[str] | None = None
 _CURE = ": take it out, or let it go with `unsupported: drop`"
 
@@ -380,7 +381,7 @@ def _example(backend: Backend) -> str:
 
 
 def why_not(
-    store: Store, job: Job, avoid: tuple[str, ...], options: Sequence[Option]
+    store: Store, config: Config, job: Job, avoid: tuple[str, ...], options: Sequence[Option]
 ) -> RefusedError | RequestRefused:
     """Return the error for rows that avoid some backends, if no other backend takes them."""
     holds = [hold for hold in store.holds.of(job.id) if hold.backend in avoid]
@@ -388,7 +389,7 @@ def why_not(
         objections = "; ".join(f"{option.backend}: {option.objection}" for option in options)
         gave_up = " and ".join(avoid)
         return RefusedError(f"job {job.id}: no other backend takes rows that {gave_up} gave up: {objections}")
-    return request_refused(job, holds)
+    return request_refused(config, job, holds)
 
 
 def all_held(store: Store, job: Job) -> list[RefusalHold]:
@@ -401,15 +402,25 @@ def all_held(store: Store, job: Job) -> list[RefusalHold]:
     return holds if is_held else []
 
 
-def request_refused(job: Job, holds: Sequence[RefusalHold]) -> RequestRefused:
+def request_refused(config: Config, job: Job, holds: Sequence[RefusalHold]) -> RequestRefused:
     """Return the error for rows that wait because a backend refuses them all."""
     first = holds[0]
     alike = list(dict.fromkeys(refused_rows(job, hold.model, hold.task) for hold in holds if hold.code == first.code))
     return RequestRefused(
         f"job {job.id}: {first.backend} refuses {' and '.join(alike)}: {first.message}",
-        hint="all of them wait, and none has failed. Correct the model, the field or the backend, then run the same "
-        f"command again, or `orch retry {job.id}`",
+        hint=f"all of them wait, and none has failed. Correct {_refused_place(config, job, first)}, then run the "
+        f"same command again, or `orch retry {job.id}`",
         code=first.code,
         job_id=job.id,
         holds=[hold.to_json() for hold in holds],
     )
+
+
+def _refused_place(config: Config, job: Job, hold: RefusalHold) -> str:
+    """Return the place of a model's name that its backend does not have; in words if something else is refused."""
+    alias = rung_of(hold.model)[0]
+    names = _declared(config, job).get(alias)
+    if hold.code != _NO_MODEL or names is None or alias in config.fleet_models:
+        return "the model, the field or the backend"
+    inside = (hold.backend,) if isinstance(names, Mapping) and hold.backend in names else ()
+    return f"the model at {_wrong_model(config, job, alias, '', None, *inside).where}"
