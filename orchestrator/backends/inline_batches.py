@@ -171,7 +171,7 @@ class InlineBatches(TranslatedBatches):
         """Return None: the length of results is unknown."""
 
     def forget_file(self, file_id: str) -> None:
-        """Delete the files of `upload`. Results stay: to delete them would delete the batch."""
+        """Delete the files of `upload`. Results stay: deleting them would delete the batch."""
         if file_id.startswith(inline_rows.INLINE):
             inline_rows.forget(inline_rows.path_of(file_id, self._root))
 

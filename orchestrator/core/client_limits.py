@@ -197,7 +197,7 @@ class Connections:
 
     @property
     def strangers(self) -> int:
-        """Number of connections that have not."""
+        """Number of connections that have not shown a valid key."""
         return len(self._open) - self._trusted
 
     def admit(self, connection: Connection) -> bool:

@@ -20,7 +20,7 @@ _AUTHOR, _COMMENT, _COMMENT_TEXT = 632, 635, 637
 
 
 def is_about_sheet(part: str) -> bool:
-    """True for the relations of a part other than the package and the workbook."""
+    """True for a part with relations, except those of the package and of the workbook."""
     return part.endswith(".rels") and not part.endswith(("/workbook.xml.rels", "/workbook.bin.rels", "_rels/.rels"))
 
 

@@ -276,7 +276,7 @@ class Answers(Sequence[EndedRow[T]]):
         return [row for row in self._rows if isinstance(row, FailedRow)]
 
     def raise_failed(self) -> None:
-        """Raise the first row's error, with the number of all, if any row failed."""
+        """Raise the first row's error, with the total number of errors, if any row failed."""
         raise_first([(row.document, row.error) for row in self._rows])
 
     def __repr__(self) -> str:

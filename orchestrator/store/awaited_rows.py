@@ -130,7 +130,7 @@ class AwaitedRows:
             end = 1 + (tx.scalar(select(func.max(c.seq)).where(c.job_id == job.id)) or 0)
         for start in range(0, end, PAGE):
             with self._db.read() as tx:
-                # A range and no LIMIT, which may sort the whole job; its index over all states would find that too.
+                # A range and no LIMIT, which may sort the whole job; the index over all states finds a range too.
                 page = tx.execute(mine.where(c.seq >= start, c.seq < start + PAGE))
                 rows = [row for row in page if row.state in states and row.length and task in (None, row.task)]
                 by_key = _answers_by_key(tx, job, {row.cache_key for row in rows if row.cache_key is not None})

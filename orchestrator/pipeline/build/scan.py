@@ -157,7 +157,7 @@ class Sweep:
         every = {one.custom_id: one for identities in asked.values() for one in identities}
         known_rows = self._store.known.earlier(self._runs, {name: one.fingerprint for name, one in every.items()})
         held = holding(self._home, known_rows)
-        # A failure keeps its request even if it holds, so that `orch retry` can send it.
+        # A failed row keeps its request even if the failure stands, so that `orch retry` can send it.
         good = {
             name: row
             for name, row in held.items()

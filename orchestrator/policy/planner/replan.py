@@ -477,7 +477,7 @@ def _take(pool: deque[tuple[str | None, int]], rows: int, backend: str, *, from_
 
 
 def _moves(chosen: Chosen, ours: Capacity) -> list[Send]:
-    """Return moves away from options that are too slow, once the others could not take over later."""
+    """Return moves away from options that are too slow, unless the others could still take over later."""
     candidate = chosen.candidate
     before, held, fallback = candidate.before, candidate.held, candidate.fallback
     burden = candidate.coming + (0 if candidate.reroute_after is None else candidate.in_batches)

@@ -26,7 +26,7 @@ _placed_bytes = attrgetter("placed_bytes")
 
 
 class LongLine:
-    """A line without newline, in pieces that are written as they are: to join them would copy a long body."""
+    """A line without newline, in pieces that are written as they are: joining them would copy a long body."""
 
     __slots__ = ("_size", "pieces")
 
