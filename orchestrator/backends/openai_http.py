@@ -21,7 +21,7 @@ from orchestrator.backends.files import blocks, sized
 from orchestrator.backends.remote import remote_batch
 
 OWN_SILENT_SECONDS = 600.0
-"""Longest silence of our own server: it is on this machine, may be busy for long, and is not cut off."""
+"""Longest silence of our own server: it is on this machine, may be busy for a long time, and is not cut off."""
 NO_KEY = "none-is-asked-for"
 _JSON = {"Content-Type": "application/json"}
 _TAIL = b"]}"

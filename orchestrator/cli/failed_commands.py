@@ -49,7 +49,7 @@ def name_as_typed(error: OrchError, words: Sequence[str]) -> None:
 
 
 def misused(error: click.ClickException, words: Sequence[str], *, as_json: bool) -> int:
-    """Report a wrong command line of these words and return the exit code."""
+    """Report a wrong command line with these words, and return the exit code."""
     from orchestrator.cli.usage_cures import cure_of
 
     message, hint = error.format_message(), cure_of(error, words)

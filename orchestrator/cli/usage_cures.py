@@ -29,7 +29,7 @@ _REHEARSALS = frozenset({"--dry-run", "--dryrun", "--dry", "--simulate", "--what
 
 
 def cure_of(error: click.ClickException, words: Sequence[str]) -> str | None:
-    """Return a cure for the mistake in a command line of these words, or None."""
+    """Return a cure for the mistake in a command line with these words, or None."""
     odd = next((word for word in words if word[:1] in _ODD_HYPHENS), None)
     if odd is not None:
         return f"write --{odd.lstrip(_ODD_HYPHENS + '-')}, with two plain hyphens"
