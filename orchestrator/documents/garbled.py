@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from itertools import pairwise
 
 from orchestrator.documents.languages import SMALL_WORDS, small_words
 
@@ -28,6 +29,8 @@ _GLYPHS = 29
 """The distance of a letter's code from the number of its glyph in most fonts without a mapping. The first numbers
 are control characters, so that spaces are lost."""
 _A_FEW_BROKEN = 0.005
+_NUMBERED = 16
+"""So many different characters are not in the order of their codes by chance."""
 _PROSE, _SOME_PROSE, _NO_PROSE = 0.45, 0.25, 0.3
 """The share of the most frequent letters in a European language, in one with many figures, and in a text without
 language."""
@@ -57,13 +60,24 @@ def is_garbled(text: str) -> bool:
         if broken > _A_FEW_BROKEN * len(solid) and len(solid) >= MIN_LETTERS and _are_glyphs(solid):
             return True
     text = text[:MOST_JUDGED]
-    return not _has_small_words(text) and _is_shifted(_LEADERS.sub(" ", text))
+    return not _has_small_words(text) and (_are_numbered(text) or _is_shifted(_LEADERS.sub(" ", text)))
 
 
 def _are_glyphs(solid: str) -> bool:
     """True if a text without spaces reads as language only when its characters are taken as numbers of glyphs."""
     read, moved = (sum(map(text.count, _FREQUENT)) for text in (solid, solid.translate(_LETTERS_OF_GLYPHS)))
     return read < _NO_PROSE * len(solid) and moved > _PROSE * len(solid)
+
+
+def _are_numbered(text: str) -> bool:
+    """True if each new character is the one after the last new one: a font with its letters in the order of use.
+
+    In a table of characters these stand one after the other.
+    """
+    solid = "".join(text.split())
+    new = list(dict.fromkeys(solid))[:_NUMBERED]
+    in_order = len(new) == _NUMBERED and all(ord(after) == ord(before) + 1 for before, after in pairwise(new))
+    return in_order and solid.index(new[-1]) >= len(new) - 1 + _DIFFERENT
 
 
 def _has_small_words(text: str) -> bool:

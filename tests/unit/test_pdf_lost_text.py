@@ -80,6 +80,20 @@ def test_shifted_letters_are_no_text(language: str, by: int) -> None:
 
 
 @pytest.mark.parametrize("language", PROSE)
+@pytest.mark.parametrize("first", ["!", "A", "a"])
+def test_letters_in_the_order_of_their_use_are_no_text(language: str, first: str) -> None:
+    """As fonts with only the letters that a page needs number them, blanks too."""
+    number = {letter: chr(ord(first) + at) for at, letter in enumerate(dict.fromkeys(PROSE[language]))}
+    assert is_garbled("".join(map(number.get, PROSE[language])))
+
+
+def test_tables_of_characters_are_text() -> None:
+    table = "".join(map(chr, range(ord("!"), ord("~"))))
+    assert not is_garbled("ABCDEFGHIJKLMNOPQRSTUVWXYZ " + table)
+    assert not is_garbled("\n".join(f"{sign} {number}" for number, sign in enumerate(table, 33)))
+
+
+@pytest.mark.parametrize("language", PROSE)
 def test_numbers_of_drawings_whose_blanks_are_lost_are_no_text(language: str) -> None:
     """Stops, commas and digits are control characters then, too few to tell by themselves."""
     prose = PROSE[language].replace("day", "3rd day")
