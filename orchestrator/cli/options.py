@@ -139,8 +139,8 @@ def fail_on_option(function: Command) -> Command:
         "--fail-on",
         type=click.Choice(FailOn, case_sensitive=False),
         help="Which rows set exit code 1: any failed one; unacknowledged: all but those of `orch acknowledge`; new: "
-        "also without those that failed for the same reason in an earlier run; cut: unacknowledged ones, and answers "
-        "that ended at max_tokens.",
+        "unacknowledged ones without the same failure in an earlier run; cut: unacknowledged ones, and answers that "
+        "ended at max_tokens.",
     )(function)
 
 

@@ -29,7 +29,7 @@ class CommandJson(Struct, frozen=True):
     at: str = ""
 
     def __getitem__(self, key: str | int) -> CommandJson:
-        """Return a part of it."""
+        """Return the part under this key."""
         return CommandJson(self.command, self.data[key], f"{self.at}.{key}" if self.at else str(key))
 
     def __iter__(self) -> Any:

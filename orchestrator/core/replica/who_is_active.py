@@ -21,7 +21,7 @@ from orchestrator.core.replica.storage import Missing, Storage
 FOLDER = "heads"
 DIGITS = 12
 KEPT = 5
-"""Heads that are kept before the newest, so that a reader finds one while others are written."""
+"""Number of heads that are kept before the newest, so that a reader finds one while others are written."""
 HOLD_SECONDS = 8.0
 """Seconds from the start of its last write that a process may consider itself active."""
 LAPSE_SECONDS = 10.0
