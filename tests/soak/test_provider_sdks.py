@@ -61,7 +61,7 @@ def test_geminis_sdk_runs_unmodified(tmp_path: Path) -> None:
         "texts": ["answer "],
         "tokens": 8,
         "refused": 400,
-        "left": True,
+        "left": [],
     }
 
 
@@ -79,7 +79,7 @@ def test_geminis_sdk_runs_unmodified_before_vertex(tmp_path: Path) -> None:
         "texts": ["answer "],
         "models": True,
         "refused": 400,
-        "left": True,
+        "left": [],
     }
 
 
