@@ -19,7 +19,7 @@ from orchestrator.library.context import opened
 from orchestrator.settings.backend_packages import hosted_kinds
 from tests.emulator.driving import chat_line
 from tests.support.figures import words_of
-from tests.support.hostedjob import EVERY_KIND, HOUR, MINUTE, MODEL, Desk, cost_of, table
+from tests.support.hostedjob import DAY, EVERY_KIND, HOUR, MINUTE, MODEL, Desk, cost_of, table
 
 NAMES = {"claude": "anthropic"}
 """Backends whose name is not that of their kind."""
@@ -137,6 +137,25 @@ def test_batches_that_every_kind_has_lost_are_told(every: Desk, ask: Ask) -> Non
     for name in EVERY_KIND:
         assert [one["kind"] for one in told[name]] == ["gone", "gone"], name
         assert {one["id"] for one in told[name]} == ids[name]
+
+
+@pytest.mark.long
+def test_batches_that_lists_of_every_kind_leave_out_are_not_told_as_lost(every: Desk, ask: Ask) -> None:
+    every.provider.script({"do": "hidden", "seconds": HOUR, "match": {"verb": "create"}, "times": None})
+    under_way(every, "hidden")
+    told = {one["backend"]: (one["batches"], one["known"], one["findings"]) for one in ask("reconcile")}
+    assert told == {name: (2, 2, []) for name in EVERY_KIND}
+
+
+def test_a_batch_that_is_not_listed_and_has_no_answers_any_more_is_told_as_lost(every: Desk, ask: Ask) -> None:
+    every.backend("claude")
+    every.provider.script({"do": "hidden", "seconds": 60 * DAY, "match": {"verb": "create"}})
+    job = every.submit([chat_line("a", "What?", MODEL, max_tokens=50)])
+    every.settle(job)
+    assert ask("reconcile")[0]["findings"] == []
+    every.provider.clock.advance(40 * DAY)
+    [claude] = ask("reconcile", code=1)
+    assert [one["kind"] for one in claude["findings"]] == ["gone"]
 
 
 @pytest.mark.long

@@ -207,12 +207,26 @@ def test_other_quotes_that_are_not_there_are_no_swap(desk: Desk, quote: str) -> 
 
 @pytest.mark.parametrize(
     ("quote", "end"),
-    [("to party 1, by rail", "failed: swapped_answer"), ("to party 2, by rail", "failed: quote_not_found")],
+    [
+        ("to party 1, by rail", "failed: swapped_answer"),
+        ("to party 2, by rail", "failed: quote_not_found"),
+        ("to party 9, by ship", "failed: quote_not_found"),
+    ],
 )
 def test_a_short_quote_beside_a_long_one_is_of_the_same_document(desk: Desk, quote: str, end: str) -> None:
     job = desk.run(quoting(desk, [own(0), own(1), own(2), own(0)], quote))
     assert codes(desk, job) == {end: 1, "succeeded": 3}
     assert len(desk.events(job, "swapped")) == (end != "failed: quote_not_found")
+
+
+def test_a_quote_of_several_other_documents_is_no_swap(desk: Desk) -> None:
+    common = "Both parties settle their accounts within thirty days."
+    file = quoting(desk, [own(0), own(1), own(2), common])
+    for number in range(2):
+        (desk.folder / "documents" / f"d{number}.txt").write_text(f"{own(number)}. {common}")
+    job = desk.run(file)
+    assert codes(desk, job) == {"failed: quote_not_found": 1, "succeeded": 3}
+    assert not desk.events(job, "swapped")
 
 
 def test_codes_differ_between_rows_and_jobs_and_not_between_runs() -> None:
