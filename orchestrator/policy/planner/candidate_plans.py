@@ -158,9 +158,9 @@ def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: b
         if at >= capacity.horizon and not late:
             break
         fits = not candidate.bets or done_by(candidate.unsent, reroute_after) >= MIN_BET_CHANCE
-        fits = fits and is_in_time(candidate, capacity, at)
         if fits:
-            fits = _cancels_in_time(candidate, reroute_after, capacity, at)
+            then = replace(candidate, reroute_after=reroute_after)
+            fits = is_in_time(then, capacity) and _cancels_in_time(then, capacity)
         if fits or late:
             waits.append((reroute_after, at, fits))
     alone = _synchronous_cost(candidate, capacity) if waits else 0.0
@@ -174,12 +174,13 @@ def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: b
         )  # fmt: skip
 
 
-def is_in_time(candidate: CandidatePlan, capacity: Capacity, at: float) -> bool:
-    """Return True if rerouted rows that are free `at` are surely done by the deadline."""
+def is_in_time(candidate: CandidatePlan, capacity: Capacity) -> bool:
+    """Return True if rerouted rows are done by the deadline: the surer, the likelier a reroute is."""
     # The tail beyond SLIPS counts in the plan's chance instead: charging it to each cancel would be dear.
     tail = min(SLIPS, slips(candidate))
-    burden = candidate.in_batches + candidate.coming
-    return capacity.fits(burden, candidate.held, at, candidate.fallback, tail=tail, cause=candidate.causes)
+    burden, likely = candidate.in_batches + candidate.coming, _runs_until_reroute(candidate, capacity)
+    at, causes = arrival(candidate), candidate.causes
+    return capacity.fits(burden, candidate.held, at, candidate.fallback, tail=tail, cause=causes, likely=likely)
 
 
 def slips(candidate: CandidatePlan) -> float:
@@ -206,8 +207,13 @@ def cancel_too_slow(candidate: CandidatePlan, capacity: Capacity, at: float, *, 
 
 def _still_runs(candidate: CandidatePlan, capacity: Capacity) -> float:
     """Return P(batches run until the horizon | they run until their reroute)."""
-    running = _runs_for(candidate.reroute_after or 0.0, candidate, capacity)
+    running = _runs_until_reroute(candidate, capacity)
     return _runs_for(capacity.horizon, candidate, capacity) / running if running > 0.0 else 1.0
+
+
+def _runs_until_reroute(candidate: CandidatePlan, capacity: Capacity) -> float:
+    """Return P(batches run until their reroute)."""
+    return _runs_for(candidate.reroute_after or 0.0, candidate, capacity)
 
 
 def _runs_for(seconds: float, candidate: CandidatePlan, capacity: Capacity) -> float:
@@ -215,13 +221,13 @@ def _runs_for(seconds: float, candidate: CandidatePlan, capacity: Capacity) -> f
     return 1.0 - done_by(candidate.batch_shares, min(seconds, capacity.horizon))
 
 
-def _cancels_in_time(candidate: CandidatePlan, reroute_after: float, capacity: Capacity, at: float) -> bool:
+def _cancels_in_time(candidate: CandidatePlan, capacity: Capacity) -> bool:
     """Return True if the risk of slow cancels fits the target."""
     left = 1.0 - capacity.target
-    running = _runs_for(reroute_after, candidate, capacity)
+    running = _runs_until_reroute(candidate, capacity)
     if running * slips(candidate) <= left:
         return True
-    return running * cancel_too_slow(replace(candidate, reroute_after=reroute_after), capacity, at) <= left
+    return running * cancel_too_slow(candidate, capacity, arrival(candidate)) <= left
 
 
 def _add_lateness_cost(

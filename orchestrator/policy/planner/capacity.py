@@ -19,6 +19,8 @@ from orchestrator.policy.planner.types import Claim, SynchronousOption
 
 KNOWN_RISK_SHARE = 1 / 3
 """Share of the allowed P(failure) that forecasts may use. The rest covers model error."""
+MIN_LIKELY = 0.25
+"""A reroute that is less likely than this has to be as sure as one with this probability."""
 DETECTION_SECONDS = 600.0
 """Seconds until a standstill is detected and the engine's rows are elsewhere."""
 REPLAN_SECONDS = 60.0
@@ -117,24 +119,30 @@ class Capacity(Struct, frozen=True):
         *,
         tail: float = 0.0,
         cause: Collection[str] = (),
+        likely: float = 1.0,
     ) -> bool:
         """Return True if all rows are surely done by the deadline: those `held`, and `burden` rows arriving at `at`.
 
         Only the first `fallback` options take arriving or leftover rows. `tail` is the P(failure) of earlier steps.
-        Claims with the same `cause` count as certain.
+        Claims with the same `cause` count as certain. The rows arrive with probability `likely`: the rarer that is,
+        the more often it may fail.
         """
         burden, at = burden + self._certain_claims(cause), max(at, self.release_seconds(held))
-        if self._spare_rows(self.lows, burden, held, at, fallback) < 0:
+        allowed = (1.0 - self.target) / max(MIN_LIKELY, likely)
+        rates = self.lows if likely >= 1.0 else self._rates(allowed)
+        if self._spare_rows(rates, burden, held, at, fallback) < 0:
             return False
         risk = tail + (1.0 - self.finishes) + self.risk(burden, held, at, fallback, cause)
         if risk <= NEGLIGIBLE:
             return True
-        left = (1.0 - self.target - risk) * KNOWN_RISK_SHARE
-        if left <= 1e-9:
+        if allowed - risk <= 1e-9:
             return False
-        z = -NORMAL.inv_cdf(left)
-        rates = [sync.rate * math.exp(-z * sync.option.pace.spread) for sync in self.sync_options]
-        return self._spare_rows(rates, burden, held, at, fallback) >= 0
+        return self._spare_rows(self._rates(allowed - risk), burden, held, at, fallback) >= 0
+
+    def _rates(self, failure: float) -> list[float]:
+        """Return the rates that P(failure) allows to rely on."""
+        z = -NORMAL.inv_cdf(min(0.5, failure * KNOWN_RISK_SHARE))
+        return [sync.rate * math.exp(-z * sync.option.pace.spread) for sync in self.sync_options]
 
     def chance(
         self, burden: float, held: Sequence[int], at: float, fallback: int, *, cause: Collection[str] = ()

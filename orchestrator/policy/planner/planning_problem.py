@@ -121,9 +121,9 @@ def _latest_reroute(candidate: CandidatePlan, reroute_after: float, ours: Capaci
     slow_too = ours.slow_too(burden, held, arrival(candidate), candidate.fallback, causes)
     while top - bottom > 30.0:
         middle = (bottom + top) / 2
-        at = arrival(replace(candidate, reroute_after=middle))
-        is_as_safe = ours.slow_too(burden, held, at, candidate.fallback, causes) <= slow_too
-        bottom, top = (middle, top) if is_as_safe and is_in_time(candidate, ours, at) else (bottom, middle)
+        then = replace(candidate, reroute_after=middle)
+        is_as_safe = ours.slow_too(burden, held, arrival(then), candidate.fallback, causes) <= slow_too
+        bottom, top = (middle, top) if is_as_safe and is_in_time(then, ours) else (bottom, middle)
     return bottom
 
 
