@@ -365,6 +365,7 @@ class _Books:
             slips=observations.slips(sight.shards, self.now, cancel),
             cancel_usual=observations.median_cancel(sight.shards, self.now),
             paid_twice=observations.paid_twice(sight.shards),
+            begins=observations.first_row_share(sight.shards),
         )
 
     def _sync(self, sync: SynchronousNight) -> SynchronousOption:

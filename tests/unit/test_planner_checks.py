@@ -38,7 +38,8 @@ OPTIONS: dict[str, Option] = {
     "a window that is none": replace(BATCH, window=NAN),
     "a chance that is none": replace(BATCH, slips=NAN),
     "a chance beyond certainty": replace(BATCH, slips=1.5),
-    "more kept than there is": replace(BATCH, kept=1.1),
+    "a first row after the last": replace(BATCH, begins=1.1),
+    "a first row before the batch": replace(BATCH, begins=0.0),
     "a negative room": replace(BATCH, room=-1),
 }
 TERMS = {

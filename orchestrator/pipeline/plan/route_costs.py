@@ -222,6 +222,7 @@ class Prospects:
             least=limits_of(backend, profile).min_rows,
             cancels=profile.cancels,
             paid_twice=observations.paid_twice(sight.shards),
+            begins=observations.first_row_share(sight.shards),
         )
 
     def _few_rows(self, name: str) -> str | None:

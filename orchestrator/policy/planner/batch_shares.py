@@ -18,15 +18,15 @@ _MAX_WAVES = 24
 class BatchShare(Struct, frozen=True):
     """Rows in batches of one backend. Batches that were sent have run for `age` seconds.
 
-    `kept` is the expected share of unfinished rows that a cancelled batch has done, if it is cancelled at the median
-    turnaround. `owed` rows are paid for even after a cancel: they are done, or their provider is silent.
+    `owed` rows are paid for even after a cancel: they are done, or their provider is silent. If they have all
+    `begun`, the first row of each was seen done.
     """
 
     option: BatchOption
     rows: int
     age: float = 0.0
-    kept: float = 0.0
     owed: int = 0
+    begun: bool = False
 
     @property
     def price(self) -> float:
@@ -75,19 +75,29 @@ class BatchShare(Struct, frozen=True):
         ran = max(0.0, self.age - self.option.silent)
         return self.option.turnaround.by(run_time, ran) * self.answers(seconds)
 
-    def unfinished(self, seconds: float) -> float:
-        """Return the expected share of rows that remain if the batches are cancelled `seconds` from now."""
+    def runs_on(self, seconds: float, horizon: float) -> float:
+        """Return P(no reroute `seconds` from now): all rows are done, or the first is, and the rest by the horizon.
+
+        Once rows are done, fewer would have to be rerouted, so there is more time for the rest.
+        """
+        option = self.option
+        done = self.by(seconds)
+        if self.begun or self.waves > 1 or option.silent > 0 or not option.cancels:
+            return done
+        run_time = min((seconds + self.age) / option.begins, horizon + self.age, option.window)
+        return max(done, option.turnaround.by(run_time, self.age / option.begins))
+
+    def unfinished(self, seconds: float, horizon: float) -> float:
+        """Return the expected share of rows that remain if the batches are rerouted `seconds` from now."""
         waves, option = self.waves, self.option
-        kept = self.kept if option.cancels else 0.0  # a batch that keeps running gives no answers before its end
-        done_share = kept * min(1.0, seconds / option.turnaround.within(0.5, self.age)) if kept else 0.0
         if waves == 1:
-            return (1.0 - self.by(seconds)) * (1.0 - done_share)
+            return 1.0 - self.runs_on(seconds, horizon)
         left, unfinished = self.rows, 0.0
         for wave in range(1, waves + 1):
             rows = min(left, option.room or left)
             unfinished += rows * (1.0 - self._wave_by(wave, seconds))
             left -= rows
-        return unfinished / self.rows * (1.0 - done_share)
+        return unfinished / self.rows
 
     def paid(self, unfinished: float) -> float:
         """Return the share of rows that is billed, if the share `unfinished` remains after a cancel."""

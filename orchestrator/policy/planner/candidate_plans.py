@@ -22,7 +22,7 @@ HOUR = 3600.0
 MAX_PROBE_SHARE = 0.05
 """Largest share of a job's rows in a probe."""
 MIN_BET_CHANCE = 0.1
-"""A batch is not sent if P(done before its reroute) is below this."""
+"""A batch is not sent if P(done, or seen to make progress, before its reroute) is below this."""
 HALF_OF_CANCELS = 0.5
 """P(a cancel takes no longer than its median)."""
 SLIP_FACTOR, SLIP_DECAY, MIN_SLIP_SHARE = 1.5, 1.5, 0.25
@@ -157,7 +157,7 @@ def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: b
         at = _arrival(candidate, reroute_after)
         if at >= capacity.horizon and not late:
             break
-        fits = not candidate.bets or done_by(candidate.unsent, reroute_after) >= MIN_BET_CHANCE
+        fits = all(one.runs_on(reroute_after, capacity.horizon) >= MIN_BET_CHANCE for one in candidate.unsent)
         if fits:
             then = replace(candidate, reroute_after=reroute_after)
             fits = is_in_time(then, capacity) and _cancels_in_time(then, capacity)
@@ -167,7 +167,7 @@ def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: b
     latest = max((at for _, at, fits in waits if fits), default=0.0)
     left_over = _left_over(candidate, [at for _, at, _ in waits], latest, alone, capacity)
     for (reroute_after, _, fits), (dollars, second) in zip(waits, left_over, strict=True):
-        expected = alone + _cost_with_reroute(candidate, reroute_after, dollars)
+        expected = alone + _cost_with_reroute(candidate, reroute_after, dollars, capacity.horizon)
         yield _add_lateness_cost(
             replace(candidate, second=second) if second else candidate,
             reroute_after, expected, fits, capacity, terms,
@@ -285,11 +285,11 @@ def _left_over(
         yield cheapest
 
 
-def _cost_with_reroute(candidate: CandidatePlan, reroute_after: float, left_over: float) -> float:
+def _cost_with_reroute(candidate: CandidatePlan, reroute_after: float, left_over: float, horizon: float) -> float:
     """Return the expected dollars in batches, and for rerouted rows, which cost `left_over`."""
     total, left = 0.0, 0.0
     for batch_share in candidate.batch_shares:
-        unfinished = batch_share.unfinished(reroute_after)
+        unfinished = batch_share.unfinished(reroute_after, horizon)
         total += batch_share.price * batch_share.rows * batch_share.paid(unfinished)
         left += batch_share.rows * unfinished
     return total + left / candidate.in_batches * left_over

@@ -68,7 +68,9 @@ def _batch_figures(option: BatchOption) -> Figures:
         yield f"cancel_usual of {name}", option.cancel_usual, ANY
     yield f"the silence of {name}", option.silent, ANY
     yield f"the window of {name}", option.window, ANY
-    yield f"kept of {name}", option.kept, 1.0
+    yield f"begins of {name}", option.begins, 1.0
+    if not option.begins > 0.0:
+        raise ValueError(f"begins of {name} is {option.begins}, and must be greater than 0")
     yield f"slips of {name}", option.slips, 1.0
     yield f"paid_twice of {name}", option.paid_twice, 1.0
     yield f"the room of {name}", float(option.room or 0), FINITE

@@ -69,7 +69,8 @@ def locate_rows(
         else:
             is_over = waits_for_answers(shard)
             is_probe = _is_probe(shard, shards)
-            running.append(Running(shard.id, shard.backend, left, shard.submitted_at or now, is_over, is_probe))
+            sent_at, has_begun = shard.submitted_at or now, shard.first_at is not None
+            running.append(Running(shard.id, shard.backend, left, sent_at, is_over, is_probe, has_begun))
     return Open(
         waiting, rerouted, coming, coming_at, tuple(running), tuple(held.items()), later, claims, later_cost, is_late,
         coming_done, tuple(left_backends),

@@ -40,7 +40,9 @@ UNSEEN_SLIP = 0.05
 FINISH_QUANTILE, WAIT_QUANTILE = 0.99, 0.95
 """Planned quantile of the time to finish, and of cancels and starts."""
 _UNSEEN_NIGHTS = 2.0
-"""Weight of the prior that a late batch says nothing about an engine, in nights."""
+"""Weight of a prior, in nights: a late batch says nothing about an engine, and shows no row before its end."""
+_NIGHT_DECAY = 0.93
+"""Each newer night multiplies the weight of all older ones by this."""
 SLIP_FACTOR = 1.5
 """A cancel that takes this many times the planned time is too late."""
 CONFIRMED_BY = 20
@@ -159,6 +161,22 @@ def _cancel_waits(shards: Sequence[Shard]) -> list[Wait]:
         if hour not in by_hour or wait.seconds > by_hour[hour].seconds:
             by_hour[hour] = wait
     return list(by_hour.values())
+
+
+def first_row_share(shards: Sequence[Shard]) -> float:
+    """Return the share of its run time after which a batch's first row is seen done, of nights' latest batches.
+
+    On the assumed nights none was seen before the end.
+    """
+    latest: dict[date, float] = {}
+    for one in shards:
+        if one.submitted_at and one.ended_at and not one.rerouted_at and one.provider_status == BatchStatus.COMPLETED:
+            night, first = forecast.night_of(one.submitted_at), one.first_at or one.ended_at
+            share = (first - one.submitted_at) / max(one.ended_at - one.submitted_at, timedelta(seconds=1))
+            latest[night] = max(latest.get(night, 0.0), min(1.0, share))
+    weights = [_NIGHT_DECAY**newer for newer in range(len(latest))]
+    seen = sum(weight * latest[night] for weight, night in zip(weights, sorted(latest, reverse=True), strict=True))
+    return (_UNSEEN_NIGHTS + seen) / (_UNSEEN_NIGHTS + sum(weights))
 
 
 def paid_twice(shards: Sequence[Shard]) -> float:

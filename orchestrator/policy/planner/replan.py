@@ -230,7 +230,7 @@ def _with_batch_probe(chosen: Chosen, rest: CandidatePlan, rows: int, price: flo
     chance = chance_of(late, board.ours)
     if chance < min(board.ours.target, chosen.chance - MAX_PROBE_LOSS):
         return chosen
-    shares = (*rest.batch_shares, BatchShare(option, rows, kept=option.kept))
+    shares = (*rest.batch_shares, BatchShare(option, rows))
     probed = replace(rest, batch_shares=shares, bets=rest.bets + 1)
     return replace(chosen, candidate=probed, chance=min(chosen.chance, chance))
 
@@ -404,7 +404,8 @@ def _position(job: Open, board: _Board, running: Sequence[Running], count: int, 
         # The age of the youngest batch is safe for all batches of a backend.
         rows, age = (one.rows + same.rows, min(age, same.age)) if same else (one.rows, age)
         owed = (same.owed if same else 0) + _billed_rows(one, option)
-        batch_shares[one.backend] = BatchShare(option, rows, age, owed=owed)
+        begun = one.has_begun and (same is None or same.begun)
+        batch_shares[one.backend] = BatchShare(option, rows, age, owed=owed, begun=begun)
     free_in, coming = _coming_in(job, now), job.coming + sum(one.rows for one in cancelled)
     wait = board.cancel_wait
     slips = SLIPS if math.isfinite(wait) or not job.is_coming_late else 1.0

@@ -205,7 +205,7 @@ def _divisions(rows: int, batches: Sequence[BatchOption]) -> Iterator[tuple[Batc
     parts = sorted({-(-rows * part // PARTS) for part in range(1, PARTS + 1)} - {0})
     for option in batches:
         fit = [rows for rows in parts if option.least <= rows <= most_rows(option)]
-        yield from ((BatchShare(option, rows, kept=option.kept),) for rows in fit)
+        yield from ((BatchShare(option, rows),) for rows in fit)
     if any(option.room is not None for option in batches) and len(batches) > 1:
         for rows in parts:
             spilled = _spill(rows, batches)
@@ -218,7 +218,7 @@ def _spill(rows: int, batches: Sequence[BatchOption]) -> tuple[BatchShare, ...]:
     for option in sorted(batches, key=lambda one: one.cost.p50):
         taken = rows if option.room is None else min(rows, option.room)
         if taken >= option.least:
-            shares.append(BatchShare(option, taken, kept=option.kept))
+            shares.append(BatchShare(option, taken))
             rows -= taken
     return tuple(shares) if not rows else ()
 

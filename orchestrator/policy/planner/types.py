@@ -48,11 +48,11 @@ class BatchOption(Struct, frozen=True):
     """A hosted Batch API: cheap, but with an uncertain turnaround.
 
     After a cancel, rows are free within `cancel_seconds` (95 %) and within `cancel_usual` (median; None: the same).
-    With probability `slips`, it takes far longer. `kept` is the share of unfinished rows that a cancelled batch has
-    done; less before the median turnaround. `room` is the quota of enqueued rows (None: no limit); other jobs use
-    `behind` of it. A batch has at least `least` rows, and expires after `window` seconds. The provider has not
-    answered for `silent` seconds. Rows given up at a provider that never `cancels` are still paid for. At others,
-    they were on the share `paid_twice` of nights. `objection` is the reason not to send rows, or None.
+    With probability `slips`, it takes far longer. A batch shows its first row after the share `begins` of its run
+    time (1: none before its end). `room` is the quota of enqueued rows (None: no limit); other jobs use `behind` of
+    it. A batch has at least `least` rows, and expires after `window` seconds. The provider has not answered for
+    `silent` seconds. Rows given up at a provider that never `cancels` are still paid for. At others, they were on the
+    share `paid_twice` of nights. `objection` is the reason not to send rows, or None.
     """
 
     backend: str
@@ -60,7 +60,7 @@ class BatchOption(Struct, frozen=True):
     cost: Cost
     turnaround: Turnaround
     cancel_seconds: float = 600.0
-    kept: float = 0.2
+    begins: float = 1.0
     room: int | None = None
     window: float = DAY
     objection: str | None = None
@@ -141,7 +141,8 @@ class Running(Struct, frozen=True):
     """A running batch with `rows` rows that have no result yet.
 
     If `is_over`, the provider has done the rows and orch waits for their files. They are paid for in any case. The
-    rows of a probe (`is_probe`) were sent to see if their backend is faster now.
+    rows of a probe (`is_probe`) were sent to see if their backend is faster now. If it `has_begun`, its first row was
+    seen done.
     """
 
     batch: str
@@ -150,6 +151,7 @@ class Running(Struct, frozen=True):
     submitted_at: datetime
     is_over: bool = False
     is_probe: bool = False
+    has_begun: bool = False
 
 
 class Open(Struct, frozen=True):
