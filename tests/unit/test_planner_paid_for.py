@@ -115,4 +115,4 @@ def test_a_plan_counts_both_payments_before_it_bets_on_a_batch_that_cannot_be_en
 
 def test_a_plan_says_that_a_reroute_is_paid_twice() -> None:
     routes = [plan(ROWS, [one, REALTIME], terms(2), NOW).routes[0] for one in (BATCH, ENDLESS)]
-    assert ["paid twice" in route.reason for route in routes] == [False, True]
+    assert ["paid for twice" in route.reason for route in routes] == [False, True]
