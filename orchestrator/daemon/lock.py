@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO
@@ -17,6 +18,9 @@ from msgspec import Struct
 
 from orchestrator.core.errors import StorageError
 from orchestrator.settings.home import Home
+
+READER_SECONDS = 0.001
+"""Pause before a lock that readers have is tried again."""
 
 
 class Holder(Struct, frozen=True):
@@ -46,9 +50,7 @@ def daemon_lock(home: Home, command: str | None = None) -> Iterator[Holder | Non
     except OSError as error:
         raise StorageError(f"cannot use {home.lock}: {error.strerror}", hint="set ORCH_HOME elsewhere") from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _taken(lock):
             yield _holder(home)
             return
         try:
@@ -63,6 +65,25 @@ def daemon_lock(home: Home, command: str | None = None) -> Iterator[Holder | Non
                 _write(lock, "")
 
 
+def _taken(lock: IO[bytes]) -> bool:
+    """Take a home's lock; False if a daemon has it. Readers, who have it shared for a moment, are waited for."""
+    while not _flocked(lock, fcntl.LOCK_EX):
+        if not _flocked(lock, fcntl.LOCK_SH):
+            return False
+        # Without the shared lock: it would refuse a daemon that starts beside us.
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        time.sleep(READER_SECONDS)
+    return True
+
+
+def _flocked(lock: IO[bytes], how: int) -> bool:
+    try:
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _write(lock: IO[bytes], text: str) -> None:
     lock.seek(0)
     lock.truncate()
@@ -70,7 +91,7 @@ def _write(lock: IO[bytes], text: str) -> None:
 
 
 def running_daemon(home: Home) -> Holder | None:
-    """Return the owner of a home's daemon, or None. Its shared lock refuses others only for a moment."""
+    """Return the owner of a home's daemon, or None. It takes the lock shared for a moment: see `_taken`."""
     try:
         lock = home.lock.open("rb")  # a home may be read even if it cannot be written
     except FileNotFoundError:
@@ -78,11 +99,7 @@ def running_daemon(home: Home) -> Holder | None:
     except OSError as error:
         raise StorageError(f"cannot read {home.lock}: {error.strerror}") from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return _holder(home)
-    return None
+        return None if _flocked(lock, fcntl.LOCK_SH) else _holder(home)
 
 
 def _holder(home: Home) -> Holder:

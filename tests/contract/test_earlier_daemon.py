@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -102,3 +104,21 @@ def test_each_ends_the_connections_of_the_other(store_url: str) -> None:
     paused.invalidate()
     earlier.dispose()
     engine.dispose()
+
+
+def test_whoever_asks_for_the_daemon_keeps_none_out(orch_home: Path) -> None:
+    """Open pages ask several times a second, and a daemon may start at such a moment."""
+    home = Home(orch_home)
+    with daemon_lock(home):
+        assert running_daemon(home) is not None
+
+    def begin() -> Holder | None:
+        with daemon_lock(home) as holder:
+            return holder
+
+    with ThreadPoolExecutor(1) as pool:
+        with home.lock.open("rb") as asking:
+            fcntl.flock(asking, fcntl.LOCK_SH)
+            begun = pool.submit(begin)
+            assert wait([begun], timeout=0.5).not_done, "it waits for the reader"
+        assert begun.result() is None
