@@ -27,7 +27,6 @@ from orchestrator.core.errors import (
     StateConflict,
     StorageError,
 )
-from orchestrator.core.events import EventKind
 from orchestrator.core.model import NIGHT, Job, JobFault, JobKind, JobState
 from orchestrator.core.schedules import Night, NightState, Schedule
 from orchestrator.core.shards import AT_BACKEND
@@ -223,9 +222,10 @@ class Scheduler:
         def make() -> tuple[TakeIn, datetime | None]:
             deadline = self._deadline(schedule, night)
             told = None if deadline is None else deadline.isoformat()
-            return TakeIn(
-                Path(schedule.file), Options(told, schedule.budget, unattended=True, night=night.id)
-            ), deadline
+            by = f"the night of {night.name} of {schedule.name}, by {night.asked_by}"
+            asked = None if night.asked_by is None else by
+            options = Options(told, schedule.budget, unattended=True, night=night.id, asked=asked)
+            return TakeIn(Path(schedule.file), options), deadline
 
         if self._builds is None:
             submission = make()[0].carry_out(BuildSite(self._store, self._home, self._config, self._now))
@@ -235,9 +235,6 @@ class Scheduler:
             submission = done.value
         self._faults.cleared(_key(night))
         self._store.schedules.given(night, submission.job.id)
-        if night.asked_by is not None and submission.how is not How.UNCHANGED:
-            told = f"the night of {night.name} of {schedule.name}, by {night.asked_by}"
-            self._store.jobs.note(submission.job.id, EventKind.ASKED, told, night.due_at)
         if submission.how is not How.UNCHANGED:
             return [f"job {submission.job.id}, {submission.reason}"]
         if submission.job.options.get(NIGHT) == night.id:

@@ -400,7 +400,7 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
         usage,
         carried.total(),
         [*store.failures.reasons(job.id), *_running_reasons(running)],
-        sorted(store.jobs.events(job.id), key=lambda event: event.at),
+        store.jobs.events(job.id),
         store.jobs.tags(job.id),
         problem or _describe(job, holds),
         quality=store.quality.of(job.id),

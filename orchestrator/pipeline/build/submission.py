@@ -57,7 +57,8 @@ class Options(Struct, frozen=True):
     `scope` limits the job to a part of its file. `overwrite` lets the output replace a foreign file. `after` is the
     job to wait for. `unattended` waits for an output whose fault may pass. `at_once` sends only to these backends,
     now, ignoring the job file's deadline and `after`. `edited` decides about an unfinished job of the file before its
-    edit; None means `SUPERSEDE`. `night` is the id of the night that the job is for.
+    edit; None means `SUPERSEDE`. `night` is the id of the night that the job is for, and
+    `asked` says who began it by hand.
     """
 
     deadline: str | None = None
@@ -73,6 +74,7 @@ class Options(Struct, frozen=True):
     at_once: tuple[str, ...] | None = None
     edited: succession.Edited | None = None
     night: int | None = None
+    asked: str | None = None
     words: TermWords = TermWords.OPTIONS
 
 
@@ -320,7 +322,7 @@ def _queue(
         if found is not None and (found.built_at is not None or predecessors.AFTER in found.options):
             return _resumed(store, config, new_terms(found, job, options), options, now)
         check_deadline(job, options.words)
-        store.jobs.add(job, _tags(job))
+        _add(store, job, options)
     reason = f"waits for job {job.options[predecessors.AFTER]} to succeed"
     store.jobs.note(job.id, EventKind.WAITING, reason, now())
     return Submission(job, How.WAITING, reason)
@@ -373,6 +375,7 @@ def _resumed(
     if options.overwrite:
         store.jobs.allow(job.id, **{OVERWRITE: True})
     store.holds.lift(store.holds.of(job.id))
+    _note_request(store, job, options, now())
     return Submission(store.jobs.get(job.id), How.RESUMED, resuming(terms))
 
 
@@ -390,7 +393,7 @@ def _record(store: Store, home: Home, job: Job, claimed: ExitStack, options: Opt
                 succession.follow_folder(store, job)
                 # Claimed before it is visible: otherwise a running daemon would build it as well.
                 claimed.enter_context(builder.claim(home, job))
-                store.jobs.add(job, _tags(job))
+                _add(store, job, options)
                 succession.supersede(store, job, job.created_at)
                 return None
         if found.built_at is not None or predecessors.AFTER in found.options:
@@ -401,9 +404,15 @@ def _record(store: Store, home: Home, job: Job, claimed: ExitStack, options: Opt
                 builder.discard(store, home, found)
 
 
-def _tags(job: Job) -> dict[str, str]:
+def _add(store: Store, job: Job, options: Options) -> None:
     spec = spec_of(job)
-    return {} if spec is None else spec.tags
+    store.jobs.add(job, {} if spec is None else spec.tags)
+    _note_request(store, job, options, job.created_at)
+
+
+def _note_request(store: Store, job: Job, options: Options, at: datetime) -> None:
+    if options.asked is not None:
+        store.jobs.note(job.id, EventKind.ASKED, options.asked, at)
 
 
 def unfinished(store: Store, job: Job) -> Job | None:
