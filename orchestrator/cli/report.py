@@ -195,7 +195,7 @@ def _night(context: Context, which: str | None) -> NightReport:
             night = date.fromisoformat(which)
         except ValueError:
             named = jobs_of_run(store, which) or [_job_of(context, which)]
-            return night_report(store, context.home, None, named, now(), context.running_cost)
+            return night_report(store, context.home, None, context.lines_of(store, named), now())
     jobs = jobs_of(store, night)
     if not jobs:
         before = night_before(store, night)
@@ -203,7 +203,7 @@ def _night(context: Context, which: str | None) -> NightReport:
         if before is not None:
             hint = f"what began on that day before noon is in the night before: `orch report night {before}`"
         raise UsageError(f"no job was submitted in the night of {night} (noon to noon)", hint=hint)
-    return night_report(store, context.home, night, jobs, now(), context.running_cost)
+    return night_report(store, context.home, night, context.lines_of(store, jobs), now())
 
 
 def _job_of(context: Context, which: str) -> Job:

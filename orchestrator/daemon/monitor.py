@@ -254,8 +254,9 @@ class Monitor:
         from orchestrator.daemon.channels import Message
         from orchestrator.reports.night_formats import headline, markdown, page, subject_of
         from orchestrator.reports.night_reader import night_report
+        from orchestrator.reports.status import lines
 
-        report = night_report(self._store, self._home, None, [job], now, _nothing_runs)
+        report = night_report(self._store, self._home, None, lines(self._store, [job], now, _nothing_runs), now)
         needs = "".join(f"\n• {need}" for _, need in report.needs)
         day = night_of(job.created_at).isoformat()
         return Message(

@@ -88,7 +88,7 @@ class CommandSettings:
         """Return a line for each job, in the given order."""
         found = status.lines(store, jobs, now(), self.running_cost)
         stopped = self._stopped(found, store.shards.of_job)
-        return [replace(line, state=JobState.STOPPED) if line.job.id in stopped else line for line in found]
+        return [_stopped_line(line) if line.job.id in stopped else line for line in found]
 
     def removed(self, lines: Sequence[JobLine], shards_of: Callable[[JobId], Sequence[Shard]]) -> list[str]:
         """Say which batches of these jobs of this home are at backends that orch.toml no longer has."""
@@ -120,6 +120,11 @@ class CommandSettings:
         }
 
 
+def _stopped_line(line: JobLine) -> JobLine:
+    """Return the line of a job on which nothing works: no time is left to be foreseen."""
+    return replace(line, state=JobState.STOPPED, eta_seconds=None)
+
+
 STOPPED = "no daemon is running, so nothing continues: `orch up`, or `orch run` again"
 
 
@@ -143,7 +148,7 @@ class Context(CommandSettings):
         """Return everything about a job now. Raises UsageError if it does not exist."""
         found = status.detail(self.store, self.store.jobs.get(job_id), now(), self.running_cost, problem)
         is_stopped = bool(self._stopped([found.line], lambda _: found.shards))
-        line = replace(found.line, state=JobState.STOPPED) if is_stopped else found.line
+        line = _stopped_line(found.line) if is_stopped else found.line
         found = replace(found, model_names=self._model_names(found), line=line)
         if found.line.state.is_final:
             return found

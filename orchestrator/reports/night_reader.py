@@ -22,9 +22,8 @@ from orchestrator.policy.diff import ComparedRow, Difference, Said, difference
 from orchestrator.policy.grounding import QuoteStatus, read_quotes
 from orchestrator.policy.merged_rows import output_of
 from orchestrator.reports import night as nights
-from orchestrator.reports import status
 from orchestrator.reports.night import JobReport, NightFacts, NightReport
-from orchestrator.reports.status import RunningCost
+from orchestrator.reports.status import JobLine
 from orchestrator.settings.home import Home
 from orchestrator.settings.stored_spec import tasks_of
 from orchestrator.store import Store
@@ -67,22 +66,12 @@ def _said(lines: ResultLines, row: FinishedRow, check: AnswerCheck | None) -> Sa
 
 
 def job_report(
-    store: Store,
-    home: Home,
-    job: Job,
-    now: datetime,
-    running_cost: RunningCost,
-    most: int = nights.MOST,
-    *,
-    glance: bool = False,
+    store: Store, home: Home, line: JobLine, now: datetime, most: int = nights.MOST, *, glance: bool = False
 ) -> JobReport:
-    """Report on a job as it stands now. A `glance` leaves out its documents and the run before.
-
-    `running_cost` prices a running batch so far.
-    """
+    """Report on a job as its line says that it stands. A `glance` leaves out its documents and the run before."""
+    job = line.job
     earlier = None if glance else last_run(store, job)
     since = None if earlier is None else earlier.id
-    [line] = status.lines(store, [job], now, running_cost)
     known = store.comparisons
     quality, reasons = store.quality.of(job.id), store.failures.reasons(job.id)
     shards = store.shards.of_job(job.id)
@@ -125,11 +114,15 @@ def _quotes(store: Store, job: Job) -> Mapping[QuoteStatus, int] | None:
 
 
 def night_report(
-    store: Store, home: Home, night: date | None, jobs: Sequence[Job], now: datetime, running_cost: RunningCost
+    store: Store, home: Home, night: date | None, lines: Sequence[JobLine], now: datetime
 ) -> NightReport:
-    """Build the report of a night from its jobs; `running_cost` prices a running batch so far."""
-    oldest_first = sorted(jobs, key=lambda job: (job.created_at, job.id))
-    return NightReport(night, now, [job_report(store, home, job, now, running_cost) for job in oldest_first])
+    """Build the report of a night from the lines of its jobs."""
+    return NightReport(night, now, [job_report(store, home, line, now) for line in oldest_first(lines)])
+
+
+def oldest_first(lines: Sequence[JobLine]) -> list[JobLine]:
+    """Return lines in the order of a report."""
+    return sorted(lines, key=lambda line: (line.job.created_at, line.job.id))
 
 
 def job_of(store: Store, home: str, which: str) -> Job:

@@ -39,7 +39,7 @@ class Glances:
             age = time.monotonic() - kept.made_at
             if age < (STILL_SECONDS if _is_same(kept.line, line) else MOVING_SECONDS):
                 return kept.report
-        report = job_report(reader.store, reader.home, line.job, at, reader.running_cost, glance=True)
+        report = job_report(reader.store, reader.home, line, at, glance=True)
         with self._lock:
             if len(self._known) >= MOST:
                 self._known.clear()

@@ -535,6 +535,10 @@ def test_interrupted_runs_go_on_where_they_stopped(slow: Upstream, run_orch: Orc
     assert "orch cancel" not in run_orch.output(running), "what ran here stands still now"
     assert job_of(run_orch)["state"] == "stopped"
     assert json.loads(run_orch("status", job_of(run_orch)["job"], "--json").stdout)["state"] == "stopped"
+    night = json.loads(run_orch("report", "night", job_of(run_orch)["job"], "--json").stdout)
+    assert [one["state"] for one in night["jobs"]] == ["stopped"]
+    assert [one["eta_seconds"] for one in json.loads(run_orch("status", "--json").stdout)] == [None]
+    assert job_of(run_orch)["eta_seconds"] is None, "it does not end by itself"
     listed, shown = run_orch("status").stdout, run_orch("status", job_of(run_orch)["job"]).stdout
     assert " stopped " in listed
     assert " running " not in listed

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from orchestrator.store import Store
 from orchestrator.store.job_names import job_named
 from orchestrator.store.rows import Settled
 from tests.support.databases import new_sqlite
-from tests.support.stored import failed, ranges, shard, succeeded
+from tests.support.stored import failed, over, ranges, shard, succeeded
 
 TOML = """
 [models]
@@ -197,7 +196,7 @@ def test_the_next_night_takes_the_others_neither_for_gone_nor_for_new(stored: De
     (stored.folder / "letters" / "b.txt").write_text("another text")
     (stored.folder / "letters" / "e.txt").unlink()
     limited = stored.answered(scope=scope)
-    [part] = night_report(stored.store, stored.home, None, [limited], now(), lambda shard: Decimal(0)).jobs
+    [part] = night_report(stored.store, stored.home, None, over(stored.store, limited), now()).jobs
     assert {fate.value for fate, number in part.facts.documents.counts.items() if number} <= {"changed", "unchanged"}
     report = stored.submit().report
     assert report is not None

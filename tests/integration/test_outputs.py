@@ -7,7 +7,6 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from datetime import date, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from orchestrator.reports.night_reader import jobs_of, night_report
 from orchestrator.settings.job_spec import JobSpec, Output
 from tests.support.hostedjob import HOUR, MINUTE, Desk
 from tests.support.process import wait_until
+from tests.support.stored import over
 
 Output_ = dict[str, Any]
 
@@ -229,7 +229,7 @@ def test_a_job_whose_rows_cannot_be_delivered_ends_by_name_and_keeps_them(desk: 
     assert alert.kind is alerts.AlertKind.OUTPUT
     assert f"orch retry {job.id}" in alert.action
     assert f"orch fetch {job.id} -o FILE" in alert.action
-    report = night_report(desk.store, desk.home, None, [job], now(), lambda shard: Decimal(0))
+    report = night_report(desk.store, desk.home, None, over(desk.store, job), now())
     assert report.needs[0][1].text.startswith(
         f"the output was not delivered, {OutputFault.NOT_A_FILE}: cannot write "
     )
@@ -239,7 +239,7 @@ def test_a_job_whose_rows_cannot_be_delivered_ends_by_name_and_keeps_them(desk: 
 def test_the_report_of_a_night_begins_with_it(desk: Desk) -> None:
     good = desk.run(job_file(desk, {"path": "good.jsonl"}, name="good", text="[[fault:content_filter]]"))
     bad = finished(desk, {"path": "rows.jsonl"}, to_a_folder(desk), name="bad", text="Other.")
-    report = night_report(desk.store, desk.home, None, [good, bad], now(), lambda shard: Decimal(0))
+    report = night_report(desk.store, desk.home, None, over(desk.store, good, bad), now())
     assert [job for job, _ in report.needs] == [bad.id, good.id]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from orchestrator.reports.night_formats import blocks
 from orchestrator.reports.night_reader import job_report
 from orchestrator.reports.requests_and_answers import exchanges
 from tests.support.hostedjob import Desk
+from tests.support.stored import over
 
 Json = dict[str, Any]
 QUOTE = "Party 3 pays 21 EUR on day 3"
@@ -64,7 +64,8 @@ def test_quotes_are_found_where_they_stand_or_fail_their_check(desk: Desk) -> No
     assert rows["bad"]["quotes"] == [{"path": "quote", "status": "not_found"}]
     assert "x-quote" not in requests(desk, job)
 
-    report = job_report(desk.store, desk.home, desk.store.jobs.get(job.id), now(), lambda shard: Decimal(0))
+    [line] = over(desk.store, desk.store.jobs.get(job.id))
+    report = job_report(desk.store, desk.home, line, now())
     assert report.to_json()["quotes"] == {"found": 1, "not_found": 1, "too_short": 0, "unverifiable": 0}
     assert "2 quotes: 1 proven, 1 not in the document" in blocks(report)[0].notes
 

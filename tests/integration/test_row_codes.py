@@ -15,6 +15,7 @@ from orchestrator.policy.alerts import AlertKind, MonitoredJob, due
 from orchestrator.reports.night_reader import job_report
 from orchestrator.settings.config import AlertSettings
 from tests.support.hostedjob import HOUR, Desk, cost_of, script
+from tests.support.stored import over
 
 Json = dict[str, Any]
 SCHEMA: Json = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -87,7 +88,8 @@ def test_trap_i_a_batch_with_a_swap_proves_nothing_about_answers_without_a_code(
     [batch] = desk.detail(job)["shards"]
     assert batch["batch_id"] in alert.message
     assert "openai" in alert.message
-    report = job_report(desk.store, desk.home, current, now(), lambda shard: desk.cost(job) * 0)
+    [line] = over(desk.store, current)
+    report = job_report(desk.store, desk.home, line, now())
     assert report.needs[0].kind == "swapped"
     assert batch["batch_id"] in report.needs[0].text
 

@@ -6,9 +6,12 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from orchestrator.core.clock import now
 from orchestrator.core.model import Job, JobId, JobKind, Outcome, Price, RequestState, Row, Span, Usage
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.policy.sharding import Range, pack
+from orchestrator.reports import status
+from orchestrator.reports.status import JobLine
 from orchestrator.store import Store
 from orchestrator.store.records import Settled
 
@@ -31,6 +34,11 @@ def job(job_id: str = "contracts-1", **facts: Any) -> Job:
     }  # fmt: skip
     given |= facts
     return Job(JobId(job_id), **{**given, "spec": given.get("spec", SPEC)})
+
+
+def over(store: Store, *jobs: Job) -> list[JobLine]:
+    """The lines of jobs of which no batch runs."""
+    return status.lines(store, jobs, now(), lambda shard: Decimal(0))
 
 
 def row(seq: int, *, span: Span | None = None, **facts: Any) -> tuple[Row, Span]:

@@ -21,7 +21,7 @@ from orchestrator.reports.cost_reader import GROUPS, cost_of
 from orchestrator.reports.listings import held_json, night_json, schedule_json, standing_json
 from orchestrator.reports.night import NightReport, counted_runs
 from orchestrator.reports.night_formats import headline, sections
-from orchestrator.reports.night_reader import compare, job_report, jobs_of
+from orchestrator.reports.night_reader import compare, job_report, jobs_of, oldest_first
 from orchestrator.reports.pages import cost_page, cost_plot
 from orchestrator.reports.status import JobLine
 from orchestrator.reports.words import cost_headline
@@ -147,13 +147,9 @@ def night(reader: HomeReader, address: PageAddress) -> View:
     jobs = jobs_of(reader.store, day)
     if not jobs:
         raise UsageError(f"no job was submitted in the night of {day} (noon to noon)")
-    counts = reader.store.jobs.counts([job.id for job in jobs])
-    large = {job.id for job in jobs if counts[job.id].total > MOST_ROWS}
-    at, oldest_first = now(), sorted(jobs, key=lambda job: (job.created_at, job.id))
-    parts = [
-        job_report(reader.store, reader.home, job, at, reader.running_cost, glance=job.id in large)
-        for job in oldest_first
-    ]
+    at, lines = now(), oldest_first(reader.lines_of(reader.store, jobs))
+    large = {line.job.id for line in lines if line.counts.total > MOST_ROWS}
+    parts = [job_report(reader.store, reader.home, line, at, glance=line.job.id in large) for line in lines]
     report = NightReport(day, at, parts)
     return View(
         "night.html",
