@@ -338,13 +338,13 @@ def _is_unclear(shard: Shard) -> bool:
     return shard.failing is None and not shard.provider_completed
 
 
-def _running_reasons(running: Sequence[Shard]) -> list[FailureReason]:
+def _running_reasons(shards: Sequence[Shard]) -> list[FailureReason]:
     """Count failures in running batches by code, most frequent first."""
     from orchestrator.store.failures import FailureReason
 
     codes: Counter[str] = Counter()
     new: Counter[str] = Counter()
-    for shard in running:
+    for shard in (one for one in shards if one.state is ShardState.SUBMITTED):
         for kind, found in (shard.failing or {}).items():
             codes.update(found)
             new.update(found if kind == "new" else {})
@@ -384,22 +384,21 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
     failing = store.failures.of_jobs([job.id])[job.id]
     paid, unbooked = store.ledger.spent(job.id), running_sum(shards, running_cost)
     line = _line(job, state, counts, failing, shards, paid, unbooked, now)
-    (settled, own), guesses = store.rows.usage(job.id), store.ledger.guesses(job.id)
-    # Each of the two reads all rows of the job.
-    carried = store.rows.carried(job.id) if own < counts.total else Counter[RequestState]()
-    running = [shard for shard in shards if shard.state is ShardState.SUBMITTED]
+    carried = store.rows.carried(job.id)
+    counted = [one for one in shards if one.state in AT_BACKEND and one.provider_input_tokens]
+    booked = store.ledger.booked(job.id, [shard.id for shard in counted])
     holds = store.holds.of(job.id) if state in (JobState.QUEUED, JobState.RUNNING) else ()
     usage = Usage(
-        settled.input_tokens + sum(shard.provider_input_tokens for shard in running),
-        settled.cached_tokens,
-        settled.output_tokens + sum(shard.provider_output_tokens for shard in running),
+        booked.usage.input_tokens + sum(shard.provider_input_tokens for shard in counted),
+        booked.usage.cached_tokens,
+        booked.usage.output_tokens + sum(shard.provider_output_tokens for shard in counted),
     )
     return JobDetail(
         line,
         shards,
         usage,
         carried.total(),
-        [*store.failures.reasons(job.id), *_running_reasons(running)],
+        [*store.failures.reasons(job.id), *_running_reasons(shards)],
         store.jobs.events(job.id),
         store.jobs.tags(job.id),
         problem or _describe(job, holds),
@@ -407,8 +406,8 @@ def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, pro
         holds=holds,
         settled=store.rows.settled([one.id for one in shards if one.state is ShardState.COLLECTED]),
         failed_rows=store.rows.failed_by_shard(job.id),
-        is_estimate=guesses.estimated,
-        unpriced=guesses.unpriced,
+        is_estimate=booked.estimated,
+        unpriced=booked.unpriced,
         carried_answers=carried[RequestState.SUCCEEDED],
     )
 

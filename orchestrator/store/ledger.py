@@ -38,11 +38,15 @@ _NOTHING = Usage()
 DAY = 86_400_000_000  # microseconds
 
 
-class Guesses(Struct, frozen=True):
-    """How far the cost of a job is an estimate. `unpriced`: rows that used something the cost does not cover."""
+class BookedJob(Struct, frozen=True):
+    """Tokens that a job paid for, and how far its cost is an estimate.
 
-    estimated: bool = False
-    unpriced: int = 0
+    `unpriced` rows used something that the cost does not cover.
+    """
+
+    usage: Usage
+    estimated: bool
+    unpriced: int
 
 
 class Ledger:
@@ -56,15 +60,18 @@ class Ledger:
         with self._db.asking() as ask:
             return job_figures.spent(ask, job_id)
 
-    def guesses(self, job_id: JobId) -> Guesses:
-        """Return how far the cost of a job is an estimate."""
+    def booked(self, job_id: JobId, running: Collection[str] = ()) -> BookedJob:
+        """Return the sums of a job's lines; tokens without those of `running` shards, which their backends count."""
         c = ledger.c
-        query = select(func.count().filter(c.estimated), func.count(distinct(case((c.unpriced, c.seq))))).where(
-            c.job_id == job_id
-        )
+        counted = [case((c.shard_id.in_(running), 0), else_=c[name]) if running else c[name] for name in COUNTS]
+        query = select(
+            func.count().filter(c.estimated),
+            func.count(distinct(case((c.unpriced, c.seq)))),
+            *(func.coalesce(func.sum(column), 0) for column in counted),
+        ).where(c.job_id == job_id)
         with self._db.read() as tx:
-            estimated, unpriced = tx.execute(query).one()
-        return Guesses(estimated > 0, unpriced)
+            estimated, unpriced, *tokens = map(int, tx.execute(query).one())
+        return BookedJob(Usage(*tokens), estimated > 0, unpriced)
 
     def of_answer(self, shard_id: str, seq: int) -> Price | None:
         """Return the line booked for a row's answer from a shard, or None."""

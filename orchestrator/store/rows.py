@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 from orchestrator.core import tokens
 from orchestrator.core.errors import InputError
-from orchestrator.core.model import FinishedRow, JobId, RequestState, Row, Span, Usage, Why
+from orchestrator.core.model import FinishedRow, JobId, RequestState, Row, Span, Why
 from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.policy.sharding import WaitingRow
 from orchestrator.store import bulk, records
@@ -34,7 +34,6 @@ from orchestrator.store.tables import (
     IS_AWAITING,
     IS_BLOCKED,
     IS_CANARY,
-    IS_ORIGINAL,
     IS_REDUCE,
     IS_TWIN,
     IS_WAITING,
@@ -338,17 +337,6 @@ class Rows:
             rows = sorted(found, key=lambda row: int(row.seq))
         for row in rows:
             yield records.finished(row[:-3], *row[-3:])
-
-    def usage(self, job_id: JobId) -> tuple[Usage, int]:
-        """Return the tokens of the job's own answers, and the number of rows that are neither carried nor twins."""
-        c = requests.c
-        columns = [c[name] for name in records.COUNTS]
-        query = select(*(func.coalesce(func.sum(column), 0) for column in columns), func.count()).where(
-            c.job_id == job_id, IS_ORIGINAL
-        )
-        with self._db.read() as tx:
-            *tokens, rows = map(int, tx.execute(query).one())
-            return Usage(*tokens), rows
 
     def carried(self, job_id: JobId) -> Counter[RequestState]:
         """Count a job's rows that carry an earlier outcome, by state."""

@@ -279,6 +279,10 @@ def test_money_is_paid_or_in_running_batches_and_both_are_what_is_spent(moment: 
             (of_night["cost_usd"], of_night["running_usd"]),
         ):
             assert tuple(map(Decimal, found)) == (cost - ran, ran), job
+    before = moment.json(f"report cost --job {moment.before}")["total"]["tokens"]
+    assert (before["input"], before["output"]) == tuple(
+        moment.jobs[moment.before]["tokens"][name] for name in ("input", "output")
+    )
     words = f"cost {money(running)} of $5.00; {money(running)} so far in running batches"
     assert words in moment.words(f"status {moment.letters}")
     assert f"Nothing was paid for yet; {money(running)} so far" in moment.words(f"report cost --job {moment.letters}")

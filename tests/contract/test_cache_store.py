@@ -80,7 +80,7 @@ def test_what_was_taken_over_is_not_taken_from_again(store: Store) -> None:
     assert (mine.custom_id, mine.state, mine.cost, mine.carried_from) == ("mine", SUCCEEDED, 0, "a-1")
     assert (mine.result, mine.backend, mine.usage) == (("a-1.001", "output", Span(0, 9)), "gpu", Usage(100, 40, 7))
     assert found(store, "k") == {("k", "gpu", "tiny"): "a-1"}
-    assert store.rows.usage(second.id)[0] == Usage()
+    assert store.ledger.booked(second.id).usage == Usage()
     # Tried again it is the job's own, and forgets what it had taken.
     store.jobs.finish(second.id, "x", NOW)
     assert store.rows.retry(second.id, [SUCCEEDED]) == 1

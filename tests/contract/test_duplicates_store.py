@@ -57,7 +57,7 @@ def test_twins_end_with_the_row_that_was_sent_and_cost_nothing(store: Store) -> 
     assert (second.result, second.usage, second.answered_by) == (first.result, first.usage, first.answered_by)
     assert (first.cost, first.carried_from) == (2, None)
     assert store.ledger.spent(of.id) == 2
-    assert store.rows.usage(of.id)[0] == Usage(100, 40, 7)
+    assert store.ledger.booked(of.id).usage == Usage(100, 40, 7)
     assert store.sizes.output_lengths([of.id], "t", "v") == {7: 1}
     before = list(store.rows.finished(of.id))
     assert settle(store, batch, failed(0)) == 0

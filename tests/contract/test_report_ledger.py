@@ -12,8 +12,9 @@ import pytest
 from msgspec.structs import astuple, replace
 
 from orchestrator.core.model import BookedUsage, Job, Price, RequestState, Usage
-from orchestrator.core.shards import Shard, ShardId
+from orchestrator.core.shards import Shard, ShardId, ShardState
 from orchestrator.policy.sharding import pack
+from orchestrator.reports.status import detail
 from orchestrator.store import Store
 from tests.support.stored import NOW, added, failed, job, row, settle, shard, sharded, succeeded
 
@@ -182,8 +183,35 @@ def test_without_retries_the_tokens_of_the_ledger_are_those_of_the_rows(store: S
     found = added(store, 40)
     settle(store, sharded(store, found), *[_outcome(seq, chance) for seq in range(40)])
     totals = store.ledger.totals("task", job_id=found.id)
-    assert added_up(total.usage for total in totals) == astuple(store.rows.usage(found.id)[0])
+    assert added_up(total.usage for total in totals) == added_up(row.usage for row in store.rows.finished(found.id))
     assert sum(total.rows for total in totals) == 40
+
+
+def test_tokens_of_a_batch_are_told_until_they_are_booked_and_those_of_a_retry_beside_them(store: Store) -> None:
+    found = added(store, 2)
+    batch = sharded(store, found)
+    store.shards.note(batch, provider_input_tokens=200, provider_output_tokens=14)
+
+    def told() -> tuple[int, int]:
+        usage = detail(store, store.jobs.get(found.id), NOW, lambda shard: Decimal(0)).usage
+        return usage.input_tokens, usage.output_tokens
+
+    assert told() == (200, 14)
+    store.shards.move(store.shards.get(batch.id), ShardState.ENDED)
+    assert told() == (200, 14)
+    settle(store, batch, succeeded(0))
+    assert told() == (200, 14)
+    outcome, price = succeeded(1)
+    settle(store, batch, (replace(outcome, state=RequestState.FAILED, error_code="invalid_json"), price))
+    store.shards.move(store.shards.get(batch.id), ShardState.COLLECTED)
+    assert told() == (200, 14)
+    store.jobs.finish(found.id, "x", NOW)
+    assert store.rows.retry(found.id, [RequestState.FAILED]) == 1
+    assert told() == (200, 14), "they are paid for"
+    settle(store, sharded(store, found, 2), succeeded(1))
+    assert told() == (300, 21)
+    usages = [total.usage for total in store.ledger.totals("job", job_id=found.id)]
+    assert (sum(one.input_tokens for one in usages), sum(one.output_tokens for one in usages)) == (300, 21)
 
 
 def test_days_are_those_of_a_zone_through_the_change_of_its_clocks(store: Store) -> None:

@@ -131,7 +131,7 @@ def test_every_count_of_an_answer_is_booked_settled_and_summed(store: Store) -> 
     settle(store, shard, (replace(outcome, usage=usage), price))
     store.ledger.book(shard, "unfinished", {1: price}, NOW, {1: usage})
     assert sum(total.usage.web_searches for total in store.ledger.totals("job")) == 22
-    assert store.rows.usage(found.id)[0] == usage
+    assert store.ledger.booked(found.id).usage.web_searches == 22
     assert next(store.rows.finished(found.id)).usage == usage
 
 
@@ -144,7 +144,7 @@ def test_an_answer_without_usage_is_booked_with_its_estimate_and_stays_unknown(s
     store.rows.settle(shard.id, found.id, shard.backend, [row_], NOW)
     [total] = store.ledger.totals("job")
     assert (total.usage, total.estimated) == (Usage(50, 0, 7), True)
-    assert store.rows.usage(found.id)[0] == Usage()
+    assert next(store.rows.finished(found.id)).usage == Usage()
 
 
 def test_only_a_row_booked_by_its_length_is_guessed(store: Store) -> None:

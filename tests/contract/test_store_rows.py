@@ -280,8 +280,8 @@ def test_carried_rows_have_the_earlier_answer_and_cost_nothing(store: Store) -> 
     assert (zero.result, zero.backend, zero.usage) == ((batch.id, "output", Span(0, 9)), "gpu", Usage(100, 40, 7))
     assert (one.state, one.error_message, two.state, two.carried_from) == (FAILED, "too long", PENDING, None)
     assert store.rows.carried(second.id) == {SUCCEEDED: 1, FAILED: 1}
-    assert store.rows.usage(second.id)[0] == Usage()
-    assert store.rows.usage(first.id)[0] == Usage(100, 40, 7)
+    assert store.ledger.booked(second.id).usage == Usage()
+    assert store.ledger.booked(first.id).usage == Usage(100, 40, 7)
     assert (store.ledger.spent(first.id), store.ledger.spent(second.id)) == (2, 0)
 
 
@@ -318,7 +318,7 @@ def test_a_carried_row_that_is_retried_is_the_jobs_own_again(store: Store) -> No
     assert store.rows.retry(second.id, [FAILED]) == 1
     settle(store, sharded(store, second), succeeded(0, "5"))
     assert not store.rows.carried(second.id)
-    assert store.rows.usage(second.id)[0] == Usage(100, 40, 7)
+    assert store.ledger.booked(second.id).usage == Usage(100, 40, 7)
     assert store.ledger.spent(second.id) == 5
 
 

@@ -234,7 +234,7 @@ CASES = [
     Case("money: of batches that run", 10, lambda s: s.ledger.unpaid(None)),
     Case("report: by task", OLD, lambda s: s.ledger.totals("task", None, FIRST)),
     Case("report: documents", OLD, lambda s: s.ledger.documents("task", None, FIRST)),
-    Case("report: tokens", BIG, lambda s: s.rows.usage(TONIGHT)),
+    Case("report: tokens", BIG, lambda s: s.ledger.booked(TONIGHT)),
     Case("report: carried", OLD, lambda s: s.rows.carried(SECOND)),
     Case("report: documents of two nights", OLD * 2, lambda s: s.comparisons.documents(FIRST, SECOND)),
     Case("report: documents of a first night", BIG, lambda s: s.comparisons.documents(None, TONIGHT)),

@@ -65,7 +65,7 @@ def test_what_was_billed_is_taken_before_what_is_counted(desk: Desk, tmp_path: P
     first = desk.submit(path)
     foreseen = Planning(desk.store, desk.config, desk.store.jobs.get(first.id), now()).plan().expected
     desk.finish(first)
-    usage = desk.store.rows.usage(first.id)[0]
+    usage = desk.store.ledger.booked(first.id).usage
     for number in range(20):
         (documents / f"{number}.txt").write_text(f"Note {number}: " + "so it is agreed. " * 10)
     second = desk.submit(path)
