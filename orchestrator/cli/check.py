@@ -25,6 +25,7 @@ from orchestrator.core.near_names import near_words
 from orchestrator.core.permissions import readable_by_others
 from orchestrator.core.sanitize import one_line
 from orchestrator.core.shards import Shard
+from orchestrator.core.unreachable import CURES, unreached
 from orchestrator.daemon.running_settings import differences
 from orchestrator.documents.ignored import reason_words
 from orchestrator.documents.ignored import told as told_ignored
@@ -453,7 +454,9 @@ def _examine_upstream(name: str, url: str, key_env: str | None) -> tuple[Found, 
         return (what, False, str(error), error.exit_code), []
     except httpx2.HTTPError as error:
         oddly = " like an OpenAI-compatible server" if isinstance(error, httpx2.ProtocolError) else ""
-        return (what, False, f"does not answer{oddly}: {error}; start it, or correct its address in orch.toml", 4), []
+        why = unreached(error)
+        cure = "start it, or correct its address in orch.toml" if why is None else CURES[why]
+        return (what, False, f"does not answer{oddly}: {error}; {cure}", 4), []
     except (ValueError, KeyError, TypeError, AttributeError):
         told = said(answer.content) or ": it says nothing"
         return (what, False, f"does not answer like an OpenAI-compatible server{told}", 4), []

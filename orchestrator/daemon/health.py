@@ -13,6 +13,7 @@ from orchestrator.backends.openai_http import unix_client
 from orchestrator.core.durations import duration
 from orchestrator.core.engines import EngineState
 from orchestrator.core.errors import StorageError
+from orchestrator.core.unreachable import CURES
 from orchestrator.server.host import socket_path
 from orchestrator.settings.backends import Backend, FleetBackend
 from orchestrator.settings.home import Home
@@ -87,6 +88,8 @@ def remedy(first: Mapping[str, Any], name: str, settings: Backend | None) -> str
             return "correct its key, or settle its account there; see `orch doctor`"
     if first.get("answers"):
         return "it answers, but takes no rows: correct its address or key, or repair what it names; see `orch doctor`"
+    if (why := first.get("unreached")) is not None:
+        return f"{CURES[why]}; see `orch doctor`"
     return "is vLLM running? see `orch doctor`"
 
 

@@ -57,6 +57,7 @@ def _number(number: int, upstream: Upstream) -> dict[str, Any]:
         "problem_seconds": _seconds(upstream),
         "answers": upstream.is_reached,
         "refusal": upstream.refusal,
+        "unreached": upstream.unreached,
         "in_flight": upstream.inflight,
         "limit": upstream.limiter.limit,
         "limit_reason": upstream.limiter.move.value,

@@ -61,6 +61,13 @@ def test_a_dead_server_is_said(run_orch: Orch, tmp_path: Path, dead_port: int) -
     assert (list(found["problems"]), found["chance"]) == (["local"], None)
 
 
+def test_an_unknown_host_is_no_server_to_be_started(run_orch: Orch, tmp_path: Path) -> None:
+    toml = '[backends.local]\nupstreams = ["http://no-such-host.invalid/v1"]\nlocation = "local"\nidle = true\n'
+    said, _ = plan(run_orch, job_file(tmp_path), toml)
+    assert "correct the name of its host in orch.toml; see `orch doctor`" in said
+    assert "is vLLM running?" not in said
+
+
 @pytest.mark.long
 def test_a_backend_that_is_too_slow_to_be_checked_is_said(run_orch: Orch, tmp_path: Path) -> None:
     with ExitStack() as stack:

@@ -26,6 +26,13 @@ PAGES = {
     "no list": (200, b"<html><title>Welcome</title></html>", "OpenAI-compatible server: Welcome"),
 }
 
+# an address, with the port of a server without TLS, and what is to be done about it
+WRONG = {
+    "name": ("http://no-such-host.invalid/v1", "correct the name of its host in orch.toml"),
+    "tls": ("https://127.0.0.1:{}/v1", "write http:// in orch.toml if it has no TLS; else name the authority of its "
+            "certificate in SSL_CERT_FILE"),
+}  # fmt: skip
+
 
 @contextmanager
 def with_page(upstream: Canned, status: int, body: bytes) -> Iterator[None]:
@@ -66,6 +73,21 @@ def test_a_server_that_is_not_there_is_to_be_started(tmp_path: Path, upstream: U
             lambda: next((u for u in health(sdk)["upstreams"] if u["problem"].startswith("unreachable")), None)
         )
     assert (first["answers"], remedy(first, "local", None)) == (False, "is vLLM running? see `orch doctor`")
+
+
+@pytest.mark.parametrize("way", WRONG)
+def test_a_wrong_address_is_to_be_corrected(tmp_path: Path, way: str) -> None:
+    address, cure = WRONG[way]
+    with canned(GOOD) as upstream:
+        url = address.format(upstream.port)
+        with served(tmp_path, url) as sdk:
+            first = wait_until(
+                lambda: next((u for u in health(sdk)["upstreams"] if u["problem"].startswith("unreachable")), None)
+            )
+        (_, is_well, found, _), _ = _examine_upstream("local", url, None)
+        assert (is_well, first["answers"], first["unreached"]) == (False, False, way)
+    assert remedy(first, "local", None) == f"{cure}; see `orch doctor`"
+    assert found.endswith(f"; {cure}")
 
 
 def test_an_engine_that_is_waited_for_is_named_with_its_time() -> None:

@@ -16,6 +16,7 @@ from orchestrator.core.errors import OrchError
 from orchestrator.core.model import Job
 from orchestrator.core.near_names import near_words
 from orchestrator.core.sanitize import shortened
+from orchestrator.core.unreachable import CURES, unreached
 from orchestrator.pipeline.plan.routes import asked_models, objections
 from orchestrator.settings.backends import (
     Backend,
@@ -106,7 +107,8 @@ def _of_upstream(name: str, url: str, key_env: str | None, models: list[str], hi
     except OrchError as error:
         return error.message
     except httpx2.HTTPError as error:
-        return f"nothing answers at {url} ({str(error) or type(error).__name__}); {hint}see `orch doctor`"
+        cure = hint if (why := unreached(error)) is None else f"{CURES[why]}; "
+        return f"nothing answers at {url} ({str(error) or type(error).__name__}); {cure}see `orch doctor`"
     if answer.status_code in (401, 403):
         return f"{url} refuses the key ({answer.status_code}): {key_cure(name, key_env)}"
     if answer.status_code >= 300:

@@ -13,10 +13,10 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.routing import Route
 
+from orchestrator.core import unreachable
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.json_decoders import json_decoder
 from orchestrator.server.api.http import ApiError, BodyInMemory, read_body
-from orchestrator.server.dispatch import unreachable
 from orchestrator.server.dispatch.aliases import renamed
 from orchestrator.server.dispatch.body_changes import likely_tokens
 from orchestrator.server.dispatch.upstreams import Upstream

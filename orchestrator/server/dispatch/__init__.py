@@ -11,7 +11,7 @@ verdicts, retry       what a failed attempt means, and what happens to its row; 
 upstreams             one endpoint: rows and health; gauges, pages: its own reports; stats: its work so far
 concurrency_limiter   how many rows an upstream gets at once; rate_limiter: how many in a minute
 send_log              the log of what left for an upstream that bills every request
-unreachable           the reason why an upstream cannot be reached; outage: why all rows fail there
+outage                why all rows fail at an upstream
 results               append-only result files, durable in groups; result_lines: their lines
 torn_result_lines     removal of incomplete lines that a kill left
 """

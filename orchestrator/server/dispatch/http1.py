@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestrator.server.dispatch import unreachable
+from orchestrator.core import unreachable
 from orchestrator.server.dispatch.http1_connection import (
     NOTHING,
     ConnectionCutError,
@@ -153,7 +153,7 @@ class ConnectionPool:
             raise ConnectTimeoutError(f"no connection within {self._connect_timeout:g} s") from None
         except (OSError, UnicodeError) as error:
             self._addresses_until = float("-inf")  # another host may have the name by now
-            raise NotConnectedError(unreachable.reason(error)) from None
+            raise NotConnectedError(unreachable.reason(error)) from error
 
     async def _connect_to_any(self, loop: asyncio.AbstractEventLoop) -> UpstreamConnection:
         """Return a connection to the first of the name's addresses that accepts one. Raises the last OSError."""

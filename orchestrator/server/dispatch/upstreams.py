@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.answers import answer_tokens
 from orchestrator.core.batch_api import JSON_ERRORS
 from orchestrator.core.counts import number_of
+from orchestrator.core.unreachable import Unreached, unreached
 from orchestrator.server.dispatch import http1
 from orchestrator.server.dispatch.aliases import Aliases, ServedModels
 from orchestrator.server.dispatch.body_changes import is_priority_refused
@@ -89,6 +90,7 @@ class Upstream:
         self._refusal: UpstreamRefusal | None = None
         self.is_reached = False
         """True if the upstream answered when last asked, whatever it answered."""
+        self.unreached: Unreached | None = None
         self.since = clock()
         self.served = ServedModels(models, aliases)
         self.is_leaving = False
@@ -398,7 +400,7 @@ class Upstream:
     async def _probe(self) -> bool:
         try:
             status, body = await self._pages.ask("/v1/models")
-            self.is_reached = True
+            self.is_reached, self.unreached = True, None
             if (problem := models_problem(status, body)) is not None:
                 self.problem, self._refusal = problem, key_refusal(status)
                 return False
@@ -411,7 +413,7 @@ class Upstream:
         except JSON_ERRORS:
             self.problem = f"answers, but not like an OpenAI-compatible server{said(body)}"
         except http1.ExchangeError as error:
-            self.is_reached = False
+            self.is_reached, self.unreached = False, unreached(error)
             self.problem = f"unreachable: {error}"
         self._refusal = None
         return False

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from aiohttp.client_reqrep import ConnectionKey
 
-from orchestrator.server.dispatch import unreachable
+from orchestrator.core import unreachable
 
 ADDRESS = "('127.0.0.1', 41771)"
 KEY = ConnectionKey("upstream.internal", 8000, False, True, None, None, None)
