@@ -88,9 +88,14 @@ def revise(
     store: Store, job: Job, deadline_at: datetime | None, budget: Decimal | None, who: str, at: datetime
 ) -> None:
     """Change the deadline or budget of an open job; None leaves it unchanged. Raises UsageError if it is over."""
+    require_open(job)
+    NewTerms(job, deadline_at, budget).record(store, at, by=f", by {who}")
+
+
+def require_open(job: Job) -> None:
+    """Raise UsageError if a job is over: its terms no longer matter."""
     if job.finished_at is not None or job.error is not None:
         raise UsageError(f"job {job.id} has already ended")
-    NewTerms(job, deadline_at, budget).record(store, at, by=f", by {who}")
 
 
 def make_due(store: Store, one: Schedule, who: str, at: datetime) -> Night:

@@ -57,10 +57,10 @@ class PageAccess:
     """The links, cookies and keys of one address. `links` is true on loopback only; `right` is what links open."""
 
     def __init__(self, root: Path, identity: str, keys: KeyRing, *, port: int, links: bool, right: KeyRight) -> None:
+        self.links = links
         self._port = port
         self._secret = _secret(root / SECRET_FILE)
         self._keys = keys
-        self._links = links
         self._right = right
         self._lock = threading.Lock()
         self._token: str | None = None
@@ -69,7 +69,7 @@ class PageAccess:
 
     def new_link(self) -> str | None:
         """Return the path of a new one-time link and void the previous one; None if only keys open the pages."""
-        if not self._links:
+        if not self.links:
             return None
         with self._lock:
             self._token = secrets.token_urlsafe(SECRET_BYTES)
@@ -112,7 +112,7 @@ class PageAccess:
             if key is None or not key.right.may_view:
                 return None
             right = key.right
-        elif not self._links:
+        elif not self.links:
             return None  # a link's cookie is valid only on loopback
         else:
             right = self._right

@@ -107,9 +107,13 @@ def _terms(form: Form) -> tuple[datetime | None, Decimal | None]:
 def terms(reader: HomeReader, address: PageAddress) -> View:
     """Preview the effect of another deadline or budget, before it is confirmed."""
     job = _job(reader, {"job": str(address.path["job"])})
-    due, budget = _terms(address.query)
+    due, budget, outlooks, problem = None, None, [], None
+    try:
+        due, budget = _terms(address.query)
+        manual_actions.require_open(job)
+    except UsageError as error:
+        due, budget, problem = None, None, error.message
     changed = replace(job, deadline_at=due or job.deadline_at, budget=job.budget if budget is None else budget)
-    outlooks, problem = [], None
     for one in (job, changed):
         try:
             found = reader.outlook(one)

@@ -232,7 +232,10 @@ class Pages:
             text, _ = await self._threaded(lambda: self._page(page, address, visitor, here, "fragment.html"))
             return str(text)
 
-        events = self._live.events(f"{visitor.right} {visitor.form_token} {here}", make)
+        cookie = request.cookies.get(self._access.cookie)
+        events = self._live.events(
+            f"{visitor.right} {visitor.form_token} {here}", make, lambda: self._access.visitor(cookie) is not None
+        )
         return StreamingResponse(events, media_type="text/event-stream")
 
     def _page_at(self, path: str, query: str) -> tuple[Page | None, PageAddress]:
@@ -275,7 +278,10 @@ class Pages:
 
     def _door(self, problem: str) -> Response:
         return HTMLResponse(
-            self._templates.get_template("door.html").render(problem=problem, version=__version__), 401
+            self._templates.get_template("door.html").render(
+                problem=problem, links=self._access.links, version=__version__
+            ),
+            401,
         )
 
     async def _missing(self, request: Request, error: Exception) -> Response:

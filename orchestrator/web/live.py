@@ -52,16 +52,31 @@ class LivePages:
             self._felt, self._felt_at = self._pulse(), time.monotonic()
         return self._felt
 
-    async def events(self, key: str, make: Make) -> AsyncIterator[bytes]:
-        """Yield events of an open page: `page` with its content at first and at each change, `alive` otherwise."""
+    async def events(self, key: str, make: Make, may_see: Callable[[], bool]) -> AsyncIterator[bytes]:
+        """Yield events of an open page: `page` with its content at first and at each change, `alive` otherwise.
+
+        A page that is slow to make is `alive` meanwhile: a browser that heard nothing would ask for it again. They
+        end once the viewer's key is revoked.
+        """
         page = self._pages.setdefault(key, _Shared())
         page.viewers += 1
-        sent, heard = "", 0.0
+        sent, heard, looked = "", 0.0, time.monotonic()
         try:
             yield b"retry: 1000\n\n"
             while True:
-                text = await _current(page, make, self._felt_now())
+                making = asyncio.ensure_future(_current(page, make, self._felt_now()))
+                try:
+                    while not (await asyncio.wait({making}, timeout=HEARTBEAT_SECONDS))[0]:
+                        heard = time.monotonic()
+                        yield _event("alive", "")
+                    text = making.result()
+                finally:
+                    making.cancel()
                 now = time.monotonic()
+                if now - looked >= HEARTBEAT_SECONDS:
+                    looked = now
+                    if not may_see():
+                        return
                 if text != sent:
                     sent, heard = text, now
                     yield _event("page", text)

@@ -196,6 +196,14 @@ def test_what_every_answer_carries(client: httpx2.Client, view: Shown, home: Web
         (f"/jobs/{home.letters.id}/rows/{2**63}", 404),
         (f"/jobs/{home.letters.id}/rows/{'9' * 5000}", 404),
         ("/nights/soon", 404),
+        ("/jobs?page=9", 404),
+        ("/money?by=week", 404),
+        ("/cost.html?since=2d", 404),
+        (f"/jobs/{home.letters.id}/rows?state=good", 404),
+        (f"/jobs/{home.letters.id}/rows.csv?state=good", 404),
+        ("/quarantine?page=9", 404),
+        (f"/jobs/{home.letters.id}/rows?after=99", 404),
+        (f"/jobs/{home.letters.id}/rows?sort=answer.answer&page=9", 404),
         ("/nothing", 404),
     ):
         assert client.get(path).status_code == status, path
@@ -221,6 +229,7 @@ def test_beyond_loopback_only_keys_open_the_pages(home: WebHome, capsys: pytest.
         ) as reader,
     ):
         assert "token" not in capsys.readouterr().err
+        assert "open the link" not in reader.get("/").text, "there is none"
         assert reader.post("/sign-in", data={"key": batch}).status_code == 401
         told = reader.post("/sign-in", data={"key": looking}, headers={"x-forwarded-proto": "https"})
         assert told.status_code == 303
@@ -229,6 +238,26 @@ def test_beyond_loopback_only_keys_open_the_pages(home: WebHome, capsys: pytest.
         assert reader.get("/", headers=cookie).status_code == 200
         keys.revoke(keys.all()[-1].id)
         assert reader.get("/", headers=cookie).status_code == 401
+    database.close()
+
+
+@pytest.mark.long
+def test_an_open_page_ends_with_its_key(home: WebHome, chromium: Chromium) -> None:
+    folder = home.root / "serve"
+    folder.mkdir(exist_ok=True)
+    database = ServerDatabase(folder / FILE_NAME)
+    keys = Keys(database)
+    key, secret = keys.add("ida", right=KeyRight.VIEW)
+    with (
+        opened() as context,
+        serve_pages(bound("0.0.0.0", 0), context, PagesOptions("0.0.0.0", ("127.0.0.1",)), lambda: context) as url,
+    ):
+        page = chromium.new_page()
+        page.open(f"http://127.0.0.1:{url.rpartition(':')[2]}/")
+        page.js(f"key.value = {json.dumps(secret)}, key.form.submit()")
+        page.until(f"location.pathname === '/' && {DAEMON} === 'daemon down'")
+        keys.revoke(key.id)
+        page.until("document.querySelector('input#key') !== null")
     database.close()
 
 
@@ -476,7 +505,7 @@ def test_the_money_page_has_a_chart_and_is_downloaded_as_a_file_to_send(
     assert run(["report", "cost", "--by", "job", "--html", str(home.root / "cost.html")]) == 0
     capsys.readouterr()
     assert told.text == (home.root / "cost.html").read_text(encoding="utf-8")
-    assert client.get("/cost.html?by=nonsense&since=ever").status_code == 200
+    assert client.get("/cost.html?by=nonsense&since=ever").status_code == 404
 
 
 @pytest.mark.long

@@ -35,7 +35,9 @@ UNREADABLE = r"""(async () => {
     const last = facts.lastElementChild.getBoundingClientRect().right, end = facts.getBoundingClientRect().right;
     if (end - last > 3) found.push(`the last row of facts has an empty place: ${facts.innerText.slice(0, 80)}`);
   }
-  for (const frame of document.querySelectorAll(".two .frame"))
+  for (const one of document.querySelectorAll("time"))
+    if (one.checkVisibility() && one.offsetHeight > 50) found.push(`a time in more than two lines: ${one.innerText}`);
+  for (const frame of document.querySelectorAll(".two .frame, #rows .frame"))
     if (frame.scrollWidth > frame.clientWidth + 1) found.push(`a table is cut: ${frame.innerText.slice(0, 80)}`);
   const middle = (one) => { const box = one.getBoundingClientRect(); return box.top + box.height / 2; };
   for (const button of document.querySelectorAll("td button")) {

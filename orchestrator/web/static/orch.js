@@ -59,7 +59,12 @@
     source = new EventSource(`/live?page=${encodeURIComponent(document.body.dataset.live ?? "")}`);
     source.addEventListener("page", (event) => { heard = Date.now(); put(event.data); });
     source.addEventListener("alive", () => { heard = Date.now(); });
-    source.addEventListener("error", () => { lost(); });
+    source.addEventListener("error", () => {
+      lost();
+      // Refused: perhaps the key was revoked, and whoever looks has to sign in again.
+      if (source?.readyState === EventSource.CLOSED) fetch("/schedules", { method: "HEAD" }).then(
+        (answer) => { if (answer.status === 401) location.reload(); }, () => {});
+    });
   };
   // A browser has few connections to one place: a page that nobody sees gives its own back.
   const watch = () => {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sized
 from typing import Any
 
 from msgspec import Struct, field
@@ -26,6 +26,17 @@ class PageAddress(Struct, frozen=True):
         text = self.query.get(name, "")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
+    def choice(self, name: str, known: Collection[str], usual: str = "") -> str:
+        """Return a word of the query, or the usual one if it is missing. Raises UsageError if it is not known."""
+        word = self.query.get(name, "").strip() or usual
+        if word != usual and word not in known:
+            raise UsageError(f"{name}={shortened(word, 40)} is not known; known: {', '.join(known)}")
+        return word
+
+    def page(self) -> int:
+        """Return the number of a list's page that the query names; the first is 0."""
+        return self.number("page") or 0
+
     def place(self, name: str) -> int:
         """Return a number of the path. Raises UsageError if it is not a number or has too many digits."""
         text = str(self.path[name])
@@ -43,6 +54,12 @@ class View(Struct, frozen=True):
     facts: Mapping[str, Any] = field(default_factory=dict)
     live: bool = True
     status: int = 200
+
+
+def require_page(page: int, shown: Sized) -> None:
+    """Raise UsageError if a list has fewer pages."""
+    if page and not shown:
+        raise UsageError("this list has no such page: it has become shorter")
 
 
 Page = Callable[[HomeReader, PageAddress], View]

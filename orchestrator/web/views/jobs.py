@@ -26,7 +26,7 @@ from orchestrator.store.rows_by_document import RowFilter
 from orchestrator.web.figures import NOTHING, CommandJson
 from orchestrator.web.outlook_cache import Outlooks
 from orchestrator.web.reader import HomeReader
-from orchestrator.web.views import PageAddress, View
+from orchestrator.web.views import PageAddress, View, require_page
 
 EVENTS, SHARDS, FORECASTS = 100, 200, 40
 PAGE = 50
@@ -72,8 +72,9 @@ class JobPage:
 
 def job_list(reader: HomeReader, address: PageAddress) -> View:
     """Show all jobs, newest first; or the jobs and documents with a text in their name or id."""
-    text, page, at = address.query.get("q", "").strip(), address.number("page") or 0, now()
+    text, page, at = address.query.get("q", "").strip(), address.page(), now()
     found = reader.store.jobs.newest(PAGE + 1, skip=page * PAGE, text=text)
+    require_page(page, found)
     lines = reader.lines_of(reader.store, found[:PAGE])
     return View(
         "jobs.html",

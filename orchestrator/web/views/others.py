@@ -10,7 +10,7 @@ from typing import Any
 
 from orchestrator.core.clock import night_of, now
 from orchestrator.core.durations import seconds_of
-from orchestrator.core.errors import UsageError
+from orchestrator.core.errors import InputError, UsageError
 from orchestrator.core.model import Job, JobId, JobState
 from orchestrator.daemon.health import fetch_health
 from orchestrator.pipeline.budget import SharedBudgets
@@ -28,7 +28,7 @@ from orchestrator.reports.words import cost_headline
 from orchestrator.settings.config import Config
 from orchestrator.web.figures import CommandJson, moment_text
 from orchestrator.web.reader import HomeReader
-from orchestrator.web.views import PageAddress, View
+from orchestrator.web.views import PageAddress, View, require_page
 
 WEEKS = 6
 NEWEST = 500
@@ -46,7 +46,7 @@ MOST_ROWS = 100_000
 
 def _settings(reader: HomeReader) -> Config:
     if (found := reader.readable) is None:
-        raise UsageError("orch.toml cannot be read just now", hint="`orch doctor` shows what is wrong with it")
+        raise InputError("orch.toml cannot be read just now", hint="`orch doctor` shows what is wrong with it")
     return found
 
 
@@ -219,9 +219,8 @@ def cost_file(reader: HomeReader, address: PageAddress) -> str:
 
 
 def _span(address: PageAddress) -> tuple[str, str, datetime | None]:
-    """Return the group that an address names, how far it goes back, and the time."""
-    by, span = address.query.get("by", "day"), address.query.get("since", "30d")
-    by, span = by if by in GROUPS else "day", span if span in SPANS else "30d"
+    """Return the group that an address names, how far it goes back, and the time. Raises UsageError."""
+    by, span = address.choice("by", GROUPS, "day"), address.choice("since", SPANS, "30d")
     seconds = seconds_of(span)
     return by, span, None if seconds is None else now() - timedelta(seconds=seconds)
 
@@ -234,9 +233,10 @@ def backends(reader: HomeReader, address: PageAddress) -> View:
 
 def quarantine(reader: HomeReader, address: PageAddress) -> View:
     """Show the rows in quarantine."""
-    page = address.number("page") or 0
+    page = address.page()
     found = reader.store.quarantine.held(reader.home.identity(), is_passing)
     shown = list(islice(found, (page + 1) * HELD + 1))
+    require_page(page, shown[page * HELD :])
     told = CommandJson("quarantine list", [held_json(one) for one in shown])
     return View(
         "quarantine.html",

@@ -29,7 +29,7 @@ from orchestrator.store.rows_by_document import ORDERS, FoundRow, RowFilter
 from orchestrator.web.figures import CommandJson
 from orchestrator.web.marked_text import MarkedText, abridged, marked_texts
 from orchestrator.web.reader import HomeReader
-from orchestrator.web.views import PageAddress, View
+from orchestrator.web.views import PageAddress, View, require_page
 from orchestrator.web.views.jobs import found_job
 
 PAGE = 50
@@ -71,12 +71,12 @@ class RowQuery(Struct, frozen=True):
 
     @classmethod
     def of(cls, address: PageAddress) -> RowQuery:
-        """Read the conditions of an address; an unknown state or column is left out."""
+        """Read the conditions of an address; an unknown column is left out. Raises UsageError for another state."""
         stated = {name: address.query.get(name, "").strip() for name in ("state", "code", "task", "q", "sort")}
-        state = stated["state"] if stated["state"] in set(RequestState) else None
+        state = address.choice("state", tuple(RequestState))
         order = stated["sort"].removeprefix("-")
         wanted = RowFilter(
-            state,
+            state or None,
             stated["code"] or None,
             stated["task"] or None,
             stated["q"] or None,
@@ -115,11 +115,12 @@ def rows(reader: HomeReader, address: PageAddress) -> View:
     if query.field is not None:
         every = list(islice(_filtered(reader, job, query.wanted), MOST_SORTED + 1))
         if len(every) <= MOST_SORTED:
-            return _by_field(reader, job, query, tasks, every, address.number("page") or 0)
+            return _by_field(reader, job, query, tasks, every, address.page())
         note = f"Only lists of up to {MOST_SORTED:,} rows are sorted by a field: filter these first."
     page = reader.store.rows_by_document.page
     found = page(job.id, query.wanted, PAGE + 1, after=-1 if after is None else after, before=before)
     is_back = before is not None
+    require_page(int(is_back or after is not None), found)
     has_more = len(found) > PAGE
     found = (found[1:] if is_back else found[:PAGE]) if has_more else found
     fields, answers = _answers(reader, job, query, tasks, [one.row for one in found])
@@ -144,7 +145,9 @@ def _by_field(
         query.link(page=page - 1) if page else None,
         query.link(page=page + 1) if len(shown) > (page + 1) * PAGE else None,
     )
-    return _view(reader, job, query, tasks, fields, shown[page * PAGE : (page + 1) * PAGE], turns, "")
+    here = shown[page * PAGE : (page + 1) * PAGE]
+    require_page(page, here)
+    return _view(reader, job, query, tasks, fields, here, turns, "")
 
 
 def _sort_key(cell: str) -> tuple[bool, float, str]:
