@@ -70,6 +70,8 @@ MISSING: Mapping[str, str] = {
     "models": 'the models that it starts:  [backends.NAME.models.ALIAS]  model = "FOLDER_OR_NAME"',
     "api_key_env": 'the variable that holds the key:  api_key_env = "MY_KEY"',
     "amount": "dollars for each period:  amount = 50",
+    "period": 'how often the budget is renewed:  period = "month"',
+    "backends.model": 'what vLLM loads:  model = "FOLDER_OR_NAME"',
     "from": 'the address that sends:  from = "orch@example.org"',
     "input": "dollars for a million tokens:  input = 2.50",
 }
@@ -231,6 +233,7 @@ _TABLES: Mapping[str, str] = {
 """Forms of tables that a single value cannot stand for."""
 
 
+_TABLE_LISTS = {"budgets"}
 _FORMS = {"deadline": "8h", "windows": "24h", "hours": "20:00-07:00"}
 """Texts with a form of their own: a number in quotes would be refused next."""
 _LENGTHS = {"deadline", "windows"}
@@ -268,9 +271,14 @@ def of_value(problem: Mapping[str, Any], *, is_toml: bool) -> str | None:
             words = _QUOTED_WORD.findall(str(problem["ctx"]["expected"]))
             # Only a near miss is corrected: `any` for `germany` would let documents leave.
             near = get_close_matches(text.lower(), words, 1, 0.62)
-            return f"did you mean {near[0]!r}?" if near else None
+            only = f"write {words[0]}, or leave the field out" if len(words) == 1 else None
+            return f"did you mean {near[0]!r}?" if near else only
         case "less_than_equal" | "less_than" if _is_percent(value, problem["ctx"]):
             return f"a share of 1: write {float(value) / 100:g}"
+        case "string_too_long":
+            return f"shorten it: it has {len(value)} characters"
+        case "no_model" if isinstance(value, int | float):
+            return f'put it in quotes: "{value}"'
     return None
 
 
@@ -312,7 +320,8 @@ def of_shape(name: str, value: Any, wanted: str, bare: str | None, *, is_toml: b
         return _NOTHING
     if wanted == "list":
         if isinstance(value, dict):
-            return f"write  [[{name}]]" if is_toml else f"begin each with a dash:  {name}: [{{…}}, {{…}}]"
+            tables = f"write  [[{name}]]" if name in _TABLE_LISTS else f'put texts in brackets:  {name} = ["…"]'
+            return tables if is_toml else f"begin each with a dash:  {name}: [{{…}}, {{…}}]"
         return f'put it in brackets:  {name} = ["…"]' if is_toml else f"put it in brackets:  {name}: [ … ]"
     if is_toml and name.rpartition(".")[2] == "models":
         return f"write  [{name}.ALIAS]  model = …" if "." in name else 'write  [models]  ALIAS = {BACKEND = "NAME"}'
@@ -369,7 +378,8 @@ def of_unknown(name: str, value: Any, known: list[str], elsewhere: Mapping[str, 
     """
     if not is_job_file and name.partition(".")[0] in known:
         return f"write  [{name}], without quotes"
-    if (near := meant_field(name, value, known, is_job_file=is_job_file)) is not None:
+    is_elsewhere = name in elsewhere and not is_job_file
+    if not is_elsewhere and (near := meant_field(name, value, known, is_job_file=is_job_file)) is not None:
         return f"did you mean {near!r}?"
     if is_job_file and value is None and "id" in known:
         return f"a task is named by its id:  - id: {name}"

@@ -36,6 +36,8 @@ _NO_COLON = "could not find expected ':'"
 _BRACED_PAIR = regex(r"[{,]\s*([A-Za-z_][\w-]*)\s*:\s")
 _QUESTION = regex(r"([A-Za-z_][\w-]*): +((?:(?![\w-]+: )[^?\"'{}\[\]]){1,200}\?)")
 """A text with a question mark in braces, where YAML takes it for the mark of a key."""
+_IS_TOML = "orch.toml is TOML: a table begins with its name, such as [backends.local]"
+_CONTROL = regex(r"[\x00-\x08\x0b-\x1f\x7f]")
 _OPEN = "a quote is not closed"
 _STRAIGHT = 'use straight quotes: "…"'
 MOST = 200
@@ -99,6 +101,8 @@ def _of_line(line: str) -> str | None:
         return "begin an entry with a hyphen:  - id: …"
     if _ODD_BLANK.match(line):
         return "indent with plain spaces: this line begins with other characters that look like spaces"
+    if "：" in line:
+        return "write a plain colon and a blank:  name: …"
     if _COMMENT.search(line):
         return "a comment begins with #"
     if _NO_BLANK_AFTER_DASH.fullmatch(line):
@@ -157,6 +161,14 @@ def toml_hint(line: str, problem: str) -> str | None:
         return "leave out the comma before the }"
     if problem.startswith(("Invalid hex", "Unescaped '\\\\'")) or _WINDOWS_PATH.search(line):
         return "write paths with / , or in single quotes: in double quotes, \\ begins an escape"
+    if _CONTROL.search(line):
+        return "remove the control character: it cannot be seen in every editor"
+    if re.match(r"\s*(?:export|set)\s+\w+=", line):
+        return "variables are set where orch starts, not in orch.toml, which names the variable of a key alone"
+    if problem == "Invalid value" and (found := re.match(r"\s*([\w.-]+)\s*=\s*\[\s*[A-Za-z/]", line)):
+        return f'put the texts of the list in quotes:  {found[1]} = ["…"]'
+    if found := re.fullmatch(r"\s*\[([\w.-]+)\]\]\s*", line):
+        return f"write one bracket on each side:  [{found[1]}]"
     if problem.startswith("Expected ']'") and (found := re.match(r"\s*(\[+)\s*([\w.-]+)\s*$", line)):
         return f"close the bracket:  {found[1]}{found[2]}{']' * len(found[1])}"
     if found := re.match(r"\s*([\w.-]+)\s*(?:==|=\s*=)\s*", line):
@@ -184,7 +196,7 @@ def toml_hint(line: str, problem: str) -> str | None:
         return f"write  {found[1].strip()} = {meant}"
     if (found := _YAML_PAIR.fullmatch(line)) or line.lstrip().startswith("{") or re.fullmatch(r"\s*[\w-]+:\s*", line):
         if found is None:
-            return "orch.toml is TOML: a table begins with its name, such as [backends.local]"
+            return _IS_TOML
         word = _TOML_WORDS.get(found[3].lower())
         is_value = found[3][0] in _STARTS and not _SECRET.search(found[2])
         meant = word or (found[3] if is_value else _shown(found[2], found[3]))
@@ -193,7 +205,7 @@ def toml_hint(line: str, problem: str) -> str | None:
         return f"TOML writes  {found[1]} = …  in braces too"
     if line.count('"') % 2 or line.count("'") % 2:
         return _OPEN
-    return None
+    return _IS_TOML if line.lstrip().startswith("<") else None
 
 
 def _amount(name: str, text: str) -> str:

@@ -24,10 +24,11 @@ from tests.support.mistakes import (
     prompt,
     syntax,
     task,
+    values,
 )
 
 __all__ = ["folder"]
-TABLES = (as_made, haste, newcomers, other_names, other_tools, syntax)
+TABLES = (as_made, haste, newcomers, other_names, other_tools, syntax, values)
 
 
 def everywhere(kind: str) -> list[object]:

@@ -1,0 +1,55 @@
+"""Mistakes in values: out of their bounds, of another kind, too long, or with characters that do not belong there."""
+
+from __future__ import annotations
+
+from tests.support.mistakes import ENGINES, HOSTED, JOB, TOML, Case, prompt, source, task
+
+BUDGET = '[[budgets]]\nname = "t"\namount = 5\nperiod = "month"\n'
+UPSTREAMS = '["http://127.0.0.1:9/v1"]'
+JOBS: dict[str, Case] = {
+    "no-tokens": (task("max_tokens: 0"), ":7: tasks[0].max_tokens: ", "greater than or equal to 1"),
+    "cold": (task("temperature: -1"), ":7: tasks[0].temperature: ", "greater than or equal to 0"),
+    "nothing-of-top-p": (task("top_p: 0"), ":7: tasks[0].top_p: ", "be greater than 0"),
+    "too-many-retries": (task("retries: 1000"), ":7: tasks[0].retries: ", "less than or equal to 3"),
+    "a-debt": (f"{JOB}budget: -5\n", ":8: budget: ", "greater than or equal to 0"),
+    "a-fortune": (f"{JOB}budget: 1e30\n", ":8: budget: ", "less than or equal to 9000000"),
+    "no-canary": (f"{JOB}canary: {{rows: -1}}\n", ":8: canary.rows: ", "greater than or equal to 1"),
+    "no-target": (f"{JOB}target: 0\n", ":8: target: ", "be greater than 0"),
+    "no-bytes": (source("documents: {path: documents, max_bytes: 0}"), ":2: documents[0].max_", "or equal to 1"),
+    "a-long-name": (JOB.replace("letters", "a" * 60, 1), ":1: name: ", "shorten it: it has 60 characters"),
+    "a-long-id": (JOB.replace("id: sender", f"id: {'a' * 41}"), ":4: tasks[0].id: ", "it has 41 characters"),
+    "a-number-for-a-model": (JOB.replace("some-model", "7"), ":7: models.small: ", 'put it in quotes: "7"'),
+    "always": (f"{JOB}reask: always\n", ":8: reask: ", "write model_changed, or leave the field out"),
+    "a-wide-colon": (JOB.replace("name: letters", "name：letters"), ":2: is not valid YAML", "write a plain colon"),
+    "a-map-for-a-prompt": (prompt("{text: hello}"), ":6: tasks[0].prompt: ", "write one text"),
+    "numbers-for-patterns": (
+        source("documents: {path: documents, exclude: [1]}"), ":2: documents[0].exclude[0]: ", 'quotes: "1"',
+    ),
+}  # fmt: skip
+SETTINGS: dict[str, Case] = {
+    "a-negative-price": (TOML.replace("idle = true", "cost_per_hour = -1"), ":4: backends.local.cost_", "equal to 0"),
+    "no-patience": (f"{TOML}patience = -1\n", ":5: backends.local.patience: ", "be greater than 0"),
+    "no-concurrency": (f"{TOML}max_concurrency = 0\n", ":5: backends.local.max_c", "greater than or equal to 1"),
+    "no-seconds": (f"{TOML}{HOSTED}poll_seconds = 0\n", ":8: backends.g.poll_seconds: ", "be greater than 0"),
+    "no-amount": (TOML + BUDGET.replace("5", "0"), ":7: budgets[0].amount: ", "be greater than 0"),
+    "no-period": (TOML + BUDGET.replace('period = "month"\n', ""), ":5: budgets[0].period: ", 'period = "month"'),
+    "no-workers": (f"{TOML}[documents]\nworkers = 0\n", ":6: documents.workers: ", "greater than or equal to 1"),
+    "a-port": (
+        f'{TOML}[reports]\nemail_to = ["a@b.de"]\nsmtp = {{host = "h", from = "a@b.de", port = 70000}}\n',
+        ":7: reports.smtp.port: ", "less than or equal to 65535",
+    ),
+    "an-engine-without-a-model": (
+        TOML + ENGINES.replace('{model = "x"}', "{}"), ":9: backends.gpu.models.a.model: is required", "vLLM loads",
+    ),
+    "a-map-of-upstreams": (
+        TOML.replace(UPSTREAMS, '{a = "http://127.0.0.1:9/v1"}'), ":2: backends.local.upstr", 'upstreams = ["…"]',
+    ),
+    "a-list-without-quotes": (
+        TOML.replace(UPSTREAMS, "[http://127.0.0.1:9/v1]"), ":2: is not valid TOML", 'upstreams = ["…"]',
+    ),
+    "a-bracket-too-many": (TOML.replace("local]", "local]]"), ":1: is not valid TOML", "[backends.local]"),
+    "a-line-of-a-shell": (f"export OPENAI_API_KEY=abc\n{TOML}", ":1: is not valid TOML", "where orch starts"),
+    "a-control-character": (TOML.replace('"local"', '"lo\x07cal"'), ":3: is not valid TOML", "remove the control"),
+    "xml": ("<orch></orch>", ":1: is not valid TOML", "orch.toml is TOML"),
+    "alerts-in-a-backend": (f"{TOML}alerts = true\n", ":5: backends.local.alerts: unk", "at the top of the file"),
+}  # fmt: skip
