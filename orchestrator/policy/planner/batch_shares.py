@@ -82,7 +82,7 @@ class BatchShare(Struct, frozen=True):
         """
         option = self.option
         done = self.by(seconds)
-        if self.begun or self.waves > 1 or option.silent > 0 or not option.cancels:
+        if self.begun or option.begins >= 1.0 or self.waves > 1 or option.silent > 0 or not option.cancels:
             return done
         run_time = min((seconds + self.age) / option.begins, horizon + self.age, option.window)
         return max(done, option.turnaround.by(run_time, self.age / option.begins))

@@ -223,9 +223,8 @@ def _runs_for(seconds: float, candidate: CandidatePlan, capacity: Capacity) -> f
 
 def _cancels_in_time(candidate: CandidatePlan, capacity: Capacity) -> bool:
     """Return True if the risk of slow cancels fits the target."""
-    left = 1.0 - capacity.target
-    running = _runs_until_reroute(candidate, capacity)
-    if running * slips(candidate) <= left:
+    left, slow = 1.0 - capacity.target, slips(candidate)
+    if slow <= left or (running := _runs_until_reroute(candidate, capacity)) * slow <= left:
         return True
     return running * cancel_too_slow(candidate, capacity, arrival(candidate)) <= left
 
