@@ -227,7 +227,7 @@ def test_a_run_that_has_no_results_is_none_to_compare_with(home: Path, capsys: p
         store.jobs.fail(broken.id, "no such model")
         nights.run(SECOND, at=later(72))
     [of] = told(capsys, "report", "night", "contracts-4")["jobs"]
-    assert (of["before"], of["state"]) == ("contracts-2", "merging")
+    assert (of["before"], of["state"]) == ("contracts-2", "stopped"), "no daemon runs"
     assert (
         told(capsys, "report", "night", "contracts-3")["needs"][0]["need"]
         == "the job could not continue: no such model"
