@@ -97,13 +97,13 @@ _QUEUED = (
         "--beside",
         "edited",
         flag_value="beside",
-        help="If the file was edited while a job of it is unfinished: let that job finish as well.",
+        help="If the file was edited and its last job is unfinished: let that job finish as well.",
     ),
     click.option(
         "--supersede",
         "edited",
         flag_value="supersede",
-        help="If the file was edited while a job of it is unfinished: take over what is under way, cancel the rest.",
+        help="If the file was edited and its last job is unfinished: take over what is in flight, cancel the rest.",
     ),
     click.option("--after", metavar="JOB", help="Start once that job has succeeded: its id or its name."),
 )

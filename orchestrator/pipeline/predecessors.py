@@ -108,4 +108,4 @@ def _of(store: Store, night: Night) -> tuple[NightState, str]:
     found, why = standing(store, job)
     if found is Predecessor.NOT_WELL:
         return NightState.SKIPPED, f"the job of the night that it comes after: {why}"
-    return NightState.DUE, "what it comes after has finished well"
+    return NightState.DUE, "its predecessor succeeded"

@@ -191,7 +191,7 @@ def _answers(answers: Difference) -> list[Block]:
     told = [f"and {answers.changed - len(answers.first):,} more"] if answers.changed > len(answers.first) else []
     return [
         Block("Answers that changed", ("field", "answers"), rows, notes),
-        Block("From what to what", ("document", "field", "before", "after"), cells, told),
+        Block("Changed answers", ("document", "field", "before", "after"), cells, told),
     ]
 
 

@@ -190,7 +190,7 @@ def _cost(per_hour: float | None, upstreams: Sequence[Upstream]) -> Iterator[Met
     yield CounterMetricFamily("orch_cost", about, value=cost)
     if tokens:
         yield _gauge(
-            "orch_cost_per_token", "Cost of the upstreams / prompt and generated tokens of rows.", cost / tokens
+            "orch_cost_per_token", "Cost of the upstreams per prompt or generated token.", cost / tokens
         )
 
 

@@ -17,10 +17,10 @@ OURS = {
     "--root-path": "the engine is reached by orch alone",
     "--tensor-parallel-size": "write --tensor-parallel N before the `--`",
     "-tp": "write --tensor-parallel N before the `--`",
-    "--pipeline-parallel-size": "orch starts an engine on each GPU, or with --tensor-parallel N on each N of them",
-    "-pp": "orch starts an engine on each GPU, or with --tensor-parallel N on each N of them",
-    "--data-parallel-size": "orch starts an engine on each GPU, or with --tensor-parallel N on each N of them",
-    "-dp": "orch starts an engine on each GPU, or with --tensor-parallel N on each N of them",
+    "--pipeline-parallel-size": "orch starts one engine per GPU, or one per N GPUs with --tensor-parallel N",
+    "-pp": "orch starts one engine per GPU, or one per N GPUs with --tensor-parallel N",
+    "--data-parallel-size": "orch starts one engine per GPU, or one per N GPUs with --tensor-parallel N",
+    "-dp": "orch starts one engine per GPU, or one per N GPUs with --tensor-parallel N",
 }
 """Options that orch sets itself, and what to do instead."""
 
