@@ -443,7 +443,7 @@ def test_a_home_on_two_disks_is_refused(tmp_path: Path) -> None:
         path for path in (Path("/dev/shm"), Path("/proc")) if path.stat().st_dev != tmp_path.stat().st_dev
     )
     (tmp_path / "jobs").symlink_to(elsewhere)
-    with pytest.raises(UsageError, match="on another disk"):
+    with pytest.raises(UsageError, match="on a different disk"):
         HomeContents(Home(tmp_path), {}, is_shared=False, as_of=0)
 
 
