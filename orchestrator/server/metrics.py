@@ -189,9 +189,7 @@ def _cost(per_hour: float | None, upstreams: Sequence[Upstream]) -> Iterator[Met
     about = "Cost of the upstreams while rows were in flight, in the currency of cost_per_hour."
     yield CounterMetricFamily("orch_cost", about, value=cost)
     if tokens:
-        yield _gauge(
-            "orch_cost_per_token", "Cost of the upstreams per prompt or generated token.", cost / tokens
-        )
+        yield _gauge("orch_cost_per_token", "Cost of the upstreams per prompt or generated token.", cost / tokens)
 
 
 def _gauge(name: str, about: str, value: float) -> Metric:
