@@ -9,7 +9,7 @@
     keys         API keys and their limits; endpoints: the paths allowed at upstreams
     uploads      files uploaded in parts; multipart: bodies streamed to disk
     batches      the life of a batch, from validating to its end; batch_problems: why batches wait
-    leftovers    a new batch of the rows of a finished batch that did not succeed
+    leftovers    a new batch of a finished batch's unsuccessful rows
     ordered_results  results in input order
     webhooks     notifications of a batch's end
     upkeep       deletion of expired files and uploads
@@ -17,5 +17,5 @@
     replicated_folder  the files that are copied to the replica, from which another server takes over
     dispatch/    how rows reach upstreams and come back as durable results
 
-The server does not know about jobs: it meets the orchestrator on a socket.
+The server does not know about jobs: the orchestrator talks to it over a socket.
 """

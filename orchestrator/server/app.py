@@ -1,4 +1,4 @@
-"""The application: the parts of the API together, with request ids and one form of error."""
+"""The application: all parts of the API, with request ids and one format of errors."""
 
 from __future__ import annotations
 

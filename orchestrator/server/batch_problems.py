@@ -1,4 +1,4 @@
-"""Reasons why batches wait, classified as the server's storage or one batch alone."""
+"""Reasons why batches wait: a problem of the server's storage, or of a single batch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Troubles:
         return next(iter(self._own.values()), None)
 
     def note(self, batch_id: str, error: Exception) -> None:
-        """Record why a batch waits; call it while the error is handled."""
+        """Record why a batch waits. Call this inside the `except` block, so that the log gets a traceback."""
         known = self._storage.get(batch_id) or self._own.get(batch_id)
         self.clear(batch_id)
         troubles, reason = self._own, "an internal error; see the log"
@@ -54,6 +54,6 @@ class Troubles:
             log.warning("batch %s waits: %s", batch_id, reason, exc_info=None if is_known else error)
 
     def clear(self, batch_id: str) -> None:
-        """Forget why a batch waited: it continues."""
+        """Forget why a batch waited, once the batch continues."""
         self._storage.pop(batch_id, None)
         self._own.pop(batch_id, None)

@@ -1,6 +1,6 @@
 """The life of a batch: validating → in_progress → finalizing → its end, and resuming after a kill.
 
-A batch's record holds its state, and its result files hold which rows are done. So every step may be interrupted
+A batch's record holds its state, and its result files show which rows are done. So every step may be interrupted
 anywhere: the next start reads both and continues.
 """
 
@@ -81,7 +81,7 @@ class Batches:
         self._tier = tier
         self.runs: dict[str, ActiveBatch] = {}
         self._resting: dict[str, str] = {}
-        """Input files of the batches that this start leaves alone, by batch."""
+        """Ids of the input files of batches that rest until another start, by batch id."""
         self._troubles = Troubles()
         self._tasks: set[asyncio.Task[None]] = set()
         self.ended: Counter[BatchStatus] = Counter()
@@ -98,11 +98,11 @@ class Batches:
         return self._troubles.own or next((run.problem for run in self.runs.values() if run.problem), None)
 
     def unfinished_rows(self, tenant: str | None = None) -> int:
-        """Return the number of rows without a result, of all tenants or one; none before validation."""
+        """Return the number of rows without a result, of one tenant or all. Batches count once they are validated."""
         return sum(run.rows_left for run in self.runs.values() if tenant in (None, run.tenant))
 
     def resume(self, goes_on: Callable[[Batch], bool]) -> None:
-        """Continue the unfinished batches that this start does not leave alone."""
+        """Continue the unfinished batches for which `goes_on` is True; the others rest until another start."""
         for record in self._records.open_batches():
             if goes_on(record.batch):
                 self._begin(record)
@@ -220,7 +220,7 @@ class Batches:
             else:
                 self._troubles.clear(run.batch.id)
                 return done
-            # A start waits for the counts, and an unreadable batch may never have them.
+            # A server's start waits for the counts, which an unreadable batch may never have.
             run.is_known.set()
             if or_end and _is_over(run):
                 self._troubles.clear(run.batch.id)
@@ -247,7 +247,7 @@ class Batches:
         return True
 
     async def _validate(self, run: ActiveBatch) -> tuple[InputRows | None, Path | None]:
-        # It was valid once. Failing it now would discard finished rows.
+        # The batch was valid once. Failing the batch now would discard its finished rows.
         accepted = run.batch.in_progress_at is not None
         if run.endpoint not in self._allowed:
             if accepted:
@@ -283,7 +283,7 @@ class Batches:
     async def _plan(self, run: ActiveBatch, path: Path, *, accepted: bool) -> InputRows | list[batch_api.LineError]:
         most = self._max_rows if run.options.max_rows is None else min(self._max_rows, run.options.max_rows)
         if accepted:
-            most = sys.maxsize  # it was accepted under earlier limits
+            most = sys.maxsize  # the batch was accepted under earlier limits
         upstreams = self._dispatcher.upstreams
         smallest = min((upstream.cache_tokens for upstream in upstreams), default=0) * BYTES_PER_TOKEN
         try:
@@ -326,7 +326,7 @@ class Batches:
                 await asyncio.wait_for(run.changed.wait(), min(left, 3600.0))
 
     async def _stop(self, run: ActiveBatch) -> None:
-        """Wait a while for rows in flight, take back the rest, and write error rows for them."""
+        """Wait a while for rows in flight, cancel the rest, and write error rows for all unfinished rows."""
         assert run.stopping is not None
         await run.let_go(0.0 if run.stopping is BatchStatus.CANCELLING else STOP_GRACE_SECONDS)
         run.end_rest(*NOT_RUN[run.stopping])
@@ -354,7 +354,7 @@ class Batches:
 
     def _publish(self, run: ActiveBatch, kind: str) -> str:
         path = run.path(kind)
-        # The id follows from the batch's, so that a repeated finish names the same files.
+        # The file's id derives from the batch's id, so that a repeated finish names the same files.
         created, kept = _seconds(), run.options.output_seconds
         file = batch_api.File(
             id=f"file-{run.batch.id.removeprefix('batch_')}-{kind}",
@@ -379,7 +379,7 @@ class Batches:
         return self._root / "batches" / batch_id
 
     def _save(self, run: ActiveBatch, **changes: Any) -> None:
-        # Record first: a state that the database refused must not be shown.
+        # Record the state first: nobody may see a state that the database refused.
         batch = msgspec.structs.replace(run.batch, **changes)
         self._records.save_batch(batch)
         moved = batch.status is not run.batch.status

@@ -25,7 +25,7 @@ OPENAI = (
 FORMS = frozenset({"/v1/audio/speech", "/v1/audio/transcriptions", "/v1/audio/translations"})
 """Endpoints that take or return a file, which a line of a batch cannot hold."""
 ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
-"""vLLM serves them too."""
+"""Anthropic's endpoints, which vLLM serves too."""
 ENGINES = (
     "/v1/chat/completions/batch",
     "/classify",
@@ -56,7 +56,7 @@ class Endpoints:
         """Every allowed path."""
 
     def is_optional(self, path: str) -> bool:
-        """True if a batch may name the path only if an upstream offers it, with or without Azure's missing `/v1`."""
+        """True if a batch may name the path only if an upstream offers the path. Azure's paths lack `/v1`."""
         always = self.for_batches(())
         spelled = {path, f"/v1{path}"}
         return not spelled & {*always, *FORMS} and bool(spelled & self.all)

@@ -1,6 +1,6 @@
 """The server's health: complete for clients with a key, minimal for others, as a load balancer needs.
 
-Clients without a key see no address, model, name, path or error text, which may be the upstreams' or a tenant's.
+Clients without a key see no address, model, name, path or error text: these may reveal upstreams or tenants.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ _is_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}").fullmatch
 class KeyLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Limits on requests with a key; None means the server's limit.
 
-    `max_rows` is per batch, and `max_calls` limits the requests of one key that run at once. The others limit the
-    tenant: bytes of stored files, unfinished batches, and rows without a result in those batches.
+    `max_rows` is per batch, and `max_calls` limits the requests of one key that run at once. The other fields limit
+    the tenant: bytes of stored files, unfinished batches, and rows without a result in those batches.
     """
 
     max_rows: int | None = None

@@ -1,4 +1,4 @@
-"""Copies the rows of a batch without a success from its input file to the input of another batch."""
+"""Copies a batch's unsuccessful rows from its input file to the input file of another batch."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ STOP_CONNECTIONS_SECONDS = 5
 # Longer than clients keep idle connections: closing one just as a request arrives would fail that request.
 KEEP_ALIVE_SECONDS = 120
 INTERRUPTED = 130
-# A tenth of Python's own: a thread that checks one tenant's large rows holds up all others at each of their steps.
+# A tenth of Python's default interval: a thread that checks large rows delays every step of all other threads.
 SWITCH_SECONDS = 0.0005
 
 
@@ -63,7 +63,7 @@ class Stop:
 
 @contextmanager
 def only_server(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, as its only server. Raises UsageError with the other's pid, or StorageError."""
+    """Hold a folder's lock, as its only server. Raises UsageError with the other server's pid, or StorageError."""
     with _lock_file(folder, LOCK) as lock:
         if not _locked(lock):
             pid = (folder / LOCK).read_text(errors="replace").strip()

@@ -1,8 +1,8 @@
 """Limits on the memory of bodies that pass through, shared fairly between owners.
 
-Bodies of rows, of answers and of synchronous requests are held whole. Each takes its share of a room before it is
-read, or waits for it; all rooms share one budget. Files go through in blocks, which become smaller as more files go
-through at once.
+Bodies of rows, of answers and of synchronous requests are held whole. Each body reserves its bytes in a room, or
+waits for them, before the server reads it; all rooms share one budget. Files are streamed in blocks, which become
+smaller as more files are streamed at once.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ BODY_MEMORY = 192 * MB
 SMALL_PART = 4
 """The room of small bodies is the budget divided by this."""
 SHARE = 0.5
-"""If keys are required, one tenant may take this share of what other tenants leave of a room. So some space is left
-for the next tenant, however many tenants have taken their share.
+"""If keys are required, one tenant may take this share of the bytes that other tenants leave free in a room. So some
+space is left for the next tenant, however many tenants have taken their share.
 """
 LARGE_FILE = 16 * MB
 LARGE_CHECKS = 2
@@ -60,7 +60,7 @@ class RoomShare:
         self._owner = owner
         self._size = size
         self.is_handed_on = False
-        """True if another part of the program gives it back, once the content has been written."""
+        """True if another part of the program gives the bytes back, once the content has been written."""
 
     def give_back(self, keep: int = 0) -> None:
         """Give back all but `keep` bytes; has no effect if fewer are left."""
@@ -70,7 +70,7 @@ class RoomShare:
 
 
 class Room:
-    """Room for `most` bytes together; first come, first served. An owner has at most `share` of what others leave.
+    """A budget of `most` bytes; first come, first served. An owner gets at most `share` of what others leave free.
 
     A body larger than its owner's share waits until that owner has no other body here. A body larger than the room
     waits until the room is empty.
@@ -85,7 +85,7 @@ class Room:
         self.is_crowded = False
         """True while the first in line waits for space: nothing passes it."""
         self.on_free: Callable[[], None] = _nothing
-        """Called when bytes come back after `hold` has refused some."""
+        """Called when bytes are given back after `hold` has refused a body."""
         self._has_refused = False
         self.taken = 0
         """Bytes taken now."""
@@ -172,8 +172,8 @@ class Room:
 def return_large_bodies() -> None:
     """Let the C library return the memory of each large body at once.
 
-    glibc does so above a threshold, and raises that to the size of bodies that it sees, up to 32 MB. It keeps smaller
-    bodies in pieces once they are freed. Other C libraries have no such setting, or do not need it.
+    glibc does so only above a threshold, and raises the threshold to the largest body freed so far, up to 32 MB. It
+    keeps the memory of smaller bodies for later use. Other C libraries lack this setting, or do not need it.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, SMALL)
@@ -184,7 +184,7 @@ def _nothing() -> None:
 
 
 class Blocks:
-    """The block size for files that go through, by the number of files."""
+    """The block size of streamed files, which depends on how many are streamed now."""
 
     def __init__(self) -> None:
         self._active = 0
@@ -205,8 +205,8 @@ class Blocks:
 
 
 class Checks:
-    """Limits how many large input files are checked at once. Many would keep as many long lines in memory, and leave
-    no thread for a small file.
+    """Limits how many large input files are checked at once. Each check holds a long line in memory, and occupies a
+    thread that small files need.
     """
 
     def __init__(self, *, has_tenants: bool) -> None:

@@ -1,6 +1,6 @@
 """The page for Prometheus, built on request from the server's own counters.
 
-Rows never touch the client library: they count plain integers, which are read here.
+Processing a row never touches the client library: it increments plain integers, which this module reads.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ MAX_OTHER_BYTES = 256 * 1024
 """Maximum number of bytes of a body besides its file: fields, headers, boundaries, and text around them."""
 
 ONCE = ("purpose", "expires_after")
-"""Fields that may occur only once. Others are ignored, and some clients send lists of them."""
+"""Fields that may occur only once. Other fields are ignored, even if a client repeats them."""
 
 
 class BadUpload(Exception):

@@ -1,4 +1,4 @@
-"""Limits on open files, and on the connections and rows that use them: one file each."""
+"""Limits on open files, and on connections and rows: each of these uses an open file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.server.settings import Settings
 
 MAX_FILES = 65_536
 OTHER_FILES = 128
-"""Files for the database, the log, sockets and engines."""
+"""Open files that the database, the log, sockets and engines need."""
 LEAST_CONNECTIONS, LEAST_ROWS = 32, 8
 
 
@@ -30,10 +30,10 @@ def allow_many_files() -> int:
 
 
 def fitted(settings: Settings, files: int) -> Settings:
-    """Return the settings for a process that may have this many open files: few files mean fewer connections and
-    rows.
+    """Return the settings for a process that may have this many open files: a low limit means fewer
+    connections and rows.
 
-    A connection may need two: its own, and that of its file or upstream.
+    A connection may need two open files: its socket, and either a stored file or a socket to an upstream.
     """
     free = max(0, files - OTHER_FILES)
     upstreams = max(1, len(settings.upstreams), settings.most_upstreams)

@@ -1,7 +1,7 @@
 """Results in the order of the input, through an index of where each row's line lies in the result files.
 
 Result files hold rows in the order in which they ended. The index is a SQLite file in the batch's folder. It learns
-the order of the input's custom_ids once; each call adds what the result files have gained since the last one. So
+the order of the input's custom_ids once; each call adds the result lines written since the previous call. So
 paging through a batch, running or finished, costs one pass over its files in all, and memory for one page. The index
 holds only what the files say: if it is missing, broken or older than its files, it is rebuilt.
 """
@@ -170,19 +170,19 @@ def _catch_up(db: sqlite3.Connection, kind: int, file: BinaryIO | None, durable:
             seen = inode, 0
         if file is not None:
             places = ((kind, start, length, _key(name)) for start, length, name in _rows(file, seen[1], until))
-            # One outcome a row: if a file names it twice, the first line counts.
+            # One outcome per row: if a file has two lines for a row, the first line counts.
             db.executemany("INSERT OR IGNORE INTO results SELECT position, ?, ?, ? FROM input WHERE key = ?", places)
         db.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (kind, inode, max(seen[1], until)))
 
 
 def _indexed(db: sqlite3.Connection, kind: int) -> tuple[int, int]:
-    """Return the inode of the file that the index knows, and how many of its bytes."""
+    """Return the inode of the indexed file, and how many of its bytes are indexed."""
     found = db.execute("SELECT inode, seen FROM files WHERE kind = ?", (kind,)).fetchone()
     return found or (0, 0)
 
 
 def _is_current(seen: tuple[int, int], inode: int, size: int, until: int) -> bool:
-    # A batch that is being resumed counts no byte as durable yet; bytes indexed earlier still are.
+    # A resuming batch counts no byte as durable yet, but bytes that were indexed earlier are durable.
     return seen[0] == inode and until <= seen[1] <= size
 
 

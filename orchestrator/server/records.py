@@ -58,7 +58,7 @@ _encode = msgspec.json.encode
 
 
 class Records:
-    """Files and batches by id. With a tenant given, other tenants' are not found. Raises StorageError."""
+    """Files and batches by id. A call that names a tenant finds only this tenant's. Raises StorageError."""
 
     def __init__(self, database: ServerDatabase, at_end: Callable[[Batch], None] | None = None) -> None:
         """`at_end` is called with a batch that ended, inside the transaction that records it."""

@@ -36,14 +36,14 @@ class ServerContents:
         self._growing = growing
         self._files: Mapping[str, int] = {}
         self._is_checked: set[str] = set()
-        """Result files whose bytes were compared with what was sent of them before this start."""
+        """Result files already compared with the bytes that were sent before this start."""
 
     def version(self) -> Hashable:
         """Return a value that changes with the database."""
         return self._db.version()
 
     async def cut(self, *, is_new: bool) -> Cut:
-        """Return the files to replicate. Results are measured after the database is read, so they cover its rows."""
+        """Return the files to replicate. Results are measured after the database is read, so none is missing."""
         images = {FILE_NAME: self._db.image()} if is_new else None
         if is_new:
             self._files = self._recorded()

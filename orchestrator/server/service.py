@@ -76,9 +76,9 @@ class Service:
         self.failure: Exception | None = None
         self.ordered_results = OrderedResults()
         self.ending = asyncio.Event()
-        """Set when the server is to end, to stop endless answers."""
+        """Set when the server begins to end, to stop answers that would go on for ever."""
         self.patience: float | None = None
-        """Seconds that the end of this server alone may wait for rows in flight; may be reset to None meanwhile."""
+        """Seconds to wait for rows in flight when only this server ends; setting None meanwhile stops the wait."""
         self._webhook = target_of(settings.webhook_url, settings.webhook_secret)
         self.endpoints = _endpoints(settings.allow_endpoints)
         self.aliases = Aliases(settings.aliases)
@@ -182,7 +182,7 @@ class Service:
         return self._dispatcher.in_flight
 
     async def _drained(self) -> None:
-        """Send nothing more; wait for rows in flight for `stop_seconds`, or as long as `patience` allows."""
+        """Send no more rows; wait for rows in flight, for `stop_seconds` or as long as `patience` allows."""
         await self._dispatcher.drain(self.settings.stop_seconds if self.is_active else 0.0)
         began = time.monotonic()
         while self.patience is not None and self._dispatcher.in_flight and time.monotonic() - began < self.patience:
@@ -242,7 +242,7 @@ class Service:
         self, url: str, learned: Mapping[str, int], models: Sequence[str] = (), api_key: str | None = None
     ) -> Upstream:
         settings = self.settings
-        # A measured limit precedes one learned at an address, where another engine may run by now.
+        # A measured limit takes precedence over one learned for an address, where another engine may run by now.
         measured = [limit for model, limit in settings.measured_limits.items() if not models or model in models]
         rates = (settings.requests_per_minute, settings.tokens_per_minute)
         return Upstream(
@@ -322,7 +322,7 @@ class Service:
         return self.batches.growing()
 
     async def settled(self) -> None:
-        """Return when the replica, if any, has all that is recorded now. Raises StorageError."""
+        """Wait until the replica, if any, holds everything recorded so far. Raises StorageError."""
         if self.replicator is not None:
             await self.replicator.settled()
 

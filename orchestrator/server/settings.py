@@ -30,7 +30,7 @@ class Settings(Struct, frozen=True):
     max_concurrency: int = 1024
     most_in_flight: int = MOST_IN_FLIGHT
     """Maximum number of rows of one upstream in flight, including rows whose answers wait for room. Beyond
-    `max_concurrency`, these leave their slots to other tenants."""
+    `max_concurrency`, such rows leave their slots to other tenants."""
     measured_limits: Mapping[str, int] = field(default_factory=dict)
     """The best concurrency that a bench found for an upstream of each model, used as its first limit."""
     body_memory: int = BODY_MEMORY
@@ -51,11 +51,11 @@ class Settings(Struct, frozen=True):
     upkeep_seconds: float = 60.0
     """Interval between removals of expired files and uploads."""
     requests_per_minute: int | None = None
-    """Limit of each upstream; None to learn it, from its headers if they state it."""
+    """Limit of each upstream on requests; None to learn the limit from its headers, if they state one."""
     tokens_per_minute: int | None = None
-    """Limit of each upstream on tokens, of prompts and of the output that they may generate; None as above."""
+    """Limit of each upstream on tokens of prompts and of the output that they may generate; None to learn it."""
     service_tier: str | None = None
-    """Added to the body of each row that names no tier."""
+    """Service tier to add to the body of each row that names no tier."""
     paid: bool = False
     """Upstreams bill each request: keep a send log, and wait for quotas. After an upstream refuses the account (its
     key, its credit), wait `account_seconds` before one row tries again.

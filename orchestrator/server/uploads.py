@@ -35,7 +35,7 @@ _encode = msgspec.json.encode
 
 
 class BadParts(Exception):
-    """The named parts do not make up what was announced; the text says why."""
+    """The named parts do not add up to the announced file; the text says why."""
 
 
 class UploadRecord(Struct, frozen=True):
@@ -47,7 +47,7 @@ class UploadRecord(Struct, frozen=True):
 
 
 class Uploads:
-    """Uploads by id; another tenant's are not found. Raises StorageError."""
+    """Uploads by id; another tenant's uploads are not found. Raises StorageError."""
 
     def __init__(self, database: ServerDatabase, records: Records, root: Path) -> None:
         self._db = database

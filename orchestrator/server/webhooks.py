@@ -1,8 +1,8 @@
 """Notifies a URL of each batch's end, signed as OpenAI signs its webhooks (Standard Webhooks).
 
 An event is recorded in the transaction that records the batch's end, and removed once the receiver answers with a
-2xx. So a kill loses no event. A kill between answer and removal sends an event twice, with the same id: it follows
-from the batch's id, so receivers can drop duplicates.
+2xx. So a kill loses no event. A kill between answer and removal sends an event twice, with the same id (derived from
+the batch's id), so receivers can drop duplicates.
 """
 
 from __future__ import annotations
