@@ -1,1 +1,1 @@
-"""The process that runs unattended: its loop, lock, schedules, monitor, and the channels to people."""
+"""The process that runs unattended: its loop, lock, schedules, monitor, and channels for messages to people."""

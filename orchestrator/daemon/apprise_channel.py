@@ -24,9 +24,9 @@ class Apprise(Struct, frozen=True):
     environ: Mapping[str, str]
 
     def send(self, message: Message) -> None:
-        """Send a message to all addresses. Raises UsageError without any, BackendError if one did not accept it."""
+        """Send a message to all addresses. Raises UsageError if there is none, BackendError if one refuses it."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # from its own libraries
+            warnings.simplefilter("ignore")  # warnings from Apprise's own libraries
             self._send(message)
 
     def _send(self, message: Message) -> None:
@@ -35,7 +35,7 @@ class Apprise(Struct, frozen=True):
         except ImportError:
             raise UsageError("the channel apprise needs the extra `apprise`", hint=install_line("apprise")) from None
         variable = str(self.options.get("urls_env", DEFAULT))
-        logging.getLogger("apprise").disabled = True  # it writes addresses, which are keys
+        logging.getLogger("apprise").disabled = True  # its log contains addresses, which are keys
         services = apprise.Apprise()
         addresses = self.environ.get(variable, "").split()
         if not addresses:

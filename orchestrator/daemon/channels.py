@@ -53,10 +53,10 @@ class Channel(Protocol):
         """Name under which deliveries are recorded."""
 
     def send(self, message: Message) -> None:
-        """Send a message. Raises OrchError if it was not accepted; it is then sent again."""
+        """Send a message. Raises OrchError if the message was not accepted; the monitor then sends it again."""
 
     def check(self) -> None:
-        """Check what can be checked without a message. Raises OrchError."""
+        """Check the channel as far as possible without sending a message. Raises OrchError."""
 
 
 class Webhook(Struct, frozen=True):
@@ -67,7 +67,7 @@ class Webhook(Struct, frozen=True):
     name: str = "webhook"
 
     def send(self, message: Message) -> None:
-        """POST a message. Raises UsageError if the variable holds no URL, BackendError if it is not accepted."""
+        """POST a message. Raises UsageError if the variable holds no URL, BackendError if the message is refused."""
         url = _variable(self.variable, self.environ, "the address of the webhook")
         text = f"*{_slack(one_line(message.subject))}*\n{_slack(message.brief)}"
         if len(text) > MOST_CHARACTERS:
@@ -98,7 +98,7 @@ class Mail(Struct, frozen=True):
     name: str = "mail"
 
     def send(self, message: Message) -> None:
-        """Send a message. Raises UsageError if a variable is not set, BackendError if it is not accepted."""
+        """Send a message. Raises UsageError if a variable is not set, BackendError if the message is refused."""
         with self._connected() as smtp:
             smtp.send_message(self._written(message))
 
@@ -123,7 +123,7 @@ class Mail(Struct, frozen=True):
         domain = self.server.sender.rpartition("@")[2].rstrip("> ") or "localhost"
         mail["Subject"], mail["From"], mail["To"] = one_line(message.subject), self.server.sender, ", ".join(self.to)
         mail["Date"] = format_datetime(message.at)
-        # Equal for the same report: if a kill causes it to be sent twice, a mail program shows it once.
+        # The same for the same report: if a kill causes a second sending, a mail program shows the report once.
         mail["Message-ID"] = f"<{message.name}@{domain}>"
         mail["Auto-Submitted"] = "auto-generated"
         mail.set_content(escape_controls(message.text))
@@ -169,7 +169,7 @@ class Folder(Struct, frozen=True):
             raise StorageError(f"a report cannot be written to {self.path}: {error.strerror}") from error
 
     def check(self) -> None:
-        """Check that the folder is one, or can be made. Raises StorageError."""
+        """Check that the path is a folder, or that a folder can be made there. Raises StorageError."""
         place = next(one for one in (self.path, *self.path.absolute().parents) if one.exists())
         if not place.is_dir() or not os.access(place, os.W_OK):
             raise StorageError(f"a report cannot be written to {self.path}: {place} is not a folder to write into")
@@ -178,7 +178,8 @@ class Folder(Struct, frozen=True):
 class Plugged(Struct, frozen=True):
     """A channel of another package: an entry point of the group `orch.channels`, called with options and environment.
 
-    It returns an object with `send(message)`. It is loaded for each message: a broken one is reported, not fatal.
+    The entry point returns an object with `send(message)`. It is loaded anew for each message, so that a broken
+    plug-in is reported and stops nothing else.
     """
 
     name: str

@@ -15,12 +15,12 @@ AnyFleet = EnginesBackend | RayBackend
 
 
 def driver_for(name: str, settings: AnyFleet, folder: Path, tell: Callable[[str], None]) -> EngineDriver:
-    """Return the driver of a backend; `folder` is its server's, `tell` receives progress messages."""
+    """Return the driver of a backend; `folder` is its server's folder; `tell` receives progress messages."""
 
     def told(text: str) -> None:
         tell(f"{name}: {text}")
 
-    # Imported where used: a home without a cluster never opens the room that knows Ray.
+    # Imported where used: a home without a cluster never imports the package for Ray.
     if isinstance(settings, RayBackend):
         from orchestrator.ray.driver import RayDriver
 

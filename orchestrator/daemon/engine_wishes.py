@@ -19,7 +19,7 @@ FILE_NAME = "wishes.json"
 
 
 class Wished(Struct, frozen=True):
-    """A wish, and its time."""
+    """A wish, and when it was made."""
 
     wish: EngineWish
     at: datetime

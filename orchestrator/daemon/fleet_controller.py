@@ -1,5 +1,5 @@
-"""Steers a backend's engines (kind `engines`, `ray`): once a second it looks, decides by `policy.engine_switches`,
-and acts.
+"""Steers a backend's engines (kind `engines`, `ray`): once a second it reads their state, decides by
+`policy.engine_switches`, and acts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LOOK_SECONDS = 1.0
 START_SECONDS = 60.0
 """Assumed start time of a model until it is known."""
 GATHER_SECONDS = 3.0
-"""Delay from the first rows to the first start: a job's batches arrive one by one, and decide the model."""
+"""Delay from the first rows to the first start: a job's batches arrive one by one, and their models decide."""
 PREPARE_SECONDS = 30.0
 """Pause between attempts to find the slots of the engines."""
 
@@ -54,8 +54,8 @@ Key = tuple[str, Slots]
 class FleetController:
     """Steers a fleet: `begin` starts steering a server, `end` stops it, `close` ends the engines.
 
-    `folder` is the server's; `tell` receives progress messages; `now` is the clock for the hours; `starts` are known
-    start times of models in seconds.
+    `folder` is the server's; `tell` receives progress messages; `now` is the clock for the hours. `starts` has the
+    seconds that each model took to start before.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class FleetController:
         self._waited_at: dict[str, datetime] = {}
         """Time of a model's last waiting row, or of its engine's start."""
         self._asked_at: float | None = None
-        """Time at which rows began to wait while nothing runs."""
+        """Time at which rows began to wait while no engine runs."""
         self._holds = HeldGpus(name, now)
         self._told: list[dict[str, Any]] = []
         self._problem: str | None = None
@@ -126,13 +126,13 @@ class FleetController:
         while not self._ending.is_set():
             try:
                 self.look()
-            except Exception as error:  # one failed look must not be the last
+            except Exception as error:  # after one failed look, looks must go on
                 log.exception("fleet %s", self._name)
                 self._say(f"an internal error: {error}; engine.log has the details")
             self._ending.wait(LOOK_SECONDS)
 
     def look(self) -> None:
-        """Look, decide and act, once."""
+        """Read the engines' state, decide and act, once."""
         if not self._is_prepared():
             self._told = self._report([], {})
             return
@@ -142,7 +142,7 @@ class FleetController:
         try:
             demands = self._server.demand()
         except BackendError:
-            return  # the server is ending, and the engines with it
+            return  # the server is ending, and its engines end too
         reports = self._driver.engines()
         wishes = self._wishes(now)
         self._note(reports, demands, wishes, now)
@@ -239,8 +239,8 @@ class FleetController:
             if key in self._leaving:
                 continue
             if self._joined.get(key, report.url) != report.url:
-                self._server.leave(self._joined.pop(key), 0.0)  # it has moved, or its machine is lost
-            # A given-up engine is shown as a down upstream, for the choice among backends.
+                self._server.leave(self._joined.pop(key), 0.0)  # the engine has moved, or its machine is lost
+            # A given-up engine counts as an upstream that is down, which matters for the choice among backends.
             is_shown = report.state in (EngineState.WARM, EngineState.GIVEN_UP) and report.url
             if is_shown and key not in self._joined:
                 self._server.join(report.url, [report.model], report.key)
@@ -294,7 +294,7 @@ class FleetController:
                 self._let_go(step, key)
 
     def _worn(self, reports: Sequence[EngineReport], others: set[Key]) -> list[EngineStep]:
-        """Return stops for engines that have become slow or large; their rows start new ones."""
+        """Return stops for engines that have become slow or large. Waiting rows then start new engines."""
         assert self._server is not None
         sizes = {(one.model, one.slots): one.host_memory for one in reports}
         done = {one.url: one for one in self._server.progress()}
@@ -346,7 +346,7 @@ class FleetController:
         return sorted(found, key=lambda one: models.index(one["model"]))
 
     def _why(self, model: str, wishes: dict[str, EngineWish]) -> str | None:
-        """Return why a model has no engine, unless only rows are missing."""
+        """Return why a model has no engine; None if the only reason is that no rows wait."""
         hours, now = self._settings.open_hours, self._now()
         if hours is not None and now < (opens := hours.span(now).opens):
             return f"outside its hours; they begin at {opens.astimezone():%H:%M}"

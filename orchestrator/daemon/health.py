@@ -57,7 +57,7 @@ def _without_machine(engines: list[Mapping[str, Any]]) -> Mapping[str, Any] | No
 
 
 def without_engine(health: Mapping[str, Any]) -> str | None:
-    """Describe the engines of a server that has rows but no engine yet; None otherwise, or if no engine will come."""
+    """Describe the engines of a server that has rows but no engine yet; None otherwise, or if none will start."""
     engines: list[Mapping[str, Any]] = health["engines"]
     if health["upstreams"] or not engines or not health["running_batches"]:
         return None
@@ -69,7 +69,7 @@ def without_engine(health: Mapping[str, Any]) -> str | None:
 
 
 def down_for(health: Mapping[str, Any]) -> dict[str, float]:
-    """Return the seconds that each backend has had no working upstream; backends with one are left out."""
+    """Return for how many seconds each backend has had no working upstream, without backends that have one."""
     last = {name: last_to_fail(told) for name, told in health.items()}
     return {name: float(one["problem_seconds"]) for name, one in last.items() if one is not None}
 
@@ -80,7 +80,7 @@ def lost(health: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def remedy(first: Mapping[str, Any], name: str, settings: Backend | None) -> str:
-    """Return advice about an upstream of a backend that takes no rows."""
+    """Return advice about a backend's upstream that takes no rows."""
     match first.get("refusal"):
         case "key" if settings is not None and not isinstance(settings, FleetBackend):
             return key_cure(name, settings.api_key_env)
@@ -94,7 +94,7 @@ def remedy(first: Mapping[str, Any], name: str, settings: Backend | None) -> str
 
 
 class ServerHealth:
-    """Health of a daemon's batch servers; `told` has the last answer of each."""
+    """Health of a daemon's batch servers; `told` has each server's last answer."""
 
     def __init__(self, home: Home) -> None:
         self._home = home

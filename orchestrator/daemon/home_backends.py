@@ -51,15 +51,15 @@ LONGEST_ASK = 90.0
 REMEMBERED = timedelta(days=30)
 """Maximum age of starts that still predict the duration of the next start."""
 SHORT_DRAIN = 10.0
-"""Seconds to wait for rows in flight at our own upstreams before their server restarts: running them again costs only
-time. A provider's rows are billed, and get as long as one may take.
+"""Seconds to wait for rows in flight at our own upstreams before their server restarts: running the rows again costs
+only time. A provider's rows are billed, so orch waits for as long as a row may take.
 """
 
 
 class Opened(Struct):
-    """A backend in use: its handle, the settings that it was opened with, and its server if it is ours.
+    """A backend in use: its handle, the settings that it was opened with, and the server if we run it.
 
-    `runs_under` are the server's settings without what benches measured: a new bench restarts no server.
+    `runs_under` are the server's settings without measurements by benches, so that a new bench restarts no server.
     """
 
     handle: BackendHandle
@@ -166,7 +166,7 @@ class HomeBackends(BackendSet):
         return fleet
 
     def wished(self) -> Iterator[str]:
-        """Yield the backends whose engines are wanted even without rows."""
+        """Yield the backends whose engines a person wants to run even without rows."""
         for name, settings in self.config.backends.items():
             if isinstance(settings, RayBackend) and any(model.engines[0] for model in settings.models.values()):
                 yield name
@@ -179,7 +179,7 @@ class HomeBackends(BackendSet):
                     yield name
 
     def note_holds(self) -> None:
-        """Record the GPUs that engines hold: their hours cost money, busy or idle."""
+        """Record the GPUs that engines hold, as GPU hours cost money whether busy or idle."""
         for fleet in self._fleets:
             self.store.engine_holds.keep(fleet.holds(self.home.identity()))
 
@@ -207,7 +207,7 @@ class HomeBackends(BackendSet):
         return self.servers_health.told.get(name)
 
     def down(self) -> Mapping[str, float]:
-        """Return the seconds that each backend has had no working upstream; backends with one are left out."""
+        """Return for how many seconds each backend has had no working upstream, without backends that have one."""
         return self.servers_health.down()
 
     def servers(self) -> Iterator[tuple[str, OwnBackend]]:
@@ -217,12 +217,12 @@ class HomeBackends(BackendSet):
                 yield name, found.settings
 
     def longest_paid_row(self) -> float:
-        """Return for how many seconds a row that is billed may be in flight."""
+        """Return for how many seconds a billed row may be in flight."""
         paid = (one.settings for one in [*self._opened.values()] if isinstance(one.settings, SyncBackend))
         return max([LONGEST_ASK, *(settings.request_timeout for settings in paid)])
 
     def last_paid(self) -> list[str]:
-        """Send no more rows that are billed; return the backends that have such rows in flight."""
+        """Send no more billed rows; return the backends that have billed rows in flight."""
         return self._last(SyncBackend)
 
     def last_in_flight(self) -> list[str]:
@@ -316,7 +316,7 @@ def _moves(before: Backend, settings: Backend) -> bool:
 
 def server_settings(name: str, backend: OwnBackend, *, dispatch: bool) -> Settings:
     """Return the settings for a backend's own server. Raises UsageError if its key's variable is not set."""
-    # A missing key is not the job's fault: the job stays for the next start with the key.
+    # A missing key is not the job's fault: the job waits for a start with the key.
     variable = None if isinstance(backend, FleetBackend) else backend.api_key_env
     api_key = None if variable is None else key_of(name, variable, os.environ)
     limits = limits_of(backend, OWN_SERVER)

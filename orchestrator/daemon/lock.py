@@ -1,6 +1,6 @@
-"""The owner of a home's daemon: a lock on the home, which the kernel drops with its process.
+"""The owner of a home's daemon, by a lock on the home. The kernel drops the lock when its process ends.
 
-It is separate from the daemon, so that a command that only asks who runs does not import the daemon.
+This module is separate from the daemon, so that a command that only asks who runs does not import the daemon.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrator.core.errors import StorageError
 from orchestrator.settings.home import Home
 
 READER_SECONDS = 0.001
-"""Pause before a lock that readers have is tried again."""
+"""Pause before another try to take a lock that readers hold."""
 
 
 class Holder(Struct, frozen=True):
@@ -40,7 +40,7 @@ class Holder(Struct, frozen=True):
 
 @contextmanager
 def daemon_lock(home: Home, command: str | None = None) -> Iterator[Holder | None]:
-    """Take a home's daemon lock: yields None if it is ours now, else its owner.
+    """Take a home's daemon lock: yields None if the lock is ours now, else its owner.
 
     `command` tells people which program has the lock; default: this process's `orch` command.
     """
@@ -61,16 +61,16 @@ def daemon_lock(home: Home, command: str | None = None) -> Iterator[Holder | Non
         try:
             yield None
         finally:
-            with suppress(OSError):  # nobody reads it once the lock is free
+            with suppress(OSError):  # no process reads the file once the lock is free
                 _write(lock, "")
 
 
 def _taken(lock: IO[bytes]) -> bool:
-    """Take a home's lock; False if a daemon has it. Readers, who have it shared for a moment, are waited for."""
+    """Take a home's lock; False if a daemon has it. Waits for readers, who hold it shared for a moment."""
     while not _flocked(lock, fcntl.LOCK_EX):
         if not _flocked(lock, fcntl.LOCK_SH):
             return False
-        # Without the shared lock: it would refuse a daemon that starts beside us.
+        # Give the shared lock back: it would turn away a daemon that starts at the same time.
         fcntl.flock(lock, fcntl.LOCK_UN)
         time.sleep(READER_SECONDS)
     return True
@@ -91,7 +91,7 @@ def _write(lock: IO[bytes], text: str) -> None:
 
 
 def running_daemon(home: Home) -> Holder | None:
-    """Return the owner of a home's daemon, or None. It takes the lock shared for a moment: see `_taken`."""
+    """Return the owner of a home's daemon, or None. Holds the lock shared for a moment (see `_taken`)."""
     try:
         lock = home.lock.open("rb")  # a home may be read even if it cannot be written
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """The daemon: one process per home that runs the batch servers and takes the home's jobs through the pipeline.
 
-`orch up` is the daemon while it runs; `orch run` and `orch submit --wait` are while they wait, unless another process
-is. A lock on the home, which the kernel drops with the process, decides.
+`orch up` is the daemon while it runs. `orch run` and `orch submit --wait` are the daemon while they wait, unless
+another process is. A lock on the home decides; the kernel drops the lock when its process ends.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ HEALTH_SECONDS = 1.0
 BUSY_SHARE = 4.0
 TIDY_SECONDS = 3.0
 REFUSED_SECONDS = 5.0
-"""Longest wait of a caller for an upstream that refuses the key or the account: only a person can end that."""
+"""Longest wait of a caller for an upstream that refuses the key or the account: only a person can end a refusal."""
 LEAVING_SECONDS = 10.0
-"""How long a process whose own job is over waits for other jobs' rows in flight."""
+"""Seconds that a process whose own job is over waits for other jobs' rows in flight."""
 SILENT_SECONDS = 3.0
 """Time without an answer after which orch tells the caller how long it waits."""
 
@@ -80,8 +80,8 @@ class Daemon:
     """Runs jobs of a home; create it only while holding the home's lock.
 
     `dispatch=False` serves existing batches and cancels them, but sends no row. With `only`, other jobs of the home
-    rest. `provider_calls` call the providers, by default in its own threads. `builds` builds jobs, which are
-    otherwise built here. With a `replica`, it acts only while it is the active daemon. `problem` says why rows do not
+    rest. `provider_calls` call the providers, by default in its own threads. `builds` builds jobs; without it, this
+    process does. With a `replica`, it acts only while it is the active daemon. `problem` says why rows do not
     run now.
     """
 
@@ -116,7 +116,7 @@ class Daemon:
         self._faults = Faults()
         self.notices = Notices(now)
         self.say: Callable[[str], None] = log.info
-        """Called with a message about what delays the end of this daemon."""
+        """Called with messages about rows that delay the end of this daemon."""
         self.may_wait: Callable[[], bool] = lambda: False
         """True while the daemon's end may wait for rows in flight, which the next daemon would ask again."""
         self.listeners: list[Callable[[Config], None]] = []
@@ -151,7 +151,7 @@ class Daemon:
                 self._provider_calls.wait(SHORTEST_WAIT)
 
     def _wait_for_paid_rows(self) -> None:
-        """Wait for answers that are billed: the next daemon would ask, and pay, for them again."""
+        """Wait for billed answers: the next daemon would ask, and pay, for them again."""
         until, is_said = time.monotonic() + self._backends.longest_paid_row(), False
         while self.may_act and time.monotonic() < until:
             if not (names := {*self._provider_calls.paying(), *self._backends.last_paid()}):
@@ -176,7 +176,7 @@ class Daemon:
         """Advance the home's jobs until `until()`; `tick` is called after each round.
 
         A problem of one job does not stop others: it is recorded, and raised only if the caller waits for that job
-        (`mine`). It is BackendError once none of its upstreams has answered for longer than the backend's `patience`.
+        (`mine`). Raises BackendError once none of that job's upstreams has answered for the backend's `patience`.
         A problem of the home itself is always raised: StorageError.
         """
         wait = FIRST_WAIT
@@ -188,9 +188,9 @@ class Daemon:
             tick(self)
             for heard in self.rounds:
                 heard()
-            # The rounds of a small job follow each other immediately; a long job gets no more rounds than before.
+            # A small job's rounds follow each other immediately. Growing waits keep a long job's rounds rare.
             wait = min(SHORTEST_WAIT, wait * 2) if moved else min(LONGEST_WAIT, max(SHORTEST_WAIT, wait * 1.3))
-            # Counting a million rows takes a while; it must not take the time that the rows need.
+            # Counting a million rows takes a while, and must not take the processor time that the rows need.
             if not moved:
                 wait = min(REACTION_SECONDS, max(wait, BUSY_SHARE * (time.monotonic() - began)))
             if not until():
@@ -249,7 +249,7 @@ class Daemon:
         try:
             moved = self.pipeline.advance(job)
         except StateConflict as conflict:
-            log.info("%s", conflict)  # another process moved it; the next round reads the new state
+            log.info("%s", conflict)  # another process moved the job; the next round reads the new state
             return True
         except JobFilesError as error:
             if is_mine:
@@ -258,7 +258,7 @@ class Daemon:
             if has_no_room and job.built_at is None:
                 return self._caught(job, error, JobFault.NO_ROOM)
             if has_no_room or fault_of(error) is OutputFault.NO_ROOM or isinstance(error, OutputError):
-                self._say(job, problem_code(error), error.told)  # it continues or ends by itself
+                self._say(job, problem_code(error), error.told)  # the job continues or ends by itself
                 return False
             return self._caught(job, error, JobFault.FILES)
         except (BackendError, UsageError, RefusedError) as error:
@@ -312,7 +312,7 @@ class Daemon:
         try:
             self._store.jobs.fail(job.id, error, code)
         except StateConflict as conflict:
-            log.info("%s", conflict)  # another process ended or removed it
+            log.info("%s", conflict)  # another process ended or removed the job
             return
         self._problems.pop(job.id, None)
         self._store.jobs.note(job.id, EventKind.FAILED, error, now())
@@ -365,12 +365,12 @@ class Daemon:
         self._store.jobs.note(job.id, EventKind.WAITING, text, now(), code=code)
 
     def _obstacle(self, mine: Job | None) -> str | None:
-        """Return what keeps the caller's own job from continuing, or any job if the caller has none."""
+        """Return what keeps the caller's own job from continuing, or any job's obstacle if the caller has no job."""
         told = self._problems.values() if mine is None else filter(None, (self._problems.get(mine.id),))
         return next((problem.text for problem in told), None)
 
     def _tell_unreached(self, job: Job, error: NotSent) -> None:
-        """Say once that a provider is waited for, and where its address can be corrected."""
+        """Say once that orch waits for a provider, and where the provider's address can be corrected."""
         for shard in self._store.shards.of_job(job.id):
             name, settings = shard.backend, self._config.backends.get(shard.backend)
             if shard.held_code is HoldCode.UNREACHABLE and isinstance(settings, HostedBackend):

@@ -38,13 +38,13 @@ def cancel(store: Store, job: Job, who: str, at: datetime) -> None:
 def retry(store: Store, job: Job, states: Sequence[RequestState], task: str | None, who: str, at: datetime) -> int:
     """Make rows pending again, and send refused rows to their backend again; return their number.
 
-    Rows that a later run or another job has answered take that answer. Rows under way there await the answer.
-    Raises RefusedError for a superseded job: the job that supersedes it has asked for the rows that both share.
+    Rows that a later run or another job has answered take that answer. Rows that are under way there wait for it.
+    Raises RefusedError for a superseded job: the job that supersedes it has sent the rows that both share.
     """
     _require_not_superseded(store, job)
     others = open_jobs(store, job.home)
     runs = [run.id for run in store.jobs.of_series(job.series)]
-    if not Path(job.source).exists():  # its file was moved, and may have a run in its new place
+    if not Path(job.source).exists():  # the job's file was moved, and may have a newer run at its new path
         runs += [of.id for of in map(store.jobs.get, others) if (of.name, of.kind) == (job.name, job.kind)]
     taken = store.awaited.taken(job, runs, others, states, task=task) if takes_answers(job) else {}
     number = store.rows.retry(job.id, states, task=task, awaiting=taken) + send_held(store, job, task)
@@ -77,7 +77,7 @@ def send_held(store: Store, job: Job, task: str | None = None) -> int:
 
 
 def release(store: Store, held: Sequence[Held], who: str, at: datetime) -> int:
-    """Let the next run of their job file ask rows again; return their number."""
+    """Let the next run of each job file send these rows again; return their number."""
     number = store.quarantine.release(held, at)
     for of, rows in Counter(one.job for one in held).items():
         store.jobs.note(of, EventKind.RELEASED, f"{number_of(rows, 'row')} from quarantine, by {who}", at)
@@ -87,7 +87,7 @@ def release(store: Store, held: Sequence[Held], who: str, at: datetime) -> int:
 def revise(
     store: Store, job: Job, deadline_at: datetime | None, budget: Decimal | None, who: str, at: datetime
 ) -> None:
-    """Change the deadline or budget of an open job; None leaves it unchanged. Raises UsageError if it is over."""
+    """Change the deadline or budget of an open job; None changes nothing. Raises UsageError for an ended job."""
     require_open(job)
     NewTerms(job, deadline_at, budget).record(store, at, by=f", by {who}")
 
@@ -99,7 +99,7 @@ def require_open(job: Job) -> None:
 
 
 def make_due(store: Store, one: Schedule, who: str, at: datetime) -> Night:
-    """Make the last due night begin at `at`. Raises UsageError if it runs, or has run."""
+    """Make the last due night begin at `at`. Raises UsageError if this night runs, or has run."""
     last = schedule_times.last_due(one, at) if one.after is None else _last_followed(store, one)
     if last is None:
         raise UsageError(f"{one.name} has not had a night yet", hint=f"`orch run {one.file}` runs the file now")

@@ -1,4 +1,4 @@
-"""Notifications of people: alerts about jobs with problems, and reports about finished jobs."""
+"""Messages to people: alerts about jobs with problems, and reports about finished jobs."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ log = logging.getLogger(__name__)
 
 EVERY = timedelta(minutes=1)
 KEPT = timedelta(days=1)
-"""How long a report or alert is retried, and an ended job is still reported."""
+"""How long orch retries a report or alert. Jobs that ended longer ago get no report."""
 REPORT = "report"
 MOST_SUBJECT = 100
 """Maximum number of characters of an alert in a subject."""
 
 
 class Obstacle(Struct, frozen=True):
-    """The obstacle that keeps a job from continuing, and its start; another `code` is another problem."""
+    """The obstacle that keeps a job from continuing, and when it began. Another `code` is another obstacle."""
 
     code: str
     text: str
@@ -55,9 +55,9 @@ class Obstacle(Struct, frozen=True):
 
 
 class Standstill(Struct, frozen=True):
-    """A daemon's reasons why rows do not run: by job id, and its servers' reports by name.
+    """A daemon's reasons why rows do not run, by job id, and its servers' reports, by the server's name.
 
-    `notices` are its other messages.
+    `notices` are the daemon's other messages.
     """
 
     jobs: Mapping[str, Obstacle]
@@ -109,7 +109,7 @@ class Monitor:
             self.look(standstill, now)
 
     def look(self, standstill: Standstill, now: datetime) -> None:
-        """Find new messages, and send unsent ones. Raises StorageError.
+        """Find new messages, and send all unsent messages. Raises StorageError.
 
         A problem with one job or channel is logged, and does not affect others.
         """
@@ -175,11 +175,11 @@ class Monitor:
         return None if outlook is None else outlook.chance
 
     def _raise(self, alert: Alert, now: datetime) -> None:
-        """Queue an alert for every channel; the first time, it becomes an event of its job."""
+        """Queue an alert for every channel. The first time, record the alert as an event of its job."""
         for channel in self._channels:
             key = f"{alert.key}|{channel.name}"
             self._store.alerts.add(AlertRecord(key, now, alert.kind, alert.job.id, alert.message, alert.action))
-        # Last, so that a known alert has all its channels' messages.
+        # Last, so that a recorded alert has the messages for all its channels.
         if self._store.alerts.add(
             AlertRecord(alert.key, now, alert.kind, alert.job.id, alert.message, alert.action, now)
         ):
@@ -270,13 +270,13 @@ class Monitor:
 
 
 def _nothing_runs(shard: Shard) -> Decimal:
-    """Return a running batch's cost so far, for a job that has ended: none, as everything is booked."""
+    """Return the cost of an ended job's running batches: none, as all costs are booked."""
     return Decimal(0)
 
 
 @contextmanager
 def _apart(what: str) -> Iterator[None]:
-    """Log any error of the block, and continue after it."""
+    """Log any error in the block, and continue after the block."""
     try:
         yield
     except OrchError as error:

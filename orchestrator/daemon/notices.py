@@ -34,7 +34,7 @@ class Notices:
     def apart(self, what: str) -> Iterator[None]:
         """Isolate a part: its error is logged and reported, and the part runs again later.
 
-        Raises StorageError if it concerns the home.
+        Raises StorageError if the error concerns the home.
         """
         try:
             yield

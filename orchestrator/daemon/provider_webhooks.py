@@ -1,7 +1,7 @@
 """Webhooks of providers: a signed event that a batch is over triggers an immediate poll.
 
-Only the batch's id is taken from an event, and each event counts once: a forged or repeated event causes a poll at
-most. Batches are polled on schedule whether events come or not.
+Only the batch's id is taken from an event, and each event counts once. So a forged or repeated event causes at most
+one poll. Batches are also polled on schedule, without any event.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ PATH = "/webhooks/"
 MAX_BODY = 128 * 1024
 """Largest event; a usual event has a few hundred bytes."""
 MOST_CONNECTIONS = 256
-"""A further connection replaces the oldest waiting connection: an event arrives quickly and completely."""
+"""Beyond this number, a new connection replaces the oldest one that waits: real events arrive quickly."""
 PATIENCE = ClientTimeouts(head=10.0, body=10.0, answer=10.0)
 REMEMBERED = 1000
 """Maximum number of remembered events. A signature is valid for ten minutes; no account ends as many batches in that
 time."""
 ENDS = frozenset(["batch.succeeded", *(f"batch.{status}" for status in BatchStatus if status.is_final)])
-"""Gemini calls a completed batch succeeded."""
+"""Types of events that end a batch; Gemini's type for a completed batch is `batch.succeeded`."""
 
 Push = Callable[[str], None]
 
@@ -84,7 +84,7 @@ def _secret(backend: str, variable: str, environ: Mapping[str, str]) -> str:
             f"the environment variable {variable} is not set; it must hold the webhook secret of {backend}",
             hint="set it, then run the same command again",
         )
-    if not signing_key(secret):  # anybody could sign with an empty key
+    if not signing_key(secret):  # anybody can sign with an empty key
         raise UsageError(f"what follows {SECRET_PREFIX} in the environment variable {variable} is not base64")
     return secret
 

@@ -1,4 +1,4 @@
-"""orch.toml while a daemon runs: edits apply from the next check on; what cannot be applied is reported.
+"""Reloads orch.toml while a daemon runs: applies edits, and reports changes that it cannot apply.
 
 An edit counts once two checks in a row have read the same text, because a file may be read half written. A broken,
 missing or empty file is refused, and the previous settings stay in force.
@@ -26,7 +26,7 @@ from orchestrator.settings.telemetry import Telemetry
 
 SECRETS = ("api_key_env", "webhook_secret_env")
 _PLACES = {"home": "ORCH_HOME", "database_url": "ORCH_DATABASE_URL"}
-"""Settings that say where the state is, and the variables that override them."""
+"""Settings that say where the home's state is stored, and the variables that override them."""
 
 
 class Reloader:
@@ -117,8 +117,8 @@ def adopt(
 ) -> tuple[Config, list[str]]:
     """Return the settings in force from now on, and the wanted changes that need a restart.
 
-    `began` is what the file said about the place of the state at the start, which stays, as does the environment. A
-    setting with an unset variable stays as it was, and a new backend without its key is left out.
+    `began` is what the file said at the start about where the state is stored: neither this nor the environment can
+    change. A setting with an unset variable stays as it was, and a new backend without its key is left out.
     """
     backends: dict[str, Backend] = {}
     said = wanted.said

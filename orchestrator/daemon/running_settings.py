@@ -1,6 +1,6 @@
 """The settings of a home's running daemon, for other commands. A light module, for read-only commands.
 
-A daemon keeps them in `settings.json` in its home, and keeps that true while it runs.
+A daemon keeps its settings in the home's `settings.json`, and keeps this file current while it runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class InForce(Struct, frozen=True):
     """The daemon `pid` of a `home` runs under the settings of `file` as read at `read_at`, with this digest.
 
     `refused` is why the current file is not applied; `restart` says which of its settings apply only after a restart,
-    and why. If the file now names another home, that home has this record too.
+    and why. If the file now names another home, the daemon writes this record there too.
     """
 
     pid: int
@@ -45,7 +45,7 @@ class InForce(Struct, frozen=True):
 
     @property
     def told(self) -> list[str]:
-        """Lines for a person; empty if the file is in force as it is."""
+        """Differences, as lines for a person; empty if the whole file is in force."""
         held = f"the daemon keeps the settings that it read at {self.read_at}"
         refused = [] if self.refused is None else [f"{self.refused}\n  {held}"]
         return [*refused, *self.restart]
@@ -53,7 +53,7 @@ class InForce(Struct, frozen=True):
 
 def digest_of(content: bytes) -> str:
     """Return a digest of a settings file's content."""
-    from hashlib import sha256  # OpenSSL takes 4 % of `orch status`, if no daemon runs
+    from hashlib import sha256  # imported here, as OpenSSL takes 4 % of the time of `orch status` if no daemon runs
 
     return sha256(content.removeprefix(b"\xef\xbb\xbf")).hexdigest()[:16]
 
@@ -85,7 +85,7 @@ def differences(home: Home, holder: Holder | None, path: Path | None) -> list[st
         is_there = there is not None and there.pid == in_force.pid
         return [f"{there} still has the home {in_force.home}", *in_force.told] if is_there else []
     if holder is None or holder.pid != in_force.pid:
-        return []  # it was another daemon's
+        return []  # the record is of a daemon that has ended
     if not is_same_file(in_force.file, path):
         return [f"the daemon runs under {in_force.file or 'no orch.toml'}, and this command reads {path or 'none'}"]
     if in_force.refused is None and path is not None:
@@ -101,13 +101,13 @@ def differences(home: Home, holder: Holder | None, path: Path | None) -> list[st
 def other_settings(store: Store, job: Job, mine: Path | None, now: datetime) -> str | None:
     """Return why a job waits for a daemon with another settings file; None if it may run under `mine`.
 
-    A missing file counts as moved if `mine` has its name: from then on the job belongs to `mine`.
+    A missing file counts as moved if `mine` has the same name: from then on the job belongs to `mine`.
     """
     made_under = job.options.get("config", str(mine))
     if is_same_file(made_under, mine):
         return None
     if mine is None or Path(made_under).exists() or Path(made_under).name != mine.name:
-        # Names of backends and models depend on that file; another file could send rows elsewhere.
+        # Names of backends and models depend on the settings file; another file could send rows elsewhere.
         return f"waits for a daemon with its settings, {made_under}; if these were moved, submit it again"
     store.jobs.allow(job.id, config=str(mine))
     store.jobs.note(job.id, EventKind.REVISED, f"{made_under} is gone: the job continues under {mine}", now)

@@ -1,8 +1,8 @@
 """The nights of a home's schedules, run by the daemon of `orch up`.
 
 `tick` is an idempotent step, called repeatedly: it records due nights, starts the nights that may start, and ends a
-night once its job is over. A night is recorded before its job, and the job is found again by its file: a kill in
-between causes neither two nights nor two jobs.
+night once its job is over. A night is recorded before its job, and the job is found again by its file. So a kill in
+between causes neither a second night nor a second job.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class _Looked(Struct, frozen=True):
-    """A result that is valid until `next_at`, while the schedule is the same and no clock was set back."""
+    """A result that is valid until `next_at`, unless the schedule changes or the clock is set back."""
 
     schedule: Schedule
     at: datetime
@@ -55,12 +55,12 @@ class _Looked(Struct, frozen=True):
 
 
 class Scheduler:
-    """Runs a home's schedules that were made under one configuration; for one daemon at a time."""
+    """Runs those schedules of a home that belong to one configuration; only one daemon at a time may do so."""
 
     def __init__(
         self, store: Store, home: Home, config: Config, now: Callable[[], datetime], builds: Builds | None = None
     ) -> None:
-        """Jobs are built by `builds`, or by this process without it."""
+        """`builds` builds the jobs; without it, this process does."""
         self._store = store
         self._home = home
         self._config = config
@@ -98,7 +98,7 @@ class Scheduler:
         return told
 
     def _problem(self, schedule: Schedule) -> str | None:
-        """Record due nights; return why the schedule cannot have any, or None."""
+        """Record due nights; return why the schedule cannot have nights, or None."""
         if not is_same_file(schedule.config, self._config.path):
             return f"waits for a daemon with the settings it was made with: {schedule.config}"
         try:
@@ -205,7 +205,7 @@ class Scheduler:
         return None if text is None else schedule_times.deadline_at(text, night.due_at, zone_of(schedule.tz))
 
     def _running(self, schedule: Schedule) -> str | None:
-        """Return an unfinished real job of the whole file that continues by itself, or None."""
+        """Return an unfinished job of the whole file (no dry run, no limit) that continues by itself, or None."""
         file = os.path.realpath(schedule.file)
         unfinished = self._store.jobs.unfinished(self._home.identity())
         wanted = [job for job in unfinished if not job.options.get("dry_run") and not job.is_limited]
@@ -257,7 +257,7 @@ class Scheduler:
         return job
 
     def _not_built(self, night: Night, error: Exception) -> list[str]:
-        """Retry a build that died or found no room, a few times: other work may have caused it."""
+        """Retry a build that died or found no room, a few times: other work may have caused the failure."""
         code = JobFault.NO_ROOM if isinstance(error, NoRoom) else JobFault.INTERNAL
         log.warning("night of %s: %s", night.name, error)
         fault = self._faults.caught(_key(night), error, self._now(), code)
@@ -301,7 +301,7 @@ def _key(night: Night) -> str:
 
 
 def _code_of(error: OrchError) -> str:
-    """Return the code for a night without a job."""
+    """Return the error code to record for a night without a job."""
     match error:
         case OutputError():
             return error.code

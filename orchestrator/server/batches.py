@@ -379,7 +379,7 @@ class Batches:
         return self._root / "batches" / batch_id
 
     def _save(self, run: ActiveBatch, **changes: Any) -> None:
-        # Record the state first: nobody may see a state that the database refused.
+        # Record the state first: a state that the database refused must not be shown.
         batch = msgspec.structs.replace(run.batch, **changes)
         self._records.save_batch(batch)
         moved = batch.status is not run.batch.status

@@ -70,7 +70,7 @@ class RoomShare:
 
 
 class Room:
-    """A budget of `most` bytes; first come, first served. An owner gets at most `share` of what others leave free.
+    """Room for `most` bytes; first come, first served. An owner gets at most `share` of what others leave free.
 
     A body larger than its owner's share waits until that owner has no other body here. A body larger than the room
     waits until the room is empty.

@@ -55,7 +55,7 @@ class Access:
             await self._app(scope, receive, send)
 
     def _require_call(self, key: Key) -> None:
-        """Raise ApiError 429 if the key has as many calls running as it may."""
+        """Raise ApiError 429 if the key has reached its limit of concurrent requests."""
         most = self._service.settings.max_calls if key.limits.max_calls is None else key.limits.max_calls
         if self._service.calls.out(key.id) >= most:
             running = number_that(most, "request", "are")
@@ -69,7 +69,7 @@ class Access:
             )
         key = self._service.keys.find(secret)
         if key is None or key.right is not KeyRight.BATCH:
-            # A short text may be a password for another service: do not show any of it.
+            # A short key may be a password for another service: do not show any of its characters.
             shown = secret[-HINT_LENGTH:].decode("latin-1") if len(secret) >= SHORTEST_SHOWN else ""
             raise _unauthorized(f"Incorrect API key provided: ********{shown}. It is unknown or revoked.")
         return key

@@ -58,8 +58,8 @@ class BatchRoutes:
         return as_json(self._service.batches.create(record))
 
     async def _endpoints_for(self, named: object) -> tuple[str, ...]:
-        """Return the paths that a new batch may name. Raises ApiError 503 if it is not known now whether `named` is
-        one of them.
+        """Return the paths that a new batch may name. Raises ApiError 503 if upstreams cannot tell now whether they
+        have the path `named`.
         """
         endpoints = self._service.endpoints
         if not isinstance(named, str) or not endpoints.is_optional(named):
@@ -121,7 +121,7 @@ def batch_object(body: dict[str, Any], endpoints: Collection[str]) -> Batch:
             raise ApiError(400, f"Invalid type for '{name}': expected a string.", param=name, code="invalid_type")
     endpoint = body["endpoint"]
     if endpoint not in endpoints and f"/v1{endpoint}" in {*endpoints, *FORMS}:
-        endpoint = f"/v1{endpoint}"  # Azure's spelling
+        endpoint = f"/v1{endpoint}"  # Azure's clients omit the /v1
     if endpoint in FORMS:
         message = f"'{endpoint}' takes or gives a file, which no line of a batch can hold: send it synchronously."
         raise ApiError(400, message, param="endpoint", code="invalid_value")

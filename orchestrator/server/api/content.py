@@ -43,8 +43,8 @@ def content(request: Request, path: Path, tag: str, filename: str, size: int | N
     """Return a response with a file's content, or its first `size` bytes. `tag` identifies the content and never
     changes.
 
-    Raises FileNotFoundError, and ApiError 416 for a range beyond the end. As RFC 9110 says, ignores a Range header
-    that is malformed or names several ranges.
+    Raises FileNotFoundError, and ApiError 416 for a range beyond the end. A Range header that is malformed or names
+    several ranges is ignored, as RFC 9110 allows.
     """
     etag = f'"{tag}"'
     headers = {"accept-ranges": "bytes", "etag": etag, "content-disposition": _disposition(filename)}

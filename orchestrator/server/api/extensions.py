@@ -91,7 +91,7 @@ class Extensions:
             page = await self._page(batch, page.position, STREAM_ROWS)
 
     async def _page(self, batch: Batch, after: str | int | None, limit: int) -> merged.ResultPage:
-        # Before validation, and if it failed, rows have neither results nor an order.
+        # Before validation, and if validation failed, rows have neither results nor an order.
         if batch.status in (BatchStatus.VALIDATING, BatchStatus.FAILED):
             return merged.ResultPage([], 0, False)
         self._require_kept(batch.output_file_id, batch.error_file_id)
@@ -142,7 +142,7 @@ class Extensions:
         except FileNotFoundError:
             raise _gone(f"{old.input_file_id} or {old.error_file_id}") from None
         try:
-            # Other requests ran while the rows were copied.
+            # Other requests may have used up the room while the rows were copied.
             require_room(service, request)
             if not size:
                 raise ApiError(400, f"The batch has no {' or '.join(causes)} rows: there is nothing to retry.")
@@ -202,7 +202,7 @@ class Extensions:
         if run is None:
             return {}
         told = {kind: run.durable_bytes(kind) for kind in merged.KINDS}
-        # Before a run has opened its files after a start, they have what an earlier process wrote.
+        # After a server's start, until a batch opens its result files, these hold what an earlier process wrote.
         return {kind: bytes_of_lines(run.path(kind)) if size is None else size for kind, size in told.items()}
 
     def _require_kept(self, *file_ids: str | None) -> None:

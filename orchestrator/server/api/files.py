@@ -123,7 +123,7 @@ class Files:
         record, path = self._record(request)
         if self._service.is_in_use(record.file.id):
             raise ApiError(409, f"File {record.file.id} is the input of a batch that is still running.", retry=False)
-        # Record first: after a kill in between, a file is left without a record, never a record without its file.
+        # Delete the record first: a kill in between leaves a file without a record, never a record without a file.
         self._service.records.delete_file(record.file.id)
         path.unlink(missing_ok=True)
         self._service.upkeep.note_removed(record.path)
@@ -169,7 +169,7 @@ def seconds_now() -> int:
 
 
 def checked_name(filename: str) -> str:
-    """Return a file's name without folders and control characters; a name that is too long keeps its end."""
+    """Return a file's name without folders and control characters. A long name loses its beginning."""
     name = re.sub(r"[\x00-\x1f\x7f-\x9f]", "", re.split(r"[/\\]", filename)[-1])
     return name[-LONGEST_NAME:] or "upload"
 
@@ -177,7 +177,7 @@ def checked_name(filename: str) -> str:
 def check_purpose(purpose: str, filename: str) -> None:
     """Raise ApiError 400 for an unknown purpose, and for batch input whose suffix names another format.
 
-    A name without a suffix is accepted: clients that send bytes have none, and OpenAI's call the file `upload`.
+    A name without a suffix is accepted: clients that send bytes have no suffix, and OpenAI's send `upload`.
     """
     if purpose not in PURPOSES:
         supported = ", ".join(f"'{name}'" for name in PURPOSES)

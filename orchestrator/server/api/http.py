@@ -1,4 +1,4 @@
-"""Shared parts of the routes: errors as OpenAI words them, JSON bodies, pages of lists."""
+"""Shared parts of the routes: errors in OpenAI's form, JSON bodies, pages of lists."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def is_whole(text: str, least: int, most: int) -> bool:
 
 
 def page(found: list[Any], limit: int) -> Response:
-    """Return a list object of at most `limit` items; one item more in `found` means that there is another page."""
+    """Return a list object of at most `limit` items. If `found` has one item more, another page follows."""
     data = found[:limit]
     return as_json(
         {
@@ -186,7 +186,7 @@ def _methods(request: Request) -> set[str]:
 
 
 def on_storage_error(request: Request, error: Exception) -> Response:
-    """Return the answer while the disk or the database fails: nothing was stored, and a retry later may work."""
+    """Return the answer to send while the disk or database fails: nothing was stored, and a retry may succeed."""
     log.warning("a request was refused: %s", error)
     reason = _reason(request, error)
     body = {"error": ErrorObject(f"The server cannot write: {reason}", "server_error", None, "storage")}

@@ -186,7 +186,7 @@ def _limit(default: int, most: int) -> dict[str, Any]:
 
 
 class Operation(Struct, frozen=True):
-    """One route: what it takes (a type, a form or a plain schema) and answers (a type or a media type).
+    """One route: its request (a type, a form or a plain schema) and its answer (a type or a media type).
 
     401 is left out: if keys are required, every path outside OPEN_PATHS may answer it.
     """
@@ -282,7 +282,7 @@ class Description:
 
 @cache
 def description(endpoints: frozenset[str] = KNOWN) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 description as JSON values. `endpoints` are the paths that are passed on."""
+    """Return the OpenAPI 3.1 description as JSON values. `endpoints` are the paths passed on to upstreams."""
     operations = (*OPERATIONS, *map(_passed, sorted(endpoints)))
     asked = _schemas({operation.takes for operation in operations if _is_type(operation.takes)})
     answered = _schemas({Error, *(operation.answers for operation in operations if _is_type(operation.answers))})

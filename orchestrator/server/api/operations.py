@@ -56,7 +56,7 @@ class Operations:
         return models
 
     def _under_any_name(self, name: str, models: Mapping[str, dict[str, Any]]) -> dict[str, Any] | None:
-        """Return the model that an unlisted name stands for, with the alias `*`; None if it stands for none."""
+        """Return the model that an unlisted name stands for by the alias `*`, or None."""
         meant = (self._service.aliases.model_of(name, upstream.models) for upstream in self._service.upstreams)
         served = next((model for model in meant if model in models), None)
         return None if served is None else {**models[served], "id": name, "root": served}

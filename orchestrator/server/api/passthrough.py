@@ -45,13 +45,13 @@ NOT_ANSWERED = HOP_BY_HOP | frozenset(b"server date location set-cookie x-reques
 """Headers of an upstream that are not passed on; a redirect would reveal its address."""
 
 
-# Names and characters that HTTP forbids in headers, though an upstream may send them.
+# Names and characters that HTTP forbids in headers. An upstream may send them all the same.
 _is_name = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+").fullmatch
 _has_control = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]").search
 
 
 class _Asks(msgspec.Struct):
-    """The only field of a body that is read."""
+    """The only field that is read of a body."""
 
     model: Any = None
 
@@ -109,7 +109,7 @@ def _model(body: bytes) -> str | None:
 def _sent_headers(request: Request) -> list[tuple[str, str]]:
     sent = _without(request.headers.raw, NOT_SENT)
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in sent]
-    # The answer is passed on unchanged, so it must not use an encoding that the client did not offer.
+    # The answer is passed on unchanged, so the upstream must not use an encoding that the client did not offer.
     return headers if "accept-encoding" in request.headers else [*headers, ("accept-encoding", "identity")]
 
 
@@ -122,8 +122,8 @@ def _without(headers: Sequence[tuple[bytes, bytes]], dropped: Collection[bytes])
 
 
 def choose(upstreams: Sequence[Upstream], model: str | None, tried: Collection[Upstream] = ()) -> Upstream | None:
-    """Return the working upstream with the most room that serves the model, or None. If no upstream names the model,
-    ask an upstream without a model list, else any: it may answer that the model is unknown.
+    """Return the working upstream with the most room that serves the model, or None. If no upstream lists the
+    model, choose an upstream without a model list, else any upstream, which may answer that the model is unknown.
     """
     serving = list(upstreams)
     if model is not None:
@@ -147,7 +147,7 @@ class _Relay:
     """An ASGI application for one call: chooses an upstream, asks it, and passes its answer on."""
 
     def __init__(self, service: Service, call: PassthroughRequest) -> None:
-        import aiohttp  # only here: batches do not need it
+        import aiohttp  # imported here, as batches do not need it
 
         self._service = service
         self._call = call
@@ -157,7 +157,7 @@ class _Relay:
         )
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        # If the client disconnects, the request is cancelled: the upstream would work for no one.
+        # If the client disconnects, the request is cancelled, so that the upstream does no useless work.
         work, left = asyncio.create_task(self._answer(send)), asyncio.create_task(_left(receive))
         try:
             await asyncio.wait((work, left), return_when=asyncio.FIRST_COMPLETED)
@@ -192,7 +192,7 @@ class _Relay:
         began = upstream.clock()
         upstream.interactive += 1
         if upstream.rate_limiter is not None:
-            # An interactive request does not wait for the rate; the batch rows after it do.
+            # An interactive request does not wait for the upstream's rates; batch rows after it wait longer.
             upstream.rate_limiter.take(began, likely_tokens(self._call.body.content))
         try:
             status = await self._pass_on(upstream, send)
@@ -207,7 +207,7 @@ class _Relay:
                 "an upstream broke off",
                 extra=told(upstream=upstream.shown, error=type(error).__name__, answered=self._started),
             )
-            # After the answer has begun, a missing end tells the client that it is incomplete.
+            # Once an answer has begun, only a missing end can tell the client that the answer is incomplete.
             if not self._started:
                 raise _broken(error) from None
         finally:

@@ -1,4 +1,4 @@
-"""Requests to a server with a replica: answered once the replica has the change, refused if another may be active."""
+"""Requests to a server with a replica: answers wait for the replica; refused if another server may be active."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RETRY_SECONDS = 5
 
 
 class Replicated:
-    """Refuses requests while another server may be active; answers a change once it is on the replica."""
+    """Refuses requests while another server may be active. Answers a change once the change is on the replica."""
 
     def __init__(self, app: Any, service: Service) -> None:
         self._app = app
@@ -38,7 +38,7 @@ class Replicated:
 
 
 class _Held:
-    """Holds back an answer until the replica has all records; if that fails, sends an error instead."""
+    """Holds back an answer until the replica has all records; if the replica fails, sends an error instead."""
 
     def __init__(self, service: Service, scope: Any, receive: Any, send: Any) -> None:
         self._service = service

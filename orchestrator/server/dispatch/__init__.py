@@ -1,4 +1,4 @@
-"""How rows reach upstreams and come back as durable results.
+"""Sends rows to upstreams, and makes their results durable.
 
 request_header, plan  check an input file, and locate its rows; row_order, prefix_tree: their order
 inputs                the input's rows, read again in blocks

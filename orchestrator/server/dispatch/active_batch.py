@@ -40,7 +40,7 @@ BATCH_PRIORITY = 100
 
 
 class ActiveBatch(RowSource):
-    """A batch's rows, its result files, and their state. `batch` is as recorded last.
+    """A batch's rows, its result files, and their state. `batch` is the last recorded state.
 
     `tier` is the service tier of rows that name none.
     """
@@ -68,13 +68,13 @@ class ActiveBatch(RowSource):
         self._taken_back: dict[int, float] = {}
         self._input: Input | None = None
         self.plan: InputRows
-        """The plan; only between `start` and `close`."""
+        """The plan; set only between `start` and `close`."""
         self._again: deque[Work] = deque()
         self._last: deque[Work] = deque()
         """Rows that could not be read, retried once no other rows are left."""
         self._tier = tier
         self._sent: SendLog | None = None
-        """Log of what left for upstreams that bill each request."""
+        """Log of the rows sent to upstreams that bill each request."""
 
     def recover(self) -> Iterator[int]:
         """Repair and count the result files; yield the `id_key` of each finished row."""
@@ -155,7 +155,7 @@ class ActiveBatch(RowSource):
 
     @property
     def in_flight(self) -> int:
-        """Number of its requests in flight."""
+        """Number of the batch's requests in flight."""
         return len(self._inflight)
 
     @property
@@ -194,7 +194,7 @@ class ActiveBatch(RowSource):
         if self._again:
             if not (elsewhere and self._again[0].failed_on is upstream):
                 return self._again.popleft()
-            # It failed on this upstream: leave it to another, and take the next row.
+            # The row failed on this upstream: leave the row to another upstream, and take the next row.
             self._again.rotate(-1)
         index = self._upstream_queues.take(upstream.url)
         if index is None:
@@ -298,8 +298,8 @@ class ActiveBatch(RowSource):
         self._failure, self._held_until = reason, monotonic() + UNREADABLE_SECONDS
 
     def _line(self, index: int, read: InputLine | None = None) -> InputLine:
-        """Return a row's line, or `read`. Raises StorageError if it cannot be read now, BodyError if it must not be
-        sent.
+        """Return `read` if given, else a row's line of the input. Raises StorageError if the row cannot be read now,
+        BodyError if it must not be sent.
         """
         try:
             assert self._input is not None
@@ -384,7 +384,7 @@ class ActiveBatch(RowSource):
         """Write an error row for every row without a result."""
         for index, done in enumerate(self.plan.done):
             if not done:
-                # A cancelled row may still have used the upstream, and its time is billed.
+                # A cancelled row may still have used the upstream: its time counts.
                 seconds, doubts = self._taken_back.get(index, 0.0), self._doubts(index)
                 line = unfinished_line(
                     self._open_input.custom_id(index), code, message, seconds, doubts, self.options
@@ -392,7 +392,7 @@ class ActiveBatch(RowSource):
                 self._put(index, "error", line, NO_TOKENS, seconds)
 
     def _doubts(self, index: int) -> int:
-        """Return how often a row left for an upstream that bills, without a known answer."""
+        """Return how often a row was sent to an upstream that bills, without a known answer."""
         return 0 if self._sent is None else self._sent.doubts(index)
 
     def _put(

@@ -36,7 +36,7 @@ class Aliases:
         return bool(self._models)
 
     def model_of(self, name: str | None, served: Collection[str]) -> str | None:
-        """Return the model that a name stands for at an upstream that serves these; None for the name itself."""
+        """Return the model that a name stands for at an upstream with the models `served`; None for no alias."""
         if name is None or not self._models or name in served:
             return None
         model = self._models.get(name, self._models.get(ANY))
@@ -45,7 +45,7 @@ class Aliases:
         return next(iter(served)) if len(served) == 1 else None
 
     def names(self, served: Collection[str]) -> dict[str, str]:
-        """Return the aliases that have a model at an upstream that serves these."""
+        """Return the aliases that have a model at an upstream with the models `served`."""
         found = {name: self.model_of(name, served) for name in self._models if name != ANY}
         return {name: model for name, model in found.items() if model is not None and model in served}
 
@@ -58,7 +58,7 @@ class ServedModels:
         self.learn(models)
 
     def learn(self, models: Sequence[str], window: int = 0) -> None:
-        """Replace the models by those the upstream lists now, with the largest context window they state."""
+        """Replace the models by the upstream's current list; `window` is the largest context window in it."""
         self.models = list(models)
         self._names = frozenset(models)
         self._window = window
@@ -68,7 +68,7 @@ class ServedModels:
         return tokens is not None and tokens.output > 0 and 0 < self._window <= tokens.input + tokens.output
 
     def may_be(self, model: str | None) -> bool:
-        """True if the upstream may have a model: it lists none, or this one."""
+        """True if the upstream may have a model: its list has this model, or is empty."""
         if model in self._names or not self.models or model is None or model == DEFAULT_MODEL:
             return True
         return self.has(model)

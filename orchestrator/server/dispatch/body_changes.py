@@ -38,7 +38,7 @@ TIERED = frozenset({"/v1/chat/completions", "/v1/responses"})
 """Endpoints whose bodies may name a service tier."""
 BYTES_PER_TOKEN = 4
 MOST_GENERATED = 1_000_000
-"""No answer has more tokens, whatever a row allows."""
+"""Most output tokens to expect of a row, however high its own limit is."""
 
 _KINDS = {"guided_json": "json", "guided_regex": "regex", "guided_choice": "choice", "guided_grammar": "grammar"}
 _PATTERN = "guided_whitespace_pattern"
@@ -73,10 +73,10 @@ def prepare(
 ) -> Content:
     """Return the body to send for a row, unchanged if nothing has to change. A long body is then not copied.
 
-    For an upstream known to be `vllm`, its removed `guided_*` fields are rewritten. It also gets `priority` (64 bits,
-    lower is earlier) unless the row has its own. `model` replaces the model name `asked`; `tier` becomes the
-    `service_tier` of a row without one. Validation has already refused `stream`. Raises only BodyError, if the body
-    is not a JSON object or asks for a form of output that it would not get.
+    For an upstream known to be `vllm`, `guided_*` fields, which vLLM has removed, are rewritten. The body also gets
+    `priority` (64 bits, lower is earlier) unless the row has its own. `model` replaces the model name `asked`, and
+    `tier` becomes the `service_tier` of a row without one. Validation has already refused `stream`. Raises only
+    BodyError, if the body is not a JSON object or asks for a form of output that it would not get.
     """
     sent: Content = bytes(body) if len(body) <= SMALL else memoryview(body)
     constrained = vllm and endpoint in CONSTRAINED
@@ -188,7 +188,7 @@ def _lift(fields: dict[str, msgspec.Raw], params: dict[str, str]) -> bool:
     return bool(names)
 
 
-# The words of vLLM's first engine and early versions of its second; then other servers' words for an unknown field.
+# Error messages of vLLM's first engine and of its second engine's early versions, then of other servers.
 # Only the beginning of a message counts: the rest may quote the row.
 _REFUSAL = re.compile(
     r"Got priority -?\d+ but|(vLLM )?V1 does not support priority"
@@ -198,7 +198,7 @@ _REFUSAL = re.compile(
 
 
 def is_priority_refused(status: int, body: bytes) -> bool:
-    """True if an answer refuses the `priority` that `prepare` added. Ask only for rows that got one.
+    """True if an answer refuses the `priority` that `prepare` added. Call it only for rows with an added priority.
 
     The caller then stops adding it for this upstream, and retries the row.
     """

@@ -46,7 +46,7 @@ class BodyMemory:
             room.free(work.source.tenant, min(work.size, room.most))
 
     def ask(self, tenant: str, size: int, upstream: Upstream) -> asyncio.Future[RoomShare]:
-        """Ask for a place for an answer of an upstream; while it waits, its slot there is free for other tenants."""
+        """Ask for room for an upstream's answer. While the answer waits, its slot is free for other tenants."""
         granted = self._rooms.for_body(size).ask(tenant, size)
         if not granted.done():
             upstream.unread[tenant] += 1
@@ -56,7 +56,7 @@ class BodyMemory:
 
 
 class RowPayload(Payload):
-    """A row's body to send: its room is freed once it is sent, and its answer asks for a place."""
+    """A row's body to send. Its room is freed once the body is sent; the row's answer asks for room of its own."""
 
     __slots__ = ("_memory", "_upstream", "_work")
 

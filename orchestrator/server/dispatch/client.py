@@ -29,7 +29,7 @@ from orchestrator.server.memory_limits import SMALL, RoomShare
 CONNECT_SECONDS = 5.0
 MAX_RETRY_AFTER = 120.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""A longer answer is abandoned, as many are in flight at once. (A row's limit is half: its result is one line.)"""
+"""Longest answer accepted, as many answers are in memory at once. (A row's limit is half: its result is one line.)"""
 MAX_TEXT_BYTES = 65_536
 """Maximum number of bytes kept of an error that is not a JSON object."""
 _GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings")
@@ -45,7 +45,7 @@ _ENDS = {
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The end of one attempt; `body` is the answer's, `detail` describes it and never contains the prompt.
+    """The end of one attempt; `body` is the answer's body. `detail` describes the end and never contains the prompt.
 
     `standings` are the rates that the answer states, None if not read or not stated. `tokens` come from the body,
     None if not read yet. `place` is the room that a large body takes.
@@ -61,7 +61,7 @@ class Reply(msgspec.Struct, frozen=True):
     place: RoomShare | None = None
 
     def drop(self) -> None:
-        """Give back its place, unless its result is still to be written from there."""
+        """Give back the body's room, unless the body is still to be written as a result."""
         if self.place is not None and not self.place.is_handed_on:
             self.place.give_back()
 
@@ -79,7 +79,7 @@ class Client:
         await self._pool.close()
 
     async def post(self, path: str, body: bytes | Payload) -> Reply:
-        """Make one attempt. Never raises for what a server can do; cancellation passes through."""
+        """Make one attempt. Never raises, whatever the server does; cancellation passes through."""
         try:
             answer = await self._pool.post(path, body)
         except http1.TooLongError as error:
@@ -102,9 +102,9 @@ class Client:
 
 
 def _reply(path: str, answer: http1.HttpAnswer) -> Reply:
-    """Return the reply. A body that says it is not an answer becomes an error, or is retried.
+    """Return the reply. A body that says that it is not an answer becomes an error, or is retried.
 
-    Other endpoints have their own meanings: a video may well be `queued`.
+    This applies only to endpoints that generate text: a video's status, for example, may well be `queued`.
     """
     if answer.status >= 300:
         return _unlike(answer)
@@ -119,7 +119,7 @@ def _reply(path: str, answer: http1.HttpAnswer) -> Reply:
     reply = Reply(End.ANSWERED, answer.status, body, tokens=head.tokens)
     words = read_error(body) if head.error else ErrorWords()
     if words.is_page:
-        words = ErrorWords()  # an object that cannot be read in full: no server reports an error like this
+        words = ErrorWords()  # an object that cannot be read in full: no server reports an error in this form
     if (status := status_meant(words)) is not None:
         return replace(reply, status=status, tokens=None)
     problem = words.message or head.not_an_answer

@@ -1,14 +1,14 @@
 """Number of rows that an upstream gets at once: learned, without a constant to tune. Pure: time is an argument.
 
-With vLLM's gauges the limit follows its queue. It doubles at every reading while nothing waits there. If too much
-waits, it falls at once to the running requests plus a small standing queue. So growth is clocked by readings of the
-gauges, not by a generation. A queue that is too long costs no throughput, but a queue that is too short does.
+With vLLM's gauges the limit follows vLLM's queue. The limit doubles at every reading while no request waits. If too
+many wait, the limit falls at once to the running requests plus a small standing queue. So growth is as fast as
+readings, not as slow as answers. A queue that is too long costs no throughput, but a queue that is too short does.
 
-Without gauges it doubles at every flight (as many answers as the limit) as long as throughput grows. Then it stays at
-the last gain, and tries a little more from time to time. While it is low, and all rows of a flight plainly ran in
-parallel, it leaps to four times as many; a leap too far is taken back by half.
+Without gauges the limit doubles at every flight (as many answers as the limit) while throughput grows. Then it stays
+at the last value that raised throughput, and tries a little more from time to time. A low limit is multiplied by four
+if all rows of a flight plainly ran in parallel; if that was too far, it is halved.
 
-An overloaded answer or a time-out cuts it by a third, once a flight; `Retry-After` closes it for a while.
+An overloaded answer or a time-out cuts the limit by a third, once a flight; `Retry-After` closes it for a while.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GAIN = 1.3
 LEAP = 4
 LEAP_BELOW = 256
 ABREAST = 0.7
-"""Share of a flight's rows that ran in parallel if none of them waited for another."""
+"""If at least this share of a flight's rows ran in parallel, no row waited for another."""
 SMALL_GAIN = 1.05
 TRY_MORE = 1.25
 TRY_MORE_SECONDS = 10.0
@@ -39,7 +39,7 @@ SHORTEST_FLIGHT = 0.05
 FIRST_CLOSED = 0.1
 MOST_PAUSES = 50
 MOST_REFUSED = 4
-"""After this many refusals in a row without an answer, at the lowest limit, it closes for a while."""
+"""After this many consecutive refusals without `Retry-After`, at the lowest limit, the limiter closes for a while."""
 LONGEST_CLOSED = 5.0
 """Seconds after which other rows are tried, even if a refusal asked for a longer wait."""
 INTERACTIVE_SECONDS = 10.0
@@ -75,8 +75,8 @@ class Gauges(Struct, frozen=True):
 
 
 class ConcurrencyLimiter:
-    """The concurrency limit of an upstream. `move` and `reason` explain its last change; `growing` is True while it
-    seeks.
+    """The concurrency limit of an upstream. `move` and `reason` explain its last change; `growing` is True
+    while it is still looking for the best limit.
 
     It starts at `learned`, the limit that was right before, or else at `start`. A `fixed` limit stays where it
     starts.
@@ -145,7 +145,7 @@ class ConcurrencyLimiter:
             self._set(limit, move, reason)
 
     def completed(self, now: float, inflight: int, seconds: float = 0.0) -> None:
-        """Note an answer after this many seconds; `inflight` rows were in flight when it came."""
+        """Note an answer after this many seconds; `inflight` rows were in flight when the answer came."""
         self._refused, self._paused_until = 0, NEVER
         self._flight.answered(now, seconds)
         if inflight < FULL * self.limit:
@@ -174,12 +174,12 @@ class ConcurrencyLimiter:
             return
         queue = min(64, max(8, int(0.08 * gauges.running)))
         if gauges.waiting > 2 * queue:
-            # Running requests may be others': a queue is never a reason to send more.
+            # Running requests may be other clients': a queue is never a reason to send more.
             self.growing = False
             self._set(min(self.limit, gauges.running + queue), Move.QUEUE, f"{gauges.waiting} waiting")
             return
         full = inflight >= FULL * self.limit
-        # Growth into what the engine does not see yet (HTTP, image decoding) would never end.
+        # The engine may not see rows yet (HTTP, image decoding): growing because of them would never end.
         seen = gauges.running + gauges.waiting >= SEEN * inflight
         self.growing = gauges.waiting < queue / 2 and gauges.kv_usage < MOST_KV
         if full and seen and self.growing:
@@ -289,7 +289,7 @@ class _Flight:
                 return int(limit * TRY_MORE) + 1, Move.THROUGHPUT
             self._settled_at, self._flights = now, 0
             return self._best_limit, Move.PLATEAU
-        # Rows change, and with them the possible throughput: the memory of the best fades.
+        # Rows change, and with them the possible throughput, so the remembered best throughput decays.
         self._best_rate = max(rate, self._best_rate * 0.98)
         self._best_limit = limit
         if now - self._settled_at > TRY_MORE_SECONDS and self._flights >= TRY_MORE_FLIGHTS:

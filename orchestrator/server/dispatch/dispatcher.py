@@ -39,7 +39,7 @@ from orchestrator.server.memory_limits import SMALL, Room, Rooms
 
 log = logging.getLogger(__name__)
 
-# On its last try, a row that may crash the engine has it to itself: no row is given up for another row's fault.
+# A row that may crash the engine has its last try alone, so that no row is given up for another row's fault.
 ALONE_CUTS = MAX_TRIES[AttemptFault.CUT] - 1
 AFTER_DEATH_SECONDS = 0.5
 """Pause after an engine's death: a dying engine accepts connections to the very end, and a row's last try must not
@@ -55,7 +55,7 @@ class Dispatcher:
         self, upstreams: list[Upstream], *, retry_delay: float, paused: Callable[[], bool], enabled: bool,
         expected_models: Collection[str] = (), rooms: Rooms | None = None,
     ) -> None:  # fmt: skip
-        """`upstreams` may change while it runs, by `join` and `leave`. Rows for `expected_models` wait for an
+        """`upstreams` may change later, by `join` and `leave`. Rows for `expected_models` wait for an
         upstream.
 
         `rooms` holds the bodies of rows and answers.
@@ -233,7 +233,7 @@ class Dispatcher:
 
     def _suits(self, source: RowSource, upstream: Upstream) -> bool:
         """True if an upstream may have the source's model. A row for a model that no upstream will have goes to any
-        of them, to be refused.
+        upstream, to be refused.
         """
         model = source.model
         if upstream.served.may_be(model):
@@ -290,7 +290,7 @@ class Dispatcher:
                 self.top_up()
 
     def _came(self, upstream: Upstream, work: Work, reply: Reply | None, sent_at: float, now: float) -> None:
-        """End a row or retry it, by its reply; None if it is no longer wanted, or left to another upstream."""
+        """End a row or retry it, by its reply: None if the row is no longer wanted, or left to another upstream."""
         if reply is None:
             self._again(work)
             return
@@ -339,7 +339,7 @@ class Dispatcher:
         """Return the body to send; None if the row has ended without being sent, or is retried later."""
         source = work.source
         if source.is_stopping:
-            return None  # since it was taken; the row may already have ended
+            return None  # the batch stopped after the row was taken; the row may already have ended
         try:
             body = source.request_body(work, upstream)
             source.leaves(work)

@@ -1,4 +1,4 @@
-"""Decides whose row goes next. Pure: time is an argument.
+"""Decides from which tenant's batch the next row comes. Pure: time is an argument.
 
 Tenants share upstreams equally, measured in the bytes of their rows. A tenant's batches go one after another,
 earliest deadline first: the planner counts on this order, and no other order meets as many deadlines. A tenant that
@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from orchestrator.core.engine_order import turn
 
 TIGHT = 0.5
-"""A batch is urgent once it would need more than this share of its remaining time, alone at the present rate."""
+"""A batch is urgent if, alone at the present rate, it would need more than this share of its remaining time."""
 ROW_BYTES = 256
 """Bytes added to each row's size."""
 

@@ -15,13 +15,13 @@ _SAMPLE = re.compile(
 _SHARES = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc")
 _LABEL = re.compile(rb'(num_gpu_blocks|block_size)="(\d{1,12})"')
 MOST = 1e12
-"""No real count is larger; a larger figure counts as this."""
+"""Largest plausible count; a larger figure counts as this number."""
 
 
 def read_gauges(page: bytes) -> tuple[Gauges, int] | None:
     """Return the gauges and the tokens in the KV cache (0: not stated); None if the page is not vLLM's.
 
-    Engines behind one address (data parallel, a router) are added up; of their caches the fullest counts.
+    Engines behind one address (data parallel, a router) are added up, but only the fullest of their caches counts.
     """
     found: dict[bytes, float] = {}
     tokens = 0

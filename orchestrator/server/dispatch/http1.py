@@ -1,6 +1,6 @@
 """A pool of kept HTTP/1.1 connections.
 
-This is the server's hot path. A general client costs a row more than everything else together (docs/decisions/0007).
+This is the server's hot path. For each row, a general client costs more than all other work (docs/decisions/0007).
 Most of its features must not apply here: no redirects, no cookies, no proxies, no retries.
 """
 
@@ -37,7 +37,7 @@ __all__ = (
 IDLE_SECONDS = 4.0
 """A connection that idled longer is not reused: uvicorn, and so vLLM, closes connections after five seconds."""
 ADDRESS_SECONDS = 60.0
-"""How long the resolved addresses of a name are reused."""
+"""Seconds for which the resolved addresses of a name are reused."""
 LATEST_LOOK = 1.0
 """Seconds after its timeout within which a request is given up."""
 
@@ -183,7 +183,7 @@ class ConnectionPool:
         """End overdue requests. One timer for all of them: one per request would cost every row time.
 
         A request ends at the second check that finds it late. After a pause of this process (SIGSTOP, a machine that
-        slept) timers fire before sockets are read, and answers that have already arrived are billed.
+        slept) timers fire before sockets are read. Answers that have already arrived are billed.
         """
         now = loop.time()
         for connection in [one for one in self._busy if one.deadline <= now]:

@@ -20,7 +20,7 @@ from orchestrator.server.memory_limits import SMALL, RoomShare
 
 MAX_HEAD_BYTES = 256 * 1024
 MOST_DIGITS = 18
-"""Digits of a length; Python is slow to parse thousands of digits, and refuses more."""
+"""Most digits of a stated length; Python is slow to parse thousands of digits, and refuses more."""
 JOINED_BYTES = 64 * 1024
 """Up to this length, body and head are sent in one piece; a longer body is not copied for that."""
 PATIENT_SECONDS = 30.0
@@ -135,7 +135,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport, self.is_open = cast("asyncio.Transport", transport), True
-        # A body counts until all of it has left; `resume_writing` reports that only with a low-water mark of 0.
+        # A body uses memory until all of it has left; `resume_writing` reports that only with a low-water mark of 0.
         self._transport.set_write_buffer_limits(high=JOINED_BYTES, low=0)
 
     def resume_writing(self) -> None:
@@ -196,7 +196,7 @@ class UpstreamConnection(asyncio.Protocol):
         if self._size <= self._max_body:
             self._body.append(body)
             if self._size > self._counted:
-                # The total size is unknown: ask for a small place first, then for the most an answer may have.
+                # The total size is unknown: reserve a small amount first, then the maximum.
                 self._need(SMALL if self._size <= SMALL else self._max_body)
         else:
             self.give_up(TooLongError(self._parser.get_status_code()))
@@ -213,7 +213,7 @@ class UpstreamConnection(asyncio.Protocol):
     def _need(self, size: int) -> None:
         """Reserve room for an answer of this size; pause reading until there is room."""
         self._counted = size
-        # A waiter for a large place may hold a small place, never the other way round. That prevents a deadlock.
+        # An answer that waits for a large amount may hold a small amount, never the other way round: no deadlock.
         if self._asked is not None or (asked := self._payload.ask(size)) is None:
             return
         if asked.done():
@@ -239,7 +239,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._place = None
 
     def _dropped(self) -> None:
-        """Release all that is held of the answer and the request."""
+        """Release all memory held for the answer and the request."""
         self._body, self._payload = [], NOTHING
         if (asked := self._asked) is not None:
             self._asked = None
@@ -296,5 +296,5 @@ def _plain(answer: HttpAnswer, most: int) -> HttpAnswer:
 
 
 def _cause(error: HttpParserError) -> str:
-    """Return the parser's reason; an error in one of our callbacks hides the real one."""
+    """Return why parsing failed: the error of one of our callbacks if there is one, else the parser's own."""
     return str(error.__context__ or error)

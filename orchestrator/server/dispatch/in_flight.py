@@ -29,12 +29,12 @@ class Work(Struct, eq=False):
     """One request on its way: a row, or several rows packed into one.
 
     `held` is the room that its body takes in memory now. `tries` counts failed attempts by fault, `failed_on` is the
-    upstream of the last one, and `attempts` counts all. `size` is the bytes of its rows, `packed` every row of its
-    pack with `packed_ids`. `custom_id` is its id as JSON once it was read, `line` its line if that was read ahead.
+    upstream of the last failed attempt, and `attempts` counts all attempts. `size` is the bytes of its rows. `packed`
+    are the rows of its pack, with `packed_ids`. `custom_id` is its id as JSON, once read. `line` was read ahead.
 
-    `upstream_seconds` is its share of the upstreams' time. `refused_at` is when it was sent the first time that the
-    account was refused, `ticket` its count against an upstream's rates. `is_at_fault`: an upstream that failed it
-    answered other rows afterwards.
+    `upstream_seconds` is its share of the upstreams' time, and `ticket` its count against an upstream's rates.
+    `refused_at` is when it was sent in the attempt that first met a refused account. `is_at_fault`: an upstream
+    answered other rows after this row failed there.
     """
 
     source: RowSource
@@ -119,8 +119,8 @@ class RowSource(Protocol):
         """Forget a task that was answered or cancelled."""
 
     async def read_ahead(self, work: Work) -> None:
-        """Read a long row in a thread, so that other rows are served meanwhile. `request_body` raises what went
-        wrong.
+        """Read a long row in a thread, so that other rows are served meanwhile. Only `request_body` raises the errors
+        of this reading.
         """
         return
 

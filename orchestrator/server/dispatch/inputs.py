@@ -19,7 +19,7 @@ BLOCK_BYTES = 128 * 1024
 
 
 class Unreadable(Exception):
-    """A row, even its id, cannot be read now; the text says why. Its file may be restored."""
+    """A row cannot be read now, not even its id; the text says why. Someone may still restore the file."""
 
 
 class Input:
@@ -29,7 +29,7 @@ class Input:
         self.plan = plan
         self._fd = os.open(path, os.O_RDONLY)
         self._block, self._block_at = b"", 0
-        self._next = 0  # start of the row after the last one
+        self._next = 0  # start of the row after the one read last
 
     def close(self) -> None:
         os.close(self._fd)

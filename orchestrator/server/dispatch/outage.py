@@ -55,8 +55,8 @@ class Outage(Generic[R]):
         """Record a failed attempt and return who is at fault.
 
         `is_last` says that the row has no tries left, `counts_many` that MANY_ROWS decide at once. `in_flight` is how
-        many other rows are in flight. `is_engine`: the upstream is the engine itself, so that an answer shows it is
-        there.
+        many other rows are in flight. `is_engine`: the upstream is the engine itself, so that any answer shows that
+        the engine runs.
         """
         if self.is_open:
             return Blame.UPSTREAM
@@ -122,8 +122,8 @@ class AccountRefusal:
         self._left_alone_until = now + self._seconds
 
     def took(self, sent_at: float) -> bool:
-        """Record that the upstream accepted a row sent at `sent_at`. False if the refused row was sent later: then it
-        proves nothing.
+        """Record that the upstream accepted a row sent at `sent_at`. False if the refused row was sent later: then
+        the acceptance proves nothing.
         """
         if sent_at > self._taken_at:
             self._taken_at = sent_at

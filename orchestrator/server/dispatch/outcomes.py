@@ -48,7 +48,7 @@ def outcome_of(
         else:
             line = answer_line(custom_id, reply.status, error_body(reply), orch)
     except Exception:
-        # An internal error becomes the outcome of this one row: it neither gets stuck nor is sent again.
+        # An internal error becomes the outcome of this one row, which then neither gets stuck nor is sent again.
         log.exception("a row's answer could not be taken")
         line = error_line(custom_id, INTERNAL.code, INTERNAL.message, None)
     stats.failed += 1

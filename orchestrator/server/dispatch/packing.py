@@ -8,7 +8,7 @@ No pack waits for rows: a batch has all its rows, so a pack takes the rows avail
 
 The caller must handle failures: one bad row makes the upstream refuse a whole pack, and a row that crashes an engine
 takes its pack with it. After a 4xx, a cut connection, an answer without sense or a PackError, send the rows singly,
-so that each gets its own end. An upstream that answered with a PackError will do so again: stop packing for it.
+so that each gets its own result. An upstream that caused a PackError will cause more: stop packing for it.
 
 `/v1/completions` takes a list of prompts too but is left out. Its usage is one sum of prompts and generated tokens,
 which cannot be split by row. And a pack there would last as long as its longest answer. `/v1/score` and `/v1/rerank`
@@ -27,7 +27,7 @@ from orchestrator.core.batch_api import JSON_ERRORS, read_json
 from orchestrator.core.counts import number_of
 from orchestrator.core.json_decoders import json_decoder
 
-# With 64 inputs the request's own cost per row is negligible, and the answer stays at a few megabytes (64 x 4,096
+# With 64 inputs the request's own cost per row is negligible. The answer stays at a few megabytes (64 x 4,096
 # numbers are 5 MB). 8,192 tokens are what a vLLM on a large GPU computes in one step (2,048 on others, 16,384 on the
 # largest): a larger pack gains no throughput, but answers later and makes a failure dearer.
 MAX_INPUTS = 64
@@ -174,7 +174,7 @@ def split(answer: bytes, rows: Sequence[Packable]) -> list[bytes]:
             f"the answer to {number_of(len(rows), 'row')} cannot be read: {type(error).__name__}"
         ) from None
     _check(items, sum(len(row.inputs) for row in rows), shape)
-    # Neither is worth sending the rows again: they are answered, and may be billed.
+    # A bad usage or id is no reason to send the rows again: they are answered, and may be billed.
     usage, name = (read_json(fields.get(key, _NULL)) for key in ("usage", "id"))
     usages = [_encode(each) for each in _usages(usage, rows)] if isinstance(usage, dict) else None
     if usages is None:

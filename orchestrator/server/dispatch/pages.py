@@ -104,7 +104,7 @@ class UpstreamPages:
     async def paths(self) -> frozenset[str] | None:
         """Return the paths that take a POST, none if no page lists them, or None if it does not answer now.
 
-        Read it only when needed: LiteLLM answers nothing else for several seconds while it makes this page.
+        Read the page only when needed: LiteLLM answers nothing else for seconds while it makes this page.
         """
         try:
             status, body = await self.ask("/openapi.json")

@@ -9,7 +9,7 @@ from orchestrator.server.memory_limits import RoomShare
 Content = bytes | memoryview
 """A request's body; a long one may be a part of the line that it was read from."""
 UNCOUNTED = 64 * 1024
-"""An answer up to this length takes no place: it arrives in one piece, and the next step drops it."""
+"""An answer up to this length takes no room: it arrives in one piece, and the next step drops it."""
 
 
 class Payload:
@@ -21,7 +21,7 @@ class Payload:
         self.content = content
 
     def take(self) -> Content:
-        """A body held until it is sent. Body and answer take no room."""
+        """Return the body to send."""
         content, self.content = self.content, b""
         return content
 
@@ -29,5 +29,5 @@ class Payload:
         """Note that the whole body has left this process; a second call changes nothing."""
 
     def ask(self, size: int) -> Future[RoomShare] | None:
-        """Ask for a place for an answer of `size` bytes; None if answers need no place."""
+        """Ask for room for an answer of `size` bytes; None if answers need no room."""
         return None

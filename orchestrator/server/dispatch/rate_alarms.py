@@ -9,8 +9,8 @@ from typing import NamedTuple
 from orchestrator.server.dispatch.upstreams import Upstream
 
 TICK = 0.001
-"""Timers are exact to a millisecond (uvloop's): a timer that rings early would ask again and again until the time has
-come.
+"""Seconds to add to each timer: uvloop's are exact only to a millisecond, and a timer that rings early would be set
+again and again.
 """
 
 

@@ -1,11 +1,11 @@
-"""Keeps an upstream's published rates evenly, corrected by its answers. Pure.
+"""Spaces requests evenly to keep an upstream's published rates, corrected by its answers. Pure.
 
-A rate is kept by spacing: each request occupies its time at the even rate, and nothing is sent before that is over.
+Each request occupies its time at the even rate, and nothing is sent before that time is over.
 So no minute has more requests than the limit, nor more tokens than the limit and one row (a row's tokens are known
 only afterwards). The start has no burst, and a late wake-up of up to SLACK seconds costs nothing.
 
 Headers of answers correct it (`x-ratelimit-*`, `anthropic-ratelimit-*`): others may use the same account. A 429 stops
-it for as long as it says, or for growing pauses. Times are seconds of the caller's clock.
+sending for as long as the answer says, or for growing pauses. Times are seconds of the caller's clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec import Struct
 MINUTE = 60.0
 SLACK = 0.25
 LONGEST_HOLD = 120.0
-"""No header of an upstream stops it for longer. After that, one row tries again."""
+"""Longest pause, in seconds, that an upstream's header can cause. After the pause, one row tries again."""
 LONGEST_PAUSE = 60.0
 LONGEST_TEXT = 100
 """Maximum number of characters of a time in a header; a pattern would backtrack over endless digits."""
@@ -34,7 +34,7 @@ _FAMILIES = ("x-ratelimit-{part}-{what}", "anthropic-ratelimit-{what}-{part}")
 
 
 class AnnouncedRate(Struct, frozen=True):
-    """One rate as an answer states it: the limit, what remains, and the seconds until it is whole again."""
+    """One rate as an answer states it: the limit, what remains, and the seconds until the full limit remains."""
 
     limit: float | None = None
     remaining: float | None = None
@@ -82,16 +82,16 @@ class _Limit:
             self.free_at = max(self.free_at, now - SLACK) + seconds
 
     def correct(self, more: float) -> None:
-        """Correct an earlier count by this difference; an absurd usage holds up at most LONGEST_HOLD seconds."""
+        """Correct an earlier count by this difference. An absurd usage delays rows by at most LONGEST_HOLD."""
         if (limit := self.per_minute) is not None:
             self.free_at += min(_seconds(more, limit), LONGEST_HOLD)
 
     def told(self, now: float, said: AnnouncedRate, since: float, amount: float) -> None:
-        """Apply an answer's figures. `since` was counted after its request; `amount` is what one more takes."""
+        """Apply an answer's figures. `since` was counted after that request; `amount` is for the next request."""
         stated = said.limit if said.limit is not None and said.limit >= LEAST_TOLD else None
         if stated is not None:
             if self.per_minute is None:
-                self.free_at = now  # earlier allowance is not made up for
+                self.free_at = now  # unused allowance from before the limit was known is lost
             self._told = stated
         if said.remaining is None or (limit := self.per_minute) is None:
             return
@@ -175,7 +175,7 @@ def read_standings(header: Callable[[str], str | None], now: datetime) -> Standi
     """Return the rates that an answer's headers state, or None.
 
     `header` returns a header's text by its lower-case name. `now` is the time of day (aware), as some headers state
-    the time at which a rate is whole again.
+    the time at which all of a limit is available again.
     """
     for family in _FAMILIES:
         requests, tokens = (_read_standing(family, what, header, now) for what in ("requests", "tokens"))

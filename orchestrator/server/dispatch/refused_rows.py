@@ -1,4 +1,4 @@
-"""Rows that an upstream refused or failed and that will be retried: the reason why a batch takes its time."""
+"""Rows that an upstream refused or failed and that will be retried: they explain why a batch is slow."""
 
 from __future__ import annotations
 

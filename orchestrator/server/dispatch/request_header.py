@@ -1,9 +1,9 @@
 """The parts of a row that the plan reads: one decode instead of the two of `request_lines.check_line`, without
 copies.
 
-Anything not plainly good is left to `check_line`, which reports the error. Where a long row's body stands is kept
-with a checksum, so that the row is sent without being decoded again: the JSON decoder reads past 30 MB of brackets in
-0.1 s or more, and no other thread runs meanwhile.
+Anything not plainly good is left to `check_line`, which reports the error. The position of a long row's body is
+kept with a checksum, so that the row is sent without being decoded again: the JSON decoder reads past 30 MB of
+brackets in 0.1 s or more, and no other thread runs meanwhile.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class LongRow(msgspec.Struct, frozen=True):
     checksum: int
 
     def read(self, raw: bytes) -> InputLine | None:
-        """Return the line at the start of `raw` without decoding it; None if it is not the one that was checked."""
+        """Return the line at the start of `raw` without decoding it; None if it differs from the checked line."""
         view = memoryview(raw)
         if zlib.crc32(view[: self.length]) != self.checksum:
             return None

@@ -24,7 +24,7 @@ _encode = msgspec.json.encode
 # rest of the line.
 _PREFIX = os.urandom(8).hex().encode()
 _NEWLINE, _RETURN = b"\n\r"
-"""As numbers: searching bytes for bytes makes Python raise and drop an error first."""
+"""Characters as numbers: searching bytes for a bytes object makes Python raise and drop an error first."""
 _HEAD, _REQUEST_ID = b'{"id":"batch_req_' + _PREFIX, b',"request_id":"' + _PREFIX
 _numbers = count()
 
@@ -54,7 +54,7 @@ def error_line(custom_id: msgspec.Raw | bytes, code: str, message: str, orch: ba
 def unfinished_line(
     custom_id: msgspec.Raw | bytes, code: str, message: str, seconds: float, doubts: int, options: BatchOptions
 ) -> bytes:
-    """Return the result line of a row that its batch ended without. It may still have used an upstream for `seconds`.
+    """Return the result line of a row that had none at its batch's end, after `seconds` at an upstream.
 
     `doubts` is how often it was sent, unanswered, to an upstream that bills.
     """

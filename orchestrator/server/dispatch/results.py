@@ -92,14 +92,14 @@ class ResultFile:
 
 
 class Writer:
-    """Makes result lines durable in groups. `problem` is what keeps it from writing now, or None.
+    """Makes result lines durable in groups. `problem` is the reason why it cannot write now, or None.
 
     Everything but the writing itself happens on the event loop that created it.
     """
 
     def __init__(self) -> None:
         self.on_room: Callable[[], None] = _nothing
-        """Called when it is no longer full."""
+        """Called when the writer is no longer full."""
         self._waiting: dict[ResultFile, None] = {}
         self.waiting_bytes = 0
         self._placed_bytes = 0

@@ -16,7 +16,7 @@ class End(StrEnum):
 
     ANSWERED = "answered"  # an HTTP answer of JSON; its status decides
     UNREACHABLE = "unreachable"  # no connection: says nothing about the row
-    CUT = "cut"  # the connection was lost while the row was in it
+    CUT = "cut"  # the connection was lost while the row was in flight
     TIMED_OUT = "timed_out"  # no answer within a request's timeout
     GARBLED = "garbled"  # an answer that is not JSON, or not HTTP
     ABORTED = "aborted"  # a good status, but the body says that it is not an answer, or not a complete one

@@ -32,7 +32,7 @@ a document after a long system prompt is still recognized as shared.
 MIN_GAIN = 0.03
 """If rows share less than this fraction of their text, reordering gains nothing, and rows keep the file's order."""
 FREE_CACHE = 0.8
-"""Share of an upstream's cache for prefixes; the rest holds what belongs to single rows."""
+"""Share of an upstream's cache for prefixes; the rest holds the parts of rows that no other row shares."""
 LONG = 4
 """A row is long if it may generate this many times as much as the median row."""
 FEW = 1 / 8
@@ -54,8 +54,8 @@ class RowOrder(Struct, frozen=True):
 
     `rows` has the row indexes in this order, or is None for the file's order. `bounds` are positions in it: group i,
     rows with a common prefix, is `bounds[i]:bounds[i + 1]`, and `hashes[i]` stands for the prefix, the same in every
-    batch. Without groups, no shared prefix affects the choice of upstream. `predicted_hit` is the share of the text,
-    0 to 1, that prefix caches save at least in this order.
+    batch. Without groups, no shared prefix affects the choice of upstream. `predicted_hit` is the least share of
+    the text, 0 to 1, that prefix caches save in this order.
     """
 
     reason: str

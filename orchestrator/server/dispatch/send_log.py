@@ -1,4 +1,4 @@
-"""The log of what left for an upstream that bills every request, so that a kill forgets nothing.
+"""The log of rows sent to an upstream that bills every request, so that no kill loses a billed row.
 
 Before a row is sent, its number is appended to a file: four bytes, a plain write. A killed process loses no entry; a
 power cut may lose the last seconds, as the file is not synced. A row that was sent more often than answered is in

@@ -23,7 +23,7 @@ class Latencies(Struct):
 
 
 class Stats(Struct):
-    """Rows and tokens of batches. `succeeded` and `failed` count rows that ended, `retried` attempts that did not."""
+    """Rows and tokens of batches. `succeeded` and `failed` count ended rows, `retried` counts other attempts."""
 
     succeeded: int = 0
     failed: int = 0

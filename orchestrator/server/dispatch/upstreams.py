@@ -40,7 +40,7 @@ SETTLED_SECONDS = 1.0
 MAX_PROBE_SECONDS = 5.0
 TOO_MANY = 429
 BREAK_AFTER = 10
-"""This many failed rows in a row, without a success, open the circuit."""
+"""This many consecutive failed rows open the circuit."""
 
 
 class Upstream:
@@ -48,8 +48,9 @@ class Upstream:
 
     `interactive` counts synchronous requests that are passed through, `inflight` rows of batches in flight. `clock`
     is `time.monotonic` (the event loop's own may tick in milliseconds, and an answer can take less), and `since` is
-    by this clock. `models` are known to be served before it lists any. `rate_limiter` keeps its published rates; None
-    means no rates. `paid` upstreams bill each request, and pause for `account_seconds` if they refuse the account.
+    by this clock. `models` are served even before the upstream lists any. `rate_limiter` keeps its published
+    rates; None means no rates. `paid` upstreams bill each request, and pause for `account_seconds` if they refuse
+    the account.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class Upstream:
         return min(room, 1) if self.on_trial else room
 
     def has_slot(self, beside: int, tenant: str | None = None) -> bool:
-        """True if a row of a tenant may be in flight in addition to this many; with None, of some tenant.
+        """True if a row of a tenant may be in flight in addition to this many; with None, of any tenant.
 
         An answer that waits for room counts only against its own tenant: the upstream has done its work.
         """
@@ -259,14 +260,14 @@ class Upstream:
 
     @property
     def refusal(self) -> UpstreamRefusal | None:
-        """The upstream's refusal of the key or the account, if that is its problem."""
+        """The upstream's refusal of the key or the account, if its problem is such a refusal."""
         return None if self.problem is None else self._refusal
 
     def down(self, reason: str, refusal: UpstreamRefusal | None = None) -> None:
         """Give it no rows until a probe succeeds."""
         self._may_try, self._refusal = False, refusal
         if self.problem is None:
-            # If its probe succeeded but no row has since, it was never back.
+            # If a probe succeeded but no row has since, the upstream was never back.
             if self.clock() - self._back_at > 2 * MAX_PROBE_SECONDS:
                 self.since = self.clock()
             self.problem = reason
@@ -274,7 +275,7 @@ class Upstream:
             log.warning("upstream down", extra=told(upstream=self.shown, reason=reason))
 
     def faulty(self, reason: str) -> None:
-        """Note a failed row that may be the upstream's fault. Many in a row open the circuit."""
+        """Note a failed row that may be the upstream's fault. Many consecutive failures open the circuit."""
         self._faults += 1
         if self._faults >= BREAK_AFTER or self.on_trial:
             self.on_trial = True
@@ -305,7 +306,7 @@ class Upstream:
         log.info("upstream up", extra=told(upstream=self.shown, models=len(self.models)))
 
     def leave_alone(self, reason: str, sent_at: float, refusal: UpstreamRefusal = UpstreamRefusal.ACCOUNT) -> None:
-        """Pause after it refused the account for a row sent at `sent_at`; later one row tries again."""
+        """Pause after the upstream refused the account for a row sent at `sent_at`; later one row tries again."""
         self.account.refused(self.clock(), sent_at)
         self.on_trial = True
         if self.outage.is_open:
@@ -384,7 +385,7 @@ class Upstream:
                 back()
             else:
                 self._failures += 1
-            # If it fails again at once (a key that only the models page accepts), wait before asking again.
+            # If rows fail again at once (only the models page accepts the key), wait before the next probe.
             await asyncio.sleep(min(MAX_PROBE_SECONDS, 0.1 * 2 ** min(self._failures, 6)))
 
     async def _until_next_look(self) -> None:
@@ -425,7 +426,7 @@ class Upstream:
             status, page = await self._pages.ask("/metrics")
         except http1.ExchangeError as error:
             if isinstance(error, http1.NotConnectedError) and not isinstance(error, http1.ConnectTimeoutError):
-                # Another server may take its place, with other models: the probe reads them again.
+                # Another server with other models may replace it meanwhile: the probe reads the models again.
                 self.down(f"unreachable: {error}")
             return None
         if status >= 500:

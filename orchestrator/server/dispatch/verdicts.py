@@ -28,11 +28,11 @@ from orchestrator.server.dispatch.upstreams import Upstream
 UNKNOWN_DELAYS = 32
 """A row waits for this multiple of the first delay, until rows in flight show whether the upstream works."""
 FORBIDDEN = 403
-"""Refusals that may concern the account, or only one row's request: then other rows are accepted."""
+"""A refusal that may concern the account or only one row's request; in the second case other rows are accepted."""
 
 
 class Judgement(NamedTuple):
-    """An attempt's fault, how many attempts of its row failed by it, and what happens to the row."""
+    """An attempt's fault, how many attempts of its row failed by this fault, and what happens to the row."""
 
     fault: AttemptFault | None
     tries: int
@@ -69,7 +69,7 @@ class Verdicts:
     def _blame(
         self, upstream: Upstream, work: Work, fault: AttemptFault, status: int, verdict: RetryVerdict, now: float
     ) -> RetryVerdict:
-        """Return the verdict on a fault that may be the upstream's: then it is paused, and no row's try counts."""
+        """Return the verdict on a fault. If the upstream is at fault, pause it, and count no row's try."""
         is_overload, is_last = fault is AttemptFault.OVERLOAD, verdict.action is not Action.RETRY
         if is_overload and not (is_last and status == UNAVAILABLE):
             return verdict
@@ -97,7 +97,7 @@ class Verdicts:
 
 
 def _account_problem(upstream: Upstream, work: Work, reply: Reply, sent_at: float) -> str | None:
-    """Return why an upstream refuses the account; None if it does not, or refuses the row alone."""
+    """Return why an upstream refuses the account; None if it accepts the account, or refuses only the row."""
     if reply.end is not End.ANSWERED or (not upstream.paid and reply.status in (401, FORBIDDEN)):
         return None
     problem, is_sure = account_problem(reply.status, reply.body), reply.status != FORBIDDEN

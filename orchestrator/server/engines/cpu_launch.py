@@ -27,7 +27,7 @@ def vllm_launch(
     served_name: str | None = None,
     extra: Sequence[str] = (),
 ) -> Launch:
-    """Return how to run vLLM for `model`; `extra` are further vLLM options and override ours."""
+    """Return the command that runs vLLM for `model`. `extra` are further vLLM options, which override ours."""
     name = served_name or model.name
     port = port or free_port()
     command = (

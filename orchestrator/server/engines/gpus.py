@@ -1,4 +1,4 @@
-"""This machine's GPUs, from nvidia-smi, and their groups, one for each engine."""
+"""This machine's GPUs, as nvidia-smi lists them, and their groups: one group for each engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NONE_THERE = "No devices were found"
 
 
 class Gpu(Struct, frozen=True):
-    """`index` is nvidia-smi's. Memory in bytes; None if the GPU does not report it (memory shared with a CPU)."""
+    """`index` is nvidia-smi's. Memory is in bytes; None if the GPU does not report it (memory shared with a CPU)."""
 
     index: int
     total: int | None

@@ -89,7 +89,7 @@ def _install(engine: EngineDir, constraints: Path) -> None:
     try:
         say(f"[1/4] a new environment in {engine.venv}")
         run_step([sys.executable, "-m", "venv", engine.venv], log=log)
-        # First, because an index is most likely to lack this package.
+        # This package first, because a package index most likely lacks it.
         say(f"[2/4] {torch} (about 0.2 GB to fetch, 0.8 GB on disk)")
         run_step([python, *PIP, torch], log=log)
         say(f"[3/4] vLLM and what it needs, {len(pins)} packages (about 0.6 GB to fetch, 2.4 GB on disk)")
@@ -108,7 +108,7 @@ def _pins(constraints: Path) -> list[str]:
 
 
 class FetchProgress:
-    """Reports what pip has fetched, and how long the rest takes at the same rate.
+    """Reports how much pip has fetched, and how long the remaining files take at the same rate.
 
     pip names each file's size before it fetches the file, so a size counts once the next file begins.
     """

@@ -26,7 +26,7 @@ from orchestrator.server.engines.process import COMMON_OPTIONS, CPU_OPTIONS, HOS
 # Below the range of ports for outgoing connections: such a connection, even the server's own to an engine, could take
 # an engine's port while it is down.
 FIRST_PORT, LAST_PORT = 16_384, 32_000
-# GiB. Without it vLLM takes 92 % of the machine's memory for its CPU cache, or does not start.
+# GiB. Without this setting vLLM takes 92 % of the machine's memory for its CPU cache, or does not start.
 CPU_CACHE_GIB = "4"
 CHECK_SECONDS = 60.0
 HAS_VLLM = "import importlib.util as u, sys; s = u.find_spec('vllm'); sys.exit(not (s and s.origin))"
@@ -144,7 +144,7 @@ def find_python(given: Path | None, environ: Mapping[str, str]) -> tuple[Path, d
     """
     ours = for_engines(environ)
     if given is not None:
-        # Not resolved: an environment's python is a link, and its target does not know the environment.
+        # Not resolved: an environment's python is a link, and the target of this link does not know the environment.
         if not _has_vllm(given.absolute(), ours):
             raise EngineUnavailable(f"{given} has no vLLM", hint=f"{given} -m pip install vllm")
         return given.absolute(), ours, False
@@ -182,14 +182,14 @@ def for_engines(environ: Mapping[str, str]) -> dict[str, str]:
         and not name.endswith("_API_KEY")
         and not name.startswith("ORCH_")
     }
-    # Else Python would import a folder called vllm in the working directory as the package.
+    # Without this, Python would import a folder called vllm in the working directory as the package.
     return {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **kept, "PYTHONSAFEPATH": "1"}
 
 
 def _environment(base: Mapping[str, str], gpus: Group, options: Sequence[str]) -> dict[str, str]:
     if gpus:
         indexes = ",".join(str(gpu.index) for gpu in gpus)
-        # nvidia-smi numbers GPUs by bus; CUDA by default by speed.
+        # nvidia-smi numbers GPUs by bus, but CUDA by default numbers them by speed.
         return {**base, "CUDA_VISIBLE_DEVICES": indexes, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     sized = any(value_of(options, name) for name in ("--gpu-memory-utilization", "--kv-cache-memory-bytes"))
     return dict(base) if sized else {"VLLM_CPU_KVCACHE_SPACE": CPU_CACHE_GIB, **base}
@@ -214,7 +214,7 @@ def _name(gpus: Group) -> str:
 
 
 def slug(gpus: Group) -> str:
-    """Return a name for files."""
+    """Return a name for files of an engine on these GPUs."""
     return "-".join(["gpu", *(str(gpu.index) for gpu in gpus)]) if gpus else "cpu"
 
 

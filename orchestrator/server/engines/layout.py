@@ -1,4 +1,4 @@
-"""Places of the engine, its models and its logs on disk."""
+"""Paths of the engine, its models and its logs on disk."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class EngineDir(Struct, frozen=True):
 
     @property
     def stamp(self) -> Path:
-        """Written last, inside the environment: without it the environment is incomplete."""
+        """A file written last, inside the environment: without this file the environment is incomplete."""
         return self.venv / "orch-installed"
 
     @property

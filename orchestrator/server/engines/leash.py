@@ -3,7 +3,7 @@
     python leash.py STARTER_PID GRACE_SECONDS -- COMMAND...
 
 An engine is several processes. When the first is killed, the others stay and keep their memory (seen with vLLM 0.32),
-and PR_SET_PDEATHSIG reaches only the first. So this process stands in between: it adopts every orphan below it
+and PR_SET_PDEATHSIG reaches only the first. So this process runs between starter and engine. It adopts every orphan
 (PR_SET_CHILD_SUBREAPER) and watches its own parent. At the end it sends SIGTERM to the command, and SIGKILL to all
 remaining processes GRACE_SECONDS later. It exits with the command's exit code (128 + n for signal n).
 """
@@ -77,7 +77,7 @@ def children() -> list[int]:
             # The name, in brackets, may contain spaces and brackets itself; state and parent follow the last bracket.
             parent = int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])
         except (OSError, IndexError, ValueError):
-            continue  # it ended during the scan
+            continue  # the process ended during the scan
         if parent == os.getpid():
             found.append(int(stat.parent.name))
     return found

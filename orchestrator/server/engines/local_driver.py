@@ -1,4 +1,4 @@
-"""The driver `here`: engines as processes of this machine, each on its own GPUs."""
+"""The driver `here`: runs engines as processes of this machine, each on its own GPUs."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class LocalDriver:
         return found, problem
 
     def _share(self, gpus: Group, options: tuple[str, ...]) -> float:
-        """Return the share of each GPU's memory for vLLM: the quota's, or vLLM's usual part of what is free."""
+        """Return the share of each GPU's memory for vLLM: the quota's, or vLLM's usual share of the free memory."""
         if value_of(options, UTILIZATION) is not None:
             return fits.utilization_of(options)
         totals = [(gpu.total, gpu.free) for gpu in gpus if gpu.total is not None]

@@ -1,4 +1,4 @@
-"""One engine of a fleet on this machine: kept running, put to sleep, ended."""
+"""One engine of a fleet on this machine: keeps it running, puts it to sleep, ends it."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class LocalEngine:
         self._patience = patience
         self._held = held
         self._before = 0
-        """Starts of earlier runs."""
+        """Number of starts before the current `SupervisedEngine`."""
         self._known: str | None = None
         self._phase: EngineState | None = None
-        """The state during an action or sleep; None: use the engine's own."""
+        """The state during an action or sleep; None: the supervisor's state counts."""
         self._since = time.monotonic()
         self._asleep_start = 0
         self._problem: str | None = None
@@ -76,7 +76,7 @@ class LocalEngine:
         engine = self._engine
         state = self._phase or _STATES[engine.state]
         if self._phase is EngineState.ASLEEP and engine.starts != self._asleep_start:
-            # It died while asleep and was restarted: now it is awake, and holds memory that it must not have.
+            # The engine died while asleep and was restarted: now it is awake, and holds memory that it must not have.
             self._do(EngineState.DRAINING, self._end)
             state = EngineState.DRAINING
         if state is EngineState.WARM and self._sleeps and self._known is None:
@@ -198,7 +198,7 @@ def tree_bytes(pid: int) -> int:
             # The name, in brackets, may contain spaces and brackets itself; state and parent follow the last bracket.
             below[int(stat.read_text(errors="replace").rpartition(")")[2].split()[1])].append(int(stat.parent.name))
         except (OSError, IndexError, ValueError):
-            continue  # it ended during the scan
+            continue  # the process ended during the scan
     found, waiting = 0, [pid]
     while waiting:
         one = waiting.pop()

@@ -37,7 +37,7 @@ COMMON_OPTIONS = (
 )
 CPU_OPTIONS = (
     *("--enforce-eager", "--max-num-seqs", "32"),
-    # A schema allows whitespace anywhere, and a small model writes newlines until its tokens are used up.
+    # A JSON schema allows whitespace anywhere, and a small model would write newlines until its limit.
     *("--structured-outputs-config", '{"backend": "xgrammar", "disable_any_whitespace": true}'),
 )
 
@@ -66,7 +66,7 @@ def log_tail(path: Path, start: int = 0, lines: int = TAIL_LINES) -> str:
 def log_cause(path: Path, start: int = 0) -> str | None:
     """Return the last telling error of a log after byte `start`, or None.
 
-    vLLM's last error only says that its engine did not start; the reason stands before it.
+    vLLM's last error only says that its engine did not start; an earlier error has the reason.
     """
     found: list[str] = [text.strip() for text in _ERROR.findall(_end_of(path, start, CAUSE_BYTES))]
     telling = [text for text in found if not _CONSEQUENCE.search(text)]
@@ -126,7 +126,7 @@ class VllmProcess:
 
     @property
     def cause(self) -> str | None:
-        """The error at the end of its log since the last start, or None."""
+        """The last telling error in its log since the last start, or None."""
         return log_cause(self.log, self._log_start)
 
     @property
@@ -161,7 +161,7 @@ class VllmProcess:
         self.stop()
 
     def start(self) -> None:
-        """Start it and return at once."""
+        """Start the engine and return at once."""
         if self.running:
             raise EngineUnavailable("this engine is running already", hint=None)
         _require_free(self.launch.port)
@@ -186,7 +186,7 @@ class VllmProcess:
     def wait_ready(self) -> None:
         """Return when /health answers 200. Raises EngineUnavailable if the process dies, or is not ready in time.
 
-        An engine that still writes to its log is loading, if slowly: it has MOST_LOADING times as long.
+        An engine that still writes to its log is loading slowly: it gets MOST_LOADING times the timeout.
         """
         begun = heard = time.monotonic()
         written = 0
@@ -234,7 +234,7 @@ class VllmProcess:
         return self._leash.wait()
 
     def stop(self) -> None:
-        """Stop all its processes: SIGTERM, and SIGKILL after `stop_timeout`. No error if it is gone."""
+        """Stop all its processes: SIGTERM, and SIGKILL after `stop_timeout`. No error if the engine is gone."""
         leash = self._leash
         if leash is None:
             return

@@ -1,7 +1,7 @@
 """vLLM's sleep mode: an engine frees its GPU memory, keeps its process, and must answer as before after waking.
 
 The endpoints exist only under VLLM_SERVER_DEV_MODE, on loopback, and are never passed through. Level 1 keeps the
-weights in host memory; level 2 would need them loaded again, and answers nonsense otherwise.
+weights in host memory. After level 2 an engine must load its weights again, or its answers are nonsense.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Long steps in other processes: progress on stderr, output in a log, and failures explained."""
+"""Runs long steps in other processes, with progress on stderr and output in a log, and explains failures."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def run_step(
     tail: deque[str] = deque(maxlen=KEPT_LINES)
     with log.open("a", encoding="utf-8") as file:
         child = subprocess.Popen(
-            # The pip of a killed installer must not write into the next attempt.
+            # If an installer is killed, its pip must not write into the environment of the next attempt.
             leashed(command, STEP_GRACE_S),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

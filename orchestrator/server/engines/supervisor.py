@@ -4,7 +4,7 @@
         supervisor.wait_ready()
         ...
 
-Each engine has a thread and keeps its port, so to its users, an engine that died is merely down for a while.
+Each engine has a thread and keeps its port, so its users see an engine that died as down for a while.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class State(StrEnum):
 
     STARTING = "starting"
     READY = "ready"
-    WAITING = "waiting"  # it died, and will be restarted after a pause
-    GIVEN_UP = "given_up"  # it failed to become ready too often
+    WAITING = "waiting"  # the engine died, and will be restarted after a pause
+    GIVEN_UP = "given_up"  # the engine failed too often to become ready
     STOPPED = "stopped"
 
 
 class RestartPolicy(Struct, frozen=True):
-    """How long to wait before restarting an engine that died, and when to give it up. Times in seconds.
+    """Decides how long to wait before restarting a dead engine, and when to give it up. Times in seconds.
 
-    The pause doubles with every death in a row, and is reset after `well` seconds of being ready. After `tries`
-    starts in a row without becoming ready, the engine is given up. An engine that answers no health check for `deaf`
-    is ended.
+    The pause doubles with every consecutive death, and is reset after `well` seconds of being ready. After `tries`
+    consecutive starts without becoming ready, the engine is given up. An engine that answers no health check for
+    `deaf` is ended.
     """
 
     first: float = 1.0
@@ -55,7 +55,7 @@ class RestartPolicy(Struct, frozen=True):
     deaf: float = 120.0
 
     def pause(self, deaths: int) -> float:
-        """Return the pause after this many deaths in a row (from 1)."""
+        """Return the pause after this many consecutive deaths (from 1)."""
         return min(self.longest, self.first * 2.0 ** min(deaths - 1, 30))
 
 
@@ -66,7 +66,7 @@ class _Record(Struct):
     failed_starts: int = 0
 
     def died(self, was_ready: float | None, patience: RestartPolicy) -> None:
-        """`was_ready` has the seconds that the engine was ready, None if it never was."""
+        """Record a death. `was_ready` is how many seconds the engine was ready, None if it never was."""
         if was_ready is None:
             self.failed_starts += 1
         else:
@@ -113,7 +113,7 @@ class SupervisedEngine:
     def stop(self) -> None:
         """Stop its processes, and return when that is done."""
         self.ask_to_stop()
-        with self._lock:  # a start under way is finished, or prevented
+        with self._lock:  # wait for a start under way, or prevent it
             self.process.stop()
         self._thread.join()
 
@@ -137,7 +137,7 @@ class SupervisedEngine:
         self._enter(State.STOPPED)
 
     def _live(self) -> float | None:
-        """Start it and wait until it has ended; return when it was ready, or None if it never was."""
+        """Start the engine and wait until it has ended. Return when it was ready, or None if it never was."""
         ready_at = None
         self._enter(State.STARTING)
         try:
@@ -208,7 +208,7 @@ class Supervisor:
     def __exit__(self, *_: object) -> None:
         for engine in self._engines:
             engine.ask_to_stop()
-        # In parallel: each stop may take its time.
+        # In parallel, as each stop may take long.
         stops = [threading.Thread(target=engine.stop) for engine in self._engines]
         for stop in stops:
             stop.start()
@@ -254,7 +254,7 @@ class Supervisor:
                 self._tell(f"engine on {engine.name}: {seconds:.0f} s" + (f"; {last}" if last else ""))
 
     def report(self) -> list[dict[str, Any]]:
-        """Return the current state of each engine, for machines."""
+        """Return the current state of each engine as JSON values."""
         return [
             {
                 "name": engine.name,
