@@ -2,8 +2,8 @@
 imports this package.
 
   access      who may look: links, cookies, keys
-  guard       required proof of each request, and headers of each answer
-  reader      what the command line provides of a home
+  guard       checks of each request, and headers of each answer
+  reader      the interface to a home, which the command line provides
   figures     numbers, money and times as markup that names their `--json` source
   views       one function per page
   live        open pages, kept current over server-sent events

@@ -1,8 +1,8 @@
 """Access to the pages, and to their actions.
 
 On loopback, `orch` prints a link with a one-time token, which is exchanged for a cookie. Beyond loopback only keys
-count (`orch keys add NAME --right view`). Cookies are signed with a secret of the home, so that they outlive a
-restart; a key's cookie ends with its key. Browsers send a cookie to every port of its host, even those of other
+open the pages (`orch keys add NAME --right view`). Cookies are signed with a secret of the home, so that they outlive
+a restart; a key's cookie ends with its key. Browsers send a cookie to every port of its host, even those of other
 programs. So a cookie is valid only at the port that issued it.
 """
 
@@ -31,7 +31,7 @@ SECRET_BYTES = 32
 
 
 class Visitor(Struct, frozen=True):
-    """A visitor's name for the record of actions, their right, and the token that our own forms carry."""
+    """A visitor: the name recorded with actions, the visitor's right, and the token that our own forms carry."""
 
     name: str
     right: KeyRight
@@ -64,7 +64,7 @@ class PageAccess:
         self._right = right
         self._lock = threading.Lock()
         self._token: str | None = None
-        # Cookies ignore ports: those of two homes on one machine must not replace each other.
+        # Cookies ignore ports: the cookies of two homes on one machine must not replace each other.
         self.cookie = f"orch-{identity[:12]}-{port}"
 
     def new_link(self) -> str | None:
@@ -96,7 +96,7 @@ class PageAccess:
         return None if key is None or not key.right.may_view else Visitor(key.tenant, key.right, "")
 
     def visitor(self, cookie: str | None) -> Visitor | None:
-        """Return the visitor of a cookie, or None if it is not ours, has expired, or its key was revoked."""
+        """Return a cookie's visitor. None if the cookie is not ours or has expired, or if its key was revoked."""
         body, _, signature = (cookie or "").partition(".")
         if not _is_same(self._signature("session", body), signature):
             return None
@@ -129,7 +129,7 @@ class PageAccess:
 
 
 def _is_same(expected: str, shown: str) -> bool:
-    """Compare in constant time, whatever characters a stranger sends."""
+    """Compare two secrets in constant time; `shown` may have any characters."""
     return hmac.compare_digest(expected.encode(), shown.encode("utf-8", "replace"))
 
 

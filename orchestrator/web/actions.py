@@ -1,4 +1,4 @@
-"""Actions of the pages, if allowed. Each records who asked; repeating an action has no further effect."""
+"""Actions of the pages, if allowed. Each records who requested it; a repeated request has no further effect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orchestrator.web.views import PageAddress, View
 
 Form = Mapping[str, str]
 Action = Callable[[HomeReader, Form, str], str]
-"""Does what a form asks for on a visitor's behalf; returns the address of the page to show. Raises OrchError."""
+"""Does what a form requests on a visitor's behalf, and returns the address of the page to show. Raises OrchError."""
 
 
 def _job(reader: HomeReader, form: Form) -> Job:

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 HERE = Path(__file__).parent
 THREADS = 2
-"""Pages rendered at a time: the processors are for the daemon."""
+"""Pages rendered at a time: few, to leave the processors to the daemon."""
 SLOW: frozenset[Page] = frozenset({others.night, others.diff})
 """Pages that read a whole night."""
 Made = TypeVar("Made")
@@ -56,7 +56,7 @@ NAV = (
 
 
 class Pages:
-    """The pages of one home. `new_link` is called when a link was used, to print a new one."""
+    """The pages of one home. `new_link` is called once a link has been used, to print a new link."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class Pages:
             here=view.nav,
             live=here if view.live else "",
             daemon=None if holder is None else str(holder),
-            # A page of an error of ours must not ask the database again.
+            # A page about an internal error must not query the database again.
             has_work=view.status >= HTTPStatus.INTERNAL_SERVER_ERROR or (holder is None and _has_work(reader)),
             home=str(reader.home.root),
             version=__version__,
@@ -177,7 +177,7 @@ class Pages:
         return RedirectResponse(place, 303)
 
     async def _refused(self, refusal: OrchError, request: Request, title: str = "") -> Response:
-        """Return a page that says why there is no answer. It is never updated, as its address is not a page's."""
+        """Return a page that says why orch refuses a request. It is no live page, as its address names no page."""
         view = replace(_error_view(refusal, title), live=False)
         return await self._answer(lambda reader, address: view, request)
 
@@ -211,7 +211,7 @@ class Pages:
             text = await self._threaded(lambda: others.cost_file(self._readers(), address))
         except OrchError as caught:
             return await self._refused(caught, request)
-        # It is kept or sent, not shown here: it has styles of its own, which these pages forbid.
+        # Offer the report as a download, as its own styles are forbidden on these pages.
         return HTMLResponse(text, headers={"content-disposition": "attachment; filename=cost.html"})
 
     async def _scraped(self, request: Request) -> Response:
@@ -292,7 +292,7 @@ class Pages:
 
 
 def _has_work(reader: HomeReader) -> bool:
-    """True if jobs of the home are open, or schedules will have some."""
+    """True if jobs of the home are open, or schedules will make jobs."""
     home = reader.home.identity()
     will_run = any(one.home == home and one.paused_at is None for one in reader.store.schedules.all())
     return will_run or bool(reader.store.jobs.unfinished(home))
@@ -305,7 +305,7 @@ def _error_view(error: OrchError, title: str = "") -> View:
 
 
 class _Static(StaticFiles):
-    """Files that come with orch; their addresses carry its version."""
+    """Files that come with orch; their addresses carry orch's version."""
 
     async def get_response(self, path: str, scope: Any) -> Response:
         response = await super().get_response(path, scope)

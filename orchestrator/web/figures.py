@@ -1,4 +1,4 @@
-"""Figures on the pages: markup that names the command whose `--json` has the same value, to compare the two. Pure."""
+"""Figures on the pages, as markup that names the command whose `--json` has the same value. Pure."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def figure(told: CommandJson, path: str, form: str = "count") -> Markup:
 def moment(at: datetime | str | None) -> Markup:
     """Mark up a time: served in this machine's zone, then shown by the page's script in the reader's zone.
 
-    If the reader's zone differs, the script also shows this machine's.
+    If the reader's zone differs, the script also shows the time in this machine's zone.
     """
     if at is None:
         return Markup(NOTHING)

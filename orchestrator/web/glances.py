@@ -1,4 +1,4 @@
-"""Cache of job reports for the night's overview: each takes ten queries."""
+"""Cache of job reports for the night's overview, as each report takes ten queries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Glances:
         self._known: dict[str, _Kept] = {}
 
     def of(self, reader: HomeReader, line: JobLine, at: datetime) -> JobReport:
-        """Return a job's report, cached as long as the job's line allows."""
+        """Return a job's report, which is cached for longer if the job's line is unchanged."""
         with self._lock:
             kept = self._known.get(line.job.id)
         if kept is not None:

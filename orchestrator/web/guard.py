@@ -1,4 +1,4 @@
-"""Checks of every request before a page is made, and headers of every answer."""
+"""Checks every request before a page is made, and sets the headers of every answer."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Guard:
     def _stranger(self, headers: Headers) -> Response | None:
         """Return the refusal of a request under a foreign name or from another site, or None."""
         if headers.get("host", "").lower() not in self._hosts:
-            # With a foreign name that resolves here (DNS rebinding), a stranger's page could read ours.
+            # If a foreign host name resolves to this machine (DNS rebinding), a stranger's page could read ours.
             return PlainTextResponse("these pages are not served under that host name\n", 421)
         origin = headers.get("origin")
         if origin is not None and origin.lower() not in {f"{way}://{host}" for host in self._hosts for way in WAYS}:
@@ -99,7 +99,7 @@ class Guard:
 
 
 WAYS = ("http", "https")
-"""Both are allowed: a proxy may end TLS before us."""
+"""Schemes that an Origin may have: a proxy may end TLS before us."""
 
 
 async def form_of(receive: Any) -> dict[str, str]:

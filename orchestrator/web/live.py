@@ -14,10 +14,10 @@ from msgspec import Struct, field
 
 TICK_SECONDS = 0.25
 HEARTBEAT_SECONDS = 2.0
-"""A page that hears nothing for more than twice this says so."""
+"""Seconds between events. A browser that hears nothing for more than twice as long says so on its page."""
 SHORTEST_SECONDS, USUAL_SECONDS = 1.25, 1.5
 SPARING, BUSY = 12.0, 4.0
-"""Factors by which a page is kept longer than it took to make: up to `USUAL_SECONDS`, and for slow pages."""
+"""Factors by which a page is kept longer than it took to make: for pages up to `USUAL_SECONDS`, and slower pages."""
 
 Make = Callable[[], Awaitable[str]]
 
@@ -33,7 +33,7 @@ class _Shared(Struct):
 
 
 class LivePages:
-    """The open pages. All are rendered anew when `pulse`, which is read at every tick, returns another value."""
+    """The open pages. All are rendered anew if `pulse`, which is called at every tick, returns another value."""
 
     def __init__(self, pulse: Callable[[], object]) -> None:
         self._pulse = pulse
@@ -55,8 +55,8 @@ class LivePages:
     async def events(self, key: str, make: Make, may_see: Callable[[], bool]) -> AsyncIterator[bytes]:
         """Yield events of an open page: `page` with its content at first and at each change, `alive` otherwise.
 
-        A page that is slow to make is `alive` meanwhile: a browser that heard nothing would ask for it again. They
-        end once the viewer's key is revoked.
+        While a slow page is made, `alive` events keep the browser from asking for the page again. The events end
+        once the viewer's key is revoked.
         """
         page = self._pages.setdefault(key, _Shared())
         page.viewers += 1

@@ -1,4 +1,4 @@
-"""A text in pieces, some of them marked: the quotes of an answer on the page of a row."""
+"""A text in pieces, some of them marked: the passages of a row's request that its answer quotes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def marked_texts(text: str, marks: Sequence[tuple[int, int]]) -> list[MarkedText
 
 def abridged(pieces: Sequence[MarkedText], most: int, around: int) -> list[MarkedText]:
     """Return the first `most` characters of a text and then the marks, each with `around` characters of context. The
-    whole has at most twice as many characters; omissions are counted in their place.
+    result has at most `2 * most` characters; each omission is replaced by its length.
     """
     found: list[MarkedText] = []
     at, more, left_out = 0, most, 0
@@ -64,7 +64,7 @@ def _left_out(number: int) -> MarkedText:
 
 
 def _spans(kept: Sequence[tuple[int, int]], size: int) -> Iterator[tuple[int, int, bool]]:
-    """Yield a text's spans in order, and whether one of the `kept` ranges contains each."""
+    """Yield the spans of a text in order, each with True if one of the `kept` ranges contains it."""
     ends = sorted({0, size, *(min(max(0, end), size) for span in kept for end in span)})
     for start, end in pairwise(ends):
         yield start, end, any(first <= start and end <= last for first, last in kept)

@@ -1,7 +1,7 @@
 """/metrics of a home, for Prometheus: jobs, rows, batches, money, deadlines, budgets, forecasts, the daemon's loop.
 
-Each scrape reads the store. Job files are labelled by name and shown by their newest run: with ids, every night would
-create a new series.
+Each scrape reads the store. Series are labelled by the job file's name and show its newest run: with job ids, every
+night would create a new series.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Samples = Iterable[tuple[tuple[str, ...], float]]
 
 
 class HomeMetrics:
-    """The text of /metrics. `loop` only in a process that serves a daemon's pages."""
+    """The text of /metrics. `loop` is set only in a process that serves a daemon's pages."""
 
     def __init__(
         self, readers: Readers, outlooks: Outlooks, viewers: Callable[[], int], loop: LoopHealth | None
@@ -82,7 +82,7 @@ class HomeMetrics:
 
     def _daemon(self, reader: HomeReader) -> Iterator[Metric]:
         up = running_daemon(reader.home) is not None
-        for name in ("orch_daemon", "orch_engine"):  # the second is the old name, kept for one release
+        for name in ("orch_daemon", "orch_engine"):  # the second name is the old one, kept for one release
             yield _gauge(f"{name}_up", "1 while a daemon runs for this home.", (), [((), float(up))])
             if self._loop is not None:
                 yield CounterMetricFamily(f"{name}_rounds", "Rounds of the daemon's loop.", value=self._loop.rounds)

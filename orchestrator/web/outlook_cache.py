@@ -1,4 +1,4 @@
-"""Cache of job outlooks: each takes a plan, and changes slowly."""
+"""Cache of job outlooks, as each outlook needs a plan and changes slowly."""
 
 from __future__ import annotations
 

@@ -44,4 +44,4 @@ class HomeReader(Protocol):
 
 
 Readers = Callable[[], HomeReader]
-"""Returns the current home: another reader after orch.toml has changed."""
+"""Returns a reader of the home; a new reader after orch.toml has changed."""

@@ -16,7 +16,7 @@ MOST_CONNECTIONS = 256
 
 
 def hosts_of(listener: socket.socket, named: Iterable[str]) -> frozenset[str]:
-    """Return our Host headers: the given names with and without the port, and loopback's if that is the address."""
+    """Return the Host headers to accept: the given names with and without port, and loopback's names on loopback."""
     port = listener.getsockname()[1]
     address = url_host(str(listener.getsockname()[0]))
     own = ["localhost", "127.0.0.1", "[::1]"] if is_loopback(listener) else []

@@ -1,9 +1,9 @@
 """The replicated parts of a home at one moment: databases, and files of jobs and servers.
 
-A home has several databases: its own (unless that is Postgres), and one of each batch server. All are read from a
-moment in which nothing was written to the home's own database, so that it agrees with the servers about batches.
-Files are read after that. A changed file gets a hard link in the folder `.replica`, where it stays as it was,
-whatever is removed meanwhile.
+A home has several databases: its own (unless that is Postgres), and one of each batch server. All are read at a
+moment in which nothing is written to the home's own database, so that it agrees with the servers about batches.
+Files are read after the databases. A changed file gets a hard link in the folder `.replica`, so that its content
+stays even if the file is removed meanwhile.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ QUIET_SECONDS, LONGEST_SECONDS = 1.0, 10.0
 CLOCK_SECONDS = 0.1
 """Largest lag of file times behind the clock."""
 APPENDED = ("output.jsonl", "error.jsonl", "requests.jsonl", "sent")
-"""Files that only grow, as long as they are the same files."""
+"""Files that only grow, as long as they keep their inode."""
 
 
 def _has_jobs(root: Path) -> bool:
@@ -71,7 +71,7 @@ class _Seen(Struct, frozen=True):
 class _Found(Struct, frozen=True):
     """The files of a home at one moment.
 
-    `size` is None if what was sent stays; `gone` are files removed in that moment.
+    A size is None if the sent content is unchanged; `gone` are files that were removed in that moment.
     """
 
     size: dict[str, int | None]
@@ -102,7 +102,7 @@ class HomeContents:
         }
         self._next: Mapping[str, _Seen] = {}
         self._unsure: set[str] = set()
-        """Files that may differ from what was sent, until a cut with them has been sent."""
+        """Files that may differ from their copies on the replica, until a cut with these files has been sent."""
         self._require_one_disk()
         self._version: Hashable = None
         self._looked_at = self._began = self.sent_to = (0.0, 0.0)
@@ -120,7 +120,7 @@ class HomeContents:
     def version(self) -> Hashable:
         """Return a value that changes with each transaction of a database in the home.
 
-        A database elsewhere may now name other files, so every call returns a new version.
+        A shared database may name other files at any time: then every call returns a new version.
         """
         self._looked_at = seconds(), time.time()
         self._version = self._seen_version()
@@ -151,7 +151,7 @@ class HomeContents:
     def _at_one_moment(self, is_new: bool, *, is_late: bool) -> Cut | None:
         """Return a cut, or None if something was written meanwhile, so that parts may not fit together.
 
-        If it `is_late`, a file that existed only briefly may be missing: its rows would be asked again.
+        If `is_late`, a file that existed only briefly may be missing: a successor would ask its rows again.
         """
         before = {path for path, _, _ in self._files()}
         if not is_new:
@@ -204,7 +204,7 @@ class HomeContents:
         return found
 
     def _is_staged(self, path: str, inode: int) -> bool:
-        """True if the link is to this file: while the link exists, no other file gets its inode number."""
+        """True if the link is to this file. While the link exists, no other file gets the inode number."""
         with suppress(FileNotFoundError):
             return (self._stage / path).stat().st_ino == inode
         return False
@@ -258,7 +258,7 @@ class HomeContents:
 
 
 def _has_grown(path: str, last: _Seen | None, now: _Seen) -> bool:
-    """True if the file still begins with what was sent."""
+    """True if the file still begins with the bytes that were sent."""
     return path.endswith(APPENDED) and last is not None and last.inode == now.inode and last.size <= now.size
 
 

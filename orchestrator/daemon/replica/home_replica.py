@@ -1,6 +1,6 @@
-"""A home's replica while its daemon works: changes are sent, and the daemon may act as long as that succeeds.
+"""A home's replica while its daemon works: sends changes, and lets the daemon act as long as sending succeeds.
 
-It runs in a thread with its own event loop, so that nothing in the daemon delays its renewal.
+The replica has a thread with its own event loop, so that nothing in the daemon delays the renewal of its claim.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class HomeReplica:
         settled = self._replicator.settled()
         try:
             asyncio.run_coroutine_threadsafe(settled, self._loop).result()
-        except (RuntimeError, CancelledError) as error:  # the loop has ended
+        except (RuntimeError, CancelledError) as error:  # the replica's event loop has ended
             settled.close()
             raise NotReplicated("the daemon is stopping") from error
         if not self.is_held:  # this process or thread may have been paused

@@ -1,7 +1,7 @@
 """A provider's Batch API behind a home's replica: irreversible calls wait until the replica knows about them.
 
-A batch is created, and a row asked, once the intent is replicated, so that a successor does not pay for another. A
-file is deleted at a provider once its results are replicated, and a batch is cancelled once the reason is.
+A batch is created, and a row asked, once the intent is replicated, so that a successor does not pay a second time. A
+file is deleted at a provider once its results are replicated; a batch is cancelled once the reason is replicated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Replicated:
         self.appear_seconds = api.appear_seconds
 
     def upload(self, path: Path, name: str) -> str:
-        """See `Backend`. It is free, and its file is found again by name."""
+        """See `Backend`. Needs no fence: an upload is free, and its file can be found again by name."""
         return self._api.upload(path, name)
 
     def create(self, order: BatchOrder) -> RemoteBatch:

@@ -1,7 +1,7 @@
 """The state of a home's replica, for other commands of this machine. A light module, for read-only commands.
 
-The active daemon keeps it in `replica-status.json`. A command's records are acknowledged once they are on the
-replica: then the loss of this machine does not lose them.
+The active daemon keeps the state in `replica-status.json`. A command waits until its records are on the replica:
+then the loss of this machine does not lose these records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     """State of a replica: the daemon `pid` is active in this `generation`.
 
     All records before `sent_to` (seconds of this machine's own clock) are on the replica at `url`; `as_of` is the
-    same in seconds since 1970.
+    same moment in seconds since 1970.
     """
 
     pid: int
@@ -55,7 +55,7 @@ def read_status(home: Home) -> ReplicaStatus | None:
 
 def write_status(home: Home, status: ReplicaStatus) -> None:
     """Write the status. Raises OSError."""
-    # Complete for its readers but not durable: it is rewritten every two seconds, and a power cut makes it worthless.
+    # Readers never see half a file. The file is not synced: it changes every two seconds, and a power cut voids it.
     beside = home.replica.with_name(f".{home.replica.name}.partial")
     beside.write_bytes(msgspec.json.encode(status))
     beside.replace(home.replica)

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
 LONGEST_PAUSE = 300.0
-"""Longest pause between attempts at a receiver that accepts nothing."""
+"""Longest pause in seconds between attempts to send to a receiver that accepts nothing."""
 IDLE_SHARE = 20.0
 """Pause after a look, as a multiple of the time that the look took."""
 END_SECONDS = 3.0
@@ -72,7 +72,7 @@ class Exporter:
         self.use(config)
 
     def use(self, config: Config) -> None:
-        """Apply new settings; the thread starts with the first that name a receiver."""
+        """Apply new settings; the thread starts with the first settings that name a receiver."""
         self._config = config
         if self._thread is None and config.telemetry is not None:
             self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
@@ -178,7 +178,7 @@ class Exporter:
         return done.with_ended(ended.key, ended.at, sent=taken, dropped=refused), None
 
     def _send_points(self, receiver: Receiver, settings: Telemetry) -> bool:
-        """Send changed metrics: they count from the start of the daemon, so a lost request loses nothing for long."""
+        """Send changed metrics. They count from the daemon's start, so a later request makes up for a lost one."""
         if not (settings.metrics and self._has_news):
             return True
         try:

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.daemon.telemetry.spans import Value
 
 MOST_CHARACTERS = 20_000
-"""Longest text: receivers limit the size of a request, and people read most spans."""
+"""Longest text in characters: receivers limit the size of a request, and people read the texts."""
 
 
 def content_of(body: Mapping[str, Any], answer: str | None, finish_reason: str | None) -> dict[str, Value]:
@@ -51,7 +51,7 @@ def _parts(content: Any) -> Iterable[dict[str, Any]]:
         elif isinstance(part, dict) and isinstance(said := part.get("text"), str):
             yield _text(said)
         elif isinstance(part, dict):
-            # Pictures and files have megabytes: only their type is shown.
+            # Pictures and files have megabytes: the span names only their type.
             yield _text(f"({part.get('type', 'part')}, left out)")
 
 

@@ -1,7 +1,7 @@
 """OTLP over HTTP: spans and histograms as protobuf, and the client of their receiver.
 
-https://opentelemetry.io/docs/specs/otlp/ (1.x). The messages are from the package opentelemetry-proto, the extra
-`otel`; the data was recorded long ago, so an SDK would have nothing to measure.
+https://opentelemetry.io/docs/specs/otlp/ (1.x). The messages are from the package opentelemetry-proto (extra
+`otel`). The store has recorded the data already, so an SDK, which measures live calls, is of no use.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TIMEOUT_SECONDS = 10.0
 REFUSED = frozenset({400, 413, 422})
 """Statuses of a permanently bad request; after any other status, the same request may be accepted later."""
 WITHOUT_METRICS = REFUSED | {404, 405, 501}
-"""Such statuses for metrics: a receiver of traces alone has no address for them, and the traces do not wait."""
+"""Final statuses for metrics: a receiver of traces alone has no address for metrics, and traces must not wait."""
 TOO_LARGE = 413
 MOST_ATTRIBUTES = 128
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -46,7 +46,7 @@ from orchestrator.store.rows_by_document import FoundRow
 from orchestrator.store.telemetry import Booked, Spread
 
 MOST_ROWS = 1000
-"""Maximum number of rows of a batch with a span: if everything fails, the first thousand show what is wrong."""
+"""Maximum number of rows of a batch that get a span: if all rows fail, the first thousand show what is wrong."""
 
 
 class EndedWork(Struct, frozen=True):
@@ -128,7 +128,7 @@ class TraceReader:
             exchange = exchange_at(self._store, self._home, job, found.row.seq)
             body = {} if exchange is None else exchange.body
         except JSON_ERRORS:
-            exchange = None  # its files are damaged: the row is sent without them
+            exchange = None  # its files are damaged: the row's span is sent without contents
         if exchange is None:
             return _words(found)
         output, reason = exchange.merged["output"], exchange.merged["provenance"]["finish_reason"]
@@ -155,12 +155,12 @@ def served_by(backend: Backend, settings: Config, now: Callable[[], datetime]) -
         return ServedBy("vllm")
     known: str | None = getattr(prices_of(backend, settings, now), "provider", None)
     name = PROVIDERS.get(backend.kind) or PROVIDERS.get(known or "", known or "unknown")
-    # A package whose addresses go by its region has no single one.
+    # A provider with one address per region has no single address.
     return ServedBy(name, *host_and_port(backend.base_url))
 
 
 def _is_private(job: Job, settings: Telemetry) -> bool:
-    """True if contents and names of the user's files may not go where traces go."""
+    """True if contents and names of the user's files must not be sent to the receiver of traces."""
     spec = spec_of(job)
     return spec is not None and spec.allow.location == "local" and not settings.stays_here
 

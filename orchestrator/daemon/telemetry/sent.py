@@ -1,4 +1,4 @@
-"""A home's record of what was sent to its receiver: a daemon that starts again continues from it."""
+"""A home's record of the spans sent to its receiver, from which the next daemon continues."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from orchestrator.settings.home import Home
 
 Instant = Annotated[datetime, Meta(tz=True)]
 OVERLAP = timedelta(minutes=10)
-"""How long sent items are remembered by name: an end may be committed slightly after its time."""
+"""How long sent items are remembered by name, as an item may be committed slightly after its recorded end."""
 
 
 class SentLog(Struct, frozen=True):
     """Sent work. Everything that ended before `since` is settled; `ends` has later items that were sent or dropped.
 
-    `ends` maps them to their end times. `sent` and `dropped` count spans. `failing` is why the receiver accepts
-    nothing now.
+    `ends` maps these items to their end times. `sent` and `dropped` count spans. `failing` is why the receiver
+    accepts nothing now.
     """
 
     since: Instant

@@ -1,7 +1,7 @@
 """Jobs, shards, batches and rows as spans, with the attributes of OpenTelemetry's GenAI conventions and our own.
 
-https://github.com/open-telemetry/semantic-conventions-genai (gen-ai-spans), as of 2026-11. Ids follow from the ids of
-the home, job, shard and row: a daemon that starts again continues the same trace.
+https://github.com/open-telemetry/semantic-conventions-genai (gen-ai-spans), as of 2026-11. Ids derive from the ids of
+the home, job, shard and row, so that a daemon that starts again continues the same trace.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PROVIDERS = {
 }
 """The conventions' names for providers in the price table, or for kinds of backends, if they differ."""
 MOST_EVENTS = 128
-"""Maximum number of events of a job on its span, the newest ones: the default of an SDK."""
+"""Maximum number of a job's events on its span (the newest), as is the default of OpenTelemetry's SDKs."""
 _BAD_ENDS = (BatchStatus.FAILED, BatchStatus.EXPIRED)
 
 
@@ -70,7 +70,7 @@ class TraceSpan(Struct, frozen=True):
 
 
 class ServedBy(Struct, frozen=True):
-    """The server of a backend: its provider in the conventions' name, and its address, if it has a single one."""
+    """The server of a backend: its provider by the conventions' name, and its address if it has only one."""
 
     provider: str
     address: str | None = None
@@ -78,7 +78,7 @@ class ServedBy(Struct, frozen=True):
 
     @property
     def attributes(self) -> dict[str, Value]:
-        """Attributes of every span that is a call to it."""
+        """Attributes of every span that is a call to this server."""
         found: dict[str, Value] = {"gen_ai.provider.name": self.provider}
         if self.address is not None:
             found["server.address"] = self.address
@@ -93,7 +93,7 @@ def trace_id(job: Job) -> bytes:
 
 
 def span_id(*of: object) -> bytes:
-    """Return the span id for these words."""
+    """Return the span id that derives from these words."""
     return sha256(" ".join(["orch span", *map(str, of)]).encode()).digest()[:8]
 
 
@@ -129,7 +129,7 @@ def job_span(
 
 
 def _event(event: Event, with_reason: bool) -> SpanEvent:
-    """Convert an event of a job. Its words may quote a document or an answer; its kind and code do not."""
+    """Convert an event of a job. Its text may quote a document or an answer, unlike its kind and code."""
     told: dict[str, Value] = {} if event.code is None else {"orch.code": event.code}
     if event.shard_id is not None:
         told["orch.shard.id"] = event.shard_id
@@ -144,7 +144,7 @@ def shard_spans(
     """Return spans for a shard from planning to collection, and for its batch at the backend.
 
     Tokens (of prompts and of answers) and cost are our own attributes: under the conventions' names a viewer would
-    add them to those of the rows. `is_cut`: more rows failed, or are in the sample, than have spans.
+    add them to the rows' tokens and costs. `is_cut`: more rows failed or were sampled than get a span.
     """
     end = shard.collected_at or shard.ended_at or shard.created_at
     trace, mine = trace_id(job), span_id(shard.id)
@@ -202,8 +202,8 @@ def row_span(
     """Return a row as a model call of the conventions; `asked` is the model's name at its backend.
 
     `named`: with its document and id, which are names from the user's files. The time of a row's answer within its
-    batch is unknown. A row with a known duration ends with its batch and begins that long before; any other row lasts
-    as long as its batch.
+    batch is unknown. So a row with a known duration is shown at the end of its batch, and any other row lasts as long
+    as its batch.
     """
     began = shard.started_at or shard.submitted_at or shard.created_at
     end = shard.ended_at or row.settled_at or began
@@ -259,5 +259,5 @@ def _of_row(job: Job, row: FinishedRow, named: bool) -> dict[str, Value]:
 
 
 def _of_job(job: Job) -> dict[str, Value]:
-    """Return attributes of every span: the job, and the job file, whose runs are one session."""
+    """Return attributes of every span: the job, and the job file. All runs of a job file are one session."""
     return {"session.id": f"{job.name}-{job.series[:8]}", "orch.job.id": job.id}

@@ -1,4 +1,4 @@
-"""Telemetry as the daemon sees it: nothing is imported for it until the settings name a receiver."""
+"""Switches a daemon's telemetry on: nothing is imported for telemetry until the settings name a receiver."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def job_list(reader: HomeReader, address: PageAddress) -> View:
 
 
 def _documents(reader: HomeReader, text: str) -> list[tuple[Job, FinishedRow]]:
-    """Return rows of the newest run of each job file whose document or id contains a text."""
+    """Return rows whose document or id contains a text, from the newest run of each job file."""
     runs = last_runs(reader.store.jobs.newest(MOST_RUNS), lambda job: job)
     found: list[tuple[Job, FinishedRow]] = []
     for run in runs:
@@ -122,7 +122,7 @@ def _by_task(reader: HomeReader, job: Job) -> CommandJson | None:
             cost_of(reader.store, settings, "task", None, job.id, reader.running_cost).to_json(),
         )
     except OrchError:
-        return None  # the compared model has no price: the Money page says so
+        return None  # the compared model has no price, which the Money page says
 
 
 _UNITS: Mapping[str, Callable[[float], str]] = {

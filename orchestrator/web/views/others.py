@@ -82,7 +82,7 @@ def nights(reader: HomeReader, address: PageAddress) -> View:
 
 
 def _last_two_runs(over: Sequence[Job]) -> list[tuple[str, JobId]]:
-    """Return the newest run that has an earlier run of its own job, and that run; else the two newest jobs."""
+    """Return the newest run that has an earlier run of the same job, with that run; else the two newest jobs."""
     for number, job in enumerate(over):
         earlier = next((one for one in over[number + 1 :] if one.series == job.series), None)
         if earlier is not None:
@@ -219,7 +219,7 @@ def cost_file(reader: HomeReader, address: PageAddress) -> str:
 
 
 def _span(address: PageAddress) -> tuple[str, str, datetime | None]:
-    """Return the group that an address names, how far it goes back, and the time. Raises UsageError."""
+    """Return the grouping and the period that an address names, and when the period began. Raises UsageError."""
     by, span = address.choice("by", GROUPS, "day"), address.choice("since", SPANS, "30d")
     seconds = seconds_of(span)
     return by, span, None if seconds is None else now() - timedelta(seconds=seconds)

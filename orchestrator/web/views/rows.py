@@ -47,7 +47,7 @@ HEADS = {
 FIELD = "answer."
 """Prefix of the name of a field that sorts the list."""
 MOST_SORTED = 2_000
-"""Maximum number of rows that are sorted by a field of their answers: each answer is read."""
+"""Maximum number of rows to sort by a field of their answers, as each answer must be read."""
 CHUNK = 500
 """Rows of a download that are read at a time."""
 MOST_FIELDS = 6
@@ -56,7 +56,7 @@ CELL = 200
 """Maximum number of characters of an answer in a cell."""
 PICTURES = {"image/png": b"\x89PNG", "image/jpeg": b"\xff\xd8", "image/gif": b"GIF8", "image/webp": b"RIFF"}
 PLACES = 20
-"""Maximum number of places of a quote with a link; all places are marked."""
+"""Maximum number of a quote's places that get a link; all places are marked."""
 MOST_SHOWN = 200_000
 """Maximum number of characters of a text on a page; the raw lines have all of it."""
 AROUND = 500
@@ -64,7 +64,7 @@ AROUND = 500
 
 
 class RowQuery(Struct, frozen=True):
-    """Conditions that an address states, as its form shows them and as the store takes them."""
+    """Conditions that an address states, in the form that the page shows and in the store's form."""
 
     stated: dict[str, str]
     wanted: RowFilter
@@ -96,7 +96,7 @@ class RowQuery(Struct, frozen=True):
         return name.removeprefix(FIELD) if name.startswith(FIELD) else None
 
     def heads(self, fields: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return the columns that sort the list, by name: their links, and the direction of the one that does."""
+        """Return the columns that can sort the list, by name: their links, and the current column's direction."""
         found = {}
         for name, title in (*HEADS.items(), *((f"{FIELD}{field}", field) for field in fields)):
             is_it, is_down = self.stated["sort"].removeprefix("-") == name, self.stated["sort"].startswith("-")
@@ -194,7 +194,7 @@ def _view(
 def _answers(
     reader: HomeReader, job: Job, query: RowQuery, tasks: list[str], found: list[FinishedRow]
 ) -> tuple[list[str], list[list[str]]]:
-    """Return the columns of the answers, one for each field of the only task, and their cells by row."""
+    """Return the columns of the answers (one per field, if a single task is shown), and their cells by row."""
     task = query.stated["task"] or (tasks[0] if len(tasks) == 1 else "")
     layout = Layout(job.id, {name: kind for name, kind in schemas_of(job).items() if name == task}, flat=True)
     answers = layout.answers
@@ -230,7 +230,7 @@ def download(reader: HomeReader, address: PageAddress) -> Iterator[bytes]:
 
 
 def _filtered(reader: HomeReader, job: Job, wanted: RowFilter) -> Iterator[FinishedRow]:
-    """Yield the rows under a filter, a chunk in memory at a time."""
+    """Yield the rows that match a filter, with one chunk in memory at a time."""
     after = -1
     while found := reader.store.rows_by_document.page(job.id, wanted, CHUNK, after=after):
         after = found[-1].row.seq
@@ -268,7 +268,7 @@ def row(reader: HomeReader, address: PageAddress) -> View:
 
 
 def _neighbour(reader: HomeReader, job: Job, query: RowQuery, **place: int) -> int | None:
-    """Return the number of the next row under the filter that the reader came from, or None."""
+    """Return the number of the next row that matches the filter of the address, or None."""
     found: list[FoundRow] = reader.store.rows_by_document.page(job.id, query.wanted, 1, **place)
     return found[0].row.seq if found else None
 

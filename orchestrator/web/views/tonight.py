@@ -22,7 +22,7 @@ from orchestrator.web.reader import HomeReader
 from orchestrator.web.views import PageAddress, View
 
 NEWEST = 200
-"""Newest jobs that are searched for tonight's."""
+"""Number of newest jobs that are searched for tonight's jobs."""
 MOST_NEEDS = 50
 
 
@@ -106,7 +106,7 @@ def _foreseen(reports: Sequence[Any]) -> tuple[Decimal, Decimal] | None:
 
 
 def _lost_nights(reader: HomeReader, schedules: Sequence[Schedule]) -> list[tuple[str, Night]]:
-    """Return the last nights that brought no job although they should have, with the names of their schedules."""
+    """Return the last nights that should have made a job but did not, with the names of their schedules."""
     last = {night.schedule_id: night for night in reader.store.schedules.nights()}
     found = [(one.name, last.get(one.id)) for one in schedules if one.paused_at is None]
     return [(name, night) for name, night in found if night is not None and night.is_lost]
