@@ -178,8 +178,7 @@ class Folder(Struct, frozen=True):
 class Plugged(Struct, frozen=True):
     """A channel of another package: an entry point of the group `orch.channels`, called with options and environment.
 
-    The entry point returns an object with `send(message)`. It is loaded anew for each message, so that a broken
-    plug-in is reported and stops nothing else.
+    The plug-in returns an object with `send(message)`. It is loaded for each message; if broken, it is only reported.
     """
 
     name: str

@@ -48,9 +48,8 @@ class Upstream:
 
     `interactive` counts synchronous requests that are passed through, `inflight` rows of batches in flight. `clock`
     is `time.monotonic` (the event loop's own may tick in milliseconds, and an answer can take less), and `since` is
-    by this clock. `models` are served even before the upstream lists any. `rate_limiter` keeps its published
-    rates; None means no rates. `paid` upstreams bill each request, and pause for `account_seconds` if they refuse
-    the account.
+    by this clock. `models` are served before the upstream lists any. `rate_limiter` keeps its published rates; None
+    means no rates. `paid` upstreams bill each request, and pause for `account_seconds` if they refuse the account.
     """
 
     def __init__(
