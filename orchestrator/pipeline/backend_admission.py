@@ -31,7 +31,7 @@ HOUR = timedelta(hours=1)
 FIRST_ACCOUNT_PAUSE, ACCOUNT_PAUSE = timedelta(seconds=15), timedelta(minutes=5)
 """Pauses between tries of a refused key or an empty account: the cause may pass, or somebody fixes it."""
 ACCOUNT_TRIES = 5
-"""Refused tries in a row, the last after four minutes, that make a refused account an error that needs a person."""
+"""Refused tries in a row, over four minutes, after which a refused account is an error that a person must fix."""
 ACCOUNT_FORGOTTEN = timedelta(days=1)
 SETTLES = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=15), timedelta(minutes=30))
 
@@ -53,7 +53,7 @@ def _covers(dollars: Decimal, handle: BackendHandle, model: str, tokens: int, mo
 
 
 class CallKind(StrEnum):
-    """Kind of call that an account is refused for. They differ: an empty account may still look at its batches."""
+    """Kind of call that an account is refused for: an empty account may still look at its batches."""
 
     SEND = "send"
     LOOK = "look"
@@ -130,7 +130,7 @@ class AdmissionControl:
         )
 
     def accepted(self, handle: BackendHandle, shard: Shard) -> None:
-        """Note that a batch passed validation: pauses start over."""
+        """Note that a batch passed validation: the next pause is the shortest again."""
         known = self._learned(handle, shard.model)
         if known.strikes:
             self._store.limits.put(quota.accepted(known))
@@ -144,7 +144,7 @@ class AdmissionControl:
         self._store.limits.put(quota.wait(known, reason, retry_after, self._now()))
 
     def stop(self, handle: BackendHandle, reason: str, what: CallKind) -> None:
-        """Stop sending to a backend for a while, as it refused the account; pauses grow from try to try."""
+        """Pause sending to a backend that refused the account; each refused try lengthens the pause."""
         now, known = self._now(), self._stopped.get((handle.name, what))
         if known is None or now > known.until + ACCOUNT_FORGOTTEN:
             known = Stopped(now, now, reason)
@@ -158,14 +158,14 @@ class AdmissionControl:
         self._stopped.pop((handle.name, what), None)
 
     def refused_for(self, handle: BackendHandle, what: CallKind) -> timedelta:
-        """Return for how long an account has been refused, without a successful call of the same kind."""
+        """Return how long an account has been refused, without a successful call of the same kind."""
         known = self._stopped.get((handle.name, what))
         return timedelta() if known is None else self._now() - known.since
 
     def check_account(self, handle: BackendHandle) -> str | None:
         """Return why a shard waits while an account is refused, or None.
 
-        Raises AccountError once so many tries were refused that it needs a person.
+        Raises AccountError after ACCOUNT_TRIES refused tries, as a person must fix the account.
         """
         now = self._now()
         found = [
@@ -227,7 +227,7 @@ class AdmissionControl:
             case BatchFault.WHOLE if refusal.code == INPUT_LOST:
                 self.lost_input(handle)
             case _:
-                return  # not the backend's fault: its rows have been judged
+                return  # not the backend's fault: the batch's rows have been judged
 
     def _learned(self, handle: BackendHandle, model: str) -> LearnedLimit:
         """Return the part of a learned limit that still holds."""

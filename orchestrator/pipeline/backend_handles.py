@@ -1,4 +1,4 @@
-"""A backend as the pipeline uses it."""
+"""Backends as the pipeline uses them: API, limits and prices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Prices(Protocol):
     """Prices of rows at a backend. Each method raises UsageError if no price is known."""
 
     def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
-        """Price a row asked under this model name; `expected` stands in for unreported tokens."""
+        """Price a row asked under this model name; `expected` replaces token counts that were not reported."""
 
     def of_uncertain(self, model: str, sends: int, usage: Usage) -> Price | None:
         """Price sends of a row without an answer; None if they cost nothing beyond the row."""
@@ -47,8 +47,8 @@ class BackendHandle(Struct, frozen=True):
 
     `is_own` marks our own server, which may be polled at will and retries rows itself. `upstreams` counts its
     endpoints that are paid by the hour. `recipient` says how requests are spelled for it. With `preflight`, one row
-    is asked synchronously before a batch of requests that it has never answered. `prompt_cache` has the rules of a
-    cache that such a row writes for its batch.
+    is asked synchronously before a batch of requests that the backend has never answered. `prompt_cache` has the
+    rules of the cache that this row writes for its batch.
     """
 
     name: str

@@ -28,12 +28,12 @@ from orchestrator.settings.backends import TimedBackend
 from orchestrator.settings.config import Budget, Config
 from orchestrator.store import Store
 
-# Longest time from one poll of a batch until a stop, decided at the next poll, has ended its last row.
+# Longest time between a poll of a batch and the end of its last row, if the next poll decides to stop it.
 REACTION_SECONDS = 2.0
 MARGIN = Decimal("1.5")
 """Factor on estimated prompts: no text that people write exceeds our estimate by half."""
 SETTLED_AFTER = timedelta(days=1)
-"""A ledger line carries the time at which its batch was polled, and is written less than a day later."""
+"""Maximum delay of a ledger line: the line has the time of its batch's poll, and is written up to a day later."""
 _NO_BOUND = "set `max_tokens` on every row of the batch file, or run it without a budget"
 _UNBOOKED = (ShardState.SUBMITTED, ShardState.ENDED)
 
@@ -42,9 +42,9 @@ ModelOf = Callable[[Job, Shard], str]
 
 
 def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, handle_of: HandleOf, model_of: ModelOf) -> str | None:
-    """Return why a job must be stopped now, or None. The upstreams' time until they have stopped is paid as well.
+    """Return why a job must be stopped now, or None. Upstreams are also paid until they have stopped.
 
-    Batches paid by the token cannot be taken back, so the most that they may cost counts as spent.
+    Batches paid by the token cannot be taken back, so their highest cost counts as spent.
     """
     if job.budget is None or job.cancel_requested_at is not None:
         return None
@@ -68,7 +68,7 @@ def no_room(
 ) -> str | None:
     """Return why a shard does not fit into the rest of the budget yet; None if it may be sent.
 
-    Raises TooDear if it never will.
+    Raises TooDear if the shard never fits.
     """
     if job.budget is None or (wanted := _at_most(job, shard, handle_of, model_of)) is None:
         return None
@@ -127,8 +127,8 @@ class _Look(Struct, frozen=True):
 class _Summed(Struct, frozen=True):
     """Sums booked in the period that begins at `starts`: `old` up to `until`, and `all` at the time of a look.
 
-    `all` holds while no line is newer and the same batches are in flight. If another batch began, was booked and
-    ended in between, its lines are newer.
+    `all` is valid while no ledger line is newer and the same batches are in flight. A batch that began, was booked
+    and ended in between has newer lines.
     """
 
     starts: datetime
@@ -142,7 +142,7 @@ class SharedBudgets:
     """The budgets of orch.toml, over the jobs of every home in the database.
 
     A check before an intent is committed, and again after it, never lets two processes through together. Both intents
-    are in the database when the later process checks again. Both may step back then, and try again.
+    are in the database when the later process checks again. Both processes may then withdraw and try again.
     """
 
     def __init__(self, store: Store, config: Config, now: Callable[[], datetime]) -> None:
@@ -154,7 +154,7 @@ class SharedBudgets:
         self._summed: dict[Budget, _Summed] = {}
 
     def use(self, config: Config) -> None:
-        """Use these settings from now on; batches may still be at backends that are no longer in orch.toml."""
+        """Use these settings from now on. Backends that left orch.toml may still have batches."""
         self._config = config
         self._backends |= config.backends
 
@@ -195,7 +195,7 @@ class SharedBudgets:
         return next((why for why in reasons if why is not None), None)
 
     def left(self, job: Job) -> Decimal | None:
-        """Return the dollars that a job and its batches in flight may still cost; None if no budget counts it."""
+        """Return the dollars that a job and its batches in flight may still cost; None if no budget counts the job."""
         found = []
         for budget in self._of(job):
             look = self._look(budget)
@@ -204,7 +204,7 @@ class SharedBudgets:
         return min(found, default=None)
 
     def warn(self, job: Job) -> None:
-        """Record on a job, once per budget and period, that a budget counting it is past its warning mark."""
+        """Record that a budget of the job is past its warning mark, once per budget and period."""
         for budget in self._of(job):
             standing = self._stands(budget)
             if (told := budgets.warning(standing)) is None:
@@ -237,7 +237,7 @@ class SharedBudgets:
         return self._add_up(flying, BudgetStanding(budget, period, spent, to_stop))
 
     def _add_up(self, flying: Sequence[Shard], standing: BudgetStanding) -> BudgetStanding:
-        """Add batches in flight to a standing: their time so far is spent, their tokens may still be."""
+        """Add batches in flight to a standing: their time so far is spent, and their tokens may be spent."""
         jobs = {job_id: self._store.jobs.find(job_id) for job_id in {shard.job_id for shard in flying}}
         for shard in flying:
             job = jobs[shard.job_id]
@@ -293,5 +293,5 @@ class SharedBudgets:
 
 
 def _running(shards: Iterable[Shard]) -> set[str]:
-    """Return the backends that may be at work on shards."""
+    """Return the backends that may be working on these shards."""
     return {shard.backend for shard in shards if shard.state in (ShardState.SUBMITTING, ShardState.SUBMITTED)}

@@ -19,7 +19,7 @@ BAD_TEMPLATE = "template"
 
 
 class ValidationProblem(Struct):
-    """Problem of some `documents`: `message` is the first document's, and `first` names some of them."""
+    """Problem of some `documents`: `message` is about the first document, and `first` names some documents."""
 
     code: str
     message: str
@@ -85,7 +85,7 @@ class Askable:
         return self._is_unusable and self.documents > 0
 
     def mistakes(self) -> Iterator[InputError]:
-        """Yield what only the job file can cure: columns that no row of a source has, templates that always fail."""
+        """Yield mistakes of the job file: columns that no row of a source has, and templates that always fail."""
         for index, source in self._sources.items():
             [setting, *others] = source.settings
             if setting is not None and not others:

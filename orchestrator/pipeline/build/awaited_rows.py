@@ -1,8 +1,8 @@
 """Requests of another job, whose answers a new job awaits instead of asking again.
 
-A row in flight is awaited if the new job could carry its answer over: the same request, from a backend and model that
-it might ask. So is an unsent row of a run that the new job runs alongside. A request with sampling, or of a task with
-`cache: false`, is always asked.
+A row in flight is awaited if the new job could carry its answer over: the request is the same, and the new job might
+ask the same backend and model. An unsent row is awaited if the new job runs alongside its run. A request with
+sampling, or of a task with `cache: false`, is always asked.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Sharing:
 
     @property
     def superseded(self) -> list[JobId]:
-        """The jobs that this one supersedes and whose aliases stand for the same models."""
+        """The jobs that this job supersedes and whose aliases stand for the same models."""
         mine = self._models(self._job) if self._sources else {}
         return [name for name, source in self._sources.items() if source.is_superseded and source.models == mine]
 
@@ -102,7 +102,7 @@ class Sharing:
         name = resolve_model(one.model, one.backend, source.models) or one.model
         if (one.backend, name) not in places:
             return False
-        # A batch that began later ends no sooner, so a late one is asked again elsewhere or not at all.
+        # A batch that began later ends no sooner, so a late row is asked again elsewhere or not at all.
         is_only = one.backend in self._hosted and {backend for backend, _ in places} == {one.backend}
         return is_only or source.is_superseded or self._is_in_time(one.job_id, one.shard_id)
 
@@ -114,7 +114,7 @@ class Sharing:
 def _asks_for(other: Job, job: Job) -> bool:
     """True if an unfinished run of the same file asks its unsent rows for this job, too.
 
-    It must be due no later, and have the same backend and settings.
+    That run must be due no later, and have the same backend and settings.
     """
     is_soon = job.deadline_at is None or (other.deadline_at is not None and other.deadline_at <= job.deadline_at)
     is_alike = all(other.options.get(name) == job.options.get(name) for name in ("backend", "config"))

@@ -54,16 +54,16 @@ class Builds(Protocol):
     """Runner of orders."""
 
     def begin(self, key: str, order: BuildOrder[object], deadline: datetime | None) -> None:
-        """Start an order, unless one runs under this key. Without a free place, the caller must ask again.
+        """Start an order, unless one runs under this key. If all processes are busy, the caller must ask again.
 
-        Among waiting orders, the soonest deadline gets the next place.
+        Among waiting orders, the order with the soonest deadline starts next.
         """
 
     def is_busy(self, key: str) -> bool:
         """True from the start of an order until its outcome is picked up."""
 
     def look(self, key: str) -> Done[object] | None:
-        """Return the outcome of an order, None until it is over. Raises what it raised, or BuildDied."""
+        """Return the outcome of an order, None until the order is over. Raises the order's error, or BuildDied."""
 
     def end(self, key: str) -> None:
         """Stop the order under this key and forget it."""

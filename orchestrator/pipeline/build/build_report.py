@@ -29,7 +29,7 @@ class BuildReport(Struct):
 
     Some requests are not sent: those `carried` over, those `cached` from answers to the same request, `twins` of sent
     requests, and `awaited` ones in flight in other jobs. `unaskable` requests lack a document that can be read and
-    fits. `to_send` are the others. `later` requests are made from the answers to a long document's parts.
+    fits. `to_send` counts all other requests. `later` requests are made from the answers to a long document's parts.
     `input_bytes` is what goes out, without the `trimmed_tokens` removed by cleaning. Files of `unread` documents have
     not changed. `whys` counts all requests by their reason, `asks` the sent ones. `of_other_models` counts carried
     answers by their model and the model of today. `removed` documents were in the last run; `gone` names the first
@@ -61,7 +61,7 @@ class BuildReport(Struct):
 
     @property
     def changes(self) -> list[str]:
-        """Describes why requests are sent, compared with the last run; `saved` has the others."""
+        """Describes why requests are sent, compared with the last run; `saved` describes the unsent requests."""
         if self.whys.keys() == {Why.NEW} and not self.removed:
             return []  # a first run, or a job file that asks something else altogether
         told = [f"{self.asks[why]:,} {words}" for why, words in _TOLD.items() if self.asks[why]]

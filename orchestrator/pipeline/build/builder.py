@@ -1,7 +1,7 @@
 """Stage 1: documents, or a ready batch file, become request lines in a file and rows in the store.
 
 A build that is cut off leaves nothing valid and starts anew. Answers are carried over from earlier runs of the same
-job file, or from other jobs that asked the same, word for word. Of equal requests in a job, one is sent.
+job file, or from other jobs that asked the same, word for word. Of equal requests in a job, only the first is sent.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ Progress = Callable[[int, int, int | None], None]
 
 @contextmanager
 def claim(home: Home, job: Job, *, wait: bool = False) -> Iterator[bool]:
-    """Hold the right to build a job; yield False if another process has it, unless `wait`.
+    """Hold the right to build a job. Yield False if another process has that right; with `wait`, wait for it.
 
-    The claim ends with the process, however it dies.
+    The claim ends with the process, however the process dies.
     """
     with locked(home.build_lock(job.id), wait=wait) as mine:
         yield mine
@@ -59,7 +59,7 @@ def claim(home: Home, job: Job, *, wait: bool = False) -> Iterator[bool]:
 
 @contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold a lock file; yield False if another process holds it and not `wait`. Raises StorageError."""
+    """Hold a lock file. Yield False if another process holds the lock; with `wait`, wait. Raises StorageError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.open("w")
@@ -126,8 +126,8 @@ def build(
 ) -> BuildReport:
     """Read the input and record every request. Raises InputError, StorageError, NoRoom, after removing what it wrote.
 
-    `remember` records the documents as seen. `asked` says where this job's rows might be answered, and so which other
-    jobs' answers count. With `models`, which returns each job's models, rows in flight in other jobs are awaited;
+    `remember` records the documents as seen. `asked` returns where this job's rows might be answered: other jobs'
+    answers count only from there. With `models`, which returns each job's models, rows in flight in other jobs are awaited;
     `hosted` names the Batch APIs among the backends.
     `clock_ns` is the clock of file stamps, unlike `now`. `reading` limits the reading of documents; `shortage` says
     why nothing more may be written to the home.
@@ -164,7 +164,7 @@ def build(
 
 
 class _Recorder:
-    """Records requests in the job's file and the store, with what earlier runs and other jobs know of each."""
+    """Records requests in the job's file and the store, with the answers of earlier runs and other jobs."""
 
     def __init__(
         self, store: Store, home: Home, job: Job, asked: Asked, sharing: Sharing | None, report: BuildReport,

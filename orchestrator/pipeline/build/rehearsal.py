@@ -39,9 +39,9 @@ def rehearse(
     store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
     progress: builder.Progress,
 ) -> Submission:  # fmt: skip
-    """Return the result that `submit` would have, with its plan even if that does not hold. Leaves nothing.
+    """Return the result that `submit` would have, with the plan even if `submit` would refuse it. Leaves nothing.
 
-    Raises the OrchErrors of `submit`, except its refusal of the plan: that is `is_refused`.
+    Raises the OrchErrors of `submit`, except for a refused plan, which sets `is_refused`.
     """
     job = draft(path, config, home, options, now())
     check_eligible(config, job)

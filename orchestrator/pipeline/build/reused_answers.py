@@ -1,7 +1,7 @@
 """Reuse of answers: of earlier runs, of other jobs, and of another row of the same job.
 
-Each request has two marks. Its `fingerprint` says whether an earlier run's outcome of the same job file still holds.
-Its `cache_key` finds the very same request in any job. Earlier answers also bound the length of new ones.
+Each request has two marks. Its `fingerprint` says if an earlier run's outcome of the same job file still holds. Its
+`cache_key` finds the very same request in any job. Earlier answers also bound the length of new answers.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def earlier_runs(store: Store, job: Job) -> list[JobId]:
 
 
 def last_run(store: Store, job: Job) -> Job | None:
-    """Return the base of comparisons: the last run of the same job file that was whole and ran to its end."""
+    """Return the last run of the same job file that was not limited and ran to its end; comparisons start from it."""
     return next((run for run in _runs_before(store, job) if run.ran_to_its_end), None)
 
 
@@ -84,8 +84,8 @@ def whys(
 ) -> dict[int, Why]:  # fmt: skip
     """Return why each row without a carried answer is asked, by place, compared with the last run.
 
-    `known` maps places to the content that was read before from the same bytes. If the last run had that content, the
-    change comes from another version of the reader.
+    `known` maps places to the content that an earlier run read from the same bytes. If the last run had that content,
+    the change comes from another version of the reader.
     """
     # A part with new text is looked up by its document.
     of_document = {row.seq: custom_id(row.document, row.task) for row in rows if row.part is not None}
@@ -125,7 +125,8 @@ def _why(row: Row, before: EarlierRow | None, answered: Why) -> Why:
 
 
 def to_carry(store: Store, job: Job, asked: Asked, runs: list[JobId], rows: list[Row]) -> dict[str, Earlier]:
-    """Return the earlier outcomes that still hold: same fingerprint, and no failure that may have passed."""
+    """Return the earlier outcomes that still hold: the fingerprint is the same, and the outcome is not a passing
+    failure."""
     found = store.known.earlier(runs, {row.custom_id: row.fingerprint for row in rows})
     return {
         row.custom_id: known
@@ -143,9 +144,9 @@ def may_take(known: Earlier, asked: Asked, model: str, *, caches: bool) -> bool:
 
 
 def may_keep(known: Earlier, asked: Asked, model: str, *, caches: bool, reasks: bool) -> bool:
-    """True if a row may keep the outcome of an earlier run; another file's answer only from a backend it may use.
+    """True if a row may keep an earlier run's outcome. Another file's answer must be from a backend the row may use.
 
-    With `reasks`, an answer of a model that the row would not be sent to does not count.
+    With `reasks`, the answer must also be from a model to which the row would be sent.
     """
     if known.taken_from is not None:
         is_allowed = any(backend == known.taken_from[0] for backend, _ in asked(model))

@@ -1,4 +1,4 @@
-"""Room for a build: checked while it writes, and given back if it fails."""
+"""Disk room for a build: checked while the build writes, and freed if the build fails."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from orchestrator.store import Store
 ROOM_BYTES = 64_000_000
 """Bytes after which a build checks again for room; less than `min_free` leaves."""
 NEAR = 16
-"""On a nearly full disk, check again after using this share of its free space: the daemon needs some as well."""
+"""On a nearly full disk, a build checks again after using 1/N of the free space, since the daemon needs some."""
 ROW_BYTES = 1_000
 """Rough size of a row in the database."""
 
 
 class RoomCheck:
-    """Checks from time to time if there is room for what a build writes."""
+    """Checks from time to time if the disk has room for what a build writes."""
 
     def __init__(self, shortage: Callable[[], str | None], folder: Path) -> None:
         """`folder` is on the disk that the build fills."""
@@ -53,7 +53,7 @@ def give_back(store: Store, home: Home, job: Job) -> None:
 
 @contextmanager
 def given_back(store: Store, home: Home, job: Job) -> Iterator[None]:
-    """Remove the file and the rows of a failed build; raise NoRoom for it if the disk or the database is full."""
+    """Remove the file and the rows of a failed build; raise NoRoom if the disk or the database is full."""
     try:
         yield
     except Exception as error:

@@ -1,7 +1,7 @@
 """A pass over a job's documents: looks up the answers of unchanged files, and reads the others.
 
-The store remembers facts about a file, whichever job found them: this stamp, hence this content. They give the
-fingerprints without the text, and so the answers of earlier runs. A document without an answer is read after all,
+The store remembers the content that a file with this stamp had, whichever job read the file. The content's mark gives
+the fingerprints without the text, and so the answers of earlier runs. A document without an answer is read after all,
 so the rows are the same as if every file had been read.
 """
 
@@ -34,12 +34,12 @@ CHUNK = 500
 CHUNK_BYTES = 8_000_000
 """Bytes of request lines held before they are written: a scan of twenty pages has ten million."""
 KEPT = 2500
-"""Unread documents that are recorded at once: nothing is lost with them, and each transaction waits for the disk."""
+"""Unread documents per transaction: each transaction waits for the disk, and a kill loses nothing of these."""
 Item = TypeVar("Item")
 
 
 class BuiltRow(msgspec.Struct, frozen=True):
-    """A request, with the earlier outcome that it carries over, if that was looked up.
+    """A request, with the earlier outcome that the request carries over, if it was looked up.
 
     `known_content` is the content that an earlier run read from the same bytes, if any.
     """
@@ -61,7 +61,7 @@ class DocumentMemory:
         self._kept: list[str] = []
 
     def saw(self, document: SeenDocument) -> None:
-        """Note a document that was read, or could not be."""
+        """Note a document that was read, or that could not be read."""
         self._seen.append(document)
         if len(self._seen) >= CHUNK:
             self.flush()
@@ -200,14 +200,14 @@ class Sweep:
     def _read(
         self, found: Listed, texts: Documents, before: Mapping[str, FileMark], first: int = 0
     ) -> Iterator[BuiltRow]:
-        """Yield the requests of a file's documents; `before` is what is remembered of them."""
+        """Yield the requests of a file's documents; `before` has the facts remembered about these documents."""
         place, whole = first, True
         for document in texts:
             # An unreadable table yields one problem under its own key.
             is_row = document.key != found.key
             whole = whole and is_row
             problem = getattr(document, "code", None)
-            # A column that is not there is the job file's mistake: it is reported as one, and not skipped.
+            # A missing column is the job file's mistake: it is reported as a mistake, and not skipped.
             is_misread = problem is not None and getattr(document, "setting", None) is None
             if is_misread and self._selection.passes_over(document.key, getattr(document, "message", "")):
                 self._report.ignored.document(document.key, problem)

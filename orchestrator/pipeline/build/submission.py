@@ -51,13 +51,13 @@ from orchestrator.store import Store
 
 
 class Options(Struct, frozen=True):
-    """Options of a job, which messages write as `words` says. `new` starts another job even if one is unfinished or
-    nothing changed. `reask` asks again what other models answered.
+    """Options of a job; `words` has their spelling in messages. `new` starts another job even if a job is unfinished
+    or nothing changed. `reask` asks rows again that other models answered.
 
     `scope` limits the job to a part of its file. `overwrite` lets the output replace a foreign file. `after` is the
     job to wait for. `unattended` waits for an output whose fault may pass. `at_once` sends only to these backends,
-    now, ignoring the job file's deadline and `after`. `edited` decides about an unfinished job of the file before its
-    edit; None means `SUPERSEDE`. `night` is the id of the night that the job is for, and
+    now, ignoring the job file's deadline and `after`. `edited` decides about an unfinished job of the file's earlier
+    content; None means `SUPERSEDE`. `night` is the id of the night that the job is for, and
     `asked` says who began it by hand.
     """
 
@@ -342,7 +342,7 @@ def _fitting(planning: Planning, words: TermWords) -> Plan | None:
 
 
 def _cure(planning: Planning, plan: Plan, words: TermWords) -> str:
-    """Return terms that would hold; otherwise the objections, provided that every backend has an objection."""
+    """Return terms that would hold. If there are none and every backend has an objection, return the objections."""
     if (told := what_would_hold(plan, words)) is not None:
         return told
     if all(one.objection is not None for one in planning.options):
@@ -353,7 +353,7 @@ def _cure(planning: Planning, plan: Plan, words: TermWords) -> str:
 def new_terms(job: Job, wanted: Job, options: Options) -> NewTerms:
     """Return the terms that a command's options give an unfinished job of its file.
 
-    Raises RefusedError if its deadline gets sooner, and has passed already.
+    Raises RefusedError if the new deadline is sooner than the old one and has already passed.
     """
     terms = NewTerms(job, wanted.deadline_at if options.deadline is not None else None, options.budget)
     if terms.is_sooner and not options.unattended:
@@ -364,9 +364,9 @@ def new_terms(job: Job, wanted: Job, options: Options) -> NewTerms:
 def _resumed(
     store: Store, config: Config, terms: NewTerms, options: Options, now: Callable[[], datetime]
 ) -> Submission:
-    """Return the unfinished job with this command's terms. Refused rows go out again.
+    """Return the unfinished job with this command's terms. Refused rows are sent again.
 
-    Raises RefusedError if tighter terms cannot hold; then the job keeps its own. A night resumes it in any case.
+    Raises RefusedError if tighter terms cannot hold; the job then keeps its old terms. A night resumes it in any case.
     """
     if not options.unattended and (plan := refused_plan(store, config, terms, now)) is not None:
         raise refusal(terms, plan, options.words)

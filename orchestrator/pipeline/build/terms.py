@@ -89,7 +89,7 @@ def refused_plan(store: Store, config: Config, terms: NewTerms, now: Callable[[]
     planning = planning_of(store, config, terms.applied(), now(), SharedBudgets(store, config, now).left)
     if not planning.work or not planning.is_refused(plan := planning.plan()):
         return None
-    # The planner counts the rest of a budget; a user gives the whole.
+    # The planner counts the rest of a budget; a user gives the whole budget.
     verdict, spent = plan.verdict, store.ledger.spent(terms.job.id)
     if not spent:
         return plan

@@ -1,4 +1,4 @@
-"""Checks of `orch validate`: everything a submit would trip over, without recording or sending anything."""
+"""Checks of `orch validate`: every mistake that would fail a submit, without recording or sending anything."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from orchestrator.documents import Document, UnreadableDocument
 
 MOST_KINDS = 1000
-"""Maximum number of kinds of problems kept apart. A table of a million bad rows has problems that differ only in
-numbers."""
+"""Maximum number of kinds of problems counted separately. A table of a million bad rows has problems that differ
+only in numbers."""
 MOST_NAMED = 3
 
 
@@ -204,8 +204,7 @@ def _chosen(
 
 
 def _unaskable(askable: Askable, read: _Read) -> Iterator[InputError]:
-    """Yield the mistakes that keep a task from being asked of any document; a fault of the documents is reported
-    once."""
+    """Yield the mistakes that prevent a task from being asked of any document; a documents' fault comes only once."""
     mistakes = [*askable.mistakes()]
     if not mistakes and askable.is_unusable:
         why = "; ".join(map(str, [*read.problems.values()][:MOST_NAMED]))
@@ -272,9 +271,9 @@ def _of_backends(config: Config) -> Iterator[str]:
 
 
 def _of_settings(config: Config, job: Job) -> Iterator[str]:
-    """Yield models without a price, and settings of tasks that a model refuses, although another backend takes them.
+    """Yield models without a price, and task settings that a model refuses.
 
-    The task may also be able to do without such a setting.
+    These need not stop the job: another backend may take the settings, or the task may allow their loss.
     """
     for backend, said in unpriced(config, job, eligibility_of(config, job)).items():
         yield f"{backend}: no row goes there: {said}"
