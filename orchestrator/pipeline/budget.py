@@ -195,7 +195,7 @@ class SharedBudgets:
         return next((why for why in reasons if why is not None), None)
 
     def left(self, job: Job) -> Decimal | None:
-        """Return the dollars that a job and its batches in flight may still cost; None if no budget counts the job."""
+        """Return the dollars that a job and its batches in flight may still cost; None if no budget applies."""
         found = []
         for budget in self._of(job):
             look = self._look(budget)

@@ -366,7 +366,7 @@ def _resumed(
 ) -> Submission:
     """Return the unfinished job with this command's terms. Refused rows are sent again.
 
-    Raises RefusedError if tighter terms cannot hold; the job then keeps its old terms. A night resumes it in any case.
+    Raises RefusedError if tighter terms cannot hold; the job then keeps its terms. A night resumes it in any case.
     """
     if not options.unattended and (plan := refused_plan(store, config, terms, now)) is not None:
         raise refusal(terms, plan, options.words)

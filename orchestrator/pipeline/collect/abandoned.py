@@ -28,8 +28,8 @@ def abandon(
 ) -> int:
     """End a cancelled job's batches without their backend; return the number of their rows.
 
-    Each row is booked as uncertain with `row_cost`, as its batch may continue and be billed: budgets count it. If the
-    backend comes back in time, the batches are ended there, and late answers are booked with their own cost.
+    Each row is booked as uncertain with `row_cost`, as its batch may continue and be billed: budgets count this cost.
+    If the backend comes back in time, the batches are ended there, and late answers are booked with their own cost.
     """
     code, reason = row_errors.cancelled(job)
     price = Price(row_cost, "uncertain: the job's plan", estimated=True) if row_cost else None

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 CHUNK = 500
 LOOK = timedelta(minutes=5)
-"""Pause between two checks whether asking again would be quicker than waiting."""
+"""Pause between two checks if asking again would be quicker than waiting."""
 SLACK = timedelta(minutes=10)
-"""Overdue awaited rows are given up once asking anew would end this close to the deadline."""
+"""A row stops awaiting an overdue row once asking anew would end this close to the deadline."""
 
 
 class TakeOver:
@@ -71,9 +71,9 @@ class TakeOver:
         return number
 
     def _runs(self, job: Job) -> list[JobId]:
-        """Return the jobs of the same file that this one has superseded, with the same models."""
+        """Return the superseded jobs of the same file that have the same models."""
         earlier = [of for of in self._store.jobs.of_series(job.series) if of.options.get(SUPERSEDED_BY) == job.id]
-        with suppress(ValueError):  # a job with a damaged stored file passes nothing on
+        with suppress(ValueError):  # a job with a damaged stored file has no answers to take over
             return [of.id for of in earlier if self._backends.models(of) == self._backends.models(job)]
         return []
 

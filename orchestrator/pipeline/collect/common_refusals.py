@@ -1,4 +1,4 @@
-"""Refusals shared by all rows of a kind, which are held back instead of failing one by one.
+"""Refusals shared by all rows of a kind: these rows are held back instead of failing one by one.
 
 A kind is one task's rows for one model of a job at one backend. If no row was answered there and all are refused in
 the same way, the fault lies with the request, the model or the backend. The rows wait, and nothing is paid.
@@ -30,7 +30,7 @@ OF_CONTENT = frozenset({"context_length_exceeded", "content_filter", "invalid_im
 OF_REQUEST = frozenset({"unsupported_parameter", "model_not_found", "unsupported_region"})
 """Rules about the request and the model: one row is enough to hold back the others."""
 FEWEST = 2
-"""Rows that must share any other refusal, as the content of a single row may be the cause."""
+"""Number of rows that must share any other refusal, as the content of a single row may be the cause."""
 MOST_WORDS = 500
 FieldOf = Callable[[InShard, RowRefusal], RefusedField | None]
 
@@ -59,7 +59,7 @@ class CommonRefusal(Struct, frozen=True):
 
 
 def in_files(paths: Iterable[Path], rows: Mapping[str, InShard], field_of: FieldOf) -> dict[str, CommonRefusal]:
-    """Return the refusal that all rows of a task share, by task, as far as result files have lines for them.
+    """Return the refusal shared by all rows of a task that have lines in the result files, by task.
 
     Files of a batch that went well are read only up to their first answers. Raises OSError.
     """
@@ -105,7 +105,8 @@ def _common(
 
 
 def of_verdict(verdict: RowVerdict, code: str | None, message: str | None, rows: int = 1) -> CommonRefusal | None:
-    """Return a refusal that rows may share; None if it may pass, or is about the account, which stops the backend."""
+    """Return a refusal that rows may share. None if the refusal may pass, or is about the account, which stops the
+    backend."""
     if verdict.disposition not in (Disposition.NEVER, Disposition.ELSEWHERE):
         return None
     words = shortened(message or verdict.why, MOST_WORDS)
@@ -151,7 +152,7 @@ def hold_back(
 ) -> None:
     """Hold back present and future rows of tasks that a backend refuses.
 
-    `model` is the alias that the rows name. They avoid the backend until `lift`.
+    `model` is the alias that the rows name. The rows avoid the backend until `lift`.
     """
     known = {(one.backend, one.model, one.task): one.times for one in store.holds.of(job_id)}
     for task, one in refused.items():

@@ -1,7 +1,7 @@
 """Failed rows of a running batch, from the results that can be read so far.
 
-A backend's own count includes only requests that it refused. An answer that fails its check is found only by reading
-it. So the results of a running batch are read in parts, each from the end of the last. Nothing is settled by this:
+A backend's own count includes only requests that the backend refused. Answers that fail their check are found only by
+reading them. So a running batch's results are read in parts. Nothing is settled by this:
 rows get their outcomes when the batch is collected. The counts are kept in memory, and read anew after a restart.
 """
 
@@ -32,7 +32,7 @@ from orchestrator.store.records import InShard
 
 EVERY = timedelta(seconds=15)
 MOST_BYTES = 4 << 20
-"""Bytes read at one look; if there are more, the next look follows at once."""
+"""Bytes read at one look; if the file has more, the next look follows at once."""
 KINDS = ("output", "error")
 Failing = dict[str, dict[str, int]]
 

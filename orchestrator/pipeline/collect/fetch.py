@@ -1,6 +1,7 @@
 """Result files of a batch that is over, read until they are whole or no longer grow.
 
-The best reading is kept beside the file's place and moved there once accepted: a later reading may be shorter.
+The best reading of a file is kept beside its final path, since a later reading may be shorter. Once accepted, the
+reading is moved to that path.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from orchestrator.settings.home import Home
 
 class FetchedFiles(Struct, frozen=True):
     """Result files that can be used. `lost` names files that the backend has named but lacks; `short` is the number
-    of rows missing from its count. `did_nothing`: the backend says that the batch is completed and that no row ran.
+    of rows missing from the batch's count. `did_nothing`: the backend calls the batch completed, and no row ran.
     `is_plain` is as in `results.Survey`.
     """
 
@@ -71,7 +72,7 @@ def fetch(
         reading = replace(reading, told=told, has_grown=known.has_grown(told))
     if reading.is_more_than(known.whole):
         known.whole, known.unchanged_since = reading, now
-    is_gone = shard.refusal_code == BATCH_GONE  # its backend cannot be asked: it may be gone itself
+    is_gone = shard.refusal_code == BATCH_GONE  # its backend cannot be asked, and may be gone too
     did_nothing = expected > 0 and reading.is_empty and not is_gone and _did_nothing(handle, shard)
     if did_nothing:
         verdict = batch_evidence.nothing(shard.backend, shard.rows, min(until, nothing_until()), now)
@@ -101,7 +102,7 @@ def expected_rows(shard: Shard) -> int:
     if shard.provider_status == BatchStatus.COMPLETED:
         return shard.rows
     if shard.refusal_code == BATCH_GONE and shard.output_file_id is None and shard.error_file_id is None:
-        return 0  # orch gave the batch up before it named a file: nothing can be read, whatever it did
+        return 0  # orch gave the batch up before the batch named a file: nothing can be read
     return min(shard.rows, shard.provider_completed + shard.provider_failed)
 
 
@@ -212,7 +213,7 @@ def download(home: Home, shard: Shard, handle: BackendHandle, file_id: str, path
 
 
 def _stated_size(handle: BackendHandle, files: list[tuple[str, str]]) -> int | None:
-    """Return the total size of files as their backend states it, or None if it does not."""
+    """Return the total size of files as their backend states it, or None without a statement."""
     sizes = []
     for _, file_id in files:
         try:

@@ -118,7 +118,7 @@ class Gather:
         return fetched if isinstance(fetched, fetch.FilesAwaited) else (fetched, self._problems(shard, handle, until))
 
     def _over_for(self, shard: Shard, handle: BackendHandle) -> timedelta | None:
-        """Return how long ago a batch ended, by its backend's clock; None if the backend does not say."""
+        """Return how long ago a batch ended, by its backend's clock; None if the backend states no time."""
         if handle.is_own or shard.batch_id is None or shard.refusal_code == BATCH_GONE:
             return None
         with suppress(BackendError):
@@ -127,7 +127,7 @@ class Gather:
         return None
 
     def _dated(self, shard: Shard, now: datetime) -> Shard:
-        """Correct future times that a wrong clock has written: waits begin with them."""
+        """Correct future times that a wrong clock has written, since waits are counted from these times."""
         times = ((name, getattr(shard, name)) for name in ("status_at", "ended_at"))
         if wrong := {name: now for name, at in times if at is not None and at > now}:
             self._work.store.shards.note(shard, **wrong)
@@ -143,10 +143,10 @@ class Gather:
         return replace(shard, **named)
 
     def _repaid(self, job: Job, shard: Shard, handle: BackendHandle, until: datetime) -> bool:
-        """True if the answers of a shard are gone and its rows may be paid again; RefusedError if they may not.
+        """True if a shard's answers are gone and its rows may be paid again. RefusedError without consent to pay.
 
-        Files may be minutes late. If the batch ended before this process began, they count as gone after an hour.
-        At the latest they are gone at `until`, when the job stops waiting for them.
+        Files may be minutes late. They count as gone at `until`, when the job stops waiting for them. If the batch
+        ended before this process began, its files count as gone after an hour.
         """
         made, took = shard.submitted_at, shard.took_seconds
         if handle.is_own or made is None or took is None or shard.batch_id is None:
@@ -158,7 +158,7 @@ class Gather:
         if not lost_answers.are_gone(handle, (shard.output_file_id, shard.error_file_id)):
             return False
         if (over_for := self._over_for(shard, handle)) is not None and over_for < lost_answers.LATEST_FILES:
-            return False  # they may be late: it is this machine's clock that was set
+            return False  # the files may be late, since this machine's clock was set
         if shard.output_file_id is None and not shard.provider_completed and not shard.provider_output_tokens:
             return True  # only lines of rows that did not run are gone, and these cost nothing
         used = Usage(input_tokens=shard.provider_input_tokens, output_tokens=shard.provider_output_tokens)
@@ -189,7 +189,7 @@ class Gather:
         return batch_evidence.nothing_until(ended, self._work.store.shards.longest_file_wait(shard.backend))
 
     def _problems(self, shard: Shard, handle: BackendHandle, until: datetime) -> tuple[LineProblem, ...]:
-        """Return why a backend refused a shard's batch; empty if it did not, or does not say so in time."""
+        """Return why a backend refused a shard's batch; empty without a refusal, or without a reason in time."""
         if shard.refusal_code is not None:
             return (LineProblem(shard.refusal_code, shard.refusal or ""),)
         if shard.provider_status != BatchStatus.FAILED or shard.batch_id is None:

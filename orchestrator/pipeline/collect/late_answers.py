@@ -1,7 +1,7 @@
 """Late answers: of a batch that was considered gone, or from files that came too late.
 
-Their rows were released and perhaps asked again. A row that still waits takes its late answer. If it has an outcome
-by now, that stays and the late answer is only booked, as it was paid for.
+Their rows were released and perhaps asked again. A row that still waits takes its late answer. A row that has an
+outcome by now keeps that outcome, and the late answer is only booked, as it was paid for.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def until(shard: Shard, profile: Profile | None) -> datetime:
     kept = (shard.collected_at or shard.created_at) + ANSWERS_KEPT
     if profile is None or profile.cancels:
         return kept
-    # The batch continues, and has its answers when it ends by itself.
+    # The batch continues, and has its answers when it ends without a cancel.
     window = timedelta(seconds=shard.window_seconds)
     return max(kept, (shard.submitted_at or shard.created_at) + window + OVERRUN)
 
@@ -83,8 +83,9 @@ def until(shard: Shard, profile: Profile | None) -> datetime:
 def look(store: Store, home: Home, shard: Shard, handle: BackendHandle, now: datetime) -> Path | None:
     """Look for a shard's late answers; return their file, or None while they are incomplete.
 
-    A batch that still runs is cancelled: its rows are asked elsewhere. Files that it names by now are recorded, so
-    that they are deleted with the shard's other files. The last look takes whatever is there. Raises BackendError.
+    A batch that still runs is cancelled: its rows are asked elsewhere. Files that the batch names by now are
+    recorded, so that they are deleted with the shard's other files. The last look takes any answers found. Raises
+    BackendError.
     """
     path = home.results(shard.id, LATE)
     if path.exists():
@@ -135,7 +136,7 @@ def _brought(
 
 
 def clear(home: Home, shard: Shard) -> None:
-    """Delete what a look has downloaded. A kill in mid-look leaves it, and a part of it under a hidden name."""
+    """Delete the files that a look has downloaded. A kill during a look leaves them, one perhaps cut and hidden."""
     path = home.results(shard.id, LATE)
     for kind in KINDS:
         path.with_name(f"{path.name}.{kind}").unlink(missing_ok=True)

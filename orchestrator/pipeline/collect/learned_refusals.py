@@ -1,4 +1,4 @@
-"""Lessons from a batch's refusals: fields that its model does not take, and if rows can do without them."""
+"""Lessons from a batch's refusals: fields that its model does not take, and if rows can be asked without them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LearnedRefusals:
         return self._fields[key]
 
     def learn(self, row: InShard, refusal: RowRefusal, field: RefusedField) -> bool:
-        """Remember a field that is refused whatever its value; True if the row can be asked again without it."""
+        """Remember a field that is refused with any value; True if the row can be asked again without that field."""
         if field.fault is not FieldFault.FIELD:
             return False
         key = row.task, field.name

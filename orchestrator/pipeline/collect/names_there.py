@@ -1,6 +1,6 @@
-"""Ids that a shard's rows have at their backend: those of a forgotten job that asked the same requests.
+"""Ids that a shard's rows have at their backend: the ids of a forgotten job that asked the same requests.
 
-They are kept beside the shard's input file. Its results get the rows' own ids as soon as they are downloaded.
+The ids are kept beside the shard's input file. Downloaded results get the rows' own ids at once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def forget(home: Home, shard: Shard) -> None:
 
 
 def put_ours(home: Home, shard: Shard, path: Path) -> None:
-    """Give the lines of a downloaded result file their rows' own ids, if these differ. Raises OSError.
+    """Give the lines of a downloaded result file their rows' own ids, if the ids differ. Raises OSError.
 
     A line that belongs to no row gets an id that no row has: its own id may be another row's.
     """

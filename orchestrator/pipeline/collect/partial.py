@@ -21,7 +21,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 OpenHandle = Callable[[str], BackendHandle | None]
-"""Opens a backend; None if it has no results to ask for, or cannot be asked."""
+"""Opens a backend; None if the backend cannot be asked for results, or has none yet."""
 PREVIEW = "#preview"
 """Suffix of a shard's id for the copy of its running batch's results."""
 

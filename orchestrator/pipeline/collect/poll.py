@@ -31,7 +31,7 @@ ENOUGH_REFUSALS = 20
 
 
 class UnknownBatch(Struct, frozen=True):
-    """A batch that its backend does not know; `moved` says whether its shard has ended because of that."""
+    """A batch that its backend does not know; `moved` is true if the batch's shard has ended because of that."""
 
     moved: bool
 
@@ -51,7 +51,7 @@ class BatchPolling:
             if ends and shard.state is ShardState.SUBMITTED and shard.provider_status != "cancelling":
                 self._work.polls.hurry(shard, now)
             if not self._work.polls.is_due(shard, handle, now):
-                # A backend that does not answer is polled seldom, and the rows may be needed.
+                # A backend that does not answer is polled rarely, and the rows may be needed sooner.
                 watched = self._work.polls.of(shard, now)
                 is_unheard = watched.failing_since is not None or watched.busy_since is not None
                 return is_unheard and shard.rerouted_at is not None and self._is_lost(job, shard, handle)
@@ -125,7 +125,7 @@ class BatchPolling:
         return {} if found is None or found == shard.failing else {"failing": found}
 
     def _refused_so_far(self, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> dict[str, object]:
-        """Take back the rows of a running batch if all of them so far got the same refusal."""
+        """Take back the rows of a running batch if all results so far are the same refusal."""
         if not handle.is_own or shard.rerouted_at is not None or batch.completed or not shard.failing:
             return {}
         codes = Counter[str]()
@@ -179,7 +179,7 @@ class BatchPolling:
         return None
 
     def _is_lost(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Give up a batch that its backend does not show or does not end; True if it was given up."""
+        """Give up a batch that its backend does not show or does not end; True if the batch was given up."""
         if shard.state is not ShardState.SUBMITTED or handle.is_own:
             return False
         now, life = self._work.now(), self._life(job, shard, handle)

@@ -1,4 +1,4 @@
-"""A batch at its backend as polls show it: its facts, and what it waits for."""
+"""A batch at its backend as polls show it: its facts, and the reason for its delay."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def waits_for(
     usual: overdue.Usual,
     now: datetime,
 ) -> str | None:
-    """Describe what takes unusually long about a batch; `moved_at` is when it last progressed."""
+    """Describe what takes unusually long about a batch; `moved_at` is when the batch last progressed."""
     if handle.is_own or shard.submitted_at is None:
         return None
     since = shard.status_at if batch.status == shard.provider_status else now

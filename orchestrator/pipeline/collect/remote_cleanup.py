@@ -1,8 +1,8 @@
 """Clean-up at backends for shards that are over: deletes their files, and looks for late answers.
 
-It never holds up a job. It starts as soon as the shard is over, and is retried after failures. A day after late
-answers are given up, so is the clean-up, with a note. It survives kills: the store keeps a shard as unclean until it
-is done.
+Clean-up never holds up a job. It starts as soon as the shard is over, and is retried after failures. It is given up,
+with a note, a day after late answers are given up. It survives kills: the store keeps a shard as unclean until the
+clean-up is done.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Documents as they were sent, to look up the quotes of answers, and the bounds sent with them."""
+"""Documents as they were sent, in which the quotes of answers are looked up, and the answer bounds sent with them."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ _decode = json_decoder(_Asked).decode
 
 
 class SentBounds:
-    """The most tokens of each answer of a shard, as its lines were sent: the dialect may have lowered them."""
+    """Maximum tokens of each answer of a shard, as sent in its lines: the dialect may have lowered the maximum."""
 
     def __init__(self, home: Home, shard_id: ShardId) -> None:
         self._path = home.shard_input(shard_id)
         self._known: dict[str, int] | None = None
 
     def of(self, row: InShard) -> int | None:
-        """Return a row's bound; None if it has none, or its line is gone. The first call reads all lines."""
+        """Return a row's bound; None if the row has no bound, or its line is gone. The first call reads all lines."""
         if row.max_output is None:
             return None
         if self._known is None:

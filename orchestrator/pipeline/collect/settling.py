@@ -59,7 +59,7 @@ class _Settlement:
     """The settling of an ended shard's rows, a chunk at a time.
 
     `not_executed` rows were sent when their batch ended. `unfinished` are billed but incomplete answers, whose rows
-    are tried again. `unmatched` are lines, with their file's kind, that match no row. They may belong to the
+    are tried again. `unmatched` are lines, with their file's kind, that match no row. These lines may belong to the
     `doubtful` rows. `adopted` is the price of all answers of an adopted batch that this job did not ask for, under
     one row's number.
     """
@@ -145,7 +145,7 @@ class _Settlement:
         paths = [self._home.results(shard.id, kind) for kind in KINDS]
         common = common_refusals.in_files(paths, rows, field_of)
         if common:
-            # After a kill, rows that an earlier collection let go count as they did then.
+            # After a kill, rows that an earlier collection released count as in that collection.
             gone = {name for path in paths for name in results.custom_ids(path)} - rows.keys()
             if left := self._store.rows.named(shard, gone, anywhere=True):
                 common = common_refusals.in_files(paths, {**left, **rows}, field_of)
@@ -186,7 +186,7 @@ class _Settlement:
                     elif len(self._unmatched) < len(rows):
                         self._unmatched.append((kind, found))
                     continue
-                # If a row has two lines, an answer beats a failure in either order: it is paid.
+                # If a row has two lines, an answer beats a failure in either order: the answer is paid.
                 is_worse = (
                     survey is not None and row.custom_id in survey.answered and not results.is_success(found.line)
                 )
@@ -199,7 +199,7 @@ class _Settlement:
                 if isinstance(said, NotExecuted):
                     if said.upstream_seconds or said.uncertain:
                         self._not_executed.append((row, said))
-                    continue  # otherwise as if missing from the file: decided below
+                    continue  # otherwise the row counts as missing from the file: decided below
                 told.add(row.custom_id)
                 if results.stands(said):
                     yield row, said
@@ -240,7 +240,7 @@ class _Settlement:
         return None if sent is None else Bound(sent, max(REASONING_STEP, sent // 10))
 
     def _named(self, row: InShard, refusal: RowRefusal, said: Outcome) -> Outcome:
-        """Return the outcome with the code of a refused field, if its status says something else."""
+        """Return the outcome with the code of a refused field, if the outcome has another code."""
         refused = self._lessons.field_of(row, refusal)
         if refused is None:
             return said
@@ -277,7 +277,7 @@ class _Settlement:
                 sent[row.seq] = cost
         book(shard, "rerouted", spent, now)
         book(shard, "uncertain", sent, now)
-        # Given up for a deadline, at a provider that cannot end the batch: it keeps running.
+        # Given up for a deadline, at a provider that cannot end the batch: the batch keeps running.
         runs_on = (
             shard.refusal_code == BATCH_GONE and shard.rerouted_at is not None and not ended.handle.profile.cancels
         )
@@ -323,7 +323,7 @@ def settled(handle: BackendHandle, model: str, row: InShard, outcome: Outcome) -
 
 
 def _expected(row: InShard, outcome: Outcome | None = None) -> Usage:
-    """Estimate a row's usage if the backend does not say: its prompt, and its answer's text or greatest length."""
+    """Estimate a row's usage if the backend reports none: its prompt, and its answer's text or greatest length."""
     output = row.max_output or 0
     if outcome is not None and outcome.answer_bytes:
         said = tokens.estimate(outcome.answer_bytes)
@@ -338,7 +338,7 @@ def _id(found: FoundLine) -> str:
 def close(store: Store, home: Home, shard: Shard, now: datetime, owed: int = 0, answers: int = 0) -> None:
     """Close a collected shard. Its remote files and the `owed` answers are handled later.
 
-    `answers` counts those in its files: some providers count none.
+    `answers` is the number of answers in the shard's files: some providers do not count answers.
     """
     if not owed:
         remove_input(home, shard)
@@ -362,7 +362,7 @@ def abandon(home: Home, shard: Shard) -> None:
 
 
 def refused_tasks(store: Store, home: Home, ended: EndedShard, rows: Iterable[InShard]) -> dict[str, CommonRefusal]:
-    """Return the refusal of a row asked first, for each task that it holds back; empty if it was not refused."""
+    """Return the refusal of a row asked first, for each task that the refusal holds back; empty without a refusal."""
     shard = ended.shard
     if shard.refusal_code is None:
         return {}

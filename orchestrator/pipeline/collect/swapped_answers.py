@@ -1,8 +1,8 @@
 """Answers that came back under another row's key, and other answers of the same batch that cannot be proved.
 
-An answer is another row's if it gives back that row's code. The same holds if its quotes occur in that row's document
-and not in its own. Then the keys of the batch cannot be trusted: an answer counts only if its own code or a quote
-proves it.
+An answer belongs to another row if it gives back that row's code. The same holds if its quotes occur in that row's
+document and not in the document asked about. The keys of the batch then cannot be trusted: an answer counts only if
+its own code or a quote proves it.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from orchestrator.store.records import InShard
 MOST_SUSPECTS = 200
 """Maximum number of answers whose quotes are looked for in the other documents of their batch."""
 LEAST_QUOTED = 40
-"""Minimum number of characters of an answer's longest quote that identify a document: shorter ones could occur in
-several."""
+"""Minimum length in characters of an answer's longest quote to identify a document: several documents may have a
+shorter quote."""
 _MOST_NAMED = 3
 _decode_result = json_decoder(batch_api.ResultLine).decode
 Ended = tuple[InShard, Outcome]
 
 
 class Swaps(Struct, frozen=True):
-    """The outcomes of a shard, and the rows whose answers are another row's, with that row's id."""
+    """The outcomes of a shard, and the rows whose answers belong to another row, with that row's id."""
 
     outcomes: Sequence[Ended]
     owners: Mapping[str, str]
@@ -136,7 +136,7 @@ def _by_codes(store: Store, home: Home, ended: EndedShard, outcomes: Sequence[En
 
 
 def _may_be_swapped(row: InShard, outcome: Outcome, coded: set[str]) -> bool:
-    """True unless the answer was accepted with its row's code. Rows without a code may have another row's answer."""
+    """True unless the answer was accepted with its row's code. A row without a code may have another row's answer."""
     return outcome.is_answer and (outcome.state is RequestState.FAILED or row.task not in coded)
 
 

@@ -44,7 +44,7 @@ class ShardTally(Struct):
 
     `reasked` and `escalated` rows are counted by the fault of their answer; `escalated_to` is the stronger model.
     `stop` says why the backend gets no more rows now, `wait` why this model gets no more, `refused_alike` why whole
-    tasks get no more. `refusal` is the batch's own refusal. `lost` are files no longer there, `odd` an id that no row
+    tasks get no more. `refusal` is the batch's own refusal. `lost` files are gone, `odd` is an id that no row
     has. `open` are rows without an outcome in the files; `owed` of them may still be answered at the backend.
     `answered` names a row of each task that got an answer, good or bad; `answers` counts them. `swapped` says
     which answers came back under another row's key.
@@ -127,7 +127,7 @@ class EndedShard(Struct, frozen=True):
 
     @property
     def may_leave(self) -> bool:
-        """True if a row that this backend will never answer can go to another backend."""
+        """True if rows that this backend will never answer can go to another backend."""
         return self.elsewhere and not self.standing.is_alone
 
 
@@ -154,7 +154,7 @@ class UnansweredRows:
         self.held: list[int] = []
 
     def unrecognised(self, missing: list[InShard]) -> Ends:
-        """Move or end rows whose batch came back with unknown ids: the next one would too."""
+        """Move or end rows whose batch came back with unknown ids: another batch would, too."""
         ended, tally = self._ended, self._tally
         for row in missing:
             if ended.may_leave and row.attempt + 1 < MAX_ATTEMPTS and ended.job.cancel_requested_at is None:
@@ -178,7 +178,7 @@ class UnansweredRows:
             self.held.append(row.seq)
             self._tally.again[self.common[row.task].code] += 1
             return True
-        # Our own server has already retried; but a request that it does not take may be taken elsewhere.
+        # Our own server has already retried. Another backend may take a request that our server refuses.
         if is_last or (self._ended.handle.is_own and refused is None):
             return False
         if not self._is_tried_again(row, verdict):
@@ -224,14 +224,14 @@ class UnansweredRows:
             tally.again["its batch"] += len(missing)
             return
         if shard.rerouted_at is not None:
-            # An engine that was too slow may still do some of the rows, which keep avoiding the same backends;
-            # another batch would be as slow.
+            # An engine that was too slow may still do some of the rows. The rows keep avoiding the same backends, as
+            # another batch there would be as slow.
             if not ended.handle.is_own:
                 self.rerouted.extend(row.seq for row in missing)
             tally.again["the deadline"] += len(missing)
             return
         if shard.provider_status == BatchStatus.EXPIRED:
-            # If the deadline was put off since, the rows have time and continue.
+            # If the deadline was moved back since, the rows have time and continue.
             late = job.deadline_at is None or job.deadline_at <= ended.now
             if late and expires(job):
                 for row in missing:
@@ -310,8 +310,8 @@ class UnansweredRows:
     def release(self, store: Store) -> int:
         """Let the rows without an outcome continue; return their number."""
         ended, tally, shard = self._ended, self._tally, self._ended.shard
-        # If most rows were answered, something else is wrong with the few refused for lack of room: their batch would
-        # come back like this for ever. The same holds for rows refused for days.
+        # If most rows were answered, something else is wrong with the few refused for lack of room: their batches
+        # would be refused for ever. The same holds for rows refused for days.
         is_long = (
             ended.now >= max(ended.job.created_at, ended.job.deadline_at or ended.job.created_at) + BLAMELESS_FOR
         )

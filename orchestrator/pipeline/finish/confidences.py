@@ -1,7 +1,7 @@
 """Checks for merging a job's rows: its tasks' checks, with the confidence of labels by known answers.
 
-A task of labels with log probabilities gets a calibration curve. Each merge computes it anew, from the rows and the
-current file of known answers.
+A task of labels with log probabilities gets a calibration curve. Each merge computes the curve anew, from the rows
+and the current file of known answers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Delivery of a job's rows to the place that its job file names.
 
-The place is tested before any row is paid, and foreign files are not overwritten unasked.
+The place is tested before any row is paid. Foreign files are overwritten only if the user allows it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Result = TypeVar("Result")
 def output_of(job: Job) -> Output | None:
     """Return the output that a job's file names, or None.
 
-    A limited run has no output: it would replace a whole night's.
+    A limited run has no output, as its rows would replace those of a whole night.
     """
     spec = None if job.is_limited else spec_of(job)
     return None if spec is None else spec.output
@@ -72,7 +72,7 @@ def _refuse_foreign(store: Store | None, job: Job, output: Output, place: str | 
 
 
 def deliver(store: Store, job: Job, lines: Callable[[str], Iterable[bytes]], now: datetime) -> str:
-    """Put a job's rows where its file says, and return that place. `lines` returns them in a style.
+    """Put a job's rows where its file says, and return that place. `lines` returns the rows in a style.
 
     Raises OutputError, and what `lines` raises.
     """
@@ -135,7 +135,7 @@ class Gate:
         self._waiting: dict[JobId, _Waiting] = {}
 
     def hold(self, job: Job) -> OutputError | None:
-        """Return the error that keeps a job from starting, or None; raise it if it will not pass by itself."""
+        """Return the error that keeps a job from starting, or None; raise an error that will not pass by itself."""
         now = self._now()
         known = self._waiting.get(job.id)
         if known is not None and now < known.next_at:

@@ -44,9 +44,9 @@ log = logging.getLogger(__name__)
 
 CHUNK = 500
 PROMPT_SECONDS, POLL_SECONDS = 1.0, 0.05
-"""How long to wait for a new delivery, and for one at each later step."""
+"""Seconds to wait for a new delivery, and for a running delivery at each later step."""
 LONGEST_DELIVERY = timedelta(hours=2)
-"""A storage that has not taken the rows by then counts as hanging."""
+"""A storage that takes longer counts as hanging."""
 KEPT = timedelta(days=1)
 """How long a failed delivery is retried automatically."""
 ASKED = (RequestState.SUCCEEDED, RequestState.FAILED)
@@ -88,7 +88,7 @@ class Finisher:
         self._again: dict[JobId, tuple[datetime, timedelta]] = {}
 
     def step(self, job: Job) -> JobEnd | None:
-        """Merge a job, deliver its rows and end it; None while they are on their way.
+        """Merge a job, deliver its rows and end it; None while the delivery runs.
 
         Raises JobFilesError if the job's own files are gone or cannot be written; the job then stays open.
         """
@@ -109,14 +109,14 @@ class Finisher:
             hangs = self._now() - delivery.since >= LONGEST_DELIVERY
             if job.cancel_requested_at is None and not hangs:
                 return None
-            # Not started again while it hangs; if it ends later, that counts.
+            # A hanging delivery is not started again; if it ends later, its result counts.
             said = f"{_wanted(job)} has not taken the rows since {delivery.since:%H:%M} UTC"
             return self._end(job, JobEnd(str(self._path(job)), OutputError(OutputFault.UNREACHABLE, said)))
         del self._under_way[job.id]
         return self._end(job, ended)
 
     def deliver_again(self) -> None:
-        """Retry failed deliveries whose fault may have passed: for a day, ever more rarely."""
+        """Retry failed deliveries whose fault may have passed, for a day, with growing pauses."""
         now, codes = self._now(), [fault for fault in OutputFault if fault.may_pass]
         for job in self._store.jobs.undelivered(self._home.identity(), codes, now - KEPT):
             due, pause = self._again.get(job.id, (now, FIRST_PAUSE))
@@ -168,7 +168,7 @@ class Finisher:
         return delivery
 
     def _merged(self, job: Job) -> tuple[Path, bool]:
-        """Merge the rows; return their path, and True if they are too bad to be delivered."""
+        """Merge the rows; return their path, and True if too many are wrong for a delivery."""
         style = "batch" if job.kind is JobKind.BATCH else "jsonl"
         merge.write(self._path(job), merged_lines(self._store, self._home, job, style=style))
         found = _compared(self._store, self._home, job, self._now())

@@ -14,13 +14,13 @@ from orchestrator.store import Store
 from orchestrator.store.records import WrittenOutput
 
 BY_HAND = ""
-"""Series of what `-o` wrote: commands are unrelated to each other."""
+"""Series of files that `-o` wrote: commands are unrelated to each other."""
 WRITING = "writing"
 """Mark of a place that is being written to, or whose writer was killed."""
 
 
 def is_foreign(store: Store | None, home: str, series: str, place: str | Path) -> bool:
-    """True if a place has something that orch did not write; what runs of the job file wrote may have changed.
+    """True if a place has content that orch did not write. Content that runs of the job file wrote may have changed.
 
     `home` is the home's id, `series` the job file's, or BY_HAND. Raises OutputError.
     """
@@ -45,7 +45,7 @@ def writing(store: Store, home: str, job_id: JobId, place: str | Path, now: Call
 
 
 def remember(store: Store, home: str, series: str, job_id: JobId, place: str | Path, now: datetime) -> None:
-    """Record that orch wrote to a place just now, for a job or for none ("")."""
+    """Record that orch wrote to a place just now, for a job or ("") for no job."""
     try:
         mark = places.mark_of(place)
     except OutputError:

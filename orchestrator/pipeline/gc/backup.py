@@ -1,7 +1,7 @@
 """Backups of a home in one file, made while a daemon works in it, and their check.
 
-Everything that the copied databases point to must be in the copy, whatever is written and removed meanwhile. So the
-databases are copied first, then each file gets a second name, those of a server right after its database. If a file
+Every file that the copied databases point to must be in the copy, whatever is written and removed meanwhile. So the
+databases are copied first, then each file gets a second name (a server's files right after its database). If a file
 vanished in between, the copy starts anew.
 Result files only grow: extra bytes that the database does not know do no harm.
 """
@@ -68,7 +68,7 @@ def make(
 ) -> BackupContents:
     """Write a backup to a new file, whole or not at all.
 
-    Anything missing in the home itself is reported as a problem, and the backup is made without it. `progress` gets
+    Anything missing in the home itself is reported as a problem and left out of the backup. `progress` gets
     the activity, the amount done, the total and the unit. Raises RefusedError, StorageError, UsageError.
     """
     if target.exists():
@@ -103,7 +103,7 @@ def _staged(store: Store, home: Home, stage: Path) -> list[str]:
         linked: set[Path] = set()
         for database in _server_databases(home.root):
             copy_sqlite(database, _with_folder(stage / database.relative_to(home.root)))
-            # At once: a server removes files that the copy names while others are copied.
+            # At once: while other files are copied, a server may remove files that the copy names.
             _link(database.parent, home.root, stage, linked)
             linked.add(database.parent)
         for top in ("jobs", *SERVERS):

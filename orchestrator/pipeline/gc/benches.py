@@ -59,7 +59,7 @@ def _age(folder: Path) -> float:
 
 
 def _is_applied(store: Store, home: Home, folder: Path) -> bool:
-    """True if plans use its figures: a later bench of the same model replaces them."""
+    """True if plans use the bench's figures: a later bench of the same model replaces them."""
     try:
         told = json_decoder(_Applied).decode((folder / APPLIED).read_bytes())
     except FileNotFoundError:

@@ -66,7 +66,7 @@ class Swept(Struct, frozen=True):
 
     @property
     def gone(self) -> list[RetentionVerdict]:
-        """Verdicts on jobs that lose files or go."""
+        """Verdicts on jobs that lose files or are removed."""
         return [verdict for verdict in self.verdicts if verdict.fate is not JobFate.KEPT]
 
     @property
@@ -87,9 +87,9 @@ def gc_lock(home: Home) -> Iterator[None]:
 
 
 def gc(store: Store, home: Home, terms: Retention, now: datetime, *, dry_run: bool = False) -> Swept:
-    """Remove what may go. Raises RefusedError, StorageError; removals made by then stay, the rest is unchanged.
+    """Remove what may be removed. Raises RefusedError, StorageError; removals made before an error stay.
 
-    Submits wait during the decision, as a new job may carry over answers of a job that is about to go.
+    Submits wait during the decision, as a new job may carry over answers of a job that is about to be removed.
     """
     identity = home.identity()
     if dry_run:
@@ -110,9 +110,9 @@ def gc(store: Store, home: Home, terms: Retention, now: datetime, *, dry_run: bo
 
 
 def _let_all_go(store: Store, home: Home, verdicts: list[RetentionVerdict], now: datetime) -> list[RetentionVerdict]:
-    """Let the database forget what may go, newest first: a job that carries answers goes before their source.
+    """Let the database forget the files of these jobs, newest first: a job that carries answers before their source.
 
-    If a job was resumed meanwhile, it needs the answers it carries, so all older jobs stay.
+    A job that was resumed meanwhile needs the answers that it carries, so all older jobs stay.
     """
     for number, verdict in enumerate(verdicts):
         if verdict.fate is not JobFate.KEPT and not _let_go(store, home, verdict, now):
@@ -129,7 +129,7 @@ def _kept_verdict(verdict: RetentionVerdict, why: str) -> RetentionVerdict:
 def _decide(
     store: Store, home: Home, identity: str, terms: Retention, now: datetime
 ) -> tuple[list[RetentionVerdict], str | None]:
-    """Return the verdict on each job, and the reason if none may go."""
+    """Return the verdict on each job, and the reason if no job may be removed."""
     jobs = store.removals.jobs(identity)
     building = next((job.id for job in jobs if _building(home, job)), None)
     held = None if building is None else f"job {building} is being built, and may use other jobs' answers"

@@ -39,7 +39,7 @@ ENDINGS: Mapping[Format, str] = {
 class Written(Struct, frozen=True):
     """A written output: `bytes` of the file (None for a SQL table), `jsonl_bytes` as JSONL.
 
-    `rows` are those of the file or table, `lines` the merged lines in it: a wide table has a row per document.
+    `rows` counts the rows of the file or table, `lines` its merged lines: a wide table has a row per document.
     """
 
     place: str

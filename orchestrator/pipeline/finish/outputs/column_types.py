@@ -35,13 +35,13 @@ class ListOf(msgspec.Struct, frozen=True):
 
 
 class Struct(msgspec.Struct, frozen=True):
-    """Named fields, each of its kind; at least one."""
+    """Named fields, each with its kind; at least one."""
 
     fields: tuple[tuple[str, Kind], ...]
 
 
 class VectorOf(msgspec.Struct, frozen=True):
-    """A vector of `size` numbers (None: any), with the 32 bits in which models compute them."""
+    """A vector of `size` 32-bit numbers, the precision in which models compute them; None: any size."""
 
     size: int | None = None
 

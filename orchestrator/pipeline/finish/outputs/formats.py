@@ -32,7 +32,7 @@ GROUP_ROWS = 20_000
 GROUP_BYTES = 32_000_000
 """JSONL bytes of a Parquet row group: long answers make it shorter than `GROUP_ROWS`."""
 PART_ROWS = 1000
-"""Rows with cells as Python objects: the garbage collector looks through all of them again and again."""
+"""Maximum rows held as Python objects, which the garbage collector scans again and again."""
 _QUOTED = frozenset('",\r\n')
 
 
@@ -54,8 +54,8 @@ class CountedLines:
 class TableShape(msgspec.Struct, frozen=True):
     """The shape of a table: a row per document if `wide`, else per merged row.
 
-    `columns` are those it has, in this order; empty means all. With `excel`, spreadsheets read CSV as UTF-8, and no
-    cell of it is a formula.
+    `columns` are the table's columns, in this order; empty means all. With `excel`, spreadsheets read CSV as UTF-8,
+    and no cell is a formula.
     """
 
     wide: bool = False
@@ -72,7 +72,7 @@ LONG = TableShape()
 
 
 class _CountedRecords:
-    """A layout that counts the table's rows as they pass: a wide one has a row per document."""
+    """A layout that counts the table's rows as they pass: a wide table has a row per document."""
 
     def __init__(self, layout: TableLayout) -> None:
         self._layout = layout

@@ -48,7 +48,7 @@ def name_of(place: str | Path) -> str:
 def opened(place: str | Path) -> Iterator[BinaryIO]:
     """Open a file that appears in its place only if the block succeeds. Raises OutputError.
 
-    It keeps the permissions of a file that it replaces; a new file gets them from the user's umask.
+    A replaced file keeps its permissions; a new file gets its permissions from the user's umask.
     """
     if isinstance(place, str):
         with _spooled(place) as file:
@@ -59,10 +59,10 @@ def opened(place: str | Path) -> Iterator[BinaryIO]:
 
 
 def probe(place: str | Path) -> None:
-    """Test whether a place can be written, without changing it. Raises OutputError.
+    """Test if a place can be written, without changing the place. Raises OutputError.
 
     For a file, this writes and removes a file in its folder, or in the nearest existing folder above. For an object,
-    it writes and removes one whose name ends with `PROBE`.
+    this writes and removes an object whose name ends with `PROBE`.
     """
     with _output_errors(place):
         if isinstance(place, Path):

@@ -82,7 +82,7 @@ def replace(url: str, table: str, layout: Layout, job: str, lines: Iterable[byte
 
 
 def probe(url: str, table: str, layout: Layout) -> None:
-    """Test whether a job's rows can be put into a table, without changing it. Raises OutputError.
+    """Test if a job's rows can be put into a table, without changing the table. Raises OutputError.
 
     Performs a whole delivery without rows, and rolls it back.
     """
@@ -138,7 +138,7 @@ def _fill(tx: Connection, name: str, layout: Layout, job: str, lines: Iterable[b
 
 
 def _ready(tx: Connection, name: str, layout: Layout) -> tuple[Table, list[str]]:
-    """Create or complete the table; return it, and its names for the columns of the layout."""
+    """Create or complete the table; return the table, and its names for the columns of the layout."""
     if tx.dialect.name == "postgresql":
         # Two jobs that both find no table take turns.
         tx.execute(text("SELECT pg_advisory_xact_lock(715518)"))
