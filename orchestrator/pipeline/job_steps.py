@@ -1,4 +1,4 @@
-"""Takes a job one step further."""
+"""Steps of a job through its stages: build, plan, submit, collect, finish."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Pipeline:
         return self._batches.remote_cleanup
 
     def unreachable(self, job: Job) -> str | None:
-        """Return why nothing can be done about a job's batches now, or None."""
+        """Return why orch cannot reach a job's batches now, or None."""
         return self._batches.unreachable(job)
 
     def advance(self, job: Job) -> bool:
@@ -210,7 +210,7 @@ class Pipeline:
         return done
 
     def _expired(self, job: Job, shards: list[Shard]) -> bool:
-        """Give up the rows left at the deadline, if the job says so; True if any were given up now."""
+        """Give up the rows left at the deadline, if the job says so; True if rows were given up now."""
         now = self._now()
         if job.deadline_at is None or job.deadline_at > now or not expires(job):
             return False
@@ -297,7 +297,7 @@ class Pipeline:
         return bool(first or added)
 
     def _reroute(self, job: Job, shard: Shard, reason: str) -> bool:
-        """Take the unfinished rows of a shard back, to go elsewhere; True if they were not taken back before."""
+        """Take the unfinished rows of a shard back, to go elsewhere; True unless the rows were taken back before."""
         if shard.rerouted_at is not None:
             return False
         if shard.state is ShardState.PENDING:

@@ -75,9 +75,9 @@ def forget_here(home: Home, shard_id: str) -> None:
 
 
 class LostAnswers(Struct, frozen=True):
-    """A batch whose answers are gone, with its own count of tokens. `shard` is the id that it carries.
+    """A batch whose answers are gone, with its own count of tokens. `shard` is the shard id that the batch carries.
 
-    Without `is_gone`, it is not known whose answers they are.
+    Without `is_gone`, the owner of the answers is not known.
     """
 
     batch: str
@@ -97,10 +97,10 @@ class LostAnswers(Struct, frozen=True):
     def repay(
         self, store: Store, job: Job, shard: Shard, handle: BackendHandle, now: datetime, *, sends: bool = True
     ) -> str:
-        """Book the batch, so that its rows may be sent again or end; return a message about it.
+        """Book the batch, so that its rows may be sent again or end; return a message about the batch.
 
-        `shard` has its rows, and its model's name at the backend. Raises RefusedError without consent to pay again,
-        unless the rows are not sent again (`sends`).
+        `shard` has the batch's rows, and its model's name at the backend. Raises RefusedError without consent to pay
+        again, unless the rows are not sent again (`sends`).
         """
         price, used = self._price(shard, handle)
         cost = "an unknown sum" if price is None else f"about ${price.cost:.4f}"

@@ -1,4 +1,4 @@
-"""Stage 4: when each shard is polled next. What polls have shown is kept in memory, a value per phase."""
+"""Stage 4: when each shard is polled next. The observations of polls are kept in memory, a value per phase."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROWTH = 1.5
 LONGEST_FACTOR = 5
 LONGEST = 10.0 * MINUTE
 STALE = timedelta(minutes=10)
-"""Longest call whose start still counts as the present time once it returns."""
+"""Maximum duration of a call whose start still counts as the present time once the call returns."""
 BY_THE_CLOCK = ("looked_at", "resumed_at")
 """Fields that move only if the clock is set back: unwatched time after them counts as well."""
 
@@ -43,8 +43,8 @@ class SendPhase(Struct):
 class SearchPhase(Struct):
     """A shard whose create was not answered. `lists` counts the lists without its batch, `waited` is the time so far.
 
-    Clocks are set, and a wrong one may have stamped the intent. So only pauses between this process's looks count,
-    each as long as planned at most.
+    Clocks are set, and a wrong clock may have stamped the intent. So only pauses between this process's looks count,
+    and none of them for longer than planned.
     """
 
     lists: int = 0
@@ -59,9 +59,9 @@ class SearchPhase(Struct):
 
 
 class RunPhase(Struct):
-    """A running batch. `denied`: its backend does not know it. `asked_at`: when it was first asked to end.
+    """A running batch. `denied`: its backend does not know the batch. `asked_at`: when it was first asked to end.
 
-    `over_at` is when it was first seen to be over, while its files are not named.
+    `over_at` is when the batch was first seen to be over, while its files are not named.
     """
 
     denied: Denied | None = None
@@ -96,7 +96,7 @@ class FilesPhase(Struct):
     def look(self, until: datetime, now: datetime) -> datetime:
         """Return the latest time to look: later if orch was down, or the machine asleep, when the wait ended.
 
-        Its first look may fall into an outage, and one failed look must not pay for rows again.
+        The first look may happen during an outage, and one failed look must not cause rows to be paid again.
         """
         is_unwatched = self.looked_at is None or self.looked_at < until - FILES_APPEAR
         if now >= until and is_unwatched and self.resumed_at is None:
@@ -120,7 +120,7 @@ class PolledShard(Struct):
     shown.
 
     `failing_since`: when its backend's calls began to fail. `busy_since`: when the backend ran out of room. `at` is
-    the latest time that it has seen. Clocks are set, and machines sleep. So waits are measured in watched time: the
+    the latest time observed. Clocks are set, and machines sleep. So waits are measured in watched time: the
     pauses between polls, none of them longer than planned.
     """
 
@@ -192,7 +192,7 @@ class PollSchedule(Struct):
         if handle.is_own:
             return True
         look = self.of(shard, now) if shard.id in self._by_shard else None
-        # Taken before the poll: a later event may be about something that this poll misses, and counts for the next.
+        # Taken before the poll: a later event may be about a change that this poll misses, and counts for the next.
         if self._take(shard) and look is not None:
             look.due = now
         return look is None or now >= look.due
@@ -238,9 +238,9 @@ class PollSchedule(Struct):
         *,
         is_busy: bool = False,
     ) -> None:
-        """Note a failed poll. The next comes as after a poll without news, or when the backend asked for it.
+        """Note a failed poll. The next poll comes as after a poll without news, or when the backend asked for it.
 
-        `is_busy` means that the backend answered: it is not failing.
+        `is_busy` means that the backend answered, so the backend is not failing.
         """
         look = self.of(shard, now)
         look.polls += 1

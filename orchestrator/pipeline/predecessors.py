@@ -1,4 +1,4 @@
-"""Predecessors: schedules whose nights follow another's, and jobs that wait for another job."""
+"""Predecessors: schedules whose nights other schedules follow, and jobs that other jobs wait for."""
 
 from __future__ import annotations
 

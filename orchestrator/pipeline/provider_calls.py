@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 THREADS = 4
-"""Calls to one backend at a time: a slow transfer or a hanging call leaves room for polls."""
+"""Maximum number of parallel calls to one backend, so that a slow or hanging call leaves threads for polls."""
 STOP_SECONDS = 2.0
 
 
@@ -64,7 +64,7 @@ class ProviderCalls(Protocol):
 
 
 class Inline:
-    """Runs stages at once on the calling thread, where every step must come in order."""
+    """Runs stages immediately on the calling thread, for callers that need all steps in order."""
 
     def do(
         self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False, pays: bool = False

@@ -77,7 +77,7 @@ def nearest(wanted: str, keys: Sequence[str]) -> list[str]:
 
     having = [key for key in keys if wanted in key]
     by_name = {key.rpartition("/")[2]: key for key in keys} | {key: key for key in keys}
-    # A document is found by its name and by its path: three documents are among the first six.
+    # A document can match twice, by name and by path, so six matches cover at least three documents.
     like = dict.fromkeys(by_name[name] for name in get_close_matches(wanted, by_name, 6, 0.5))
     return having[:3] or list(like)[:3]
 
@@ -114,7 +114,7 @@ class Selection:
         return True
 
     def passes_over(self, key: str, problem: str) -> bool:
-        """True if the next document takes the place of this unreadable document."""
+        """True if the next document is chosen in place of this unreadable document."""
         if not self._needs_text or self.is_over:
             return False
         self._passed_over += 1
@@ -131,7 +131,7 @@ class Selection:
         return bool(found)
 
     def check(self) -> None:
-        """Raise UsageError for a name that matches no document, with the nearest names, and if none can be read."""
+        """Raise UsageError for a name without a document, with the nearest names, or if no document can be read."""
         if self._passed_over and not self._taken:
             told = f"none of {number_of(self._passed_over, 'document')} can be read: {self._first_unreadable}"
             raise UsageError(told, hint="`orch validate --list` names them all")

@@ -27,7 +27,7 @@ _AFTER_FILES = (
     "Rows without an answer are then asked again, three times in all. They may be paid already: "
     "`orch cancel {job}`, then `orch retry {job}`, asks them sooner"
 )
-"""Words after the reason why a batch's files are awaited."""
+"""Words that follow the reason for waiting for a batch's files."""
 
 
 class ShardWork:
@@ -87,7 +87,7 @@ class ShardWork:
         return self.provider_calls.is_busy(shard.id)
 
     def stage_of(self, shard: Shard) -> ShardState:
-        """Return the state whose stage is next: a started stage is picked up first, even if the shard has moved."""
+        """Return the state whose stage is next: a started stage is finished first, even if the shard has moved."""
         return self._begun.get(shard.id, shard.state) if self.is_asking(shard) else shard.state
 
     # --- waits
@@ -106,7 +106,7 @@ class ShardWork:
         return self.hold(job, self.store.shards.get(shard.id), HoldCode.ACCOUNT, held)
 
     def hold(self, job: Job, shard: Shard, code: HoldCode, why: str) -> bool:
-        """Record what a shard waits for, as an event if that is news. Always return False: nothing moved."""
+        """Record why a shard waits, as an event if the reason is new. Always return False: nothing moved."""
         if code is HoldCode.FILES and job.cancel_requested_at is None:
             why = f"{why}. {_AFTER_FILES.format(job=job.id)}"
         if (shard.held, shard.held_code) != (why, code):

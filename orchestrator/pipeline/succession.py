@@ -22,8 +22,8 @@ _SCOPE = ("limit", "only", "tasks", "at_once")
 class Edited(StrEnum):
     """Treatment of an unfinished job whose file was edited."""
 
-    SUPERSEDE = "supersede"  # the new job takes over what both share; the rest of the old one is cancelled
-    BESIDE = "beside"  # both continue; what they share is asked once
+    SUPERSEDE = "supersede"  # the new job takes over the shared rows; the old job's other rows are cancelled
+    BESIDE = "beside"  # both jobs continue; shared rows are asked once
 
 
 def open_jobs(store: Store, home: str) -> list[JobId]:

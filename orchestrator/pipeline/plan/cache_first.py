@@ -1,4 +1,4 @@
-"""Rows that are asked before a batch to write a prompt cache, which the batch then reads: which, and their saving."""
+"""Rows that are asked before a batch to write the prompt cache that the batch reads, and what these rows save."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REMEMBERED = timedelta(days=30)
 
 
 class CacheFirst(Struct, frozen=True):
-    """A row that writes the cache of its task, what it costs at most, and what its batches then save."""
+    """A row that writes the cache of its task, with its highest cost and the saving of its batches."""
 
     row: Unproven
     life: CacheLife

@@ -1,7 +1,7 @@
-"""Canary of a job: a few of its rows are sent first, and the others only if these succeed.
+"""Canary of a job: a few rows are sent first, and the other rows only if the canary rows succeed.
 
 The build marks the canary rows. While marks stand, only marked rows are sent; their outcomes are read anew each time,
-so that a kill at any point changes nothing. Removing the marks lets the others follow.
+so that a kill at any point changes nothing. Once the marks are removed, the other rows follow.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from orchestrator.store import Store
 class Stage(StrEnum):
     """Stage of a job's canary."""
 
-    NONE = "none"  # it has none, or the others already follow
-    RUNS = "runs"  # only its rows are sent
-    FOLLOWS = "follows"  # the others follow from now on
-    STOPPED = "stopped"  # it failed: the job ends
+    NONE = "none"  # the job has no canary, or the other rows already follow
+    RUNS = "runs"  # only canary rows are sent
+    FOLLOWS = "follows"  # the other rows follow from now on
+    STOPPED = "stopped"  # the canary failed: the job ends
 
 
 def mark(store: Store, job: Job, now: datetime) -> None:

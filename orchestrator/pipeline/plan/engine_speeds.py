@@ -59,8 +59,8 @@ class ModelRows(Struct, frozen=True):
 class EngineSpeed(Struct, frozen=True):
     """Knowledge about the engines of a backend for a job.
 
-    `history` has the progress on rows for its models. `learned` are the speeds that it shows, in work with answers at
-    `weight`; `assumed` holds until there are any.
+    `history` has the progress on rows for the job's models. `learned` are the speeds in that history, in work with
+    answers at `weight`; `assumed` is used until a speed is learned.
     """
 
     history: Sight
@@ -72,7 +72,7 @@ class EngineSpeed(Struct, frozen=True):
 class EngineSpeeds:
     """Speeds of a job's rows. `rows` returns counted tokens by model, `rough` tokens by the length of lines.
 
-    Counting loads a vocabulary, which takes as long as a small job, so it happens only if needed.
+    Counting loads a vocabulary, which takes as long as a small job. So tokens are counted only if needed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Forecasts of a plan, and outcomes of forecasts, to be compared."""
+"""Forecasts of a plan, and the outcomes to compare them with."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The planner's view of a job if no backend has all of its models: its rows are planned in lots.
 
-A lot has the rows of the aliases for which the same backends have a name. The lots share the job's budget: the most
-that a lot may cost is not available to the later lots.
+A lot has the rows of the aliases for which the same backends have a name. The lots share the job's budget: the
+highest cost of a lot is not available to the later lots.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class MixedPlanning(Planning):
 
     @cached_property
     def lots(self) -> list[Planning]:
-        """A view of each lot; empty if a backend has all of the job's models."""
+        """The view of each lot; empty if a backend has all of the job's models."""
         found, reserved = list[Planning](), self._reserved
         for aliases in lots_of(self._config, self._job):
             lot = Planning(
@@ -72,7 +72,7 @@ class MixedPlanning(Planning):
         return any(lot.is_refused(lot.plan()) for lot in self._open_lots)
 
     def outlook(self) -> Outlook | None:
-        """Return how the job stands, or None if no backend may take its rows."""
+        """Return the job's outlook, or None if no backend may take its rows."""
         found = [outlook for lot in self._open_lots if (outlook := lot.outlook()) is not None]
         if not found:
             return None
@@ -108,7 +108,7 @@ class MixedPlanning(Planning):
         return First(_together([one.orders for one in parts]), parts[0].foreseen if len(parts) == 1 else ())
 
     def has_other_than(self, *backends: str) -> bool:
-        """True if rows of a lot that these backends give up have somewhere to go."""
+        """True if another backend may take rows of a lot that these backends give up."""
         return any(lot.has_other_than(*backends) for lot in self.lots)
 
 
@@ -169,7 +169,7 @@ def _both(one: Route, other: Route) -> Route:
 
 
 def _last(times: Iterable[datetime | None]) -> datetime | None:
-    """Return the latest time; None if one is unknown."""
+    """Return the latest time; None if a time is unknown."""
     found = list(times)
     return None if None in found else max((at for at in found if at is not None), default=None)
 

@@ -14,7 +14,7 @@ class Sending(Struct, frozen=True):
     """An order to send up to `rows` waiting rows to a backend, with the reason.
 
     These rows avoid the backends in `avoid`, which is empty if they may go anywhere. With `canary`, only canary rows
-    go. A `probe` measures a route long unused. `only` has the aliases of the rows; None: any.
+    go. A `probe` measures a route that was not used for long. `only` has the aliases of the rows; None: any.
     """
 
     rows: int

@@ -92,7 +92,7 @@ NO_DEADLINE, NO_TARGET = timedelta(days=7), 0.5
 """Deadline and target chance assumed for a job without a deadline."""
 LOOK = timedelta(minutes=30)
 QUICK = 2.0
-"""Seconds of the shortest batch: it is sent, and seen to be over."""
+"""Seconds of the shortest batch, from its sending to the poll that finds it over."""
 
 
 class Planning:
@@ -207,7 +207,7 @@ class Planning:
     # --- as if nothing had been sent
 
     def plan(self) -> Plan:
-        """Plan all open rows as if none had been sent: what a submit prints, by the terms of the orders."""
+        """Plan all open rows as if none had been sent, by the terms of the orders; a submit prints this plan."""
         found = self._prospects
         planned, terms = self._planned(found.rows, self.options, self._binding), self._binding
         if self._usable and terms.budget != self.terms.budget and not planned.verdict.holds:
@@ -234,8 +234,8 @@ class Planning:
     def is_refused(self, plan: Plan) -> bool:
         """True if known facts show that a plan cannot keep the deadline or the budget.
 
-        A job is not refused for assumptions, because running it shows more. Prices are facts, but not the work that
-        our own upstreams do in an hour.
+        A job is not refused for assumptions, because running it shows the facts. Prices are facts; the work that
+        our own upstreams do in an hour is not.
         """
         if not self._usable and self._prospects.unbounded:
             return True
@@ -262,7 +262,7 @@ class Planning:
     # --- as the rows are now
 
     def outlook(self) -> Outlook | None:
-        """Return how the job stands, or None if no backend may take its rows, or some of them."""
+        """Return the job's outlook; None if no backend may take some of its rows."""
         if not self._usable or self._is_stuck:
             return None
         found = self._decision()
@@ -301,7 +301,7 @@ class Planning:
                 raise RefusedError(f"job {self._job.id} cannot continue: {self._why_not()}")
             return Orders((), tuple(kept), "nothing waits", self._now + LOOK)
         if len(self._usable) == 1 and not self._has_to_leave and not self._has_hours:
-            # Nothing to choose: quotas, budgets and the deadline hold what must be held.
+            # There is nothing to choose: quotas, budgets and the deadline hold rows back where necessary.
             only, free = self._usable[0].backend, self.open_rows.waiting
             reason = eligibility_of(self._config, self._job, only=self._only).reason(only)
             order = [Sending(free, only, (), reason)] if free else []
@@ -319,7 +319,7 @@ class Planning:
 
     @property
     def _has_to_leave(self) -> bool:
-        """True if rows are at a synchronous backend that may no longer have them."""
+        """True if rows are at a synchronous backend that may no longer take these rows."""
         usable = {option.backend for option in self._usable}
         return any(backend not in usable for backend, _ in self.open_rows.synchronous)
 
@@ -371,7 +371,7 @@ class Planning:
     def first(self, by: datetime | None) -> First | str:
         """Return the orders for canary rows, or why they would not be back by `by`.
 
-        They go where they are back soonest, to a synchronous option before any batch.
+        The rows go where their answers come soonest, to a synchronous option before any batch.
         """
         if not self._usable:
             return First(self.orders(), ())
@@ -386,7 +386,7 @@ class Planning:
         if self.open_rows.waiting:
             sends.append(Sending(self.open_rows.waiting, best.backend, (), reason))
         foreseen: tuple[Forecast, ...] = ()
-        # No forecast if rows are paid by the hour, since a few rows cost more each, or if only some are sent again.
+        # No forecast if rows are paid by the hour, since a few rows cost more each, or if only some are resent.
         if not self.shards and not isinstance(self._config.backends[best.backend], TimedBackend):
             p50, p95 = (float(cost * rows) for cost in (best.cost.p50, best.cost.p95))
             foreseen = (Forecast(self._job.id, KIND, best.backend, "", self._now, p50, p95, "plan"),)
@@ -469,13 +469,13 @@ class Planning:
             raise why_not(self._store, self._config, self._job, avoid, options)
         plan = planner.plan(rows, options, self._binding, self._now, claims=self._prospects.claims)
         if not plan.routes:
-            # Neither a budget nor a quota refuses rows that already run: they continue as far as both allow.
+            # Neither a budget nor a quota refuses a running job's rows: they continue as far as both allow.
             cheapest = min(others, key=lambda one: one.cost.p50).backend
             return [Sending(rows, cheapest, avoid, f"the cheapest; {plan.verdict.reason}")]
         return [Sending(route.rows, route.backend, avoid, route.reason) for route in plan.routes]
 
     def has_other_than(self, *backends: str) -> bool:
-        """True if rows that these backends give up have somewhere to go."""
+        """True if another backend may take rows that these backends give up."""
         against = objections(self._config, self._job, only=self._only)
         return any(name not in backends and name not in against for name in self._config.backends)
 
@@ -496,7 +496,7 @@ class Planning:
 
 
 def turnarounds(planning: Planning, shards: Sequence[Shard], now: datetime) -> list[Forecast]:
-    """Return how long each shard takes. An option works on all of a job's rows at once, including returning rows."""
+    """Return how long each shard takes. An option works on all of a job's rows at once, including rerouted rows."""
     job = planning.open_rows
     together: dict[str, int] = dict(job.synchronous)
     for shard in shards:

@@ -39,7 +39,7 @@ _NOTHING = Price(Decimal(0), "paid by the token")
 
 
 class ByTime(Struct, frozen=True):
-    """Prices of upstreams paid by the hour. `sizes` has the GPUs per engine of a model, if each costs that.
+    """Prices of upstreams paid by the hour. `sizes` has the GPUs per engine of a model, if each GPU costs the price.
 
     `prices` has the hourly cost of each model's engine, if these differ; `cost_per_hour` is the highest.
     """
@@ -212,7 +212,7 @@ ENOUGH_ROWS = 10
 
 
 class Shape(Struct, frozen=True):
-    """Rows that are alike: estimated tokens of a prompt and of an answer, on the mean.
+    """Similar rows, with the estimated mean tokens of a prompt and of an answer.
 
     The mean answer does not exceed `most_output` (95 %).
     """

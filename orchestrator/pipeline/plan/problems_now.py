@@ -1,6 +1,6 @@
 """Current problems of backends that may take a job: no answer, or a missing model or key.
 
-Requests the list of models from all of them at once, and waits only for a moment. Nothing is spent.
+The list of models is requested from all backends at once, with a wait of a few seconds. Nothing is spent.
 """
 
 from __future__ import annotations

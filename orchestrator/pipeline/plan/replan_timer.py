@@ -21,8 +21,8 @@ class ReplanTimer:
     ) -> bool:
         """True if a job should be planned now: new rows wait, its terms changed, or it is due.
 
-        Backends in `trouble` take no rows or do not answer; a change of that set also counts. A job without a
-        deadline is planned only for such changes, and while its rows wait.
+        Backends in `trouble` take no rows or do not answer; a change of this set also counts. A job without a
+        deadline is planned only for these changes, and while its rows wait.
         """
         known = self._next.get(job.id)
         if waiting and (moved or known is None):

@@ -154,7 +154,7 @@ class Prospects:
         few = {name: why for name in self._config.backends if (why := self._few_rows(name)) is not None}
         is_left = any(name not in against and name not in few for name in self._config.backends)
         if is_left or not self._store.shards.of_job(self._job.id):
-            # Rows left over from a job that has begun may have nowhere else to go: then they end as too few.
+            # Rows left over from a job that has begun may have no other backend: they then end as too few.
             against = {**few, **against}
         against = {**self.unbounded, **against}
         return [self._option(name, backend, against.get(name)) for name, backend in self._config.backends.items()]
@@ -226,7 +226,7 @@ class Prospects:
         )
 
     def _few_rows(self, name: str) -> str | None:
-        """Return why the waiting rows of a model are too few for a batch at a backend, or None."""
+        """Return why a model's waiting rows are too few for a batch at a backend, or None."""
         backend, waiting = self._config.backends[name], Counter[str]()
         least = limits_of(backend, profile_for(backend)).min_rows
         for part in self._open:
@@ -249,7 +249,7 @@ class Prospects:
 
     @cached_property
     def last_used(self) -> Mapping[str, datetime]:
-        """Times at which backends last had rows, without backends that never had any."""
+        """Times at which backends last had rows, without backends that never had rows."""
         seen = {name: observations.last_used(self._sight(name), self._now) for name in self._config.backends}
         return {name: at for name, at in seen.items() if at is not None}
 
@@ -293,7 +293,7 @@ class Prospects:
     def later_cost(self) -> Cost | None:
         """Cost of the `later` rows; None if they cost as much as the open rows. A stronger model costs more."""
         models = models_of(self._config, self._job)
-        # Shapes count tokens, for which a vocabulary is loaded: only if a stronger model may be asked.
+        # Shapes count tokens, which loads a vocabulary: computed only if a stronger model may be asked.
         if not any(above(part.model, models) for part in self._open):
             return None
         steps = [(shape, rung) for shape in self.shapes for rung in above(shape.model, models)]
@@ -318,7 +318,7 @@ class Prospects:
 
     @property
     def dearest(self) -> float:
-        """Largest cost of a run, as a multiple of its p50, by earlier runs that cost more than forecast."""
+        """Highest ratio of a run's cost to its forecast p50, from earlier runs that cost more than forecast."""
         return observations.dearest(self._store.forecasts.costs(self._job.series))
 
     @cached_property
@@ -330,7 +330,7 @@ class Prospects:
     # --- money
 
     def _cost_steps(self, name: str, backend: SyncBackend) -> CostSteps:
-        """Return the changes of a row's cost at a backend before the deadline; none if no deadline lets rows wait."""
+        """Return the changes of a row's cost at a backend before the deadline; empty if rows cannot wait for one."""
         prices, models = prices_of(backend, self._config, lambda: self._now), models_of(self._config, self._job)
         if self._job.deadline_at is None or not isinstance(prices, ByToken):
             return ()
@@ -359,7 +359,7 @@ class Prospects:
         return Cost(p50 / rows, max(p50, p95) / rows), None
 
     def _room(self, name: str, backend: Backend, profile: Profile) -> tuple[int | None, int]:
-        """Return how many rows a backend's tightest quota takes (None: no limit), and other jobs' rows in it."""
+        """Return how many rows a backend's tightest quota takes (None: no limit), and other jobs' rows in that."""
         rooms = []
         for shape in self.shapes:
             learned = quota.current(self._store.limits.of(name, shape.model), self._now)
@@ -399,7 +399,7 @@ class Prospects:
             return SynchronousOption(
                 name, backend.location, cost, pace, against, leaves, cost_steps=steps, slow_with=together
             )
-        # A pause does not make an upstream expensive: its hours are paid for what they do in the end.
+        # A pause does not make an upstream expensive: its hours are priced by the work done in the end.
         usual = forecast.pace(speed.learned, speed.assumed, now=self._now, tokens=work)
         prices = prices_of(backend, self._config, lambda: self._now)
         cost = _time_cost(prices, pace if pace.rate > 0 else usual, backend.upstream_count)
@@ -460,7 +460,7 @@ def seconds_of(
 ) -> float:
     """Return the seconds that these rows take at a backend, with this chance; a day at most.
 
-    `back` rows of the `job` will come there as well, from batches that are being cancelled `now`.
+    `back` more rows of the `job` will come from batches that are being cancelled `now`.
     """
     if isinstance(option, BatchOption):
         return min(DAY, option.turnaround.within(chance))

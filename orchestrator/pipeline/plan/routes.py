@@ -52,7 +52,7 @@ def models_of(config: Config, job: Job) -> dict[str, Names]:
 
 def _declared(config: Config, job: Job) -> dict[str, Names | Sequence[Names]]:
     spec = spec_of(job)
-    # A batch file's rows name models themselves; a fleet's name for one does not bind them to the fleet.
+    # A batch file's rows name models directly; a fleet's name for a model does not bind the rows to that fleet.
     return dict(config.models) if spec is None else {**config.fleet_models, **config.models, **spec.models}
 
 
@@ -219,7 +219,7 @@ def lost_settings(config: Config, job: Job) -> Mapping[str, str]:
 
 
 def unpriced(config: Config, job: Job, found: Eligibility) -> dict[str, str]:
-    """Return the objections to backends for want of a model's price, each with the line of the model's name."""
+    """Return the objections to backends that lack a model's price, each with the line of the model's name."""
     aliases = {alias for task in asked_tasks(job) for alias in task.aliases.values()}
     declared, models, told = _declared(config, job), models_of(config, job), dict[str, str]()
     for backend, model in found.unpriced.items():
@@ -357,7 +357,7 @@ def _candidate(
 def _first_unpriced(
     config: Config, backend: Backend, uses: Iterable[tuple[str | None, str]]
 ) -> tuple[str, str] | None:
-    """Return the first model without a price at a backend, and why; None if each has one."""
+    """Return the first model without a price at a backend, and why; None if each model has a price."""
     for model, url in uses:
         if model is not None:
             try:
@@ -368,7 +368,7 @@ def _first_unpriced(
 
 
 def _example(backend: Backend) -> str:
-    """Return a name for a model at a backend: one that it is known to have, or else a placeholder."""
+    """Return a name for a model at a backend: a model that the backend is known to have, or else a placeholder."""
     match backend:
         case LocalBackend():
             return "default"  # whatever its upstream serves
@@ -393,7 +393,7 @@ def why_not(
 
 
 def all_held(store: Store, job: Job) -> list[RefusalHold]:
-    """Return the holds of a job if all rows that it has left are refused for a shared reason; else none."""
+    """Return the holds of a job if all of its remaining rows are refused for a shared reason; else none."""
     holds = store.holds.of(job.id)
     if not holds or any(not shard.state.is_final for shard in store.shards.of_job(job.id)):
         return []
@@ -403,7 +403,7 @@ def all_held(store: Store, job: Job) -> list[RefusalHold]:
 
 
 def request_refused(config: Config, job: Job, holds: Sequence[RefusalHold]) -> RequestRefused:
-    """Return the error for rows that wait because a backend refuses them all."""
+    """Return the error for rows that wait because a backend refuses all of them."""
     first = holds[0]
     alike = list(dict.fromkeys(refused_rows(job, hold.model, hold.task) for hold in holds if hold.code == first.code))
     return RequestRefused(
@@ -417,7 +417,7 @@ def request_refused(config: Config, job: Job, holds: Sequence[RefusalHold]) -> R
 
 
 def _refused_place(config: Config, job: Job, hold: RefusalHold) -> str:
-    """Return the place of a model's name that its backend does not have; in words if something else is refused."""
+    """Return the place of a model's name that its backend does not have; else describe what is refused."""
     alias = rung_of(hold.model)[0]
     names = _declared(config, job).get(alias)
     if hold.code != _NO_MODEL or names is None or alias in config.fleet_models:

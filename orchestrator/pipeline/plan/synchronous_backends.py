@@ -11,12 +11,12 @@ from orchestrator.settings.backends import FleetBackend, HostedBackend, LocalBac
 from orchestrator.settings.config import Config
 
 AT_ONCE = "at_once"
-"""Option of a job that cannot wait: the only backends that it may ask."""
+"""Option of a job that cannot wait: the only backends that the job may ask."""
 PROBE_SECONDS = 3.0
 
 
 class AtOnce(Struct, frozen=True):
-    """Backends that answer while a person waits, the reasons why others do not, and whether these may pass.
+    """Backends that answer while a person waits, and the reasons why other backends do not, which may be temporary.
 
     `starts` names the backends whose engines may have to start first. `hint` says what to add to orch.toml if it has
     no backend of this kind.

@@ -25,7 +25,7 @@ MOST_OF_PICTURES = 64_000_000
 none."""
 SAMPLE_ROWS = 16
 SAMPLE_BYTES = 200_000
-"""Maximum number of bytes that counting reads in all: a tenth of a second."""
+"""Maximum number of bytes that counting reads in total, which takes a tenth of a second."""
 
 _COUNTED: WeakKeyDictionary[Store, dict[tuple[JobId, str], float]] = WeakKeyDictionary()
 """Counts by job and task. A job's lines never change, so they are counted once while the store is open."""
@@ -104,7 +104,7 @@ def _pictures(line: bytes) -> Iterator[bytes]:
 
 
 def _strings(value: Any) -> list[str]:
-    """Return the texts in a value; of a message its content, not its role."""
+    """Return the texts in a value; of a message only its content, not its role."""
     match value:
         case str():
             return [value]

@@ -23,7 +23,7 @@ from orchestrator.store import Store
 from orchestrator.store.records import SampleRow
 
 MOST_READ = 10_000
-"""Maximum number of rows of a batch file whose fields are read, as each may have others."""
+"""Maximum number of rows of a batch file whose fields are read: each row may have other fields."""
 MOST_ASKED = 10
 """Maximum number of sets of fields asked at a time, those with the most rows first."""
 
@@ -31,7 +31,7 @@ MOST_ASKED = 10
 class Unproven(Struct, frozen=True):
     """A set of fields that a model has never answered, with the smallest such row.
 
-    `model` is its name at the backend, and `endpoint` where it is asked.
+    `model` is the model's name at the backend, and `endpoint` is where the model is asked.
     """
 
     row: SampleRow

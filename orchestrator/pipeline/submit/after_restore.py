@@ -38,7 +38,7 @@ CHUNK = 500
 NEWEST = 100
 """Number of newest jobs searched for the last job that was sent."""
 ASKED_ABOUT = "lost_batches"
-"""Option of a job that lists the batches whose lost answers a person was asked about: the question stays open."""
+"""Option of a job that lists the batches with lost answers about which a person was asked, without a reply yet."""
 
 
 Lines = Callable[[Job, Shard, BackendHandle], Mapping[str, bytes]]
@@ -47,7 +47,7 @@ Lines = Callable[[Job, Shard, BackendHandle], Mapping[str, bytes]]
 class UnknownBatches:
     """Finds and adopts unknown batches. Created at the start of a process.
 
-    A job newer than the process has no unknown batches; but a forgotten job may have asked for its rows.
+    A job newer than the process has no unknown batches of its own, but a forgotten job may have asked for its rows.
     """
 
     def __init__(self, store: Store, home: Home, now: Callable[[], datetime], lines: Lines) -> None:
@@ -68,7 +68,7 @@ class UnknownBatches:
     def adopt(
         self, job: Job, shard: Shard, model: str, handle: BackendHandle, dissolve: Callable[[Shard, str], None]
     ) -> list[str]:
-        """Adopt a job's unknown batches at a backend that contain waiting rows; return a message about it.
+        """Adopt a job's unknown batches at a backend that contain waiting rows; return a message about each.
 
         `shard` is about to be sent, and `model` is its model's name at the backend. `dissolve` gives up an unsent
         shard. Raises BackendError if the unknown batches cannot be listed yet. Raises RefusedError if the answers of
@@ -161,7 +161,7 @@ class UnknownBatches:
         return self._known(batch)[1]
 
     def _left_behind(self, job: Job, listing: BatchListing) -> list[list[RemoteBatch]]:
-        """Return the unknown batches of other jobs that no longer send anything, and so adopt no batches."""
+        """Return the unknown batches of other jobs that send no more rows, and therefore adopt no batches."""
         others = ((self._store.jobs.find(name), batches) for name, batches in list((listing.unknown or {}).items()))
         return [
             batches
@@ -234,7 +234,7 @@ class UnknownBatches:
         )
 
     def _find_last_known(self) -> datetime | None:
-        """Return the creation time of the newest job that was sent; if none was sent, that of the home.
+        """Return the creation time of the newest job that was sent; if no job was sent, the home's creation time.
 
         None if the home is new: it has no folder of a job that the store does not know.
         """
@@ -251,7 +251,7 @@ class UnknownBatches:
         )
 
     def _read(self, job: Job, handle: BackendHandle, batch: RemoteBatch) -> tuple[RemoteBatch, SentLines | None]:
-        """Return a batch with its lines, None if they cannot be read. They are read once."""
+        """Return a batch with its lines, None if the lines cannot be read. The lines are read only once."""
         if batch.id not in self._theirs:
             batch = self._listings[handle.name].confirmed(handle, batch, job, self._now())
             self._theirs[batch.id] = batch, handle.api.input_lines(batch)
@@ -266,7 +266,7 @@ class UnknownBatches:
     ) -> list[tuple[RemoteBatch, str]]:
         """Take over batches of forgotten or ended jobs that ask for waiting rows; return each with a message.
 
-        Another job's batch in which no row has its own id is left to that job, unless it has no other rows.
+        Another job's batch in which no row has its own id is left to that job, unless the batch has no other rows.
         """
         if not read:
             return []
@@ -306,7 +306,7 @@ class UnknownBatches:
                 for other, same in match.shards:
                     take_lines(self._home.shard_input(other.id), path, same, handle.api.sent_line)
             if not profile.tells_shards:
-                # Its results name rows by their lines.
+                # The batch's results name rows by their lines.
                 one = replace(one, input_file_id=handle.api.upload(path, f"{one.id}.jsonl"))
                 lost_answers.forget_here(self._home, one.id)
             made.append(one)
@@ -328,7 +328,7 @@ class UnknownBatches:
         of = job_of(batch)
         is_known = self._store.jobs.find(of) is not None
         is_ours = self._shares(job, shard, of) if is_known else _name_of(batch) == job.name
-        # Older ones may belong to jobs that were removed with their folders.
+        # Older batches may belong to jobs that were removed with their folders.
         is_told = self._is_newer(batch) or of in self._home.job_folders() or batch.id in _asked_about(job)
         if not is_ours or not is_told:
             return None
@@ -380,7 +380,7 @@ class UnknownBatches:
         return facts_of(batch, now) | {"submitted_at": min(batch.created_at or now, now)}
 
     def _new_shard(self, job: Job, handle: BackendHandle, batch: RemoteBatch, number: int) -> Shard:
-        """Return a new shard for the batch, with its former number if that is free, else with this one."""
+        """Return a new shard for the batch, with its former number if that is free, else with `number`."""
         _, _, tagged = (batch.shard or "").rpartition(".")
         if tagged.isdigit() and int(tagged) >= number:
             number = int(tagged)
@@ -420,9 +420,9 @@ def _asked_about(job: Job) -> list[str]:
 
 
 def _is_told_by_requests(job: Job, handle: BackendHandle, batch: RemoteBatch) -> bool:
-    """True if only its requests say which rows a batch has: its backend knows no ids, or the job was built later.
+    """True if only a batch's requests say which rows it has: its backend knows no ids, or the job was built later.
 
-    Other documents may have these ids then.
+    Other documents of a job built later may have the same ids.
     """
     is_built_later = job.built_at is not None and batch.created_at is not None and batch.created_at < job.built_at
     return not handle.profile.names_rows or (handle.profile.reads_inputs and is_built_later)

@@ -86,7 +86,7 @@ def _boot() -> str:
 NO_LIST = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=10)
 LOOKED_FOR = timedelta(hours=1)
-"""How long a failing list may hold up rows."""
+"""Maximum time for which a failing list may hold up rows."""
 SHARE_OF_TIME = 10
 """A failing list holds up rows for at most this fraction (1/N) of the time until the job's deadline."""
 
@@ -148,7 +148,7 @@ class BatchListing(Struct):
         if current is None and self.is_over(job, now):
             return batch
         if current is not None:
-            # Only the list knows the owner of a batch whose input's name carries it.
+            # Only the list knows the owner of a batch whose owner is in the name of its input.
             is_told = current.shard is not None
             return current if is_told else replace(current, shard=batch.shard, home=batch.home)
         self.unknown, self.forgotten, self.unowned = None, [], []
@@ -157,7 +157,7 @@ class BatchListing(Struct):
         )
 
     def _failed(self, error: BackendError, now: datetime) -> BackendError:
-        """Note that the list failed, and when it is asked again."""
+        """Note that the list failed, and when it is requested again."""
         self.failing_since = self.failing_since or now
         after = error.retry_after if isinstance(error, BackendRefused) else None
         wait = max(self.pause, timedelta(seconds=min(after or 0, 3600)))
@@ -175,7 +175,7 @@ class BatchListing(Struct):
             return [], [] if has_last_create(store, home, handle.name) else handle.api.batches_since(since)
         except BackendError as error:
             if isinstance(error, BackendRefused) and error.status in NO_LIST and not isinstance(error, AccountError):
-                return [], []  # it has no list: nothing can be found there
+                return [], []  # the backend has no list, so no batch can be found
             self._failed(error, now)
             raise
 
@@ -186,7 +186,7 @@ def job_of(batch: RemoteBatch) -> JobId:
 
 
 def _is_known(store: Store, handle: BackendHandle, batch: RemoteBatch) -> bool:
-    """True if a shard has the batch, or searches for it: an unanswered create finds its own."""
+    """True if a shard has the batch, or searches for it: an unanswered create finds its own batch."""
     if store.shards.asked_at(handle.name, batch.id) is not None:
         return True
     shard = store.shards.find(ShardId(batch.shard or ""))

@@ -2,7 +2,7 @@
 
 The intent is committed before the create request is sent. The batch carries the shard's id if its provider has a
 field for it. So whatever happens in between, `recover` finds and adopts the batch, or learns that it does not exist.
-As long as it may still appear, nothing is sent.
+No second create is sent as long as the batch may still appear.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ MOST_UPLOADS = 2
 MOST_STRAYS = 3
 """Maximum number of uploads answered with a foreign file; after that, the backend gets none of these rows."""
 STRAY_SLACK = timedelta(minutes=5)
-"""A stray file older than its upload by more than this belongs to somebody, and is left alone."""
+"""A stray file older than its upload by more than this belongs to another user, and is left alone."""
 
 
 ReadLine = Callable[[bytes], tuple[str, bytes]]
@@ -89,9 +89,9 @@ class AdmissionCheck(Struct, frozen=True):
     """Checks that admit a shard to its backend. `now` is the clock; one shard at a time holds `asks`, from the check
     to the intent.
 
-    `first` returns why it must wait. `second` returns why shared budgets lack room, once the intent is visible to
-    all: another process may have been quicker. `note` records elsewhere that a batch may exist from here on, and
-    raises StorageError if it cannot.
+    `first` returns why the shard must wait. `second` returns why shared budgets lack room, once the intent is visible
+    to all: another process may have been quicker. `note` records in the home that a batch may exist from now on.
+    `note` raises StorageError if the record fails.
     """
 
     now: Callable[[], datetime]
@@ -149,7 +149,7 @@ def submit(
         store.shards.note(intended, held=error.message)
         raise
     if store.shards.asked_at(shard.backend, batch.id) is not None:
-        # It is one of our older files, returned for the same content: our batch may have been made as well.
+        # The file is one of our older files, returned for the same content: our batch may have been made as well.
         held = f"{handle.name} answered the create with batch {batch.id}, which belongs to another shard"
         store.shards.note(intended, held=held)
         raise Uncertain(held)
@@ -397,8 +397,8 @@ def recover(
 ) -> SendOutcome | None:
     """Adopt the batch of a shard found between intent and fact, or make it pending again; return which, and why.
 
-    None while it cannot be known, for two days at most; `held` then says what it waits for. The limit is a week if
-    the provider's batches show their owner only after their end. `watched` counts the lists without the batch. Raises
+    None while this cannot be known, for two days at most; `held` then says what the shard waits for. The limit is a
+    week if the provider's batches show their owner only after their end. `watched` counts the lists without the batch. Raises
     BackendError.
     """
     since = min(shard.intended_at or shard.created_at, now)

@@ -46,9 +46,9 @@ SENDING_FOR = timedelta(days=2)
 class Readiness(Enum):
     """Result of a check before a shard is sent."""
 
-    READY = auto()  # it may be sent
-    HELD = auto()  # it waits, for the reason that is recorded
-    MOVED = auto()  # it is no longer to be sent: its rows are planned again, or its batch was found
+    READY = auto()  # the shard may be sent
+    HELD = auto()  # the shard waits, for the recorded reason
+    MOVED = auto()  # the shard is not sent: its rows are planned again, or its batch was found
 
 
 class Dispatch:
@@ -157,7 +157,7 @@ class Dispatch:
         return True
 
     def _settles(self, shard: Shard, handle: BackendHandle) -> str | None:
-        """Return why an upload is left alone for a while, if the backend could not find earlier ones at once."""
+        """Return why an upload is left alone for a while, if the backend could not find earlier uploads at once."""
         settles, now = self._work.admission_control.settles(handle), self._work.now()
         if not settles or shard.input_file_id is None:
             return None
@@ -261,7 +261,7 @@ class Dispatch:
         return True
 
     def _adopted(self, job: Job, shard: Shard, handle: BackendHandle) -> Readiness:
-        """Adopt batches of the job that the store does not know: the shard's may be among them."""
+        """Adopt batches of the job that the store does not know; the shard's own batch may be one of them."""
         model = self._work.model(job, shard)
         found = self._earlier.adopt(job, shard, model, handle, lambda other, why: self._dissolve(job, other, why))
         for told in found:
@@ -279,7 +279,7 @@ class Dispatch:
         return Readiness.MOVED
 
     def recover(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Find out whether a shard between intent and fact has a batch; True if that is known now."""
+        """Find out if a shard between intent and fact has a batch; True if the answer is known now."""
         shard = batch_accounts.with_present_account(self._work.store, shard, handle)
         now = self._work.now()
         found = create_once.recover(
@@ -295,7 +295,7 @@ class Dispatch:
         return True
 
     def _end_double(self, job: Job, shard: Shard, handle: BackendHandle, double: RemoteBatch) -> None:
-        """Cancel a second batch that a backend made from one create; what it has done by then is billed."""
+        """Cancel a second batch that a backend made from one create; its finished rows are billed."""
         with suppress(BackendError):
             if not double.status.is_final:
                 handle.api.cancel(double.id)

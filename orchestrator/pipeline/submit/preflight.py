@@ -1,9 +1,9 @@
 """Preflight before a batch: one real row of each set of fields that its backend's model has never answered.
 
-It is a shard of one row, asked at the provider's synchronous endpoint: its intent is committed, it is asked, its
-answer kept. Batches of the same model wait for it. A refusal of a field, a schema or the model holds them back; any
-other result lets them go. After a kill between intent and answer, the row may be billed: it is booked as uncertain,
-and goes into a batch.
+A preflight is a shard of one row, asked at the provider's synchronous endpoint: its intent is committed, the row is
+asked, and the answer is kept. Batches of the same model wait for the preflight. A refusal of a field, a schema or the
+model holds these batches back; any other result releases them. After a kill between intent and answer, the row may be
+billed: it is booked as uncertain, and goes into a batch.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def ask(
 ) -> Asked | Waits:
     """Ask the row of a pending shard; the shard then has ended, or waits.
 
-    Raises NotSent, after which it is pending again.
+    Raises NotSent, after which the shard is pending again.
     """
     model = resolve_model(shard.model, shard.backend, models) or shard.model
     writer = writer_of(store, job, shard, handle, models, admission.now())
@@ -168,8 +168,8 @@ def _keep(home: Home, shard: Shard, kind: str, line: bytes) -> None:
 class Standing(Struct, frozen=True):
     """Effect of preflight rows on a batch.
 
-    `waits_for` says why it waits, None if it may go. `outdated` batches are planned again, so that a row that
-    came back without an answer can join them.
+    `waits_for` says why the batch waits, None if it may be sent. `outdated` batches are planned again, so that a row
+    that came back without an answer can join them.
     """
 
     waits_for: str | None = None

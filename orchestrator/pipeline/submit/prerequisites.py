@@ -13,7 +13,7 @@ from orchestrator.store import Store
 
 
 def waits(store: Store, job: Job, now: datetime) -> bool | None:
-    """Check the predecessor of an unbuilt job; None if the job may be built. Otherwise True if the job was moved."""
+    """Check the predecessor of an unbuilt job. None if the job may be built, else True if the job's state changed."""
     before = job.options.get(predecessors.AFTER)
     if before is None:
         return None

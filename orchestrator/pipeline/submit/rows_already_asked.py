@@ -15,7 +15,7 @@ from orchestrator.core.shards import Shard
 
 
 class Match(Struct):
-    """A batch with the ids that rows of each shard have in it. `left` are its lines without a row, by request."""
+    """A batch, with the ids of each shard's rows in the batch. `left` are its lines without a row, by request."""
 
     batch: RemoteBatch
     left: dict[bytes, dict[str, None]]
