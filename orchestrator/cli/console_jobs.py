@@ -115,8 +115,7 @@ def job_detail(detail: JobDetail, width: int | None, *, events: int | None = EVE
 
 
 def _with_advice(reason: FailureReason) -> str:
-    """Return a reason with one of its documents. Add what to do if the code is ours and the message is the
-    provider's."""
+    """Return a reason with one of its documents. A code of ours with a provider's message also gets advice."""
     from orchestrator.policy.advice import advice_for
     from orchestrator.policy.row_errors import RULES
 

@@ -71,7 +71,7 @@ class LiveProgress:
         self._draw(_plain(told), told)
 
     def counted(self, what: str, done: int, total: int, unit: str) -> None:
-        """Show the progress of work of known size; `unit` is what is counted (`rows`, `MB`)."""
+        """Show the progress of work of known size; `unit` names the counted things (`rows`, `MB`)."""
         # Without a terminal, only work that takes long is shown.
         began = self._begun.setdefault(what, self._clock())
         if not self.is_due() or (not self._screen.is_on and self._clock() - began < PLAIN_SECONDS):
@@ -102,7 +102,7 @@ class LiveProgress:
     def is_due(self) -> bool:
         """True if a draw would show something now.
 
-        Callers check it first: progress may come many thousand times a second, and showing it may count all rows of a
+        Callers check this first: progress may come many thousand times a second, and a draw may count all rows of a
         job."""
         now = self._clock()
         if self._screen.is_on:
@@ -125,7 +125,7 @@ def _plain(text: str) -> View:
 
 
 def job_view(detail: JobDetail, rate: float, eta: str, width: int) -> list[Line]:
-    """Show a running job: name, state, bar, figures, failures and what it waits for."""
+    """Show a running job: name, state, bar, figures, failures and the reason for waiting."""
     line = detail.line
     count = f"{line.done:,}/{line.counts.total:,}"
     lines: list[Line] = []

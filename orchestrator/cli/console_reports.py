@@ -134,7 +134,7 @@ def diff_lines(found: Difference, title: str, width: int | None) -> list[Line]:
         for sign, kind in (("+", found.added), ("-", found.removed))
         for one in kind.first
     ]
-    # The last column stands below its row on a narrow terminal, where no head names it.
+    # On a narrow terminal, the last column stands below its row, where no header names that column.
     rows += [("~", *cells[:-1], f"→ {cells[-1]}") for change in found.first for cells in change_cells(change)]
     if rows:
         prose = [Column(name, prose=True) for name in ("field", "before", "after")]

@@ -80,7 +80,7 @@ def _facts(found: Exchange) -> list[tuple[str, list[Cell] | Cell]]:
 
 
 def _cost(found: Exchange) -> str:
-    """Return a row's cost with the source of its price, which says what the price leaves out."""
+    """Return a row's cost with the source of its price; the source says what the price leaves out."""
     price = found.price
     if price is None:
         return money(found.row.cost)

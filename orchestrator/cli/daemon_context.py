@@ -1,4 +1,4 @@
-"""Context of an `orch up`: of a home alone, or of a replicated home once no other machine's daemon is active."""
+"""Context of an `orch up`: of a single home, or of a replicated home once no other machine's daemon is active."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ NOWHERE = "http://127.0.0.1:1/v1"
 # Roughly the price of a two-core machine for an hour, so that the cost report has something to show.
 COST_PER_HOUR = "0.08"
 SHOWN = 8
-# The names that the job's schema offers, by what they are called in package metadata.
+# The names that the job's schema offers, by their names in package metadata.
 FAMILIES = {
     "APACHE": "Apache", "BSD": "BSD", "MIT": "MIT", "MPL": "Mozilla", "MOZILLA": "Mozilla", "PSF": "Python",
     "PYTHON": "Python", "GPL": "GNU", "GNU": "GNU", "ISC": "other",

@@ -22,7 +22,7 @@ INTERRUPTED = 130
 
 
 class CommandInterrupted(Exception):
-    """Ctrl-C; the message says what was stopped and what continues."""
+    """Error for Ctrl-C; the message says what was stopped and what continues."""
 
 
 def wants_json(argv: Sequence[str]) -> bool:
@@ -86,8 +86,8 @@ def unusable(error: OSError, *, as_json: bool) -> int:
         try:
             stream.flush()
         except OSError:
-            drop_output(number)  # this is the broken stream
-    if logging.getLogger().hasHandlers():  # otherwise it would go to the terminal
+            drop_output(number)  # the broken stream
+    if logging.getLogger().hasHandlers():  # without a handler, the entry would go to the terminal
         logging.getLogger(__name__).error("a command ended", exc_info=error)
     fault = StorageError(f"{place}{error.strerror or error}")
     with suppress(OSError):  # stderr itself may be broken

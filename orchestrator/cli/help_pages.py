@@ -56,7 +56,7 @@ def help_page(topic: str) -> None:
 def find_pages() -> dict[str, Path]:
     """Return the pages by name, with their folder.
 
-    A page is also found without it, unless an earlier folder has that name.
+    A page is also found without its folder, unless an earlier folder has a page of that name.
     """
     root = _folder()
     pages: dict[str, Path] = {}

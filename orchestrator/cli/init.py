@@ -179,7 +179,7 @@ def init_folder(folder: Path, upstream: str, as_json: bool) -> int:
 class _Scaffold(Struct, frozen=True):
     """Target folder and job file, and a summary of the folder's documents; None if it holds no documents.
 
-    `columns` are those taken as the text of a table, by the table's path in the folder.
+    `columns` are the columns taken as the text of a table, by the table's path in the folder.
     """
 
     target: Path

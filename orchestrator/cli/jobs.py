@@ -184,7 +184,7 @@ def _say_queued(context: Context, view: LiveProgress, submission: Submission, as
 
 
 def _say_missing_keys(context: Context, submission: Submission) -> None:
-    """Warn of keys that a daemon started here would lack; another one may have them."""
+    """Warn of keys that a daemon started here would lack; another daemon may have them."""
     routes = None if submission.plan is None else {route.backend for route in submission.plan.routes}
     for name, told in context.missing_keys(submission.job).items():
         if routes is None or name in routes:
@@ -353,7 +353,7 @@ def retry(
 
 
 def _try_again(context: Context, view: LiveProgress, job: Job, failed: bool, task: str | None) -> int | None:
-    """Make a job's rows pending again and return their number; None if the build failed, which then starts again."""
+    """Make a job's rows pending again and return their number; None if the build failed and starts again."""
     _check_task(job, task)
     others = () if failed else (RequestState.CANCELLED, RequestState.EXPIRED)
     number = manual_actions.retry(

@@ -1,4 +1,4 @@
-"""Markdown pages laid out for a terminal: wrapped text, tables in columns, and links as pages to ask for. Pure."""
+"""Markdown pages laid out for a terminal: wrapped text, tables in columns, links as `orch help` commands. Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _block(lines: Sequence[str], width: int, pages: Container[str]) -> Iterator[
         share = (width - GAP * (len(head) - 1)) // len(head)
         if all(len(word) <= share for row in [head, *cells] for cell in row for word in cell.split()):
             yield from table([Column(name, prose=True) for name in head], cells, width)
-        else:  # columns so narrow would break words
+        else:  # narrow columns would break words
             for row in [head, *cells]:
                 yield from _hanging("- ", " · ".join(filter(None, row)), width)
         return

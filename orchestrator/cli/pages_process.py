@@ -1,4 +1,4 @@
-"""Process that serves a daemon's pages, so that they do not slow down its rows.
+"""Process that serves a daemon's pages, so that the pages do not slow down the daemon's rows.
 
 The daemon binds the address first: a visitor who comes while the process (re)starts waits in the socket. The process
 gets the current settings over stdin, and ends when stdin closes.
@@ -140,7 +140,7 @@ class PagesProcess:
         code = process.wait()
         with self._lock:
             self._process = None
-            with suppress(BrokenPipeError), process:  # closes its stdin, which it may not have read
+            with suppress(BrokenPipeError), process:  # closes the process's stdin, which may still hold unread input
                 pass
         return how_it_ended(code)
 
@@ -179,7 +179,7 @@ def main() -> None:
 
 
 def _keep_told(context: Context) -> None:
-    """Apply settings as the daemon sends them, until it sends None; end of input means that it was killed."""
+    """Apply settings as the daemon sends them, until it sends None; end of input means that the daemon was killed."""
     try:
         while (config := pickle.load(sys.stdin.buffer)) is not None:
             context.use(config)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 2.0
 _NO_CHAT = re.compile(r"embed|rerank|whisper|\b(all-minilm|bge|gte|e5|tts)\b", re.IGNORECASE)
-"""Names of models that answer no chat, which Ollama and LM Studio list besides the others."""
+"""Names of models that cannot chat, which Ollama and LM Studio list together with chat models."""
 _DEFAULT = "default}              # `default`: the server's own model"
 
 
@@ -48,7 +48,7 @@ def model_at(upstream: str) -> ProposedModel:
 
 
 def model_of_settings(folder: Path) -> ProposedModel:
-    """Return a model of the orch.toml in a folder. Raises InputError if that has a mistake."""
+    """Return a model of the orch.toml in a folder. Raises InputError if the orch.toml has a mistake."""
     from orchestrator.settings.backends import FleetBackend, LocalBackend
     from orchestrator.settings.config import load
     from orchestrator.settings.discovery import locate
@@ -59,7 +59,7 @@ def model_of_settings(folder: Path) -> ProposedModel:
         return ProposedModel(_first("small", config.models), f"# The models are those of orch.toml: {listed}\n")
     if not config.backends:
         return ProposedModel(missing="add a backend to orch.toml")
-    # The user's own backend comes first: documents stay there, and it costs nothing by the token.
+    # The user's own backend comes first: documents stay there, and tokens cost nothing.
     ours = [name for name, one in config.backends.items() if isinstance(one, (FleetBackend, LocalBackend))]
     name = next(iter(ours or config.backends))
     return _model_at_backend(name, config.backends[name])

@@ -69,7 +69,7 @@ def _compare(context: Context, name: str, api: Backend) -> Comparison:
     account = api.account()
     before = {shard.id: shard for shard in context.store.shards.of_backend(name)}
     batches = list(api.batches())
-    # Read last: a batch that a daemon creates during the listing must find its shard.
+    # Shards are read last: a batch that a daemon creates during the listing must find its shard.
     shards = list(context.store.shards.of_backend(name))
     moved = {shard.id for shard in shards if before.get(shard.id) != shard}
     batches += _left_out(api, account, shards, {batch.id for batch in batches})

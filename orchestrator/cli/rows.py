@@ -88,7 +88,7 @@ def may_overwrite(told: str) -> bool:
 def place_of(output: str, source: Path, form: Format | None = None) -> str | Path:
     """Return where `-o` writes the rows of a job made from `source`.
 
-    Raises UsageError if it cannot or must not, or if neither `form` nor the ending gives a format.
+    Raises UsageError if that place cannot or must not be written, or if neither `form` nor the ending gives a format.
     """
     if addresses.is_address(output):
         addresses.check_address(output, "-o")

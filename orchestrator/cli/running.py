@@ -1,4 +1,4 @@
-"""Commands that see a job through, until a signal asks them to stop."""
+"""Shared by commands that run a job to its end, or until a signal asks them to stop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def finish(context: Context, job: Job, view: LiveProgress, *, alone: bool = Fals
 
 
 def see_it_end(context: Context, job: Job, view: LiveProgress) -> None:
-    """See a cancelled job to its end: end it here, sending no row, or wait for the running daemon."""
+    """Wait for a cancelled job's end: end the job here, sending no row, or follow the running daemon."""
     with _driver(context, job, view) as driver:
         driver.see_end(job)
 
@@ -81,7 +81,7 @@ def _stop_message(context: Context, job: Job, followed: Holder | None) -> str:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Let signals ask for a clean stop; a second one stops at once, except those of a closed terminal."""
+    """Let signals ask for a clean stop; a second signal stops at once, except signals of a closed terminal."""
     seen: list[int] = []
 
     def on_signal(number: int, frame: object) -> None:

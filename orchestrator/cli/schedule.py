@@ -97,7 +97,7 @@ def add(
 
 
 def _followed(context: Context, name: str) -> Schedule:
-    """Return the schedule that another is to follow. Raises UsageError."""
+    """Return the schedule that a new schedule is to follow. Raises UsageError."""
     found = _get(context, name)
     if found.home != context.home.identity():
         raise UsageError(f"--after {name}: it belongs to another home, whose jobs this home's daemon does not see")
@@ -124,7 +124,7 @@ def _local_zone() -> str:
 
 
 def _checked(context: Context, file: Path, deadline: str | None) -> str:
-    """Check, as far as possible beforehand, that a file can run, and return its job's name. Raises InputError."""
+    """Check as far as possible in advance that a file can run; return its job's name. Raises InputError."""
     from orchestrator.pipeline.build.submission import Options, draft
     from orchestrator.pipeline.build.validate import check_file
     from orchestrator.pipeline.plan.routes import check_eligible

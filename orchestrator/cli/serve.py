@@ -39,7 +39,7 @@ Tell = Callable[[str], None]
 
 
 class Where(Struct, frozen=True):
-    """Address to listen at: TCP with a `port`, a Unix socket with a `uds`."""
+    """Address to listen on: TCP with a `port`, a Unix socket with a `uds`."""
 
     host: str
     port: int | None
@@ -229,7 +229,7 @@ def _settings(upstreams: tuple[str, ...], where: Where, given: dict[str, Any]) -
         webhook_secret=secret,
         log_prompts=given["log_prompts"],
         cost_per_hour=given["cost_per_hour"],
-        # An upstream that wants a key may bill its answers.
+        # An upstream that requires a key may bill its answers.
         stop_seconds=STOP_SECONDS if api_key is None else given["request_timeout"],
         allow_endpoints=given["allow_endpoints"],
         aliases=given["aliases"],
@@ -265,7 +265,7 @@ def _turn(replica: str, root: Path, is_over: Callable[[], bool], tell: Tell) -> 
 
 
 def _doors(stack: ExitStack, root: Path, where: Where) -> list[socket.socket]:
-    """Take the folder and addresses, which are exclusive, before anything slow starts."""
+    """Claim the folder and addresses, which no other server may use, before anything slow starts."""
     from orchestrator.server.listen import bind_tcp, bind_unix, only_server
 
     stack.enter_context(only_server(root))

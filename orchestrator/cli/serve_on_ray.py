@@ -31,7 +31,7 @@ class RayWish(Struct, frozen=True):
     """Command-line options of the engines; None takes the default of orch.toml.
 
     `engines` has their minimum and maximum number, each with `gpus` GPUs; `idle` is in seconds. Without `python`, the
-    one beside `ray` in PATH is used.
+    Python beside `ray` in PATH is used.
     """
 
     address: str

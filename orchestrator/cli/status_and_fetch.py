@@ -224,7 +224,7 @@ def fetch(
 
 
 def _left_words(context: Context, job: Job, left: int, total: int) -> str:
-    """Say how many rows have no line, and how many of these are in batches that give their answers at their end."""
+    """Say how many rows have no line, and how many of these are in batches that show answers only at their end."""
     finished = max(0, left - context.detail(job.id).line.left)
     told = f"{left:,} of {total:,} are not here yet"
     return told + (

@@ -163,7 +163,7 @@ def _json(trial: Trial) -> dict[str, Any]:
 
 
 def _watch(files: Sequence[Path], once: Callable[[], int]) -> int:
-    """Repeat until Ctrl-C whenever a file changes; a file saved during a trial is tried once more."""
+    """Repeat the trial at each change of a file, until Ctrl-C; a file saved during a trial is tried once more."""
     try:
         while True:
             seen = [_stamp(file) for file in files]
@@ -183,5 +183,5 @@ def _stamp(file: Path) -> tuple[int, int, int] | None:
     try:
         found = file.stat()
     except OSError:
-        return None  # between the two halves of a save
+        return None  # an editor is replacing the file
     return found.st_ino, found.st_mtime_ns, found.st_size

@@ -149,7 +149,7 @@ class _Rounds:
 
 
 class _Told:
-    """Terminal messages of `orch up`: each thing once."""
+    """Terminal messages of `orch up`, each printed once."""
 
     def __init__(self, context: Context, *, quiet: bool) -> None:
         self._context = context

@@ -83,7 +83,7 @@ class FailedRow(AnswerRow[Any], frozen=True):
 
 
 EndedRow = AnsweredRow[T] | FailedRow
-"""A row whose `error` tells type checkers whether it has an answer."""
+"""A row whose `error` tells type checkers if the row has an answer."""
 
 
 class AnswerType(Generic[T]):
@@ -192,7 +192,7 @@ def _plain(value: Any) -> Any:
 
 
 def answer_rows(lines: Iterable[bytes], type_: AnswerType[T], prefix: str = "") -> Iterator[EndedRow[T]]:
-    """Yield the rows of merged lines; the parts of a long document are in the row of the whole.
+    """Yield the rows of merged lines; the row of a long document includes its parts.
 
     `prefix` is left out of the names of documents: `name_prefix` of their job.
     """

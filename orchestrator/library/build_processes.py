@@ -1,8 +1,8 @@
 """Processes that build jobs, so that a slow document never holds up the daemon.
 
-Each process reads an order from stdin and writes the outcome to stdout. It ends with the daemon. An unfinished build
-starts anew later, as the claim on the job is a lock that ends with the process. A shared database refuses its writes
-once another daemon has taken over.
+Each process reads an order from stdin and writes the outcome to stdout. The process ends with the daemon. An
+unfinished build starts anew later, as the claim on the job is a lock that ends with the process. A shared database
+refuses the process's writes once another daemon has taken over.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MOST = 8
 FORGOTTEN_SECONDS = 60.0
 """Seconds after which a waiting build that is no longer requested loses its turn."""
 BEHIND = 5
-"""Niceness of a build above the daemon's."""
+"""Difference between a build's niceness and the daemon's."""
 _LAST = datetime.max.replace(tzinfo=UTC)
 
 
@@ -161,7 +161,7 @@ def main() -> None:
         os.nice(BEHIND)
     charge: _Charge = pickle.load(sys.stdin.buffer)
     with os.fdopen(os.dup(1), "wb") as told:
-        os.dup2(2, 1)  # keeps what libraries print out of the outcome
+        os.dup2(2, 1)  # keeps the prints of libraries out of the outcome
         log_to(Home(charge.place.home))
         outcome: object
         try:

@@ -1,4 +1,4 @@
-"""Errors about a call: the mistakes of files that a call wrote, named by its arguments."""
+"""Errors about a call: mistakes in files that the call wrote are named by the call's arguments."""
 
 from __future__ import annotations
 

@@ -133,9 +133,9 @@ def requests(
     backend: str | None = None, endpoint: str = CHAT, name: str = "requests", raise_on_error: bool = False,
     progress: bool | None = None,
 ) -> list[Any]:  # fmt: skip
-    """Send what OpenAI's clients take as arguments; return a ChatCompletion or a RowError for each, in order.
+    """Send requests given as arguments of OpenAI's clients; return a ChatCompletion or RowError for each, in order.
 
-    `endpoint` is their path: `/v1/responses` gives Response, `/v1/embeddings` gives CreateEmbeddingResponse.
+    `endpoint` is the requests' path: `/v1/responses` gives Response, `/v1/embeddings` CreateEmbeddingResponse.
     """
     parse = _parser(endpoint)
     arguments.job_name(name)
@@ -166,8 +166,8 @@ def batch(
 ) -> list[Any]:  # fmt: skip
     """Call a client's method, such as `client.chat.completions.create`, for many keyword arguments as one batch.
 
-    It goes to the backend of orch.toml that has the client's address. The client's key is not used. Raises UsageError
-    with the lines to add if no backend has it.
+    The batch goes to the backend of orch.toml that has the client's address. The client's key is not used. Raises
+    UsageError with the lines to add if no backend has that address.
     """
     endpoint, address = url_and_address(method)
     with ready() as context:

@@ -1,4 +1,4 @@
-"""Calls of a client as a batch: their bodies, and the backend at the client's address, without the client's key."""
+"""Calls of a client as a batch: their bodies, and the backend at the client's address. Ignores the client's key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_BODY = ("extra_headers", "extra_query")
 def body_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the body that a client sends for the arguments of a call.
 
-    Without `timeout`, as a batch has its deadline. Raises UsageError for what a request in a batch cannot have.
+    `timeout` is left out, as a batch has a deadline. Raises UsageError for arguments that a batch cannot have.
     """
     body = {name: value for name, value in arguments.items() if not _is_left_out(value)}
     for name in _NO_BODY:

@@ -91,7 +91,7 @@ class CommandSettings:
         return [_stopped_line(line) if line.job.id in stopped else line for line in found]
 
     def removed(self, lines: Sequence[JobLine], shards_of: Callable[[JobId], Sequence[Shard]]) -> list[str]:
-        """Say which batches of these jobs of this home are at backends that orch.toml no longer has."""
+        """Say which batches of this home's listed jobs are at backends that orch.toml no longer has."""
         jobs = [line.job for line in lines if not line.state.is_final]
         own = [job.id for job in jobs if job.home == self.home.identity()]
         sent = [shard for job_id in own for shard in shards_of(job_id) if shard.state in AT_BACKEND]
@@ -102,7 +102,7 @@ class CommandSettings:
         return removed_words(at_removed(sent, settings.backends))
 
     def _stopped(self, lines: Sequence[JobLine], shards_of: Callable[[JobId], Sequence[Shard]]) -> set[JobId]:
-        """Return the jobs of this home that are under way though nothing works on them."""
+        """Return the jobs of this home that have begun although no process works on them."""
         from orchestrator.daemon.lock import running_daemon
 
         jobs = [line.job for line in lines if line.state in (JobState.RUNNING, JobState.MERGING)]
@@ -121,7 +121,7 @@ class CommandSettings:
 
 
 def _stopped_line(line: JobLine) -> JobLine:
-    """Return the line of a job on which nothing works: no time is left to be foreseen."""
+    """Return the line of a job on which no process works, without a forecast of its end."""
     return replace(line, state=JobState.STOPPED, eta_seconds=None)
 
 
@@ -240,7 +240,7 @@ class Context(CommandSettings):
     def _waits_for_retries(
         self, line: JobLine, running: Sequence[Shard], told: Mapping[str, dict[str, Any] | None]
     ) -> bool:
-        """True if every open row waits for its next attempt, so that the speed so far predicts nothing."""
+        """True if every open row waits for its next attempt, which makes the speed so far useless for a forecast."""
         from orchestrator.pipeline.refused_rows import rows_in_back_off
 
         left = waiting = line.left
@@ -277,7 +277,7 @@ class Context(CommandSettings):
 def opened(place: Place | None = None, fence: DaemonFence | None = None) -> Iterator[Context]:
     """Open the context of a command, or of a daemon's helper process with the daemon's `fence`.
 
-    What it records is on the home's replica, if any, when the block ends. Raises InputError, StorageError, or
+    All records are on the home's replica, if any, when the block ends. Raises InputError, StorageError, or
     UsageError if another machine works on the home.
     """
     from orchestrator.store import Store
@@ -322,7 +322,7 @@ def _wait_until_sent(home: Home) -> None:
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Collect garbage less often for the length of a block: among the caller's objects it takes a fifth of a job."""
+    """Collect garbage less often during a block: with the caller's objects, it takes a fifth of a job's time."""
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], YOUNG_OBJECTS) if before[0] else 0, *before[1:])
     try:
@@ -358,7 +358,7 @@ def say_unknown_backends(config: Config) -> None:
 
 
 def say_schema_hints(job: Job) -> None:
-    """Warn of what has no effect in the schemas of a job file."""
+    """Warn of parts of a job file's schemas that have no effect."""
     from orchestrator.settings.job_file import schema_hints
     from orchestrator.settings.stored_spec import spec_of
 
@@ -381,7 +381,7 @@ class _SafeLines(logging.Formatter):
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that reports once if it cannot be written (a full disk, for example), until it can be again."""
+    """A log file that reports a failure to write (such as a full disk) once, until writing works again."""
 
     is_failing = False
 
@@ -399,7 +399,7 @@ class _LogFile(logging.FileHandler):
 
 
 _NOISY = ("httpx2", "httpcore", "openai", "uvicorn.access", "alembic")
-"""Logs of libraries that have a line for each of orch's own calls."""
+"""Loggers of libraries that write a line for each of orch's own calls."""
 
 
 def log_to(home: Home) -> None:

@@ -13,13 +13,13 @@ from orchestrator.settings.home import Home
 LOOK_SECONDS = 0.1
 START_SECONDS = 120.0
 _started: list[subprocess.Popen[bytes]] = []
-"""Daemons that this process started: reaped after they have ended, and never ended with this process."""
+"""Daemons that this process started: reaped after they have ended, but never killed when this process ends."""
 
 
 def daemon_of(home: Home) -> Holder:
     """Return the process that works in a home; starts `orch up` if no process does.
 
-    Raises UsageError, with the end of its output, if it ends immediately.
+    Raises UsageError, with the end of the daemon's output, if the daemon ends immediately.
     """
     if (holder := running_daemon(home)) is not None:
         return holder

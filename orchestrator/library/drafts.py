@@ -54,7 +54,7 @@ Deadline = str | datetime | timedelta
 Budget = Decimal | int | float | str
 TASK = "answer"
 OWN_COLUMNS = ("error", "cost")
-"""Columns of a frame that orch adds besides those of the answers."""
+"""Columns of a frame that orch adds besides the answers' columns."""
 TEXT = "text"
 ARGUMENTS = ("schema", "model", "id", "text", "name", "prefix", "job", "progress", "raise_on_error", *arguments.TERMS)
 """Arguments of `orch.map` by name, for suggestions to misspelt arguments."""
@@ -62,14 +62,14 @@ _WILDCARD = re.compile(r"[*?\[]")
 
 
 class JobTerms(Struct, frozen=True):
-    """Terms of a job: its deadline, its budget and its backend; None if the caller does not state it."""
+    """Terms of a job: deadline, budget and backend; None for a term that the caller does not state."""
 
     deadline: Deadline | None = None
     budget: Budget | None = None
     backend: str | None = None
 
     def options(self, edited: Edited | None = None) -> Options:
-        """Return them as options of a submit. Raises UsageError."""
+        """Return the terms as options of a submit. Raises UsageError."""
         deadline = arguments.deadline_text(self.deadline)
         try:
             budget = None if self.budget is None else Decimal(str(self.budget))
@@ -194,10 +194,10 @@ def take_in_file(context: Context, folder: JobFolder, options: Options, view: Lo
 
 
 def finish(context: Context, submission: Submission, view: LogView) -> tuple[Job, bool]:
-    """See a job to its end; return it, and True if its merged rows were made just now.
+    """Run a job to its end; return the job, and True if its merged rows were made just now.
 
-    Rows that a backend refuses for a shared reason fail with its words, so that the others come back. Raises
-    RequestRefused if no row has an answer.
+    Rows that a backend refuses for a shared reason fail with the backend's words, so that the other rows come back.
+    Raises RequestRefused if no row has an answer.
     """
     store, refused = context.store, None
     view.say(f"orch: {submission.job.id}: {submission.reason}")
@@ -350,7 +350,7 @@ class FrameDraft(_Draft[T]):
         )  # fmt: skip
 
     def _columns(self, text: str | None) -> tuple[str, str | None, list[str]]:
-        """Return the prompt, the text column if the prompt has a text, and the columns that are written.
+        """Return the prompt, the text column if the prompt uses the text, and the columns to write.
 
         Raises InputError for a template or column that is wrong.
         """

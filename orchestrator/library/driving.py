@@ -1,4 +1,4 @@
-"""Jobs seen to their end: by this process as the home's daemon, or by the daemon that runs, which it follows."""
+"""Runs jobs to their end: this process works as the home's daemon, or follows the running daemon."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from orchestrator.settings.backends import HostedBackend
 
 FOLLOW_SECONDS = 0.5
 STANDSTILL_SECONDS = 5.0
-"""Time between two checks of a daemon's problem; it is reported if both find the same one."""
+"""Seconds between two checks for a daemon's problem; a problem is reported if both checks find it."""
 MOST_NAMED = 5
 """Maximum number of batches, or jobs, that a message names."""
 
@@ -46,10 +46,10 @@ class ProgressView(Protocol):
 
 
 class Driver:
-    """Sees jobs of a home to their end while `interrupted` is false.
+    """Runs jobs of a home to their end while `interrupted` is false.
 
     `logging` opens the home's log while this process is the daemon. `followed` is the daemon that was followed last,
-    None if it was this process.
+    None if this process was the daemon.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Driver:
         self._until_over(job, be_daemon, follow)
 
     def see_end(self, job: Job) -> None:
-        """See a cancelled job to its end: end it here, sending no row, or wait for the running daemon."""
+        """Wait for a cancelled job's end: end the job here, sending no row, or follow the running daemon."""
         context, view = self._context, self._view
 
         def be_daemon(over: Callable[[], bool]) -> None:
@@ -149,7 +149,7 @@ class Driver:
             self._view.job(detail, self._rate.add(time.monotonic(), detail.done_in_batches))
 
     def _warn_of_standstill(self, job: Job) -> None:
-        """Warn once of what keeps the daemon from a job: a daemon waits without an end."""
+        """Warn once of a problem that keeps the daemon from a job, as a daemon may wait for ever."""
         if time.monotonic() < self._standstill_at:
             return
         self._standstill_at = time.monotonic() + STANDSTILL_SECONDS
@@ -203,7 +203,7 @@ def _others(context: Context, job: Job) -> str | None:
 
 
 def _removed(context: Context, job: Job) -> str | None:
-    """Return why the daemon cannot end a job whose backends have all left orch.toml; None if it may."""
+    """Return why the daemon cannot end a job whose backends have all left orch.toml; None if the daemon may."""
     shards = [one for one in context.store.shards.of_job(job.id) if not one.state.is_final]
     known = {} if context.readable is None else context.readable.backends
     is_removed = all(
@@ -213,7 +213,7 @@ def _removed(context: Context, job: Job) -> str | None:
 
 
 def _waits_for(context: Context, job: Job) -> str | None:
-    """Say which provider's batches a cancellation has to wait for; None if it waits for nothing."""
+    """Say which provider's batches a cancellation has to wait for; None if there is no wait."""
     known = {} if context.readable is None else context.readable.backends
     shards = [
         one
@@ -247,6 +247,6 @@ def _not_ended(context: Context, job: Job, why: str) -> BackendError:
 
 
 def _check_held(context: Context, job: Job) -> None:
-    """Raise RequestRefused if all rows that a job has left are refused by backends for a shared reason."""
+    """Raise RequestRefused if backends refuse all remaining rows of a job for a shared reason."""
     if holds := all_held(context.store, job):
         raise request_refused(context.config, job, holds)

@@ -220,7 +220,7 @@ class _Dataset(_Library):
     def records(self, names: Sequence[str]) -> Iterator[Record]:
         if not names:
             return iter([{} for _ in range(len(self._frame))])
-        # Rows as Python has them, however the caller formats them and whatever columns that shows.
+        # Rows as Python values, whatever format and columns the caller has set for the dataset.
         return (dict(row) for row in self._frame.with_format(None).select_columns(list(names)))
 
     def with_columns(self, columns: Sequence[NewColumn]) -> Any:

@@ -1,4 +1,4 @@
-"""A job in the home, seen from Python: its progress, its rows, and waiting for it."""
+"""Handles of jobs in the home, for Python: their progress, their rows, and waiting for their end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from orchestrator.store.gc import CLEARED
 T = TypeVar("T")
 LOOK_SECONDS = 1.0
 LOOK_SHARE = 10
-"""Pause between two looks, as a multiple of the last one: each reads all answers of running batches."""
+"""Pause between two looks, as a multiple of the last look's time: each look reads all answers of running batches."""
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def _driver(context: Context, view: LogView, interrupted: Callable[[], bool]) ->
 
 
 class JobHandle(Generic[T]):
-    """A job of this home. It belongs to the home: `orch status` shows it, and every process can open it.
+    """A job of this home: `orch status` shows the job, and every process can open it.
 
     `id` is what `orch status` shows. `runner` says who runs it, as of its submit. `await job` waits for its rows, and
     `async for row in job` yields them as they are done.
@@ -100,7 +100,7 @@ class JobHandle(Generic[T]):
         return self.progress.state.is_final
 
     def wait(self, *, progress: bool | None = None) -> Answers[T]:
-        """Work until the job is over, or follow the daemon that does; return its rows. Raises JobFailed."""
+        """Work until the job is over, or follow the daemon that works; return the job's rows. Raises JobFailed."""
         return self._wait(lambda: False, progress)
 
     def rows(self, *, partial: bool = False) -> Iterator[EndedRow[T]]:

@@ -1,4 +1,4 @@
-"""Folders in the home for what a call asks: a job file with its rows, or request lines.
+"""Folders in the home for the question of a call: a job file with its rows, or request lines.
 
 A folder is complete on disk before its job is recorded, so `orch up` can build it after the caller is gone.
 """
@@ -46,7 +46,7 @@ def write_frame(
     home: Home, name: str, spec: Mapping[str, Any], records: Iterable[Record], id_columns: Sequence[str],
     text: str | None, *, is_named: bool,
 ) -> JobFolder:  # fmt: skip
-    """Write a job file about rows; `text` is the column with the document's text, which must be text.
+    """Write a job file about rows; `text` is the column with the document's text, whose values must be text.
 
     Raises InputError, StorageError.
     """
@@ -122,7 +122,7 @@ def write_requests(home: Home, name: str, requests: Iterable[Mapping[str, Any]],
 
 
 def turn_of(home: Home, name: str | None) -> AbstractContextManager[object]:
-    """Return a lock on a named folder, held from its writing to its reading, as other calls overwrite it."""
+    """Return a lock on a named folder, which other calls overwrite: held from writing the folder to reading it."""
     return nullcontext() if name is None else locked(home.frames / f".{name}.lock", wait=True)
 
 
@@ -131,10 +131,10 @@ def _written(
 ) -> Path:
     """Write the files of a job and return its job file or batch file.
 
-    A named folder is overwritten. A folder without a name is called after its question and its rows. The rows of a
-    job file also name its source, so that other rows make another job.
+    A named folder is overwritten. A folder without a name is named by a digest of its question and rows. The rows'
+    digest also names the job file's source, so that other rows make another job.
     """
-    home.identity()  # makes the home, which only its owner can read
+    home.identity()  # creates the home, which only its owner can read
     digest = hashlib.sha256()
     with _temporary(home) as folder:
         for part, lines in parts.items():

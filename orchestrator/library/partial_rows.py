@@ -28,7 +28,7 @@ def rows_so_far(
 
     Asks the servers of the running daemon; without a daemon, starts them for this purpose and sends no row. Providers
     that give answers only at a batch's end are not asked, so their keys are not needed. `is_followed` is for callers
-    who look repeatedly: it starts nothing, and leaves out rows that a running batch may still ask again.
+    who look repeatedly: no server is started, and rows that a running batch may still ask again are left out.
     """
     with ExitStack() as stack:
         checks = merging_checks(context.store, context.home, job)

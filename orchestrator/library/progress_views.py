@@ -16,7 +16,7 @@ from orchestrator.reports.status import JobDetail
 from orchestrator.reports.text_tables import cell_width, wrap
 
 log = logging.getLogger("orch")
-"""Not below `orchestrator`, whose log goes to the home while this process is the daemon."""
+"""A logger outside `orchestrator`, whose log goes to the home while this process is the daemon."""
 
 DRAW_SECONDS = 0.25
 LOG_SECONDS = 10.0
@@ -57,7 +57,7 @@ class LogView:
         log.info("%s", text.removeprefix("orch: "))
 
     def warn(self, text: str) -> None:
-        """Log a warning, which Python prints for callers without a log as well."""
+        """Log a warning; Python prints warnings even for callers without a log."""
         log.warning("%s", text.removeprefix("orch: "))
 
     def is_due(self) -> bool:
@@ -113,7 +113,7 @@ class TerminalView(LogView):
         room = (width_of(sys.stderr) or 80) - 1
         line = one_line(text)
         if cell_width(line) > room:
-            line = f"{wrap(line, room - 2)[0]} …"  # a figure that is cut is a wrong one
+            line = f"{wrap(line, room - 2)[0]} …"  # a figure that is cut off would be wrong
         sys.stderr.write(f"\r\x1b[K{line}")
         sys.stderr.flush()
 

@@ -1,4 +1,4 @@
-"""Tests for packages of hosted backends. See decision 21.
+"""Contract tests for packages of hosted backends. See decision 21.
 
 A subclass of a contract with a fixture `desk` is a test class of pytest:
 
@@ -23,7 +23,7 @@ DAY = 86_400
 
 
 class Desk(Protocol):
-    """A backend with an emulated provider, whose time a test moves."""
+    """A backend with an emulated provider, whose clock the test moves."""
 
     @property
     def backend(self) -> Backend:
@@ -115,7 +115,7 @@ def cancel(desk: Desk, batch: RemoteBatch) -> None:
 
 
 class BackendContract:
-    """Promises of the verbs of every backend."""
+    """Promises that the calls of every backend keep."""
 
     def test_every_row_of_a_batch_has_one_result_in_openais_shape(self, desk: Desk) -> None:
         batch = desk.backend.create(order_of(desk, "contract-1.001", 5))

@@ -398,8 +398,8 @@ def recover(
     """Adopt the batch of a shard found between intent and fact, or make it pending again; return which, and why.
 
     None while this cannot be known, for two days at most; `held` then says what the shard waits for. The limit is a
-    week if the provider's batches show their owner only after their end. `watched` counts the lists without the batch. Raises
-    BackendError.
+    week if the provider's batches show their owner only after their end. `watched` counts the lists without the
+    batch. Raises BackendError.
     """
     since = min(shard.intended_at or shard.created_at, now)
     intent = Intent(
