@@ -27,8 +27,8 @@ class Member(NamedTuple):
     """A file inside another file: its path there, and how to read it.
 
     `read` raises OSError and ExtractionError, and must be called before the next part is requested. `fields` are
-    further template fields; `kind` is set if the name does not tell it; `passed` says why it is not a document.
-    `parts` gives the parts of a mail instead of its bytes. `known` is the text of the mail that a winmail.dat is in.
+    further template fields; `kind` is set if the name does not reveal the kind; `passed` says why the file is not a
+    document. `parts` gives a mail's parts instead of its bytes. `known` is the text of the mail around a winmail.dat.
     """
 
     name: str
@@ -62,7 +62,7 @@ def _zipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int, unpack
         )
     if entry.file_size > limit:
         raise too_large_inside(limit, entry.file_size)
-    if entry.header_offset < 0:  # the archive comes in volumes, and this is the last one
+    if entry.header_offset < 0:  # the archive is split into volumes, and this is the last volume
         raise damaged_part()
     try:
         with archive.open(entry) as stream:

@@ -127,7 +127,7 @@ class _Chart:
 
 
 def _categories(series: _Series) -> dict[int, str]:
-    """Return the category of each point, after those above it: `2024 / Spring`; a higher one is stated once."""
+    """Return each point's category after its higher categories: `2024 / Spring`; higher ones are stated once."""
     found = dict(series.get("cat") or series.get("xVal") or {})
     for level in range(2, MAX_LEVELS + 1):
         higher = series.get(f"cat{level}", {})

@@ -124,7 +124,7 @@ def _outputs(outputs: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def _richest(data: Any) -> str:
-    """Return a result as text, from another form if its plain one only names an object."""
+    """Return a result as text, from another form if the plain form only names an object."""
     if not isinstance(data, dict):
         return ""
     plain, *others = (_joined(data.get(f"text/{form}")) for form in ("plain", "markdown", "html", "latex"))

@@ -1,4 +1,4 @@
-"""A temporary folder that belongs to a process; the next process removes what a kill has left."""
+"""A temporary folder that belongs to a process; the next process removes the folders of killed processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOCK = "lock"
 
 
 class ClaimedFolder:
-    """A folder held while this process lives: a folder that no process holds was left by a kill."""
+    """A folder held until this process ends. A kill leaves a folder that no process holds."""
 
     def __init__(self) -> None:
         _sweep()

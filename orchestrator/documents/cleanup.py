@@ -19,7 +19,7 @@ MARGIN_LINES = 3
 MARGIN_LENGTH = 2000
 """Maximum number of characters of a header or footer that contains the page's number."""
 MARGIN_NUMBERS = 20
-"""Number of candidates for the page's number in a line: the first ones, and as many of the last."""
+"""Number of candidates for the page number at each end of a line."""
 FEWEST_PAGES = 3
 
 # Soft hyphen, zero-width space, word joiner, byte order mark. The joiners U+200C and U+200D belong to the spelling of

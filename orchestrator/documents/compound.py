@@ -21,6 +21,6 @@ def opened(file: io.BytesIO, what: str, *, write_mode: bool = False) -> Any:
 def _reader(olefile: Any) -> Any:
     class CompoundFile(olefile.OleFileIO):  # type: ignore[misc]
         def _check_duplicate_stream(self, *about: object) -> None:
-            """Skip olefile's check: it is quadratic, and a stream with two names does no harm to a reading."""
+            """Skip olefile's check: its time is quadratic, and a duplicate stream does not harm reading."""
 
     return CompoundFile

@@ -1,4 +1,4 @@
-"""Tells a file's kind by its content, for files that are not of the kind that their ending names."""
+"""Recognises a file's kind by its content, for files whose ending names the wrong kind."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def name_of(kind: str) -> str:
 
 
 def kind_of(data: bytes, kind: str, suffix: str) -> str | None:
-    """Return the kind that the content certainly has, if it is not `kind`, which the ending names; else None.
+    """Return the kind that the content certainly has, if it is not the ending's `kind`; else None.
 
-    Programs export text and web pages under the endings of old workbooks and letters, so these are read. Under other
-    endings, they are usually the error page of a download.
+    Programs export text and web pages under the endings of old workbooks and letters, so these exports are read.
+    Under other endings, a web page is usually the error page of a download.
     """
     found = _by_marks(data)
     if found is None and kind in (SHEETS, CONVERTED):

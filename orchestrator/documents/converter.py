@@ -1,7 +1,7 @@
 """Converts formats that only LibreOffice reads into formats that orch reads, each file in its own process.
 
-That process has no network. It sees only the system's programs, its own file and a new profile, and can change
-nothing else: Linux isolates it in namespaces, as `unshare` makes them. Without namespaces, nothing is converted.
+That process has no network. It sees only the system's programs, its own file and a new profile, and cannot change
+other files: Linux isolates the process in namespaces, made by `unshare`. Without namespaces, nothing is converted.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Converter:
     def documents(
         self, file: DocumentFile, begun: Future[Converted], read: Callable[[DocumentFile], Iterator[Found]]
     ) -> Iterator[Found]:
-        """Yield what `read` returns for the converted file, as documents of the original file; or its problem."""
+        """Yield the results of `read` for the converted file, as documents of the original file; or its problem."""
         with self._result(begun) as made:
             if isinstance(made, ExtractionError):
                 yield UnreadableDocument(

@@ -26,7 +26,7 @@ class CsvTable:
         self._content = content
         self._encoding = encoding
         self._limit = limit = content.limit
-        # The limit applies to the whole process, so it is only ever raised; lines are bounded already.
+        # The limit applies to the whole process, so it is only raised; the length of lines is already bounded.
         csv.field_size_limit(max(csv.field_size_limit(), limit))
         head = self._head()
         self._delimiter = _delimiter(head, expected)
@@ -119,7 +119,7 @@ class _Feed:
         self.first = self._line + 1
         self.size = 0
         self.torn = False  # the file ended inside the record
-        self.passed = 0  # blank lines before it
+        self.passed = 0  # blank lines before the record
         self._quotes = 0
 
     def __iter__(self) -> _Feed:

@@ -123,7 +123,7 @@ def _lines(package: Package, limit: TextLimit, losses: Losses, depth: int = 1) -
 
 
 def _of_kept(package: Package, part: str, limit: TextLimit, losses: Losses, depth: int) -> list[str]:
-    """Return the lines of a part in another format (altChunk), such as HTML; empty if it cannot be read."""
+    """Return the lines of a part in another format (altChunk), such as HTML; empty if the part is unreadable."""
     if not package.holds(part) or depth > MOST_DEPTH:
         return []
     data, kind = package.whole(part), kind_of(part, {}, as_rows=False)
@@ -177,11 +177,11 @@ class _Text:
         self._label = ""  # of the note that begins
         self._mark = ""  # prefix of the open line
         self._properties = Properties()
-        self._open: list[tuple[_In, Callable[[], None]]] = []  # the role of each, and its action at the end
+        self._open: list[tuple[_In, Callable[[], None]]] = []  # each element's role, and its action at the end
         self._ignored = 0  # number of open elements from the first ignored one on
         self._is_text = False
         self._script: Callable[[str], str] | None = None  # of the open run
-        self._run = 0  # where its pieces begin
+        self._run = 0  # where the open run's pieces begin
         self._pieces: list[str] = []
         self._outside: list[str] = []  # the pieces around the outermost open cell
         self._cells = 0  # number of nested open cells
@@ -222,7 +222,7 @@ class _Text:
     def _child(self, tag: str, attributes: dict[str, str]) -> _In | None:
         """Return an element's role below the open element; None if it is ignored."""
         parent, name = self._open[-1][0], tag.rpartition("}")[2]
-        if parent is _In.RUN:  # the usual ones first
+        if parent is _In.RUN:  # the most frequent elements first
             if name == "vertAlign":
                 self._script = _SCRIPTS.get(value_of(attributes))
             elif name == "vanish":

@@ -1,4 +1,4 @@
-"""Downloads files of remote sources a few ahead of their reading, and removes them afterwards."""
+"""Downloads files of remote sources shortly before they are read, and removes them afterwards."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Downloads:
     def ahead(
         self, items: Iterable[Item], remote_of: Callable[[Item], tuple[RemoteObject, int | None] | None]
     ) -> Iterator[tuple[Item, str | ExtractionError | None]]:
-        """Yield items with the path of their downloaded file, or its error; None for a local file.
+        """Yield items with the path of their downloaded file, or the download's error; None for a local file.
 
         `remote_of` returns a file and its limit in bytes. Raises JobFilesError if the storage fails.
         """

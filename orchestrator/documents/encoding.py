@@ -1,4 +1,4 @@
-"""Bytes to text: UTF-8, a byte order mark, the named encoding, or a guess that has no rival.
+"""Converts bytes to text: UTF-8, a byte order mark, the named encoding, or the only plausible guess.
 
 A wrong guess would silently send garbled text to a model, so an ambiguous text is an `encoding` problem that names
 the candidates.
@@ -22,7 +22,7 @@ BOMS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 AUTO = "auto"
-"""Stands for the most likely encoding, even if it is not certain."""
+"""Setting for the most likely encoding, even if that encoding is not certain."""
 _ISO_2022 = regex(rb"\x1b\$[@AB)(]|\x1b\([IJ]")
 _SEVEN_BITS = ("iso2022_jp", "iso2022_jp_ext", "iso2022_jp_2004", "iso2022_kr")
 _UTF_8 = "utf-8"
@@ -106,7 +106,7 @@ def decode(data: bytes, encoding: str | None = None, declared: str | None = None
 
 
 def encoding_of(data: bytes, encoding: str | None = None, declared: str | None = None) -> str:
-    """Return the encoding in which `decode` reads a file. Raises ExtractionError (encoding) as it does."""
+    """Return the encoding in which `decode` reads a file. Raises ExtractionError (encoding) like `decode`."""
     if encoding is not None:
         return _chosen(data, encoding)
     if name := _told_by_bytes(data):
@@ -121,7 +121,7 @@ def encoding_of(data: bytes, encoding: str | None = None, declared: str | None =
 
 
 def _told_by_bytes(data: bytes) -> str | None:
-    """Return the encoding that a mark, zeros or shifts reveal, unless it is UTF-8."""
+    """Return the encoding revealed by a byte order mark, zeros or shift sequences, unless it is UTF-8."""
     bom = bom_of(data)
     if bom is not None and bom != _UTF_8:
         return bom
@@ -131,7 +131,7 @@ def _told_by_bytes(data: bytes) -> str | None:
 
 
 def _chosen(data: bytes, encoding: str) -> str:
-    """Return the first fitting encoding of the setting; UTF-8 comes first if the bytes can only be that."""
+    """Return the first fitting encoding of the setting; UTF-8 comes first if the bytes cannot be anything else."""
     if extends_ascii(encoding):
         if bom := bom_of(data):
             return bom

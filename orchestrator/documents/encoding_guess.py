@@ -24,11 +24,11 @@ _WIDE = frozenset(
 MIN_LIKELY = 0.2
 MIN_LEAD = 1.15
 MANY_ODD, FAR_LEAD = 100, 1.5
-"""Markup makes likelihoods low, but in this many bytes such a lead is not chance."""
+"""In this many non-ASCII bytes, this lead over the next encoding is not chance, though markup lowers likelihoods."""
 MIN_MORE_ODD = 3
 MIN_WITNESS = 0.1
 MOST_ODD = 10
-"""More than one odd place in this many non-ASCII bytes means another encoding, whatever the letters say."""
+"""More than one odd place in this many non-ASCII bytes means another encoding, however likely the letters."""
 _PIECE = 1 << 20
 _TAG = re.compile(rb"<[!-;=?-~\s]*+>")
 """Markup: its letters belong to no language."""
@@ -52,7 +52,7 @@ _RARE = frozenset(
     "iso8859-3 iso8859-4 iso8859-10 iso8859-14 iso8859-16 kz1048 ptcp154 cp720 cp775 cp864 cp869 macturkish koi8-t "
     "cp1006".split()
 )
-"""Encodings that hardly occur in files, and do not rival others."""
+"""Encodings that rarely occur in files, and do not count as rivals of other encodings."""
 _COMMON = ("cp1252", "windows-1252", "cp1251", "windows-1251", "cp1250", "windows-1250", "latin-1")
 _FEW_LIKELY = 8
 _NOT_FILES = ("cp037", "cp273", "cp424", "cp500", "cp875", "cp1026", "cp1140", "hp-roman8", "utf-")
@@ -95,7 +95,7 @@ def _is_euc_tw(sample: bytes) -> bool:
 
 
 def _without_controls(found: list[Reading]) -> list[Reading]:
-    """Return the readings without control characters, if any: they read the same bytes as printable characters."""
+    """Return the readings without control characters, if any: these turn the same bytes into printable characters."""
     return [one for one in found if _CONTROL.search(one.text) is None] or found
 
 
@@ -161,9 +161,9 @@ def _likely(sample: bytes) -> list[tuple[str, float]]:
 
 
 def _by_letters(sample: bytes, likely: list[tuple[str, float]]) -> str | None:
-    """Return the likeliest encoding, if no other text is nearly as likely, or all rivals have more oddities.
+    """Return the most likely encoding, if no other is nearly as likely, or all rivals have more oddities.
 
-    The thresholds are for languages without small words on our own list, such as Vietnamese and Thai.
+    The thresholds are for languages without small words in our list, such as Vietnamese and Thai.
     """
     odd_bytes = sum(byte > 127 for byte in sample)
     if not likely or odd_bytes < (MIN_ODD_WIDE if likely[0][0] in _WIDE else MIN_ODD):
@@ -192,7 +192,7 @@ def _by_letters(sample: bytes, likely: list[tuple[str, float]]) -> str | None:
 def _least_odd(texts: list[tuple[str, str]]) -> str | None:
     """Return the encoding of the text with the fewest oddities, if every other text has clearly more.
 
-    Of two texts that differ in a few characters, one more oddity is clear.
+    If two texts differ in only a few characters, one more oddity is enough.
     """
     counts = sorted((oddities(text), name, text) for text, name in texts)
     (least, name, text), *others = counts

@@ -45,7 +45,7 @@ _loaded: dict[str, Extract] = {}
 
 
 class DocumentFile(NamedTuple):
-    """A file, and the way to make a document of it.
+    """A file, and how to make a document of the file.
 
     `path` is for the system, `relative` and `key` are the document's; `kind` and `packing` are those of `kinds.Kind`.
     The file must be inside the folder `within`, if set. `plugin` reads it, if set.
@@ -65,7 +65,7 @@ class DocumentFile(NamedTuple):
 
     @property
     def may_be_plain(self) -> bool:
-        """True if by its name it may be plain text in UTF-8."""
+        """True if the file's name allows plain text in UTF-8."""
         return self.encoding is None and self.kind in ("text", UNKNOWN) and not self.packing
 
 
@@ -87,7 +87,7 @@ def _extractor_of(file: DocumentFile) -> Extract:
 
 
 def read_plain(file: DocumentFile, opener: Opener) -> Document | UnreadableDocument | None:
-    """Return the document of a plain UTF-8 text file, at little more than the cost of its bytes; None for others."""
+    """Return the document of a plain UTF-8 text file, at little more than the cost of its bytes; else None."""
     try:
         return _read(file, _utf8, opener.open)
     except _NotPlain:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from orchestrator.documents.languages import SMALL_WORDS, small_words
 
 MIN_CHARACTERS = 20
-"""Fewer characters are not judged."""
+"""Minimum number of characters of a text that is judged."""
 MAX_BROKEN = 0.1
 """Share of a text's characters that are controls, replacements or private-use."""
 MIN_LETTERS = 60
@@ -30,10 +30,10 @@ _GLYPHS = 29
 are control characters, so that spaces are lost."""
 _A_FEW_BROKEN = 0.005
 _NUMBERED = 16
-"""So many different characters are not in the order of their codes by chance."""
+"""This many different characters in the order of their codes are not chance."""
 _PROSE, _SOME_PROSE, _NO_PROSE = 0.45, 0.25, 0.3
-"""The share of the most frequent letters in a European language, in one with many figures, and in a text without
-language."""
+"""The share of the most frequent letters in a European language, in a text with many figures, and in a text
+without language."""
 _FREQUENT = "aeinorst"
 _LETTERS_OF_GLYPHS = str.maketrans({code: code + _GLYPHS for code in range(3, 0x7F - _GLYPHS)})
 _BROKEN = re.compile("[\0-\x08\x0e-\x1f\x7f-\x9f\ufffd\ue000-\uf8ff]")
@@ -70,9 +70,9 @@ def _are_glyphs(solid: str) -> bool:
 
 
 def _are_numbered(text: str) -> bool:
-    """True if each new character is the one after the last new one: a font with its letters in the order of use.
+    """True if each new character has the code after the last new character's: a font numbers its letters by use.
 
-    In a table of characters these stand one after the other.
+    In a table of characters, these characters follow each other.
     """
     solid = "".join(text.split())
     new = list(dict.fromkeys(solid))[:_NUMBERED]

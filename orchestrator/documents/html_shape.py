@@ -1,4 +1,4 @@
-"""Tames pages with so much nesting, or so many open formatting marks, that parsing time grows with their square.
+"""Simplifies pages whose deep nesting or many open formatting marks would make parsing time grow quadratically.
 
 HTML's rules make a parser search all open elements at most tags, and reopen every open formatting mark (`<b>`) in
 each paragraph. Browsers stop nesting at a depth of 512; here, tags beyond such a depth are removed before the page is
@@ -15,12 +15,12 @@ MAX_TAG = 16 * 1024
 """Maximum characters of a tag with its attributes; a longer tag loses its attributes."""
 
 _FORMATTING = frozenset("a b big code em font i nobr s small strike strong tt u".split())
-# They end where the next one begins, or have no end at all.
+# These elements end where the next one begins, or have no end tag.
 _NO_DEPTH = frozenset(
     "p li dt dd tr td th thead tbody tfoot option optgroup rp rt rb rtc colgroup caption html head body "
     "area base br col embed hr img input link meta param source track wbr".split()
 )
-# An end tag does not look for its start beyond these.
+# An end tag does not look for its start tag beyond these elements.
 _WALLS = frozenset("applet marquee object table template".split())
 _BLOCKS = _WALLS | frozenset(
     "address article aside blockquote button center details dialog dir div dl fieldset figcaption figure footer form "

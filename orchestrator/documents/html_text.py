@@ -16,7 +16,7 @@ from orchestrator.documents.types import ExtractionError
 _NEVER_TEXT = frozenset(
     "script style template svg iframe canvas head title annotation annotation-xml _comment -comment".split()
 )
-"""Elements that no browser shows as text; it shows the text in an `<object>` that it cannot show."""
+"""Elements that no browser shows as text; a browser shows the text in an `<object>` that it cannot render."""
 _DROPPED = _NEVER_TEXT | frozenset("nav noscript button select".split())
 _HEADINGS = frozenset("h1 h2 h3 h4 h5 h6 dt summary legend th".split())
 _LINES = frozenset(
@@ -35,7 +35,7 @@ _ALWAYS, _FEW = 3, 1000
 """Damaged characters allowed in the declared encoding: this many, or one in this many of a long page."""
 _HIDDEN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden|mso-hide\s*:\s*all)\b", re.IGNORECASE)
 _MAY_HIDE = ("hidden", "none", "mso-hide")
-"""Every page that hides something has one of these. Looking at all elements would take a tenth of the time."""
+"""Each page with hidden text has one of these words. A search of all elements would take a tenth of the time."""
 _SHAPES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 """The `type` of a list."""
 _TWO_PARTS = {"msup": "sup", "msub": "sub", "mfrac": "denominator"}
@@ -48,7 +48,7 @@ _BLANK_LINES = re.compile(r"\n{3,}")
 
 def extract(data: bytes, encoding: str | None, most: int = 0) -> tuple[str, dict[str, object]]:
     """Return the text and `{"title": ...}`. Raises ExtractionError (encoding), MemoryError."""
-    del most  # it has hardly more characters than the page
+    del most  # the text has hardly more characters than the page
     try:
         html = _decoded(data, encoding)
         page = LexborHTMLParser(tamed(html))

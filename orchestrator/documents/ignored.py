@@ -16,14 +16,14 @@ OTHER = "other"
 
 
 class IgnoredReason(StrEnum):
-    """Reason why something is not a document."""
+    """Reason why a file or other entry is not a document."""
 
     KIND = "kind"  # a kind of file that is not read here
     LOCK = "lock"  # a file that an office program leaves beside an open document
-    LINK = "link"  # it leads out of the source's folder, or into the system's own
+    LINK = "link"  # leads out of the source's folder, or into the system's folders
     SPECIAL = "special"  # a pipe, socket or device
     SECRET = "secret"  # a key or certificate, which is never sent to a model
-    SYSTEM = "system"  # what a system keeps about a folder, of no interest to its users: not counted
+    SYSTEM = "system"  # a system's own data about a folder, of no interest to users: not counted
 
 
 IN_PART = "in_part"
@@ -31,7 +31,7 @@ IN_PART = "in_part"
 
 
 class NotRead(NamedTuple):
-    """Something found but not read: its key as for a document, and a code for the reason.
+    """A file or other entry that was found but not read: its key as for a document, and a code for the reason.
 
     `notes` say what a partly read document lost.
     """
@@ -42,8 +42,8 @@ class NotRead(NamedTuple):
 
 
 class Ignored:
-    """Counts of a source's non-documents: files by ending, other things by reason. It also counts documents that were
-    `read`, those of them read `in_part`, and unreadable ones by code.
+    """Counts of a source's non-documents: files by ending, other entries by reason. Documents are counted as `read`,
+    as read only `in_part`, or as unreadable by code.
 
     `kinds` are counted by ending, in lower case, "" for none. `names` are the first links and special files, as keys
     of documents. `listed` has everything that was not read, if requested (`lists`).

@@ -55,7 +55,7 @@ JSON = "json"
 """A list of rows; without a text column, it is read like any text."""
 IMAGE = "image"
 IMAGES = dict.fromkeys((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".heic", ".heif"), IMAGE)
-"""Read if a source sends pictures."""
+"""Endings of pictures, which are read if a source sends pictures."""
 RENDERED = ("pdf", IMAGE)
 TABLES = {
     ".csv": "csv",

@@ -21,14 +21,14 @@ _RUN = re.compile(rb"\n{8,}")
 
 
 class TooLong(NamedTuple):
-    """Stands for a line longer than allowed; `quotes` counts its double quotes."""
+    """Placeholder for a line longer than allowed; `quotes` counts its double quotes."""
 
     size: int
     quotes: int
 
 
 class Blanks(NamedTuple):
-    """Stands for this many successive empty lines."""
+    """Placeholder for this many successive empty lines."""
 
     number: int
 

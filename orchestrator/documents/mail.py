@@ -44,7 +44,7 @@ _HEADER = re.compile(rb"[!-9;-~]+:")
 
 def mail_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
     """Yield the mail's text, and its attachments. Raises OSError, ExtractionError."""
-    del unpacking  # nothing in it is packed: it has no more bytes than the file
+    del unpacking  # a mail is not packed: its parts have no more bytes than the file
     yield from _parts(partial(parsed, content.whole()))
 
 
@@ -96,7 +96,7 @@ def _mails(content: Content) -> Iterator[bytes | int]:
 def _begins_mail(line: bytes, after: object, *, is_blank: bool) -> bool:
     """True for the line before a mail, with its sender and time. `is_blank`: the line before that one is blank.
 
-    Some programs do not mark a line of text that begins like it, and some put no blank line before it.
+    Some programs do not escape a line of text that begins in the same way, and some put no blank line before a mail.
     """
     if not line.startswith(b"From "):
         return False
@@ -105,7 +105,7 @@ def _begins_mail(line: bytes, after: object, *, is_blank: bool) -> bool:
 
 
 def sent_as(read: Callable[[], bytes], headers: Mapping[str, str], fields: Mapping[str, str]) -> Iterator[Member]:
-    """Yield the text and attachments of a mail that a program keeps as it was sent. `headers` replace its own."""
+    """Yield the text and attachments of a mail stored as it was sent. `headers` replace the mail's own headers."""
     yield from _parts(partial(_signed, read), headers, fields)
 
 

@@ -54,7 +54,7 @@ def message_fields(subject: str, sender: str, recipients: str, date: str) -> dic
 def message_text(headers: Mapping[str, str], *bodies: str, has_more: bool = False) -> bytes:
     """Return the visible headers, a blank line, and the text. `has_more`: the mail has attachments or pictures.
 
-    Raises ExtractionError for an encrypted text, and for a mail without a text, unless the subject is all it has.
+    Raises ExtractionError for an encrypted text, and for a mail without a text, unless the mail is only a subject.
     """
     texts = [text for text in map(str.strip, bodies) if text]
     if texts and texts[0].startswith(_PGP):
@@ -79,7 +79,7 @@ def is_pgp(kind: str, read: Callable[[], bytes]) -> bool:
 def attachment(
     name: str, kind: str, number: int, read: Callable[[], bytes], fields: Mapping[str, str], known: str = ""
 ) -> Member:
-    """Return an attachment of the type `kind`, the one with this number in its mail, whose own text is `known`."""
+    """Return the attachment with this number in a mail. `kind` is its type, and `known` is the mail's own text."""
     name = words(name).replace("\\", "/").rpartition("/")[2].strip().strip("\0")
     lower = name.lower()
     if kind in TNEF or lower == "winmail.dat":

@@ -102,7 +102,7 @@ def _is_text(part: Part, kind: str) -> bool:
 
 
 def _take_named_text(found: Sections) -> None:
-    """Use a named text as the mail's text if there is no other: some programs name even that."""
+    """Use a named text as the mail's text if there is no other text: some programs name even the mail's text."""
     part = next((one for one in found.attached if type_of(one) in _SHOWN and not _is_attached(one)), None)
     if part is not None and not found.lost:
         found.attached.remove(part)
@@ -110,7 +110,7 @@ def _take_named_text(found: Sections) -> None:
 
 
 def _best(forms: list[Part]) -> Part:
-    """Return the plain form of a text, else HTML, else the last, which is the richest."""
+    """Return the plain form of a text, else HTML, else the last form, which is the richest."""
     plain = [one for one in forms if type_of(one) == "text/plain" and payload(one).strip()]
     rich = [one for one in forms if type_of(one) in ("text/html", "multipart/related", "multipart/mixed")]
     return (plain or rich[::-1] or [one for one in forms if type_of(one) != "text/calendar"][::-1] or forms)[0]

@@ -34,7 +34,7 @@ _BIG5_LOCALES = (0x0404, 0x0C04, 0x1404)
 
 
 class MapiProperties:
-    """Properties of a mail, a recipient or an attachment; without a code page they use that of their mail."""
+    """Properties of a mail, a recipient or an attachment; without their own code page they use the mail's."""
 
     def __init__(
         self, values: Mapping[tuple[int, int], Callable[[], bytes]], mail: MapiProperties | None = None
@@ -120,7 +120,7 @@ class MapiMail(Struct, frozen=True):
 
 
 def body(properties: MapiProperties, limit: int) -> str:
-    """Return the plain text, else that of the HTML, the RTF or a delivery report. Raises ExtractionError."""
+    """Return the plain text, else the text of the HTML, the RTF or a delivery report. Raises ExtractionError."""
     if text := properties.as_sent(_BODY):  # the mail's digest is of these bytes
         return text
     html = properties.raw(_HTML, BINARY)

@@ -27,7 +27,7 @@ _STORAGE = 1
 
 def msg_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
     """Yield the mail's text, and its attachments. Raises OSError, ExtractionError."""
-    del unpacking  # nothing in it is packed but RTF, which has its own limit
+    del unpacking  # only RTF is packed in a mail, and has its own limit
     data = content.whole()
     try:
         file = _File(compound.opened(io.BytesIO(data), "Outlook mail"))

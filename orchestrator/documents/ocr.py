@@ -1,7 +1,7 @@
 """Reads the text on a picture of a page with RapidOCR (the extra `ocr`), whose models come in its package.
 
-Lines are joined from the pieces that it finds: pieces side by side are one line, as in a table, unless the page is
-set in two columns.
+The pieces that RapidOCR finds are joined into lines: pieces side by side are one line, as in a table, unless the page
+is set in two columns.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ RESOLUTION = 150
 LONGEST_SIDE = 1754
 """Dots per inch and pixels of a page for OCR: A4. Larger pictures took longer and were read no better."""
 SURE = 0.9
-"""Required certainty of a page's recognition. For pages that it reads correctly it is 0.98 and more; unknown letters
-(Cyrillic, Greek) and pages on their sides give wrong text, with 0.71 to 0.84."""
+"""Required certainty of a page's recognition. Correctly read pages have 0.98 and more. Unknown letters (Cyrillic,
+Greek) and pages on their sides give wrong text, with 0.71 to 0.84."""
 FEW = 3
-"""Fewer uncertain pieces than this are a drawing or a stamp, not lost text."""
+"""Fewer uncertain pieces are a drawing or a stamp, not lost text."""
 DIRT = 0.5
 """On a well-read page, pieces below this certainty are dropped."""
 _LOWEST = 6
 """Pixels of the lowest letters."""
 _SLIMMEST = 4
-"""Greatest length of a picture, as a multiple of its short side: the engine enlarges slimmer ones until they take
-more memory than a page."""
+"""Greatest length of a picture, as a multiple of its short side: the engine enlarges slimmer pictures until they
+take more memory than a page."""
 _WIDE_GAP = 1.5
 """A wider gap, in heights of the line, separates cells."""
 _MIN_LINES = 3

@@ -17,7 +17,7 @@ from orchestrator.documents.word_fields import SYMBOLS
 _SPACE = re.compile(r"[ \t\r\n]+")
 _MOST_REPEATED = 100
 _MASTER_TEXTS = frozenset("header footer header-left footer-left header-first footer-first".split())
-"""Parts of the master that a page shows; all others are placeholders (`Click to edit Master title style`)."""
+"""Parts of the master that a page shows; all other parts are placeholders (`Click to edit Master title style`)."""
 _MASTERS = ("master-page", "handout-master")
 _STYLE = "style:1.0}"
 _PRESENTATION = "urn:oasis:names:tc:opendocument:xmlns:presentation:1.0}"
@@ -152,7 +152,7 @@ class _Text:
             case "image":
                 self.losses["picture"] += 1
             case "object" | "object-ole":
-                self.losses["picture"] -= 1  # the picture that stands for it
+                self.losses["picture"] -= 1  # the picture in place of the object
                 self._read_object(about.get("href", ""))
             case "table-row":
                 self._rows.append([])

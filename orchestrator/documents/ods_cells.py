@@ -1,6 +1,6 @@
 """Sheets of OpenDocument (.ods, .ots, .fods), read from front to back: empty areas of any size take no memory.
 
-Values are as the program computed them, errors as it shows them. Comments and text boxes come after the cells.
+Values and errors are as the program that saved the file shows them. Comments and text boxes come after the cells.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DURATION = re.compile(r"PT(\d+)H(\d\d?)M(\d\d?)(?:\.(\d+))?S")
 class OdsSheet(Struct):
     """A sheet; its rows end with their last cell that is not empty.
 
-    `beside` are lines for what is not in cells, and `embedded` counts the objects without any.
+    `beside` are lines for contents outside cells, and `embedded` counts the objects without lines.
     """
 
     name: str
@@ -51,7 +51,7 @@ class OdsSheet(Struct):
 def holds_sheets(data: bytes, package: Package | None) -> bool:
     """True if a file is a spreadsheet of OpenDocument, as a package or as one XML file."""
     if package is not None:
-        # A locked one may hold nothing but its manifest and one encrypted part.
+        # A locked file may hold only its manifest and one encrypted part.
         return package.holds("content.xml") or (package.holds(_MANIFEST) and not package.holds("[Content_Types].xml"))
     return data.lstrip()[:1] == b"<" and _OASIS.encode() in data[:8192]
 

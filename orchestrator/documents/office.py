@@ -108,5 +108,5 @@ def encrypted() -> ExtractionError:
 
 
 def damaged(what: str) -> ExtractionError:
-    """Return the error for a file that is not what its name says."""
+    """Return the error for a file that is damaged or has another format than its name says."""
     return unreadable(f"The file is damaged, or is not a valid {what}; save it again, or exclude it.")

@@ -20,14 +20,14 @@ PIECE = 1 << 16
 Start = Callable[[str, dict[str, str]], None]
 End = Callable[[str], None]
 MOST_DEFLATED = 1032
-"""The most bytes that a byte of DEFLATE can unpack to."""
+"""Maximum number of bytes that one byte of DEFLATE can unpack to."""
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 DAMAGE = (KeyError, ValueError, EOFError, NotImplementedError, expat.ExpatError, zipfile.BadZipFile, zlib.error)
 """Errors of parts that are missing or damaged."""
 
 
 class Relation(NamedTuple):
-    """A reference from one part to another: its kind, and the other's name in the archive."""
+    """A reference from one part to another: its kind, and the other part's name in the archive."""
 
     kind: str
     target: str

@@ -1,6 +1,6 @@
 """Rewrites Excel 97-2003 workbooks (.xls) as `workbook_repair` does newer ones: empty areas, errors, long texts.
 
-A record of a cell begins with its row, so that only these numbers change. Source: [MS-XLS], 2.1.7.20.6.
+The record of a cell begins with its row number, so only these numbers change. Source: [MS-XLS], 2.1.7.20.6.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BOUNDARIES = (0x0009, 0x0209, 0x0409, 0x0809)  # records that begin a sheet
 _END, _SHEET, _DIMENSIONS, _LOCK = 0x000A, 0x0085, 0x0200, 0x002F
 _CONTINUE, _NOTHING, _MOST_SIZE = 0x003C, 0x089C, 0xFFFF
 _LONG_TEXT = re.compile(rb"\x07\x02[\x18-\x20]\x20..[\x00\x01]", re.DOTALL)
-"""A record of a formula's text that is as long as a record may be."""
+"""A record of a formula's text with the maximum length of a record."""
 _ERROR = re.compile(
     rb"\x06[\0\2\4]..(.{6})\x02.([%s]).{3}\xff\xff" % b"".join(map(re.escape, map(bytes, zip(ERRORS)))), re.DOTALL
 )

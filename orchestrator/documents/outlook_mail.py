@@ -21,7 +21,7 @@ from orchestrator.documents.tnef import MAX_TEXT, outlook_mail
 _HEADERS, _SUBJECT, _SENT, _RECEIVED = 0x7D, 0x37, 0x39, 0x0E06
 _NAME, _ADDRESS, _SMTP, _ROLE = 0x3001, 0x3003, 0x39FE, 0x0C15
 _SENDERS = ((0x42, (0x5D02, 0x65)), (0x0C1A, (0x5D01, 0x0C1F)))
-"""Name and addresses of a mail's sender: first the person it was sent for, then the actual sender."""
+"""Name and addresses of a mail's sender: first the person on whose behalf it was sent, then the actual sender."""
 _ROLES = {2: "Cc", 3: "Bcc"}
 _SHOWN = {"To": 0x0E04, "Cc": 0x0E03, "Bcc": 0x0E02}
 

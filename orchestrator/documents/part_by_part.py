@@ -25,7 +25,7 @@ Convert = Callable[[str, str, bytes, dict[str, Any]], Iterator[Document | Unread
 
 
 class PartByPart:
-    """One file's parts. `keys` returns their keys, `told` the error after a worker died, `convert` the documents of a
+    """One file's parts. `keys` returns their keys, `told` the error for a dead worker, `convert` the documents of a
     part that LibreOffice converts."""
 
     def __init__(
@@ -63,7 +63,7 @@ class PartByPart:
                     culprit = index
                     yield unreadable(key, self._told(tripped))
                     break
-            if culprit is None:  # no single part crashes it
+            if culprit is None:  # no single part crashes the reader
                 break
             self._at, self._since = culprit + 1, 0
             values = self._read(culprit + 1, None)

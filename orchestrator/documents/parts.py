@@ -88,7 +88,7 @@ def documents(
 
 
 def keys(file: TableFile) -> Iterator[str]:
-    """Yield the keys of its parts without reading them."""
+    """Yield the keys of a file's parts without reading the parts."""
     walk = _Walk(file)
     for part in walk.parts(file.content, file.kind):
         yield walk.key(file.key, part)
@@ -115,7 +115,7 @@ class _Walk:
             yield part
 
     def key(self, outer: str, part: Member) -> str:
-        """Return the key of a part; the name of an earlier part is marked."""
+        """Return the key of a part; a name that an earlier part has gets a mark."""
         return self._keys.distinct(shortened(f"{outer}#{printable(part.name)}"))
 
     def found(self, key: str, part: Member, depth: int) -> Iterator[FromPart]:

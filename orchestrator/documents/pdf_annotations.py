@@ -1,7 +1,7 @@
 """Annotations of PDF pages: values of form fields, notes, and text typed over a page.
 
-A value follows its label if that is a line of the text, else it goes to the end of the page; comments are marked and
-come at the end of the page, as in other documents. Hidden fields and annotations are left out.
+A value follows its label if the label is a line of the text, else the value goes to the end of the page. Comments are
+marked and come at the end of the page, as in other documents. Hidden fields and annotations are left out.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from pypdfium2 import raw
 
 GLANCED, SAMPLED = 4, 64
-"""Number of a page's objects to examine: at first, and once one has no characters. Most pages lose none."""
+"""Number of a page's objects to examine: at first, and once an object has no characters. Most pages lose no text."""
 LONG = 50
 """Characters per object above which only one object is examined first: whole lines are drawn in one piece."""
 LOST = 0.1
@@ -70,8 +70,8 @@ def _is_any(*about: object) -> bool:
 def _is_lost(page: Any, layer: Any, index: int, found: Any) -> bool:
     """True if a text without characters draws some: it is neither blank nor drawn a second time.
 
-    PDFium skips what has no width. A text with a width was drawn twice, a line has a height. The rest is a point:
-    mostly a space, before which the next text starts after less than a character, or on another line.
+    PDFium skips texts without a width. A text with a width was drawn twice, a line has a height. Any other text is a
+    point: mostly a space, after which the next text starts within a character's width, or on another line.
     """
     left, bottom, right, top = (ctypes.c_float() for _ in range(4))
     if not raw.FPDFPageObj_GetBounds(found, left, bottom, right, top):

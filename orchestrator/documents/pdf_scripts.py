@@ -18,7 +18,7 @@ from orchestrator.documents.scripts import lowered, raised
 _NUMBER, _BLANK = re.compile("[0-9](?:[0-9.,]*[0-9])?"), re.compile(r"\s")
 _SIGNS, _POINTS = "+-−–", ",.;:"
 _LONGEST = 12
-"""Maximum characters of a superscript or subscript; a longer text is small print."""
+"""Maximum characters of a superscript or subscript; longer text in a small size is small print."""
 _AT_ONCE = 512
 """Number of a page's characters or boxes to look up at a time."""
 _MOST = 50
@@ -34,7 +34,7 @@ _LINE, _BEHIND_BREAK = "\r\n", re.compile(r"\S\r\n")
 _NEXT = 1.5
 """The longest distance from one character to the next, as a share of the larger one's size."""
 _STEP, _CLOSE = 0.4, 40
-"""Points between baselines below which nothing is raised, and the most between neighbours that a break parts."""
+"""Minimum points between baselines for a script; maximum points between neighbours that a line break separates."""
 
 
 class ScriptedWord(NamedTuple):
@@ -49,7 +49,7 @@ class ScriptedWord(NamedTuple):
 
 class _Script(NamedTuple):
     before: int
-    """End of the text before the word, without a line break that only PDFium has."""
+    """End of the text before the word, without a line break that only PDFium sees."""
     start: int
     end: int
     change: Callable[[str], str]

@@ -25,10 +25,10 @@ MIN_LINES = 3
 MANY_OBJECTS, FEW_CHARACTERS = 1.3, 25
 """Objects and characters per line of a page that may have tables: prose is drawn in long lines, each in one piece."""
 FEWEST_COLUMNS, NEARLY_ALL = 3, 0.9
-"""A table that is drawn column by column among other lines: addresses side by side have gaps."""
+"""Minimum columns and filled share of a table drawn column by column: addresses side by side have gaps."""
 MOST_BOXES = 5_000
 MOST_HEADINGS = 4
-"""Lines above a table that may run across its columns: they stay as they are."""
+"""Maximum number of unchanged lines above a table that may run across its columns."""
 _GAP = 0.9
 _FAR = 3.5
 """Multiples of a line's height: white between two cells, and a gap too large between two lines of a table."""

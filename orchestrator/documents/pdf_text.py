@@ -23,7 +23,7 @@ PAGE_BREAK = "\n\f"
 DAMAGED = "damaged"
 """The word in notes for pages that PDFium cannot load."""
 _GARBLED_TOO = 3
-"""After this many pages that the second engine does not read better, no more are tried: it is slow."""
+"""The slow second engine is not tried again after this many pages that it does not read better."""
 # PDFium writes U+FFFE for a hyphen between letters at the end of a line, and joins the lines. Between small letters
 # it was most likely a word broken by the typesetter; elsewhere (X-<break>ray) it belongs to the text.
 _BROKEN_WORD = re.compile(r"(?<=[^\W\d_A-Z])\ufffe(?=[^\W\d_A-Z])")
@@ -93,7 +93,7 @@ def refuse_damaged(readable: Sequence[object]) -> None:
 
 
 def pages_told(numbers: list[int]) -> str:
-    """`pages 1-3, 5`; at least one."""
+    """Return page numbers as text, such as `pages 1-3, 5`; needs at least one number."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -162,7 +162,7 @@ class OpenPdf:
             page.close()
 
     def _by_other_engine(self, index: int, garbled: str) -> str:
-        """Return the text as the second engine reads it; empty if it is no better here, or was no better before."""
+        """Return the second engine's text; empty if it is no better here, or was no better on earlier pages."""
         if self._garbled_too >= _GARBLED_TOO:
             return ""
         found = clean(self._lost.page(index)).strip()

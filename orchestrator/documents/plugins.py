@@ -1,6 +1,6 @@
 """Readers of other packages: each names its ending, as an entry point of the group `orch.readers`.
 
-A plug-in is imported only in worker processes, which hold it to the limits of all readers.
+A plug-in is imported only in worker processes, which apply the limits of all readers.
 """
 
 from __future__ import annotations

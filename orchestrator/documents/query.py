@@ -59,14 +59,14 @@ def _engine(url: str, variable: str) -> Engine:
 
 
 class QueryStorage:
-    """A query as a storage of one file, which is made on each request. The database is not changed."""
+    """A query as a storage of one file, written anew for each request. The database is not changed."""
 
     def __init__(self, engine: Engine, query: str) -> None:
         self._engine = engine
         self._query = query
 
     def info(self, path: str) -> dict[str, Any]:
-        """Return nothing: no property tells beforehand if the rows are the same."""
+        """Return an empty dict: without the query, nothing shows if the rows are the same."""
         return {}
 
     def get_file(self, path: str, to: str, callback: Any) -> None:

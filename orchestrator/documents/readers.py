@@ -1,6 +1,6 @@
 """Reads many files in parallel, in worker processes with limits; their documents come in the order of the files.
 
-Plain text in UTF-8 is read here: that costs only its bytes, and less than handing it over.
+Plain text in UTF-8 is read in this process, which costs less than passing it to a worker.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _PLAIN_AHEAD = 64
 _FILES_AHEAD = 4
 """Files started for each possible call of a cluster, so that a slow file does not hold up others."""
 OCR_MEMORY = 2_000_000_000
-"""Bytes for a worker that reads scans: a full A4 page takes 1.3 GB with what the library keeps."""
+"""Bytes for a worker that reads scans: a full A4 page takes 1.3 GB, including the library's caches."""
 _MOST_ODD = 3
-"""After this many texts in a row that are not UTF-8, all others go to worker processes directly."""
+"""After this many texts in a row that are not UTF-8, all later texts go directly to worker processes."""
 Documents = Iterator[Document | UnreadableDocument]
 
 
@@ -79,7 +79,7 @@ class RemoteOrder(Struct, frozen=True):
 
     @property
     def limit(self) -> int | None:
-        """The most bytes to download; None for a table, which is read row by row."""
+        """Maximum number of bytes to download; None for a table, which is read row by row."""
         return self.order.max_bytes if isinstance(self.order, DocumentFile) else None
 
     def at(self, path: str | ExtractionError) -> LocalOrder:
@@ -157,8 +157,8 @@ class Readers:
     def read(self, orders: Iterable[Order]) -> Iterator[Documents]:
         """Yield the documents of each file, or their problems, in the order of the files.
 
-        Take a file's documents before the next file: the rest of them is lost. A file that crashes a reader gives a
-        problem in its place; others are unaffected.
+        Take a file's documents before the next file: documents not taken by then are lost. A file that crashes a
+        reader gives a problem in its place; other files are unaffected.
         """
         self._odd = 0
         under_way: deque[tuple[LocalOrder, Task | None]] = deque()
@@ -178,7 +178,7 @@ class Readers:
         return _PLAIN_AHEAD if self._cluster is None else max(_PLAIN_AHEAD, _FILES_AHEAD * self._cluster.most)
 
     def rows(self, rows: TableRows | RemoteOrder, first: int) -> Documents:
-        """Return the documents of a table from the row with the index `first` on, ahead of all other work."""
+        """Return the documents of a table from row index `first` on; this call has priority over all other work."""
         order = self._limited(rows if isinstance(rows, TableRows) else self._fetched(rows))
         if not isinstance(order, TableRows):
             return self._documents(order, None)

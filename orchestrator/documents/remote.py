@@ -31,7 +31,7 @@ RACY_SECONDS = 60.0
 """A file without an ETag that changed within this time may change again without a new time."""
 AT_ONCE = 8
 LONG_SECONDS = 20.0
-"""A storage whose library tried for this long is not asked again: the library has already retried."""
+"""If a storage's library tried for this long, the request is not retried: the library has already retried."""
 PAUSES = (0.2, 1.0)
 """Seconds between retries."""
 _TAGS = ("ETag", "etag", "md5Hash", "generation", "content_md5", "Content-MD5", "version_id", "VersionId")
@@ -209,7 +209,7 @@ class RemoteWalk(_Chosen):
         if not self._is_wanted(name):
             return IgnoredReason.KIND
         if info["type"] == "link":
-            # Only the server knows its target, which may be outside the folder.
+            # Only the server knows the link's target, which may be outside the folder.
             return None if self._follow_links else IgnoredReason.LINK
         return None if info["type"] == "file" else IgnoredReason.SPECIAL
 
@@ -271,7 +271,7 @@ class AddressList(_Chosen):
 
 
 def _looked_at(found: FoundFile | Skipped) -> FoundFile | Skipped:
-    """Return a file with its server's information; without any, only a download can tell."""
+    """Return a file with its server's information; without information, only a download can show changes."""
     if isinstance(found, Skipped) or found.remote is None:
         return found
     try:

@@ -15,8 +15,8 @@ class TableRow(NamedTuple):
     raw: Any
     size: int  # bytes
     problem: ExtractionError | None = None
-    label: str = ""  # names it instead of its number
-    has_id: bool = False  # which names it: its number changes as rows come and go
+    label: str = ""  # the row's name in place of its number
+    has_id: bool = False  # the id names the row, since its number changes as rows come and go
 
     @property
     def name(self) -> str:

@@ -34,7 +34,7 @@ _CHARSETS = {
     178: "cp1256", 186: "cp1257", 204: "cp1251", 222: "cp874", 238: "cp1250", 254: "cp437", 255: "cp850",
 }  # fmt: skip
 _CODE_PAGES = {"mac": "mac_roman", "pc": "cp437", "pca": "cp850"}
-# These groups are not read, nor any other that begins with `\*` and is not named further down.
+# These groups are not read, nor any other group that begins with `\*` and is not named below.
 _SKIPPED = frozenset(
     "colortbl stylesheet info pict sp shprslt filetbl nonesttables nesttableprops xe tc rxe mmathPict "
     "aftncn aftnsep aftnsepc ftncn ftnsep ftnsepc objclass objname objdata pntxta pntxtb template private "
@@ -76,9 +76,9 @@ def _nothing() -> None:
 class _Group:
     """The state between a pair of braces.
 
-    `out` takes the text, None if none is read; `around` is where the text inside such a group goes. `skip` characters
-    after each `\\u` replace it in old programs. `is_new` is True until something of the group was read, so that a
-    word may name the group's kind.
+    `out` takes the text, None if the group is not read; `around` is where the text of groups inside goes. `skip`
+    characters after each `\\u` replace it in old programs. `is_new` is True until a part of the group was read, so
+    that a word may name the group's kind.
     """
 
     __slots__ = ("around", "at_end", "font", "is_new", "is_starred", "out", "script", "since", "skip", "unseen")

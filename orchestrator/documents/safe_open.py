@@ -89,7 +89,7 @@ def open_folder(path: str, within: str | None) -> int:
 
 
 class Opener:
-    """Opens the files of one folder after another like `open_file`, at half the cost: it keeps the folder open.
+    """Opens the files of one folder after another like `open_file`, at half the cost, by keeping the folder open.
 
     A file opened in an open folder, without following a link, is inside that folder.
     """
@@ -158,7 +158,7 @@ def _place(fd: int, path: str, status: os.stat_result) -> str:
         there = os.stat(real)
     except OSError:
         return ""
-    # A path without links leads to the same file, whatever became of the path that opened it.
+    # A path without links leads to the same file, even if the path that opened the file has changed.
     return real if (there.st_dev, there.st_ino) == (status.st_dev, status.st_ino) else ""
 
 

@@ -28,7 +28,7 @@ def script_of(position: str) -> Callable[[str], str] | None:
 
 def _marked(text: str, characters: dict[int, int], mark: str) -> str:
     inner = text.strip()
-    if "[" in inner or not any(character.isdecimal() for character in inner):  # the mark of a note stays as it is
+    if "[" in inner or not any(character.isdecimal() for character in inner):  # the mark of a note stays unchanged
         return text
     if all(ord(character) in characters for character in inner):
         return text.translate(characters)

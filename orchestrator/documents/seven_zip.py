@@ -93,7 +93,7 @@ class _Unpacked:
         if ".." in name.parts or name.is_absolute():
             raise damaged_part()
         self._unpacking.check()
-        if f"{name}" not in self._held:  # it is the first file, or the one before it is damaged
+        if f"{name}" not in self._held:  # the first file, or a file after a damaged one
             self._unpack(entry.filename)
         data = self._held.pop(f"{name}", None)
         if data is None or not data.is_whole:
@@ -102,7 +102,7 @@ class _Unpacked:
         return data.getvalue()
 
     def _unpack(self, first: str) -> None:
-        """Unpack from this file on. Damage ends that; later files are retried when they are read."""
+        """Unpack from this file on, up to any damage; later files are retried when they are read."""
         wanted = self._names[self._names.index(first) :]
         try:
             self._archive.reset()

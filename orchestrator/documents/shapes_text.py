@@ -63,7 +63,7 @@ class _Shapes:
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self._limit.element()
         name = tag.rpartition("}")[2]
-        if self._fallback or name == "Fallback":  # the same again, for old programs
+        if self._fallback or name == "Fallback":  # the same content again, for old programs
             self._fallback += 1
             return
         match name:

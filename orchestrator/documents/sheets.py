@@ -129,7 +129,7 @@ class _Workbook:
         return xml_sheets(data, _shown) if holds_xml_sheets(data) else None
 
     def sheets(self) -> Iterator[tuple[str, bool, list[list[str]]]]:
-        """Yield the sheets in order: name, whether it is hidden, cells as text; a sheet that is a chart has none."""
+        """Yield each sheet's name, True if it is hidden, and its cells as text; a chart sheet has no cells."""
         if self._open is not None:
             yield from ((sheet.name, sheet.is_hidden, sheet.rows) for sheet in self._open)
             return

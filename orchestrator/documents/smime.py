@@ -26,7 +26,7 @@ _LINES = re.compile(rb"-----[A-Z0-9 ]+-----|\s+")
 
 
 class _Element(NamedTuple):
-    """One BER value: its tag, start and end of its content; `after` is where the next one begins."""
+    """One BER value: its tag, start and end of its content; `after` is where the next value begins."""
 
     tag: int
     begin: int
@@ -35,7 +35,7 @@ class _Element(NamedTuple):
 
 
 def content(data: bytes) -> bytes:
-    """Return the signed bytes. Raises ExtractionError: encrypted, unreadable (a signature alone counts as that)."""
+    """Return the signed bytes. Raises ExtractionError: encrypted, or unreadable (also for a signature alone)."""
     if data[:1] != bytes([_SEQUENCE]):
         try:
             data = base64.b64decode(_LINES.sub(b"", data), validate=True)

@@ -1,4 +1,4 @@
-"""Reads a source of the job file: from its path as written to a stream of documents."""
+"""Reads a source of the job file: turns its path into a stream of documents."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read(
     Without `readers`, this creates its own.
 
     Raises InputError: at once for a missing path, a bad pattern or encoding, or a table without `text_column`; on
-    iteration for a root that cannot be listed, and at the end if there was nothing. Raises StorageError on iteration,
+    iteration for a root that cannot be listed, and at the end if nothing was found. Raises StorageError on iteration,
     if memory or processes are lacking.
     """
     return _read(_Opened(source, base, readers), readers, ignored)

@@ -1,8 +1,8 @@
 """Splits a long text into parts of limited tokens, at natural borders, each repeating the end of the part before.
 Pure.
 
-The words at a border decide it, not the number of words before it. So after an edit the borders soon fall where they
-did before. Among equally natural borders, the border whose paragraph has the smallest hash is taken.
+The words at a border decide its place, not the number of words before the border. So after an edit the borders soon
+fall where they did before. Among equally natural borders, the border whose paragraph has the smallest hash is taken.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ MOST_NAMED = 20
 ALIVE_ROWS = 1000
 """Number of skipped rows after which a sign of life is sent."""
 NAMING_ROWS = 1000
-"""Number of rows whose fields are the columns of a table without a head."""
+"""Number of rows whose fields are the columns of a table without a header."""
 
 
 class TableFile(NamedTuple):
@@ -55,7 +55,7 @@ class TableFile(NamedTuple):
     max_bytes: int
     within: str | None = None
     packing: str = ""
-    max_unpacked: int = LEAST_UNPACKED  # bytes, or a multiple of its own: see `unpacking`
+    max_unpacked: int = LEAST_UNPACKED  # bytes, or a multiple of the file's size: see `unpacking`
     converts: bool = False  # LibreOffice reads parts of its formats
     plugins: tuple[Plugin, ...] = ()  # that may read its contents
     render: Render | None = None
@@ -67,7 +67,7 @@ class TableFile(NamedTuple):
 
     @property
     def content(self) -> Content:
-        """Its bytes."""
+        """The file's bytes."""
         return Content(self.path, self.within, self.packing, self.max_bytes, None, self.max_unpacked)
 
 
@@ -265,7 +265,7 @@ def _document(table: Table, file: TableFile, keyed: _Keyed) -> Document:
     cells = _cells(table, row) if keyed.cells is None else keyed.cells
     text = _text(cells, file.text_column or "", row)
     canonical = _canonical(cells, row)
-    if file.kind in ("parquet", SHEETS) and len(canonical) > file.max_bytes:  # other rows were measured as lines
+    if file.kind in ("parquet", SHEETS) and len(canonical) > file.max_bytes:  # others were measured as lines
         raise too_large(len(canonical), file.max_bytes)
     fields: dict[str, object] = {"row": row.number, **_without_nul(cells, canonical)}
     fields.pop("text", None)

@@ -20,11 +20,11 @@ class DocumentProblem(StrEnum):
     UNREADABLE = "unreadable"  # permissions, I/O errors, damaged files
     VANISHED = "vanished"  # was listed, but is gone
     UNSUPPORTED = "unsupported"  # a kind of file that is not read here
-    BAD_ROW = "bad_row"  # one bad row of a table; the others are read
-    CHANGING = "changing"  # it is being written to
+    BAD_ROW = "bad_row"  # one bad row of a table; the other rows are read
+    CHANGING = "changing"  # the file is being written to
     TIME_LIMIT = "time_limit"  # reading takes too long
     MEMORY_LIMIT = "memory_limit"  # reading takes too much memory
-    READER_CRASHED = "reader_crashed"  # the reader failed on it
+    READER_CRASHED = "reader_crashed"  # the reader failed on the file
 
 
 BY_OCR = " by OCR"
@@ -32,7 +32,7 @@ BY_OCR = " by OCR"
 
 
 NOTES = "notes"
-"""The field in which our own readers say what they left out: it becomes the document's `notes`."""
+"""The field in which our own readers say what they left out; this field becomes the document's `notes`."""
 
 
 class Picture(NamedTuple):

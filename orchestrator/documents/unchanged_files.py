@@ -35,7 +35,7 @@ def way_of(source: DocumentSource, kind: str, plugin: Plugin | None, *, converts
 
 
 def is_same_file(stamp: str | None, other: str | None) -> bool:
-    """True if two stamps are of the same bytes, in whatever way these were read."""
+    """True if two stamps are of the same bytes, even if the bytes were read differently."""
     return None not in (stamp, other) and str(stamp).rpartition(".")[0] == str(other).rpartition(".")[0]
 
 

@@ -23,7 +23,7 @@ class UnpackLimit:
     """Counts the bytes of one file's parts, and of the documents made from parts and rows."""
 
     def __init__(self, size: int, least: int = LEAST_UNPACKED) -> None:
-        """`size` is that of the file, in bytes."""
+        """`size` is the file's size in bytes."""
         self._most = max(least, MAX_RATIO * size)
         self._most_of_parts = max(least, min(self._most, MAX_PACKED_PARTS))
         self._parts = self._bytes_of_parts = self._bytes = 0
@@ -52,7 +52,7 @@ class UnpackLimit:
         self.check()
 
     def check(self) -> None:
-        """Raise ExtractionError if it has unpacked to more than allowed."""
+        """Raise ExtractionError if the file has unpacked to more than allowed."""
         over = self._bytes > self._most
         if over or self._bytes_of_parts > self._most_of_parts:
             raise spent(self._most if over else self._most_of_parts)

@@ -10,7 +10,7 @@ from orchestrator.documents.plugins import Plugin
 FIRST = 2
 """The version of every reader before each reader had its own."""
 # Raise a kind's number whenever its reader may give another text for the same bytes, or can read more files.
-# tests/unit/test_documents_golden.py fails if that was forgotten.
+# tests/unit/test_documents_golden.py fails without the new number.
 READERS: Mapping[str, int] = {
     "converted": 7,
     "csv": 5,

@@ -30,7 +30,7 @@ class Unlisted(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """Something that passes the patterns but is not a document."""
+    """An entry that passes the patterns but is not a document."""
 
     relative: str
     reason: IgnoredReason

@@ -1,9 +1,9 @@
 """Rewrites workbooks (.xlsx, .xlsm, .xlsb) if the library that reads them loses something, or needs too much memory.
 
 The library drops errors (`#N/A`), does not know macro sheets, and makes a full rectangle of every sheet. With one
-stray cell at the far end, that takes gigabytes. So errors become texts, macro sheets become sheets, and mostly empty
-sheets lose their empty rows and columns. It refuses a workbook for parts in UTF-16, for a sheet without a part, and
-for the forms of Excel 2007 before its release; these are rewritten, too.
+stray cell at the far end, a rectangle takes gigabytes. So errors become texts, macro sheets become sheets, and mostly
+empty sheets lose their empty rows and columns. The library refuses workbooks with parts in UTF-16, with a sheet
+without a part, or in pre-release forms of Excel 2007; these workbooks are rewritten, too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from orchestrator.documents.types import beyond_limit
 from orchestrator.documents.workbook_scripts import binary_fonts, binary_texts, inline_texts
 
 MOST_CELLS = 5_000_000
-"""Cells of a sheet's rectangle. A cell takes 32 bytes in the library, and as many again as a Python object."""
+"""Maximum cells of a sheet's rectangle. A cell takes 32 bytes in the library, and 32 more as a Python object."""
 _BINARY_SHEETS = re.compile(r"xl/(worksheets|macrosheets)/[^/]+\.bin", re.IGNORECASE)
 _SHEETS = re.compile(r"xl/(worksheets|macrosheets)/[^/]+\.xml", re.IGNORECASE)
 _RELATIONS, _WORKBOOK, _BINARY = "xl/_rels/workbook.xml.rels", "xl/workbook.xml", "xl/workbook.bin"
@@ -101,7 +101,7 @@ def repaired(data: bytes, package: Package) -> bytes:
 
 
 def _under_usual_names(package: Package) -> bytes | None:
-    """Return the workbook with the names of parts that Excel gives; None if it has them already.
+    """Return the workbook with the part names that Excel gives; None if the workbook already has these names.
 
     The library looks for some parts by name, whatever the workbook's references say, and refuses a binary workbook
     for any other sheet.
@@ -143,7 +143,7 @@ def _relations(stated: list[tuple[str, str, str]]) -> str:
 
 
 def _repair_of(part: str, package: Package) -> Callable[[bytes], bytes] | None:
-    """Return the function that rewrites a part if it must be; None for a part that never needs it."""
+    """Return the function that rewrites a part if necessary; None for a part that never needs a rewrite."""
     name = part.lower()
     if _SHEETS.fullmatch(name):
         return _repaired_sheet

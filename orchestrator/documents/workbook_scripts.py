@@ -50,7 +50,7 @@ def binary_texts(texts: bytes, records: Iterable[tuple[int, bytes, bytes]], font
 
 
 def inline_texts(records: Iterable[tuple[int, bytes, bytes]], fonts: Fonts) -> bytes:
-    """Return a sheet of an .xlsb whose cells with a formatted text of their own have a plain one.
+    """Return a sheet of an .xlsb in which cells with a formatted text of their own have a plain text.
 
     Raises IndexError and struct.error.
     """
@@ -106,7 +106,7 @@ def _is_narrow(text: str) -> bool:
 
 
 def write_scripts(stream: bytearray, records: Sequence[Record]) -> bool:
-    """Write the scripts of an .xls into its texts; `records` are those of the workbook. True if there was any.
+    """Write the scripts of an .xls into its texts; `records` are the workbook's. True if a script was written.
 
     Each text loses its formats, which makes room for a mark. All other records keep their places.
     """

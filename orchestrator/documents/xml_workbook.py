@@ -23,7 +23,7 @@ _NO_DAYS = ("1899-12-30T", "1899-12-31T")
 """Days that begin a time without a day."""
 _DURATIONS = ("[h", "[m", "[s")
 _LEAP = datetime.datetime(1900, 3, 1, tzinfo=datetime.UTC)
-"""From here on, Excel counts one day too many."""
+"""The day from which Excel counts one day too many."""
 
 
 def holds_xml_sheets(data: bytes) -> bool:
