@@ -36,14 +36,14 @@ def is_address(text: str) -> bool:
 
 
 class AddressProblem(NamedTuple):
-    """A reason why an address cannot be used here, and what to do about it."""
+    """A reason why orch cannot use an address, and what to do about it."""
 
     message: str
     hint: str | None = None
 
 
 def address_problem(address: str) -> AddressProblem | None:
-    """Return why orch cannot use an address, or None if it can. Sends nothing."""
+    """Return why orch cannot use an address, or None if the address is usable. Needs no network."""
     parts = urlsplit(address)
     if parts.password or parts.query:
         return AddressProblem(
@@ -72,7 +72,7 @@ def check_address(address: str, field: str) -> None:
 
 
 def database_url(url: str, folder: Path) -> str:
-    """Return a database URL with the installed driver; a SQLite path is relative to a folder."""
+    """Return a database URL that names the installed driver; a relative SQLite path starts at `folder`."""
     if url.startswith("sqlite:///"):
         return f"sqlite:///{folder / url.removeprefix('sqlite:///')}"
     return re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)

@@ -21,7 +21,7 @@ from orchestrator.core.json_decoders import json_decoder
 MOST_TOKENS = 10**8
 _LATEST = 10**11
 Tokens = Annotated[int, msgspec.Meta(ge=0, lt=MOST_TOKENS)]
-"""A token count below the limit that any model could reach; a larger one is ignored."""
+"""A token count below MOST_TOKENS, which no model reaches; larger counts are ignored."""
 
 
 class _Details(msgspec.Struct, frozen=True, gc=False):
@@ -41,7 +41,7 @@ class _Searches(msgspec.Struct, frozen=True, gc=False):
 
 
 class _AnswerUsage(msgspec.Struct, frozen=True, gc=False):
-    """Usage in either spelling: chat completions or responses."""
+    """Usage in the field names of Chat Completions or of Responses."""
 
     prompt_tokens: Tokens | None = None
     completion_tokens: Tokens | None = None
@@ -52,7 +52,7 @@ class _AnswerUsage(msgspec.Struct, frozen=True, gc=False):
     output_tokens: Tokens | None = None
     input_tokens_details: _Details | None = None
     output_tokens_details: _Details | None = None
-    # Cached tokens outside the details: Mistral, Moonshot, DeepSeek, Inception; from gateways, Anthropic's names too.
+    # Cached tokens outside the details: Mistral, Moonshot, DeepSeek, Inception. Gateways may use Anthropic's names.
     num_cached_tokens: Tokens | None = None
     cached_tokens: Tokens | None = None
     prompt_cache_hit_tokens: Tokens | None = None
@@ -78,7 +78,7 @@ class _End(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Whole(msgspec.Struct, frozen=True, gc=False):
-    """An answer without any sign of an error; every other answer is read in full."""
+    """An answer without any sign of an error. Any other answer is decoded as `_Answer`."""
 
     usage: _AnswerUsage | None = None
     choices: list[_End] | None = None
@@ -106,7 +106,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class _Parts(msgspec.Struct, frozen=True):
-    """The same fields, each decoded on its own, so that one unreadable field leaves the others readable."""
+    """The fields of `_Answer`, each decoded separately, so that one unreadable field does not spoil the others."""
 
     model: msgspec.Raw = NO_BODY
     service_tier: msgspec.Raw = NO_BODY
@@ -132,7 +132,7 @@ _decode_parts = json_decoder(_Parts).decode
 _decode_answer = json_decoder(_Answer).decode
 _NO_DETAILS = _Details()
 _TOTALS = _AnswerUsage.__struct_fields__.index("total_tokens") + 1
-"""Number of the first fields of a usage; most servers give no others."""
+"""Number of leading fields of `_AnswerUsage`; most servers send only these."""
 _PARTS: dict[str, type[_Details | _Searches]] = {
     "prompt_tokens_details": _Details,
     "completion_tokens_details": _Details,
@@ -148,7 +148,7 @@ _Fields = TypeVar("_Fields", bound=msgspec.Struct)
 class TokenCounts(NamedTuple):
     """Token counts of an answer: `cached` and `cache_write` are parts of `input`, `reasoning` of `output`.
 
-    `cache_write_1h` is the part of `cache_write` that is kept for an hour. Audio and image tokens are parts, too.
+    `cache_write_1h` is the part of `cache_write` that is kept for an hour. Audio and image tokens are parts too.
     """
 
     input: int = 0
@@ -171,11 +171,11 @@ _NO_MORE = NO_TOKENS[3:]
 class AnswerHead(NamedTuple):
     """Fields of an answer outside its text.
 
-    `tier` is its `service_tier`. `error` is the body's error object, or a body that has only the words of an error.
-    `not_an_answer` says why a success is not an answer: its server stopped early, or it is a piece of a stream.
-    Unless `is_complete`, the caller still has to check how the text ends. `billed` is what is paid for, None if that
-    equals `tokens`. `answered_at` is the time in the answer, in Unix seconds: its completion time, or else its
-    creation time.
+    `tier` is its `service_tier`. `error` is the body's error object, or the whole body if that is itself an error.
+    `not_an_answer` says why a success is not an answer: the server stopped early, or the body is part of a stream.
+    If `is_complete` is false, the caller must check how the text ends. `billed` are the billed tokens, None if they
+    equal `tokens`. `answered_at` is the completion time that the answer states, or else the creation time, in Unix
+    seconds.
     """
 
     tokens: TokenCounts = NO_TOKENS
@@ -206,7 +206,7 @@ def answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts:
 def plain_answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts | None:
     """Return the tokens of a plainly complete answer, or None if only `read_answer` can decide.
 
-    It costs little more than `answer_tokens`; a server calls it for every row. Raises msgspec.DecodeError if the body
+    Servers call this for every row; it is hardly slower than `answer_tokens`. Raises msgspec.DecodeError if the body
     is not JSON.
     """
     try:
@@ -216,7 +216,7 @@ def plain_answer_tokens(body: bytes | msgspec.Raw) -> TokenCounts | None:
     if answer.object == "error":
         return None
     if not answer.choices and answer.status is None and answer.object != "list":
-        return None  # perhaps the words of an error
+        return None  # the body may be an error
     return NO_TOKENS if answer.usage is None else _counted(answer.usage)
 
 
@@ -270,7 +270,7 @@ def _counted(usage: _AnswerUsage) -> TokenCounts:
     written = taken.cache_write_tokens or taken.cache_creation_tokens or usage.cache_creation_input_tokens or 0
     output = usage.completion_tokens or usage.output_tokens or 0
     thought = given.reasoning_tokens or usage.reasoning_tokens or 0
-    # Perplexity, known by its searches, always has reasoning outside the completion, also outside its total.
+    # Perplexity, recognized by `num_search_queries`, never includes reasoning in the completion or the total.
     if thought and (usage.num_search_queries or _is_outside(usage, fed, output, thought)):
         output += thought
     thought = min(thought, output)
@@ -304,36 +304,36 @@ def _counted(usage: _AnswerUsage) -> TokenCounts:
 
 
 def _billed(usage: _AnswerUsage, told: TokenCounts) -> TokenCounts | None:
-    """Return the tokens that are paid for, or None if they equal the reported tokens.
+    """Return the billed tokens, or None if they equal the reported tokens.
 
-    Mistral's early name for cached tokens dates from a time when it had no price for them.
+    `num_cached_tokens` is Mistral's old field, from when Mistral billed cached tokens at the full price.
     """
     return told._replace(cached=0) if usage.num_cached_tokens and told.cached == usage.num_cached_tokens else None
 
 
 def _is_outside(usage: _AnswerUsage, fed: int, output: int, thought: int) -> bool:
-    """True if reasoning is counted outside the completion: xAI's is, as the total shows.
+    """True if the completion tokens do not include reasoning, as with xAI; the total shows that.
 
-    Without a total that shows it, a part larger than its whole is outside.
+    If the total does not decide, reasoning larger than the completion cannot be part of it.
     """
     total = _total(usage)
     return total == fed + output + thought or (thought > output and not (output and total == fed + output))
 
 
 def _is_beside(usage: _AnswerUsage, fed: int, stored: int, output: int) -> bool:
-    """True if cached and written tokens are counted outside the prompt tokens."""
+    """True if the prompt tokens do not include tokens read from or written to the cache."""
     total = _total(usage)
     if total == fed + output:
         return False
     if total == fed + stored + output:
         return True
-    # Anthropic's own usage has no total and leaves both out.
+    # Anthropic's own usage has no total, and its input tokens exclude cached and written tokens.
     is_anthropic = usage.cache_read_input_tokens is not None or usage.cache_creation_input_tokens is not None
     return stored > fed or (total is None and is_anthropic and usage.prompt_tokens is None)
 
 
 def _total(usage: _AnswerUsage) -> int | None:
-    """Return the reported total, given as a number or text; None for anything else, which leaves the parts valid."""
+    """Return the reported total, a number or its text. None for anything else; the other counts remain valid."""
     if type(usage.total_tokens) is int and 0 <= usage.total_tokens < MOST_TOKENS:
         return usage.total_tokens
     try:
@@ -395,7 +395,7 @@ def _time(answer: _Answer) -> float | None:
 
 
 def _is_complete(answer: _Answer) -> bool:
-    """True if the first choice or the response ended normally; embeddings are a list without an end."""
+    """True if the first choice or the response ended normally. Embeddings state no end and count as complete."""
     if choices := answer.choices:
         choice = choices[0] if len(choices) == 1 else first_choice(choices)
         return choice.finish_reason in _COMPLETE_ENDS

@@ -1,4 +1,4 @@
-"""Atomic file writes: a file is complete and on disk or absent, whatever is killed meanwhile."""
+"""Atomic file writes: even after a kill, a file is either complete and on disk, or absent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import BinaryIO
 from orchestrator.core import permissions
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Numbers of the errors that mean a full disk, or a file that may grow no further."""
+"""Error numbers of a full disk, an exhausted quota, or a file at its maximum size."""
 
 
 @contextmanager
@@ -38,12 +38,12 @@ def durable(path: Path, *, for_user: bool = False) -> Iterator[BinaryIO]:
         if for_user:
             permissions.give_to_user(file.fileno(), like=target)
         beside.replace(target)
-    if not for_user:  # the caller may delete its sources next: the name must survive a power cut too
+    if not for_user:  # the caller may delete its sources next, so the name must also survive a power cut
         sync_folder(target.parent)
 
 
 def write_once(path: Path, data: bytes) -> bool:
-    """Create a file readable by its owner alone, complete from the start; True if this call created it.
+    """Create a file that only its owner can read, complete from the start; True if this call created the file.
 
     An existing file stays as it is. Raises OSError.
     """
@@ -72,7 +72,7 @@ def resolved(path: Path) -> Path:
 
 
 def beside_name(target: Path) -> Path:
-    """Return the path of the unfinished file. It is fixed, so that the next attempt overwrites what a kill left."""
+    """Return the path of the unfinished file. The name is fixed, so the next attempt overwrites a leftover file."""
     return target.with_name(f".{target.name}.partial")
 
 
@@ -82,7 +82,7 @@ def _claimed(path: Path) -> Iterator[BinaryIO]:
     while True:
         with path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            # The previous owner may have moved it into place: then this name no longer refers to our file.
+            # The previous owner may have moved this file into place: then the name no longer refers to it.
             if not _is_at(path, file):
                 continue
             file.truncate(0)
@@ -103,7 +103,7 @@ def _is_at(path: Path, file: BinaryIO) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable. Raises OSError."""
+    """Flush a folder's file names to disk. Raises OSError."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -20,17 +20,17 @@ ENDPOINTS = (
 MAX_LINE_BYTES = 32 * 1024 * 1024
 MAX_LINE_ERRORS = 100
 MAX_DEPTH = 500
-"""Maximum number of levels of lists and objects in a line or an answer. A decoder's own limit is its thread's stack,
-so without this limit one thread could accept what another cannot read."""
+"""Maximum nesting of lists and objects in a line or an answer. A decoder's own limit depends on the thread's stack:
+without this one, a thread could accept what another cannot read."""
 NO_BODY = msgspec.Raw(b"null")
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Errors of decoding bytes: not JSON of the wanted shape, nested too deeply (a model may repeat `[` to its end), or
-not UTF-8.
+"""Errors of decoding bytes: not JSON of the wanted shape, not UTF-8, or nested too deeply, as when a model repeats
+`[` up to its token limit.
 """
 
 
 def read_json(raw: bytes | msgspec.Raw, unreadable: str | None = None) -> Any:
-    """Decode a value, or return `unreadable` if Python cannot represent it, such as a number beyond all floats."""
+    """Decode a value, or return `unreadable` if Python cannot represent it (a number too large for a float)."""
     try:
         return msgspec.json.decode(raw)
     except JSON_ERRORS:
@@ -38,7 +38,7 @@ def read_json(raw: bytes | msgspec.Raw, unreadable: str | None = None) -> Any:
 
 
 class BatchStatus(StrEnum):
-    """Status words of a batch, in lower case; a provider's own spelling is lowered on entry."""
+    """Status words of a batch, in lower case; a provider's own spelling is lowercased when it is read."""
 
     VALIDATING = "validating"
     FAILED = "failed"
@@ -51,7 +51,7 @@ class BatchStatus(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """True if the batch will not change any more."""
+        """True if the batch cannot change any more."""
         return self in (BatchStatus.COMPLETED, BatchStatus.FAILED, BatchStatus.EXPIRED, BatchStatus.CANCELLED)
 
 
@@ -79,7 +79,7 @@ class File(msgspec.Struct, frozen=True):
 
 
 class UploadStatus(StrEnum):
-    """Status words of an upload in parts; only a pending one changes."""
+    """Status words of an upload in parts; only a pending upload can change."""
 
     PENDING = "pending"
     COMPLETED = "completed"
@@ -184,14 +184,14 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-"""A count that fits a database's integer."""
+"""A count that fits into a database's 32-bit integer."""
 
 
 class Provenance(msgspec.Struct, frozen=True, omit_defaults=True):
     """Details of a result from our server: an extension of the result line, sent if the batch asks for it.
 
     `uncertain` counts sends of the row without an answer, which the upstream may bill. `window_full`: prompt and
-    answer fill the context window that the upstream states, whatever it says about the end.
+    answer fill the upstream's stated context window, whatever its finish reason says.
     """
 
     upstream: str

@@ -6,9 +6,9 @@ from math import floor
 
 
 def chance_words(chance: float) -> str:
-    """Format a probability as whole percent, cut off so that it reads as no better than it is.
+    """Format a probability as a whole percentage, rounded down.
 
-    Below 1% and from 99% on it has a decimal, and only certainty is 0% or 100%.
+    Below 1% and from 99% on it has one decimal. Only a certain outcome reads 0% or 100%.
     """
     if chance <= 0 or chance >= 1:
         return "100%" if chance >= 1 else "0%"

@@ -1,7 +1,7 @@
 """Limits on connections to this program's servers: how many, and for how long.
 
 A client can open connections and then send nothing, half a request, or never read an answer. So each step has a time
-limit, and the number of connections is capped. At the cap, a newcomer replaces the connection that has kept the
+limit, and the number of connections is capped. At the cap, a new connection replaces the one that has kept the
 server waiting longest. Part of the cap is reserved for connections that have shown a valid key.
 
 This module uses no library; `guarded_server` puts it between uvicorn and an application.
@@ -23,9 +23,9 @@ from msgspec import Struct
 class ClientTimeouts(Struct, frozen=True):
     """Times that a client may keep the server waiting, in seconds.
 
-    `head` is for a whole request head, from the connection or its first byte on. The client must send a body, or read
-    an answer, at `least_rate` bytes a second or more, on average over each `body` or `answer` seconds. A slow but
-    steady client may take as long as it needs.
+    `head` limits the wait for a whole request head, from the connection or the head's first byte on. The client must
+    send a body, or read an answer, at `least_rate` bytes a second on average over each `body` or `answer` seconds. A
+    slow but steady client may take as long as it needs.
     """
 
     head: float = 20.0
@@ -40,12 +40,12 @@ PATIENCE = ClientTimeouts()
 class Closed(StrEnum):
     """A reason why this side closed a connection."""
 
-    REFUSED = "refused"  # no room for it, and no connection to replace
-    REPLACED = "replaced"  # a newcomer replaced it while it waited
-    HEAD = "head"  # no whole request head in time
-    BODY = "body"  # its body did not arrive in time
-    ANSWER = "answer"  # its answer was not read in time
-    MEMORY = "memory"  # its answer was not read while too many bytes were unread
+    REFUSED = "refused"  # the cap was reached, and no connection could be replaced
+    REPLACED = "replaced"  # a new connection replaced it while it waited
+    HEAD = "head"  # no whole request head arrived in time
+    BODY = "body"  # the request's body did not arrive in time
+    ANSWER = "answer"  # the client did not read its answer in time
+    MEMORY = "memory"  # the client did not read its answer while unread answers took too much memory
 
 
 class Phase(StrEnum):
@@ -69,14 +69,14 @@ class Connection:
         self.transport: asyncio.Transport | None = None
         self.phase = Phase.HEAD
         self.since = 0.0
-        """Start of the phase, by the loop's clock."""
+        """Start of the phase on the event loop's clock."""
         self.is_trusted = False
         self.written = 0
         """Bytes of answers that were handed to the transport."""
 
     @property
     def patience(self) -> ClientTimeouts:
-        """The time limits of its server."""
+        """The server's time limits."""
         return self._guard.patience
 
     def opened(self, transport: asyncio.Transport) -> bool:
@@ -86,7 +86,7 @@ class Connection:
         return self._guard.admit(self)
 
     def heard(self) -> None:
-        """Note received bytes. Bytes of a head do not count as progress: it is short and has one time limit."""
+        """Note received bytes. Bytes of a head are no progress, since a head is short and has one time limit."""
         if self.phase is Phase.IDLE:
             self._move(Phase.HEAD)
         elif self.phase is Phase.BODY:
@@ -119,7 +119,7 @@ class Connection:
         return self.transport.get_write_buffer_size()
 
     def _taken(self, unsent: int) -> int:
-        """Return the bytes of answers that the client took, without those still in the kernel."""
+        """Return the bytes of answers that the client has received; bytes still in the kernel do not count."""
         assert self.transport is not None
         queued = array("i", [0])
         bound = self.transport.get_extra_info("socket")
@@ -142,16 +142,16 @@ class Connection:
         return sent - before < patience.answer * patience.least_rate
 
     def moved(self) -> int:
-        """Return the bytes taken since `is_stalled` last started its clock."""
+        """Return the bytes that the client has received since `is_stalled` last started its clock."""
         return 0 if self._mark is None else self._taken(self.unsent()) - self._mark[1]
 
     def close(self, reason: Closed) -> None:
-        """Close it immediately, without what its client has not read, and count the reason."""
+        """Close the connection immediately, drop unread bytes, and count the reason."""
         self._guard.closed[reason] += 1
         self.abort()
 
     def abort(self) -> None:
-        """Close it immediately, without counting it."""
+        """Close the connection immediately, without counting a reason."""
         assert self.transport is not None
         self.transport.abort()
 
@@ -186,7 +186,7 @@ class Connections:
         self._buffered = buffered
         self._open: dict[Connection, None] = {}
         self._trusted = 0
-        # Connections that keep the server waiting, the longest first.
+        # Connections that keep the server waiting, longest wait first.
         self._strangers: dict[Connection, None] = {}
         self._known: dict[Connection, None] = {}
 
@@ -239,7 +239,7 @@ class Connections:
         return self._known if connection.is_trusted else self._strangers
 
     def enter_queue(self, connection: Connection) -> None:
-        """Queue a connection that begins to wait, by its phase."""
+        """Add a connection that begins to wait to the queue of its phase."""
         queue = self._queue(connection)
         if queue is not None and connection in self._open:
             queue[connection] = None
@@ -251,7 +251,7 @@ class Connections:
             queue.pop(connection, None)
 
     def sweep(self) -> None:
-        """Close connections whose time is up; call it a few times within the shortest limit."""
+        """Close connections whose time is up. Call this a few times within the shortest limit."""
         moment = now()
         for waiting in (self._strangers, self._known):
             late = [each for each in waiting if each.phase is Phase.HEAD and moment - each.since > self.patience.head]
@@ -267,7 +267,7 @@ class Connections:
             self._make_room(unread - self._buffered)
 
     def _make_room(self, excess: int) -> None:
-        """Close connections with unread answers until `excess` bytes are free, the slowest and largest first."""
+        """Close connections with unread answers until `excess` bytes are free; the slowest and largest go first."""
         unread = [connection for connection in self._open if connection.unsent()]
         for connection in sorted(unread, key=lambda each: (each.moved(), -each.unsent())):
             if excess <= 0:
@@ -277,5 +277,5 @@ class Connections:
 
 
 def now() -> float:
-    """Return the time of the running loop."""
+    """Return the event loop's time."""
     return asyncio.get_running_loop().time()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 MARKED = ("cut", "repaired", "odd_ends", "unverifiable")
-"""States of accepted answers that are counted separately."""
+"""Flags of accepted answers that are counted separately."""
 
 
 def number_of(number: int, noun: str) -> str:
@@ -22,7 +22,7 @@ def number_that(number: int, noun: str, verb: str) -> str:
 class Counts(Struct, frozen=True):
     """Requests of a job by state, derived from the rows on each call.
 
-    `cut` counts the succeeded requests whose answer ended at `max_tokens`.
+    `cut` counts the successful requests whose answer ended at `max_tokens`.
     """
 
     pending: int = 0
@@ -42,7 +42,7 @@ class Counts(Struct, frozen=True):
 
     @property
     def done(self) -> int:
-        """Number of requests that were answered or failed; cancelled and expired ones were given up."""
+        """Number of requests that were answered or failed, without cancelled and expired requests."""
         return self.succeeded + self.failed
 
     @property

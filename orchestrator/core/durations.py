@@ -1,4 +1,4 @@
-"""Durations and dates in words, their parsing, and random variation of waiting times."""
+"""Words for durations and dates, their parsing, and variation of waiting times."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def duration(seconds: float) -> str:
         return _two(whole, MINUTE, "min", 1, "s")
     if whole < HOUR:
         return f"{whole // MINUTE} min"
-    # A window is called 24 h, not 1 d.
+    # A batch window is called 24 h, not 1 d.
     if whole < 2 * DAY:
         return _two(whole, HOUR, "h", MINUTE, "min")
     return _two(whole, DAY, "d", HOUR, "h")
@@ -71,5 +71,5 @@ def moment_words(at: datetime) -> str:
 
 
 def span_words(first: date, last: date) -> str:
-    """Format the days from one to another."""
+    """Format the range of days from `first` to `last`."""
     return day_words(first) if first == last else f"{day_words(first)} to {day_words(last)}"

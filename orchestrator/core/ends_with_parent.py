@@ -11,9 +11,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def end_with(parent: int) -> None:
-    """Die with the parent, even if it is killed while a C library runs here.
+    """Make this process die with its parent, even if a C library runs here at that moment.
 
-    Ctrl-C and a closed terminal are for the parent.
+    Signals of Ctrl-C and of a closed terminal are ignored; the parent handles them.
 
     On Linux, the thread that started this process must live as long as the parent: the kernel watches that thread.
     """
@@ -29,7 +29,7 @@ def end_with(parent: int) -> None:
 
 def command(module: str) -> list[str]:
     """Return the command that runs `main` of our module, with this process's id as the last argument."""
-    # Our own modules come before any folder of the user's.
+    # No folder of the user's comes before our own modules.
     program = f"import sys; sys.path.append(sys.argv[1]); from {module} import main; main()"
     return [sys.executable, "-P", "-c", program, str(Path(__file__).parents[2]), str(os.getpid())]
 

@@ -1,4 +1,4 @@
-"""The order in which an engine takes rows. The planner and the server share it, so that plans come true."""
+"""The order in which an engine takes rows, shared by planner and server so that forecasts are right."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ DAY = timedelta(days=1)
 
 
 def due_at(deadline: datetime | None, now: datetime) -> datetime:
-    """Return when rows are due: a day from now if their deadline is missing or has passed."""
+    """Return the time when rows are due: a day from now if their deadline is missing or has passed."""
     return now + DAY if deadline is None or deadline <= now else deadline
 
 

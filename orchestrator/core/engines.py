@@ -14,25 +14,25 @@ from msgspec import Struct
 from orchestrator.core.model import PICO
 
 STARTS = 9
-"""Number of latest starts that predict the duration of the next start."""
+"""Number of recent starts whose median predicts the next start."""
 
 
 class EngineState(StrEnum):
     """States of an engine of a fleet."""
 
     COLD = "cold"  # not running
-    PENDING = "pending"  # requested, and no machine has room for it yet
-    STARTING = "starting"  # started, and not ready yet
+    PENDING = "pending"  # requested, but no machine has room yet
+    STARTING = "starting"  # started, but not ready yet
     WARM = "warm"  # ready for rows
     DRAINING = "draining"  # gets no more rows; rows in flight may still return
     ASLEEP = "asleep"  # running, its GPU memory freed
-    GIVEN_UP = "given_up"  # it failed to start too often
+    GIVEN_UP = "given_up"  # failed to start too often
 
 
 class EngineHold(Struct, frozen=True):
-    """GPUs that an engine held, from its start until its end, or until `seen_at` if its end was not seen.
+    """GPUs that an engine held, from its start to its end, or to `seen_at` if the end was not seen.
 
-    `warm_at` is when it took its first rows, None if it never did. `cost_per_hour` is that of one GPU, in dollars.
+    `warm_at` is when the engine took its first rows, None if it took none. `cost_per_hour` is in dollars per GPU.
     """
 
     home: str
@@ -53,7 +53,7 @@ class EngineHold(Struct, frozen=True):
 
     @property
     def cost(self) -> Decimal:
-        """Cost of the GPUs in that time, busy or idle, in dollars."""
+        """Cost of the GPUs while the engine held them, busy or idle, in dollars."""
         return (Decimal(repr(self.hours)) * self.gpus * self.cost_per_hour).quantize(PICO)
 
 
@@ -67,12 +67,12 @@ def start_seconds(holds: Iterable[EngineHold], backend: str) -> dict[str, float]
 
 
 class EngineRates(Struct, frozen=True):
-    """Throughput of an engine, as a bench measured it at its best concurrency.
+    """Throughput of an engine at its best concurrency, as a bench measured it.
 
-    `prefill` and `decode` are tokens a second of prompts and of answers, each as if it did nothing else; `decode` is
-    None for rows without answer tokens. `options` are the settings beyond its defaults, separated by spaces.
-    `engine_version` and `gpu` are empty if unknown; `start_seconds` and `vram_bytes` are None then. `input_tokens`
-    and `output_tokens` are those of a row of that bench: similar rows are forecast best.
+    `prefill` and `decode` are prompt and answer tokens a second, each as if the engine did nothing else; `decode` is
+    None for rows without answer tokens. `options` are the settings that differ from the defaults, split by spaces.
+    Unknown `engine_version` and `gpu` are empty, unknown `start_seconds` and `vram_bytes` None. `input_tokens` and
+    `output_tokens` are the tokens of a row of the bench; forecasts are best for similar rows.
     """
 
     home: str
@@ -91,13 +91,13 @@ class EngineRates(Struct, frozen=True):
     measured_at: datetime
 
     def rows_per_second(self, input_tokens: float, output_tokens: float) -> float:
-        """Return its rows per second for rows of these sizes."""
+        """Return the engine's rows per second for rows of these sizes."""
         answers = 0.0 if self.decode is None else output_tokens / self.decode
         return 1.0 / max(1e-9, input_tokens / self.prefill + answers)
 
     @property
     def output_weight(self) -> float | None:
-        """Work for a token of an answer, relative to a token of a prompt."""
+        """Work per answer token, relative to a prompt token."""
         return None if self.decode is None else self.prefill / self.decode
 
     def to_json(self) -> dict[str, Any]:
@@ -121,9 +121,9 @@ class EngineRates(Struct, frozen=True):
 
 
 class EngineProgress(Struct, frozen=True):
-    """Tokens of the rows that an upstream has ended since it joined, and its rows in flight.
+    """Tokens of the rows that an upstream has finished since it joined, and its rows in flight.
 
-    `rows` is the number of ended rows.
+    `rows` is the number of finished rows.
     """
 
     url: str
@@ -137,8 +137,8 @@ class EngineProgress(Struct, frozen=True):
 class ModelDemand(Struct, frozen=True):
     """Rows of unfinished batches that name a model; None stands for any model.
 
-    `rows` have no result yet; `in_flight` of them are at an engine. `deadline` is the earliest, in seconds of Unix
-    time. `due` lists every deadline with its rows.
+    `rows` counts those without a result; `in_flight` of these rows are at an engine. `deadline` is the earliest
+    deadline, in Unix seconds. `due` lists every deadline with its number of rows.
     """
 
     model: str | None

@@ -1,9 +1,9 @@
-"""The reason in an error's body, read however its server writes it. Pure.
+"""Reads the reason in an error's body, in any server's format. Pure.
 
 Known shapes: OpenAI's object, the same nested or flat (vLLM, SGLang), and an error that is a text (Ollama, TGI). Also
 `detail` as a text, a list or an object (FastAPI, Mistral), and `message` as an object (Mistral). Also `message`
 beside an `error` that names its kind (Spring, Nest, OAuth), and `errors` as a list (Cloudflare, Hugging Face). Also a
-provider's own words inside a router's (OpenRouter), a list of any of these (Gemini), text and HTML.
+provider's error inside a router's error (OpenRouter), a list of any of these shapes (Gemini), plain text and HTML.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from orchestrator.core.first_use import regex
 from orchestrator.core.sanitize import one_line
 
 MAX_MESSAGE = 16_384
-"""Longest message, in characters."""
+"""Maximum length of a message, in characters."""
 MAX_PAGE = 500
-"""Longest text kept from a body that is not JSON, in characters."""
+"""Maximum length of the text kept from a body that is not JSON, in characters."""
 _READ_BYTES = 65_536
 _MAX_DEPTH = 6
 _MAX_ENTRIES = 5
@@ -57,7 +57,7 @@ NO_CREDIT_WORDS = (
     "enforced_spend_limit_reached", "spend_limit_reached", "budget_exceeded", "exceeded_budget",
     "payment_required", "credits_exhausted", "out_of_credits", "exceeded_current_quota_error",
 )  # fmt: skip
-"""Codes and types for an account without credit, or a gateway's key without budget."""
+"""Error codes and types for an account without credit, or a gateway key without budget."""
 NO_CREDIT = (
     r"credit balance is too low|insufficient (balance|credits?|funds)|billing (hard )?limit|payment required"
     r"|budget (has been )?exceeded|exceeded (your |the |its )?(monthly |daily |max )?budget|out of credits"
@@ -67,7 +67,7 @@ NO_CREDIT = (
 """Messages with the same meaning."""
 _OUT_OF_CREDIT = regex(NO_CREDIT, re.IGNORECASE)
 BAD_KEY = r"(incorrect|invalid) api key|api key (is )?(not valid|invalid|expired|missing)"
-"""Messages about a key that is not accepted: xAI and Gemini send them with status 400."""
+"""Messages about a rejected key; xAI and Gemini send these with status 400."""
 _BAD_KEY = regex(BAD_KEY, re.IGNORECASE)
 _HIDDEN = regex(r"<(script|style|head)\b.*?</\1\s*>|<!--.*?-->", re.IGNORECASE | re.DOTALL)
 _TITLE = regex(r"<title\b[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
@@ -102,7 +102,7 @@ _RPC = {
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
 }
-"""Google's words in `status`, as HTTP statuses (google.rpc.Code)."""
+"""HTTP statuses for Google's words in `status` (google.rpc.Code)."""
 _MINIMAX = {
     1002: 429,
     1004: 401,
@@ -115,13 +115,13 @@ _MINIMAX = {
     2049: 401,
     2056: 429,
 }
-"""MiniMax's own numbers in `base_resp`, as HTTP statuses (platform.minimax.io, error codes)."""
+"""HTTP statuses for MiniMax's own numbers in `base_resp` (platform.minimax.io, error codes)."""
 
 
 class ErrorWords(Struct, frozen=True):
-    """The reason in a server's error; fields that it does not state are None.
+    """The reason in a server's error; fields that the error does not state are None.
 
-    `code` is never a number. `status` is the HTTP status that takes the place of a code.
+    `code` is never a number. `status` is the HTTP status if the body states one in place of a code.
     """
 
     message: str | None = None
@@ -140,7 +140,7 @@ class ErrorWords(Struct, frozen=True):
 
     @property
     def stated_status(self) -> int | None:
-        """HTTP status of the error: its own, or 400 for a known reason that no second try would change."""
+        """HTTP status in the error, or 400 for a known reason that retrying cannot change."""
         if self.message is None:
             return None
         if self.status is not None and self.status >= _FIRST_ERROR:
@@ -150,17 +150,17 @@ class ErrorWords(Struct, frozen=True):
 
     @property
     def no_credit_word(self) -> str | None:
-        """Code or type that says that the account has no credit."""
+        """Code or type meaning that the account has no credit."""
         return next((word for word in (self.code, self.type) if plain(word) in _NO_CREDIT), None)
 
     @property
     def says_no_credit(self) -> bool:
-        """True if the message mentions an account without credit. It may quote the request."""
+        """True if the message mentions an account without credit. Not proof: a message may quote the request."""
         return _OUT_OF_CREDIT.search(self.message or "") is not None
 
     @property
     def says_bad_key(self) -> bool:
-        """True if the message mentions a key that is not accepted. It may quote the request."""
+        """True if the message mentions a rejected key. Not proof: a message may quote the request."""
         return _BAD_KEY.search(self.message or "") is not None
 
 
@@ -207,7 +207,7 @@ def _of_object(value: dict[str, Any], depth: int) -> ErrorWords:
     for name in _NAMES:
         found = value.get(name)
         if name == "error" and isinstance(found, str) and _is_name(found.strip()):
-            # Spring, Nest, OAuth: `error` names what another field explains.
+            # Spring, Nest, OAuth: `error` names the kind, and another field explains it.
             kind = found.strip()
             continue
         inner = _read(found, depth + 1)
@@ -239,7 +239,7 @@ def _own_words(value: dict[str, Any]) -> ErrorWords:
 
 
 def _status(value: Any) -> int | None:
-    """Return the HTTP status of an error that a number or Google's word means, or None."""
+    """Return the HTTP error status that a number or one of Google's words means, or None."""
     if isinstance(value, str) and value in _RPC:
         return _RPC[value]
     if not isinstance(value, str | int) or isinstance(value, bool):
@@ -249,7 +249,7 @@ def _status(value: Any) -> int | None:
 
 
 def _merged(inner: ErrorWords, outer: ErrorWords) -> ErrorWords:
-    """Return the words of an inner object, completed by the outer one."""
+    """Return the inner object's words; the outer object's words fill what is missing."""
     return ErrorWords(
         inner.message,
         inner.code or outer.code,
@@ -270,7 +270,7 @@ def _routed(value: dict[str, Any], words: ErrorWords, depth: int) -> ErrorWords:
 
 
 def _of_list(entries: list[Any], depth: int) -> ErrorWords:
-    """Join the reasons of a list: FastAPI's, each with its place in the request, or those of any error objects."""
+    """Join the reasons in a list of error objects; FastAPI's entries also give a place in the request."""
     found = [_of_entry(entry, depth) for entry in entries[:_MAX_ENTRIES]]
     said = [words for words in found if words.message is not None]
     if not said:
@@ -279,7 +279,7 @@ def _of_list(entries: list[Any], depth: int) -> ErrorWords:
 
 
 def _of_entry(entry: Any, depth: int) -> ErrorWords:
-    # Only place and message of FastAPI's entries are read: `input` is the row's own text.
+    # Of FastAPI's entries, only place and message are read: `input` is the row's own text.
     if not (isinstance(entry, dict) and isinstance(entry.get("msg"), str) and entry["msg"].strip()):
         return _read(entry, depth + 1) if isinstance(entry, dict | str) else ErrorWords()
     place = entry.get("loc")
@@ -309,7 +309,7 @@ _NO_CREDIT = frozenset(map(plain, NO_CREDIT_WORDS))
 
 
 def openai_error(body: object) -> dict[str, Any]:
-    """Return the reason in an error's body of any shape as OpenAI's error object; empty for a gateway's page."""
+    """Return the reason in an error's body, in any shape, as OpenAI's error object; empty for a gateway's page."""
     words = read_error_value(body)
     if words.message is None or words.is_page:
         return {}

@@ -6,11 +6,11 @@
   ├── RefusedError         3  a valid request that would break a promise (budget, deadline, location)
   ├── BackendError         4  a backend or upstream is down, or answers incorrectly
   │   ├── NotSent          4  nothing reached the backend: the same call may be made again
-  │   ├── BackendRefused   4  it refused: nothing was created
-  │   │   ├── BackendBusy  4  ... for now: a rate, a quota or an overload
+  │   ├── BackendRefused   4  the backend refused: nothing was created
+  │   │   ├── BackendBusy  4  ... for now: a rate limit, a quota or an overload
   │   │   ├── AccountError 4  ... this account: a bad key, no credit, no permission
-  │   │   └── RequestRefused 4  ... any row of a kind: a wrong model, field or address; the rows wait
-  │   └── Uncertain        4  the call was sent and no answer came: it may have been carried out
+  │   │   └── RequestRefused 4  ... all rows of a kind: a wrong model, field or address; the rows wait
+  │   └── Uncertain        4  the call was sent without an answer: it may have been carried out
   ├── StorageError         4  the disk is full, the database is locked, read-only or of another version
   │   └── JobFilesError    4  the same for one job's own files: other jobs are not affected
   │       ├── OutputError  4  the rows cannot be written where the job file wants them
@@ -18,7 +18,7 @@
   ├── RowError             1  a row without an answer; the library returns it as a value
   ├── JobFailed            1  a job as a whole cannot continue; its finished rows are kept
   ├── DataRefused          4  the database cannot store a value: its owner fails, the home is fine
-  └── StateConflict        1  a compare-and-set move found another state than it expected
+  └── StateConflict        1  a compare-and-set move found a state that it did not expect
 
 Libraries' own exceptions are translated at the boundary: nothing above `store`, `backends` or `server` sees
 SQLAlchemy, openai or aiohttp errors.
@@ -34,9 +34,9 @@ from typing import Any, Self
 
 
 class OrchError(Exception):
-    """Base of all errors. `message` is for the user, `hint` says what to do, `kind` is its name for programs.
+    """Base of all errors. `message` is for the user, `hint` says what to do, `kind` names the error for programs.
 
-    `file`, `line` (from 1) and `field` locate it, if known. `others` are further mistakes found with it.
+    `file`, `line` (from 1) and `field` locate the error, if known. `others` are mistakes found in the same check.
     """
 
     kind: str = "error"
@@ -52,7 +52,7 @@ class OrchError(Exception):
         self.hint = hint
 
     def at(self, place: OrchError) -> Self:
-        """Return this error, now located at the place of another."""
+        """Give this error the location of `place`, and return it."""
         self.file, self.line, self.field = place.file, place.line, place.field
         return self
 
@@ -71,16 +71,16 @@ class OrchError(Exception):
 
     @property
     def reason(self) -> str:
-        """The message with its hint, on one line, as the reason of a decision."""
+        """Message and hint on one line, as the reason for a decision."""
         return f"{self.message}; {self.hint}" if self.hint else self.message
 
     @property
     def told(self) -> str:
-        """Location, message and hint on one line, as a lasting state."""
+        """Location, message and hint on one line, for storing with a state."""
         return ": ".join(filter(None, (self.where, self.reason)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # BaseException would rebuild it from its message only, without keyword arguments.
+        # BaseException would rebuild the error from its message only, without keyword arguments.
         return _rebuild, (type(self), self.args), self.__dict__
 
 
@@ -89,7 +89,7 @@ def _rebuild(kind: type[OrchError], args: tuple[Any, ...]) -> OrchError:
 
 
 class InputError(OrchError):
-    """Bad input, with its place if that is known."""
+    """Bad input, with its location if known."""
 
     kind = "bad_input"
     exit_code = 2
@@ -117,7 +117,7 @@ class UsageError(OrchError):
 
 
 class RefusedError(OrchError):
-    """The request is valid, but carrying it out would break the budget, the deadline or a location."""
+    """The request is valid, but carrying it out would break the budget, the deadline or the location rule."""
 
     kind = "refused"
     exit_code = 3
@@ -194,15 +194,15 @@ class RequestRefused(BackendRefused):
 
 
 class Uncertain(BackendError):
-    """The call was sent and no answer came. Only a request to the backend can tell whether it was carried out."""
+    """The call was sent without an answer. Only a request to the backend can tell whether it was carried out."""
 
     kind = "uncertain"
 
 
 class StrayUpload(BackendError):
-    """An upload was answered with a file that is not ours: another name and another size.
+    """The answer to an upload describes a file that is not ours: its name and size differ.
 
-    `file_id` is the id in the answer. `created_at` is when that file was created, None if the answer does not say.
+    `file_id` is the id in the answer. `created_at` is that file's creation time, None if the answer states none.
     """
 
     kind = "stray_upload"
@@ -227,7 +227,7 @@ class NotReplicated(StorageError):
 
 
 class JobFilesError(StorageError):
-    """One job's own files are gone, or cannot be written."""
+    """One job's own files are missing, or cannot be written."""
 
     kind = "job_files"
 
@@ -239,7 +239,7 @@ class OutputFault(StrEnum):
     NOT_FOUND = "output_not_found"  # the bucket, the folder above, or the database does not exist
     NO_PERMISSION = "output_no_permission"
     NO_ROOM = "output_no_room"  # a full disk, a quota
-    UNREACHABLE = "output_unreachable"  # no answer, or it is busy
+    UNREACHABLE = "output_unreachable"  # the storage does not answer or is busy
     DIFFERS = "output_table_differs"  # the table has columns of other types, or is not a table of rows
     EXISTS = "output_exists"  # a file that orch did not write
     NOT_SET = "output_not_set"  # the variable for the address is not set
@@ -248,14 +248,14 @@ class OutputFault(StrEnum):
 
     @property
     def may_pass(self) -> bool:
-        """True if the fault may pass without help."""
+        """True if the fault may disappear without help."""
         return self in (OutputFault.NO_ROOM, OutputFault.UNREACHABLE, OutputFault.FAILED)
 
 
 class OutputError(JobFilesError):
-    """A job's rows cannot be written where its job file wants them; they are kept in the home.
+    """A job's rows cannot be written where its job file wants them; the rows are kept in the home.
 
-    A fault that a person has to correct is bad input (2); a fault that may pass by itself is storage (4).
+    The exit code is 2 (bad input) if a person must correct the fault, 4 (storage) if it may pass by itself.
     """
 
     kind = "output"
@@ -268,7 +268,7 @@ class OutputError(JobFilesError):
 
 
 class NoRoom(JobFilesError):
-    """A job's requests exceed `[retention]`, the disk or the database, or its server has no room. Others continue."""
+    """A job's requests exceed `[retention]`, the disk, the database or its server's room. Other jobs continue."""
 
     kind = "no_room"
 
@@ -301,7 +301,7 @@ class JobFailed(OrchError):
 
 
 class DataRefused(OrchError):
-    """A value that no database can store, such as a too large number or invalid text. The database itself is fine."""
+    """A value that no database can store, such as invalid text or too large a number. The database itself works."""
 
     kind = "data_refused"
     exit_code = 4
@@ -314,7 +314,7 @@ class StateConflict(OrchError):
 
 
 class StorageRefused(PermissionError):
-    """A storage cannot be used or refuses this user; the text has advice."""
+    """A storage that cannot be used or refuses this user; the text has advice."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)

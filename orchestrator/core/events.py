@@ -1,4 +1,4 @@
-"""Kinds of events in a job's life. Their text explains; no code depends on it."""
+"""Kinds of events in a job's life. An event's text is for people; no code depends on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class EventKind(StrEnum):
     ASKED = "asked"  # somebody started its night by hand
     BUILT = "built"  # its documents became requests
     REVISED = "revised"  # it got another deadline or budget
-    CANARY = "canary"  # the rows that go first passed, or were left out
+    CANARY = "canary"  # the canary rows, which are sent first, passed or were skipped
     QUALITY = "quality"  # its answers were compared with known ones
     STOPPED = "stopped"  # a budget or the canary cancelled it; the code is a `CancelCode`
     CANCEL = "cancel"  # the user asked for it
@@ -25,23 +25,23 @@ class EventKind(StrEnum):
     ACKNOWLEDGED = "acknowledged"
     FINISHED = "finished"
     FAILED = "failed"
-    OUTPUT = "output"  # its rows could not be written where they belong
+    OUTPUT = "output"  # its rows could not be written where its job file wants them
     DELIVERED = "delivered"  # they were written, after the job's end
     CLEARED = "cleared"  # its files are removed
-    WAITING = "waiting"  # why nothing moves
+    WAITING = "waiting"  # says why the job makes no progress
     FAULT = "fault"  # an error that should be impossible; the code says what and where
-    BUDGET = "budget"  # a budget is past its warning mark; the code names budget and period
+    BUDGET = "budget"  # spending has passed a budget's warning mark; the code names budget and period
     ALERT = "alert"
-    UNDELIVERED = "undelivered"  # no channel took a message
+    UNDELIVERED = "undelivered"  # no channel accepted a message
     # One shard
-    ROUTED = "routed"  # with the code `PROBE`, to measure a backend long unused
+    ROUTED = "routed"  # the code `PROBE` marks rows that measure a long unused backend
     SUBMITTED = "submitted"
-    PREFLIGHT = "preflight"  # the result of the row that is asked before a batch
+    PREFLIGHT = "preflight"  # the result of the single row that is tried before a batch
     HELD = "held"
     RECOVERED = "recovered"
     DOUBLE = "double"  # another batch of the same shard was found
     RESCUED = "rerouted"  # its rows are sent elsewhere
-    SPLIT = "split"  # it was given up before it was sent
+    SPLIT = "split"  # the shard was given up before it was sent
     ENDED = "ended"
     COLLECTED = "collected"
     SWAPPED = "swapped"  # answers of its batch came back under other rows' keys
@@ -50,14 +50,14 @@ class EventKind(StrEnum):
 
 
 PROBE = "probe"
-"""The code for rows routed to measure a backend long unused."""
+"""Code for rows that are routed to measure a long unused backend."""
 
 
 class Event(Struct, frozen=True):
-    """An event of a job, with its reason as text. `shard_id` is the shard that it concerns.
+    """An event of a job, with its reason as text. `shard_id` is the affected shard.
 
-    `kind` is an `EventKind`, or a kind from another version. `code` is a detail of it for programs; None if the kind
-    says it all.
+    `kind` is an `EventKind`, or a kind from another version. `code` is a detail for programs; None if the kind is
+    enough.
     """
 
     at: datetime

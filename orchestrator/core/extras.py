@@ -8,18 +8,18 @@ from orchestrator.core.errors import UsageError
 
 
 def install_line(extra: str) -> str:
-    """Return the commands that install an extra; README says what stands for orch-batch until it is on PyPI."""
+    """Return the commands that install an extra; README says how to replace `orch-batch` until it is on PyPI."""
     return f"pip install 'orch-batch[{extra}]'; in a checkout: pip install '.[{extra}]'"
 
 
 def require_parquet(what: str) -> None:
-    """Raise UsageError, naming `what` needs it, if Parquet support is not installed."""
+    """Raise UsageError if Parquet support is not installed; `what` names the feature that needs it."""
     if find_spec("pyarrow") is None:
         raise UsageError(f"{what}: Parquet needs the extra `parquet`", hint=install_line("parquet"))
 
 
 def require_xlsx(what: str) -> None:
-    """Raise UsageError, naming `what` needs it, if workbooks cannot be written."""
+    """Raise UsageError if workbooks cannot be written; `what` names the feature that needs them."""
     if find_spec("xlsxwriter") is None:
         raise UsageError(f"{what}: .xlsx needs the extra `xlsx`", hint=install_line("xlsx"))
 

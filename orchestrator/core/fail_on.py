@@ -1,4 +1,4 @@
-"""Failed rows of a job, and which of them `--fail-on` counts."""
+"""Failed rows of a job, and the rules by which `--fail-on` counts them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Failing(Struct, frozen=True):
     since: datetime | None = None
 
     def counted(self, fail_on: FailOn) -> int:
-        """Return the number of failed rows that count."""
+        """Return the number of failed rows that count under `fail_on`."""
         match fail_on:
             case FailOn.NEW:
                 return self.new

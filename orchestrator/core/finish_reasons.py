@@ -1,4 +1,4 @@
-"""Words that servers use to say how an answer ended, and which of them mean that it is not an answer. Pure."""
+"""Finish reasons that servers use, including those that mean that the body is not an answer. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAILED_ENDS = frozenset(
         "function_call_filter", "malformed_function_call", "malformed_response",
     }
 )  # fmt: skip
-"""Kinds of ends that say that the server stopped before the answer was complete.
+"""Finish reasons meaning that the server stopped before the answer was complete.
 
 vLLM and SGLang: `abort`, `error`. DeepSeek: `insufficient_system_resource`. OpenRouter and Mistral: `error`. Z.ai:
 `network_error`. Cohere: `timeout`, `user_cancel`. TensorRT-LLM: `cancelled`, `not_finished`. Ollama: `load`. Gemini:
@@ -29,29 +29,29 @@ vLLM and SGLang: `abort`, `error`. DeepSeek: `insufficient_system_resource`. Ope
 _FAILED_STATUSES = frozenset({"failed", "cancelled", "canceled", "in_progress", "queued"})
 """Values of a response's `status` without an answer, or with only part of one."""
 _BOUNDED = frozenset({"max_output_tokens", "max_tokens", "content_filter"})
-"""Reasons for an incomplete response that is still an answer: it was cut where its request asked."""
+"""Reasons for an incomplete response that still counts as an answer: a limit or a content filter cut it."""
 WINDOW_FULL = frozenset(
     {"model_context_window_exceeded", "context_window_exceeded", "model_length", "error_limit", "token_limit"}
 )
-"""Kinds of ends that say that the context window was full: sending the row again does not help.
+"""Finish reasons meaning that the context window was full: sending the row again does not help.
 
 Anthropic and Bedrock: `model_context_window_exceeded`. Mistral: `model_length`. Cohere: `ERROR_LIMIT`. watsonx:
 `token_limit`.
 """
 MAX_WORDS = 200
-"""Maximum number of characters of a server's own words that a reason quotes."""
+"""Maximum number of characters that a reason quotes from a server's message."""
 _USUAL_ENDS = ("stop", "length", "tool_calls")
 _PIECE = "chat.completion.chunk"
 _NAMES = ("type", "reason", "finish_reason", "name")
 _DEEPEST = 4
-"""Maximum number of levels of objects and lists around a server's word."""
+"""Maximum number of levels of objects and lists around a finish reason."""
 _ANSWERS = frozenset(
     {
         "choices", "output", "data", "response", "content", "text", "completion", "candidates", "generation",
         "generations", "generated_text", "outputs", "results", "embedding", "embeddings", "predictions",
     }
 )  # fmt: skip
-"""Names under which some server puts an answer."""
+"""Names of fields in which some server puts an answer."""
 _PROMPTED = ("content", "role", "tool_calls")
 _ENDED = ("done", "finish_reason")
 
@@ -76,7 +76,7 @@ _decode_end = json_decoder(ChoiceEnd).decode
 
 
 def end_word(reason: Any) -> str | None:
-    """Return the word for how an answer ended, in whatever shape its server gives it; None if it gives none."""
+    """Return an answer's finish reason from whatever shape its server uses; None if there is no reason."""
     for _ in range(_DEEPEST):
         if isinstance(reason, dict):
             reason = next((reason[name] for name in _NAMES if name in reason), None)
@@ -88,7 +88,7 @@ def end_word(reason: Any) -> str | None:
 
 
 def end_kind(reason: str | None) -> str:
-    """Normalise a word for how an answer ended; empty for None.
+    """Normalise a finish reason; empty for None.
 
     `FINISH_REASON_MAX_TOKENS` (Vertex), `FinishReason.MAX_TOKENS` (its enum as text) and `max-tokens` are one kind.
     Words after a colon only explain it: `content_filter: RECITATION` (Gemini).
@@ -102,7 +102,7 @@ def end_kind(reason: str | None) -> str:
 def why_unfinished(choices: list[ChoiceEnd] | None, kind: Any, status: Any, details: Any, done: Any) -> str | None:
     """Return why a body is not a whole answer, or None if it is.
 
-    `kind` is its `object`, `details` its `incomplete_details`. `done` is Ollama's.
+    `kind` is the body's `object`, `details` its `incomplete_details`. `done` is Ollama's field.
     """
     if done is False:
         return "the answer is a piece of a stream"
@@ -146,10 +146,10 @@ def first_choice(choices: Sequence[_Choice]) -> _Choice:
 
 
 def error_of(body: bytes | msgspec.Raw, error: Any, base: Any, *, is_answer: bool) -> Any:
-    """Return the error of a body, or a decoded body that has the words of an error in place of an answer, or None.
+    """Return a body's error object, the whole decoded body if it is an error in place of an answer, or None.
 
-    `error` is its field of this name, `base` its `base_resp` (MiniMax's). `{"detail": …}`, `{"errors": […]}`,
-    `{"code": …, "message": …}` and the like arrive with status 200, too.
+    `error` and `base` are the body's fields `error` and `base_resp` (MiniMax). `{"detail": …}`, `{"errors": […]}`,
+    `{"code": …, "message": …}` and similar bodies may also arrive with status 200.
     """
     if error:
         return error
@@ -165,7 +165,7 @@ def error_of(body: bytes | msgspec.Raw, error: Any, base: Any, *, is_answer: boo
 
 
 def is_error(fields: Mapping[str, Any]) -> bool:
-    """True if a body has the words of an error in place of an answer."""
+    """True if a body has the fields of an error in place of an answer."""
     if _holds_answer(fields):
         return False
     has_words = fields.get("errors") or fields.get("detail") or read_error_value(fields).message is not None
@@ -176,13 +176,13 @@ def _holds_answer(fields: Mapping[str, Any]) -> bool:
     if any(map(fields.get, _ANSWERS)):
         return True
     message = fields.get("message")
-    # A text is an error's message, unless the fields beside it say how an answer ended.
+    # A text in `message` is an error's message, unless other fields say how an answer ended.
     names = message if isinstance(message, dict) else fields
     return any(name in names for name in (_PROMPTED if names is message else _ENDED))
 
 
 def choice_ends(raw: msgspec.Raw) -> list[ChoiceEnd] | None:
-    """Return the ends of the choices, each decoded on its own; None if they have no known shape."""
+    """Return the ends of the choices, each decoded separately; None if `choices` has no known shape."""
     try:
         choices = msgspec.json.decode(raw, type=list[msgspec.Raw])
     except JSON_ERRORS:

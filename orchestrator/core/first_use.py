@@ -1,4 +1,4 @@
-"""Regular expressions compiled at their first use, as most commands need few patterns."""
+"""Regular expressions that are compiled at first use, since most commands need few of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class _Pattern:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(re.compile(*self._arguments), name)
-        setattr(self, name, value)  # from now on as quick as the pattern's own
+        setattr(self, name, value)  # later calls reach the pattern's own method directly
         return value
 
 

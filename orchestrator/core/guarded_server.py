@@ -1,4 +1,4 @@
-"""uvicorn with limits on its connections: see `connections`.
+"""uvicorn with limits on its connections (see `client_limits`).
 
 config = guarded(app, Connections(most=1000, reserved=500), ...)     a uvicorn.Config
 Server(config, connections).run()
@@ -30,7 +30,7 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that closes overdue connections, and stops as soon as it is asked to, from any thread."""
+    """A uvicorn server that closes overdue connections. Any thread can stop it without delay."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -47,9 +47,9 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
 
     def leave(self) -> None:
-        """Stop serving once the answers under way are sent."""
+        """Stop serving once current answers are sent."""
         self.should_exit = True
-        with suppress(AttributeError, RuntimeError):  # it has not started, or is over
+        with suppress(AttributeError, RuntimeError):  # the loop has not started, or has ended
             self.loop.call_soon_threadsafe(self._leaving.set)
 
     async def main_loop(self) -> None:
@@ -65,7 +65,7 @@ class Server(uvicorn.Server):
             listener.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
-        await asyncio.sleep(0)  # idle connections close in it; uvicorn would wait a tenth of a second for them
+        await asyncio.sleep(0)  # idle connections close now; uvicorn would wait a tenth of a second for them
         if self.server_state.connections or self.server_state.tasks:
             await super().shutdown(sockets)
         else:
@@ -78,7 +78,7 @@ class Server(uvicorn.Server):
 
 
 def guarded(app: Any, connections: Connections, **options: Any) -> uvicorn.Config:
-    """Return a uvicorn configuration that serves `app` under these connection limits; `options` are uvicorn's."""
+    """Return a uvicorn configuration that serves `app` under the limits of `connections`; `options` are uvicorn's."""
     return uvicorn.Config(_Guarded(app), http=_protocol(connections), ws="none", **options)
 
 
@@ -89,7 +89,7 @@ def connection_of(scope: Any) -> Connection | None:
 
 
 def _protocol(connections: Connections) -> type[asyncio.Protocol]:
-    # h11, even if others are installed: orch relies on its limits for a head.
+    # h11, even if other parsers are installed: orch relies on its limits for a request head.
     base: Any = H11Protocol
 
     class Guarded(base):  # type: ignore[misc]
@@ -122,7 +122,7 @@ def _protocol(connections: Connections) -> type[asyncio.Protocol]:
 
 
 class _Guarded:
-    """An ASGI application that reports its requests to their connection."""
+    """An ASGI application that reports each request to its connection."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -161,7 +161,7 @@ def _is_ambiguous(headers: list[tuple[bytes, bytes]]) -> bool:
 
 
 def _closing(send: Send) -> Send:
-    """End the connection with the answer: the bytes after it may belong to a request that a proxy saw whole."""
+    """Close the connection after the answer: later bytes may be part of a request that a proxy split differently."""
 
     async def closing(message: Any) -> None:
         if message["type"] == "http.response.start":
@@ -173,7 +173,7 @@ def _closing(send: Send) -> Send:
 
 
 class _Body:
-    """A body that must keep arriving. Raises HTTPException 408 if it does not."""
+    """A request body. Raises HTTPException 408 if the body arrives too slowly."""
 
     def __init__(self, connection: Connection, receive: Receive) -> None:
         self._connection = connection
@@ -222,7 +222,7 @@ STOP_SECONDS = 1
 
 @contextmanager
 def threaded(app: Any, listener: socket.socket, connections: Connections, name: str) -> Iterator[None]:
-    """Serve an ASGI application at a socket until the block ends, which closes it; `name` is the thread's."""
+    """Serve an ASGI application at a socket until the block ends, then close the socket; `name` names the thread."""
     with closing(listener):
         config = guarded(
             app,

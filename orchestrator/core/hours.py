@@ -20,7 +20,7 @@ class Opening(NamedTuple):
 
 
 class Hours(Struct, frozen=True):
-    """Each day from `opens` to `closes`, which is on the next day if it is earlier; local time without `tz`."""
+    """Each day from `opens` to `closes`, on the next day if `closes` is earlier; in `tz`, or else in local time."""
 
     opens: time
     closes: time
@@ -53,7 +53,7 @@ class Hours(Struct, frozen=True):
         raise AssertionError("one of three days is not over yet")
 
     def steps(self, now: datetime, days: int = 8) -> tuple[tuple[float, float], ...]:
-        """Return the openings and closings ahead, in order: (seconds from now, 1 or 0)."""
+        """Return the coming openings (1) and closings (0) in order, as (seconds from now, 1 or 0)."""
         found: list[tuple[float, float]] = []
         at = now
         for _ in range(days):

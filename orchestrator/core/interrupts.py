@@ -1,7 +1,7 @@
-"""Requests to stop this process, for long work far below the loop that a signal stops.
+"""Requests to stop this process, for long work deep below the loop that handles signals.
 
-A signal handler that lets work continue for a while (`cli.running.interruptible`) sets the request here. Work that
-may be cut off anywhere, such as reading documents, checks it and ends immediately.
+A signal handler that lets work continue for a while (`cli.running.interruptible`) records the request here. Work
+that may be cut off anywhere, such as reading documents, checks for the request and ends immediately.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from contextlib import contextmanager
 from typing import Any
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that ask for a stop. A terminal sends the last one when it is closed, perhaps more than once."""
+"""Signals that ask for a stop. A terminal that closes sends SIGHUP, perhaps more than once."""
 _asked = False
 
 
 class Interrupted(KeyboardInterrupt):
-    """The process was asked to stop; current work is cut off and starts over later."""
+    """Raised if the process was asked to stop. The current work is cut off and starts over later."""
 
 
 def ask(*, to_end: bool) -> None:
-    """Record that the process is asked to stop, or that the request is withdrawn."""
+    """Record a request to stop the process, or withdraw it (`to_end` false)."""
     global _asked  # a signal concerns the whole process
     _asked = to_end
 
@@ -34,7 +34,7 @@ def check() -> None:
 
 @contextmanager
 def handled(handler: Callable[[int, Any], object]) -> Iterator[None]:
-    """Handle signals that ask for a stop while the block lasts, except SIGHUP under `nohup`; main thread only."""
+    """Let `handler` handle STOPS inside the block, except SIGHUP if it is ignored (`nohup`). Main thread only."""
     wanted = [one for one in STOPS if one != signal.SIGHUP or signal.getsignal(one) != signal.SIG_IGN]
     before: dict[int, Any] = {one: signal.signal(one, handler) for one in wanted}
     try:

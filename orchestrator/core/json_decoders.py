@@ -1,7 +1,7 @@
-"""Decoders of JSON into records; each is made by one thread at a time.
+"""Decoders of JSON into records, created by one thread at a time.
 
-msgspec 0.22 reads a record's fields when its first decoder is made. A second thread that makes a decoder meanwhile
-gets half of the fields, and the process crashes with SIGSEGV. So does `msgspec.json.decode(…, type=Record)`.
+msgspec 0.22 reads a record's fields when its first decoder is created. A second thread that creates a decoder at that
+moment gets half of the fields, and the process crashes. `msgspec.json.decode(…, type=Record)` has the same fault.
 """
 
 from __future__ import annotations
@@ -23,6 +23,6 @@ def json_decoder(kind: Any = Any, *, strict: bool = True) -> msgspec.json.Decode
 
 
 def json_decoder(kind: Any = Any, *, strict: bool = True) -> msgspec.json.Decoder[Any]:
-    """Return `msgspec.json.Decoder(kind)`. Several threads may ask at once, even for its fields' types."""
+    """Return `msgspec.json.Decoder(kind)`. Threads may call this at once, even for types that share fields."""
     with _lock:
         return msgspec.json.Decoder(kind, strict=strict)

@@ -1,8 +1,8 @@
-"""Lines of JSON that every reader splits in the same places."""
+"""Lines of JSON that every reader splits at the same places."""
 
 from __future__ import annotations
 
-# Each is a lead byte with its own tail, so in valid UTF-8 these bytes are always this character.
+# UTF-8 is self-synchronizing: these bytes always stand for this character, never for parts of others.
 _SEPARATORS = (
     (b"\xe2\x80\xa8", b"\\u2028"),
     (b"\xe2\x80\xa9", b"\\u2029"),
@@ -13,8 +13,8 @@ _SEPARATORS = (
 def single_line(line: bytes) -> bytes:
     """Escape U+2028, U+2029 and U+0085 in a line of JSON.
 
-    JSON allows these characters in strings, and only there. Python's `splitlines`, and with it the line iterators of
-    several SDKs, end a line at each.
+    JSON allows these characters only in strings. Python's `splitlines`, which several SDKs use to iterate over lines,
+    splits at each of the three.
     """
     if line.isascii():
         return line

@@ -13,7 +13,7 @@ _USUAL_PORTS = {"http": 80, "https": 443}
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Return a listening socket, which queues clients until it is served. Port 0 takes a free port.
+    """Return a listening socket, which queues clients until a server uses it. Port 0 picks a free port.
 
     Raises UsageError if the host is not an address, BackendError if the address cannot be used.
     """
@@ -37,7 +37,7 @@ def url_host(host: str) -> str:
 
 
 def host_and_port(url: str) -> tuple[str | None, int | None]:
-    """Return a URL's host, and its port or that of its scheme; None for what it lacks."""
+    """Return a URL's host and port, by default the scheme's port; None for a missing one."""
     parts = urlsplit(url)
     return parts.hostname, parts.port or _USUAL_PORTS.get(parts.scheme)
 
@@ -52,5 +52,5 @@ def is_local_url(url: str) -> bool:
 
 
 def is_loopback(listener: socket.socket) -> bool:
-    """True if only programs on this machine can reach it."""
+    """True if only programs on this machine can reach the socket."""
     return ipaddress.ip_address(listener.getsockname()[0]).is_loopback

@@ -9,8 +9,8 @@ with WorkerPool(workers=4, limits=WorkerLimits()) as pool:
             for value in results: ...
         except Tripped as tripped: ...     # only this call failed; the other calls continue
 
-A function is a generator: it may yield no value, one, or millions. Its values come back in order, and only plain
-values can (`messages`). A call that exceeds a limit, crashes or hangs ends only its own worker. `pool` is the
-parent's side, `process` is one worker as the parent sees it, `worker` is the program that it runs. This file imports
-nothing: a worker starts in a twentieth of a second because it imports only what it needs.
+A function is a generator: it may yield no value, one, or millions. Its values arrive in order and must be plain
+(see `messages`). A call that exceeds a limit, crashes or hangs ends only its own worker. `pool` is the parent's side,
+`process` is one worker as the parent sees it, and `confined_child` is the program in the worker. This file imports
+nothing, because workers load it too: a worker starts in a twentieth of a second.
 """

@@ -1,7 +1,7 @@
-"""The program of a worker process: runs its parent's calls one after the other and returns their values.
+"""The program of a worker process: runs its parent's calls one after another and returns their values.
 
-It limits itself through the kernel, so that the limits hold for C libraries as well. It dies with its parent, has no
-environment, and writes no file.
+The process limits itself through the kernel, so its limits also hold for C libraries. It dies with its parent, has
+almost no environment variables, and cannot write files.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def _confine(memory: int, more_memory: int) -> None:
 
 
 def _lower(what: int, limit: int, most: int | None = None) -> None:
-    """Set a limit, and how far it may be raised again; None leaves the maximum."""
-    with suppress(ValueError, OSError):  # a limit that is lower already stays
+    """Lower a soft limit, and the hard limit to `most` if given."""
+    with suppress(ValueError, OSError):  # a limit that is already lower stays
         _, hard = resource.getrlimit(what)
         if most is not None:
             hard = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -66,7 +66,7 @@ def _lower(what: int, limit: int, most: int | None = None) -> None:
 
 
 class ParentSocket:
-    """The socket to the parent. Values are buffered, and sent once they are many or old enough."""
+    """The socket to the parent. Values are buffered and sent in groups, or once they are old enough."""
 
     def __init__(self, fd: int, seconds: int, most: int) -> None:
         """Allow `seconds` of CPU time between values and `most` bytes per value."""
@@ -95,11 +95,11 @@ class ParentSocket:
     def begin(self) -> None:
         """Start a function's time limit."""
         self._sent_at = time.process_time()
-        # RLIMIT_CPU would count whole seconds from the start of the process, in kernel ticks; a timer does not.
+        # Not RLIMIT_CPU, which counts whole seconds from the start of the process, in kernel ticks.
         signal.setitimer(signal.ITIMER_PROF, self._seconds)
 
     def value(self, value: object) -> bool:
-        """Queue a value, or a sign of life for None; False if the value is too large."""
+        """Queue a value; None queues a sign of life. Returns False if the value is too large."""
         if value is not None:
             payload = messages.dumps(value)
             if len(payload) > self._most:
@@ -129,7 +129,7 @@ class ParentSocket:
 
 
 def serve(channel: ParentSocket, function: str, arguments: tuple[Any, ...]) -> None:
-    """Run a function and report how it ended. Raises MemoryError."""
+    """Run a function and report how it ended. Passes MemoryError on."""
     began = time.process_time()
     channel.begin()
     end, said = MessageKind.END, b""
@@ -151,7 +151,7 @@ def serve(channel: ParentSocket, function: str, arguments: tuple[Any, ...]) -> N
 
 
 def _is_of_memory(error: BaseException) -> bool:
-    """True if a function failed for lack of memory: C libraries report that in their own ways."""
+    """True if a function failed for lack of memory, which C libraries report in various ways."""
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return True
     limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
@@ -161,7 +161,7 @@ def _is_of_memory(error: BaseException) -> bool:
 def _peak() -> int:
     """Return this program's peak memory in bytes; 0 if the system does not report it.
 
-    getrusage never reports less than the parent process used.
+    getrusage is unsuitable: it never reports less than the parent's own peak.
     """
     with suppress(OSError), open("/proc/self/status", "rb") as file:  # noqa: PTH123 (pathlib is not loaded)
         for line in file:

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 
 def ask_for_more() -> None:
-    """Raise this process's memory limit to its maximum for good: libraries keep some memory after use."""
+    """Raise this process's memory limit to its maximum, permanently, since libraries keep some memory after use."""
     with suppress(ValueError, OSError):
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))

@@ -1,4 +1,4 @@
-"""Messages between a parent and its workers: a head of five bytes and a pickle of plain values.
+"""Messages between a parent and its workers: a five-byte header and a pickle of plain values.
 
 A worker has read untrusted bytes, so its messages are not trusted. A pickle could otherwise call any function;
 `loads` accepts a few harmless types and refuses the rest.
@@ -19,8 +19,8 @@ from zoneinfo import ZoneInfo
 OUT_OF_MEMORY = 77
 """The exit code of a worker whose function hit the memory limit."""
 FULL = 0.7
-"""A function that fails with this share of its memory in use counts as out of memory, whatever its error says."""
-HEAD = struct.Struct("<BI")  # kind, bytes that follow
+"""A function that fails with this share of its memory limit in use counts as out of memory, whatever the error."""
+HEAD = struct.Struct("<BI")  # the kind, and the number of bytes that follow
 
 
 class MessageKind(IntEnum):
@@ -30,8 +30,8 @@ class MessageKind(IntEnum):
     CALL = 2  # parent: (function, arguments)
     VALUE = 3  # worker: a value that the function yielded
     ALIVE = 4  # worker: the function is running and has no value yet
-    END = 5  # worker: the function ended; its seconds of CPU time, and the worker's page faults so far
-    FAULT = 6  # worker: the function raised an unexpected error; the name of its type
+    END = 5  # worker: the function ended; holds its CPU seconds and the worker's page faults so far
+    FAULT = 6  # worker: the function raised an unexpected error; holds the name of the error's type
     TOO_LARGE = 7  # worker: the function yielded a value larger than the limit
 
 
@@ -47,7 +47,7 @@ class _Pickler(pickle.Pickler):
             return ZoneInfo, (value.key,)
         if type(value) in _KNOWN or (isinstance(value, type) and value in _NAMED.values()):
             return NotImplemented
-        # Anything else is sent as its text, which is what a template would have made of it in the end.
+        # Anything else is sent as its text, since a template would turn it into text anyway.
         return str, (str(value),)
 
 
@@ -60,7 +60,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def dumps(value: object) -> bytes:
-    """Pack a value as bytes, with anything not plain replaced by its text. Raises MemoryError."""
+    """Pack a value as bytes; objects that are not plain values become text. Raises MemoryError."""
     out = io.BytesIO()
     _Pickler(out, protocol=5).dump(value)
     return out.getvalue()
@@ -77,5 +77,5 @@ def loads(data: bytes) -> Any:
 
 
 def packed(kind: MessageKind, payload: bytes = b"") -> bytes:
-    """Return a message with its head."""
+    """Return a message with its header."""
     return HEAD.pack(kind, len(payload)) + payload

@@ -16,13 +16,13 @@ from orchestrator.core.bounded.process import Trip, Tripped, Worker, WorkerLimit
 from orchestrator.core.errors import StorageError
 
 BUFFER_BYTES = 64_000_000
-"""Bytes of results that may wait for their turn; beyond this, results stay in their worker."""
+"""Maximum bytes of results that the parent buffers until their turn; further results stay in their worker."""
 LOOK_SECONDS = 0.25
 AHEAD_SECONDS = 0.1
-"""Seconds of work queued at each worker, so that it need not wait for its parent."""
+"""Seconds of work queued at each worker, so that the worker never waits for its parent."""
 LEAST_AHEAD, MOST_AHEAD = 2, 64
 STARTS = 3
-"""After this many workers in a row die before they are ready, no more are started."""
+"""Maximum number of workers in a row that die before they are ready; after that, no more are started."""
 
 
 class WorkerCall(NamedTuple):
@@ -52,7 +52,7 @@ def cores() -> int:
 
 
 class WorkerPool:
-    """At most `workers` processes (default: one per core), started on demand; for one thread at a time.
+    """At most `workers` processes (default: one per core), started on demand. One thread at a time may use a pool.
 
     `check` is called every LOOK_SECONDS while results are awaited, and may raise to end the wait. Every method that
     waits raises StorageError if no process can be started.
@@ -86,15 +86,15 @@ class WorkerPool:
         self._waiting.clear()
 
     def leave(self) -> None:
-        """Leave all workers to the process from which this one was forked."""
+        """Drop all workers without ending them: they belong to the process from which this one was forked."""
         for worker in self._workers:
             worker.leave()
         self._workers.clear()
 
     def map(self, calls: Iterable[WorkerCall]) -> Iterator[Iterator[Any]]:
-        """Yield the values of each call, in order; calls are drawn as workers become free.
+        """Yield an iterator over each call's values, in order; calls are taken from `calls` as workers become free.
 
-        The values are as in `results`. Values not read before the next call's values are requested are lost.
+        The iterators behave as in `results`. Read each one before requesting the next: unread values are lost.
         """
         order: deque[WorkerTask] = deque()
         for call in calls:
@@ -124,16 +124,16 @@ class WorkerPool:
         return task
 
     def call(self, call: WorkerCall) -> Iterator[Any]:
-        """Make a call ahead of all queued ones; its values raise as in `results`."""
+        """Make a call ahead of all queued calls and yield its values; raises as `results` does."""
         task = WorkerTask(call)
-        # Avoid a worker with tasks: the caller may read this call's values first, and neither would move.
+        # Avoid a worker with tasks: if the caller reads this call's values first, both would block.
         worker = next((worker for worker in self._workers if not worker.tasks), None) or self._started()
         worker.give(task, task.request)
         self._under_way += 1
         return self.results(task)
 
     def results(self, task: WorkerTask) -> Iterator[Any]:
-        """Yield a task's values as they arrive. Raises Tripped after them if it did not finish."""
+        """Yield a task's values as they arrive. Raises Tripped after the last value if the task did not finish."""
         while True:
             while task.payloads:
                 payload = task.payloads.popleft()
@@ -239,7 +239,7 @@ class WorkerPool:
         worker.tasks.clear()
 
     def _bury(self, worker: Worker) -> None:
-        """Handle a dead worker: retry its current task once or fail it, and requeue the tasks after it."""
+        """Handle a dead worker: retry or fail its current task, and requeue its later tasks."""
         tripped = worker.end()
         self._workers.remove(worker)
         if not worker.is_ready:
@@ -257,7 +257,7 @@ class WorkerPool:
         self._waiting.extendleft(reversed(worker.tasks))
 
     def _distrust(self, task: WorkerTask) -> None:
-        """End the worker, if it still runs, whose task returned something other than plain values."""
+        """End a worker whose task returned something other than plain values, if the worker still runs."""
         for worker in tuple(self._workers):
             if task in worker.tasks:
                 worker.garbled()

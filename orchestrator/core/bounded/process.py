@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 KILL_SECONDS = 5.0
 START_SECONDS = 60.0
-"""Seconds that a process may take to become ready on a busy machine, however short its tasks' limit."""
+"""Maximum seconds until a process is ready on a busy machine, even if its tasks have a shorter limit."""
 _READ = 1 << 20
 _KEPT_VARIABLES = ("LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ")
 # The package is found by path; no user folder is searched for modules. `-I` also makes Python ignore environment
-# variables, and `-S` saves it a scan of all installed packages.
+# variables, and `-S` skips the scan of all installed packages.
 _PROGRAM = "import sys; sys.path += sys.argv[1:-1]; from orchestrator.core.bounded.confined_child import main; main()"
 
 
 class WorkerLimits(Struct, frozen=True):
     """Limits of a worker.
 
-    `memory` is its private memory in bytes; `more_memory` is what a function may request instead
-    (`memory.ask_for_more`). `seconds` is the CPU time up to a function's next value or its end; `patience` is the
-    same in wall-clock time, for functions that wait. `value` is the size of one value in bytes.
+    `memory` limits private memory, in bytes; a function may raise it to `more_memory` (`memory.ask_for_more`).
+    `seconds` limits the CPU time until a function's next value or its end. `patience` limits the wall-clock time of
+    the same, for functions that wait. `value` limits the size of one value, in bytes.
     """
 
     memory: int = 1_000_000_000
@@ -51,14 +51,14 @@ class WorkerLimits(Struct, frozen=True):
 class Trip(StrEnum):
     """A reason why a function did not finish."""
 
-    TIME = "time_limit"  # it used more CPU time than it may, or was silent for too long
-    MEMORY = "memory_limit"  # it needed more memory than it may have
-    CRASH = "reader_crashed"  # it, or a library that it uses, failed
-    VALUE = "value_limit"  # it yielded a value that is too large
+    TIME = "time_limit"  # the function exceeded its CPU time, or was silent for too long
+    MEMORY = "memory_limit"  # the function exceeded its memory
+    CRASH = "reader_crashed"  # the function, or a library that it uses, failed
+    VALUE = "value_limit"  # the function yielded a value that is too large
 
 
 class Tripped(Exception):
-    """A function did not finish; `detail` names the signal or the type of the error, and may be empty."""
+    """Raised if a function did not finish; `detail` names the signal or the error's type, and may be empty."""
 
     def __init__(self, trip: Trip, detail: str = "") -> None:
         super().__init__(f"{trip}: {detail}" if detail else trip.value)
@@ -67,10 +67,9 @@ class Tripped(Exception):
 
 
 def verdict(status: int, peak: int, limits: WorkerLimits) -> Tripped:
-    """Explain why a worker died during a task, from its exit status (as in `subprocess`) and its peak memory in
-    bytes.
+    """Return why a worker died during a task. `status` is as in `subprocess`; `peak` is the peak memory in bytes.
 
-    SIGKILL counts as out of memory: the kernel sends it when the machine has none left.
+    SIGKILL counts as out of memory: the kernel sends it when the machine's memory is exhausted.
     """
     if status in (-signal.SIGPROF, -signal.SIGXCPU):
         return Tripped(Trip.TIME)
@@ -121,7 +120,7 @@ class Worker:
         return bool(self._outbox)
 
     def give(self, task: WorkerTask, request: bytes) -> None:
-        """Queue a task with the message of its call."""
+        """Queue a task; `request` is its call as a message."""
         if not self.tasks:
             self.heard_at = time.monotonic()
         self.tasks.append(task)
@@ -130,7 +129,7 @@ class Worker:
 
     def send(self) -> None:
         """Send as much as the worker accepts now."""
-        # Reading from a dead worker will notice it.
+        # If the worker is dead, the next read notices.
         with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
             while self._outbox:
                 del self._outbox[: self._socket.send(self._outbox)]
@@ -168,7 +167,7 @@ class Worker:
             raise self.garbled() from None
 
     def garbled(self) -> EOFError:
-        """Return the error to raise for an impossible message: a document may have taken the worker over."""
+        """Return the error to raise for an impossible message; a malicious document may control the worker."""
         self._is_garbled = True
         return EOFError()
 
@@ -178,7 +177,7 @@ class Worker:
         return bool(self.tasks) and now - self.heard_at > patience
 
     def leave(self) -> None:
-        """Close this fork's side of a worker that belongs to the parent."""
+        """Close this fork's socket to a worker that belongs to the parent."""
         self._socket.close()
         self._process.returncode = 0  # not a child of this process: there is nothing to collect
 
@@ -188,7 +187,7 @@ class Worker:
         os.kill(self._process.pid, signal.SIGKILL)  # not Popen.kill(), which collects a process that has ended
         self._socket.close()
         if is_silent:
-            # The kernel itself may hold the process, in a file system that does not answer: it then ends later.
+            # The process may be stuck in the kernel, in a file system that does not respond: then it ends later.
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(KILL_SECONDS)
             return Tripped(Trip.TIME)
@@ -201,7 +200,7 @@ class Worker:
             return Tripped(Trip.CRASH, "garbled")
         if usage.ru_maxrss > self._least_peak:
             peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        else:  # the peak says nothing about the child; its page faults since the last task do
+        else:  # the peak is the parent's; page faults since the last task show the child's memory
             peak = (usage.ru_minflt - self.faults) * resource.getpagesize()
         return verdict(self._process.returncode, peak, self._limits)
 

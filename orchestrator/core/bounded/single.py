@@ -1,4 +1,4 @@
-"""One worker process for occasional calls, started with the first and kept."""
+"""One worker process for occasional calls, started by the first call and kept."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from orchestrator.core.bounded.process import WorkerLimits
 
 
 class Single:
-    """A lazily started worker process for any thread, with one call at a time.
+    """A lazily started worker process that any thread may use, one call at a time.
 
-    A fork starts one of its own: two processes sharing a worker would take each other's results.
+    A fork starts its own worker: two processes that share a worker would read each other's results.
     """
 
     def __init__(self, limits: WorkerLimits) -> None:
@@ -38,14 +38,14 @@ class Single:
             return list(self._pool.call(WorkerCall(function, arguments)))
 
     def _leave(self) -> None:
-        self._turn = threading.Lock()  # a thread that the fork does not have may hold it
+        self._turn = threading.Lock()  # the old lock may be held by a thread that the fork lacks
         if self._pool is not None:
             self._pool.leave()
             self._pool = None
             atexit.unregister(self.close)
 
     def close(self) -> None:
-        """End the process, if it was started."""
+        """End the process if it was started."""
         if self._pool is not None:
             self._pool.close()
             self._pool = None
