@@ -1,4 +1,4 @@
-"""The domain's words: states, the moves between them, and the facts shared between modules."""
+"""The domain's terms: states and their transitions, and records that modules share."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from orchestrator.core.errors import OutputFault
 JobId = NewType("JobId", str)
 
 NIGHT = "night"
-"""The job option that names the night it was made for; until the night has the job, only the night builds it."""
+"""The job option that names the night of a job. Until that night records the job, only the night may build it."""
 SUPERSEDED_BY = "superseded_by"
 """The job option with the id of the job that replaced it after an edit of its file."""
 MAX_TOKENS = 2**31 - 1
-"""Largest token count of a request or an answer: every database can store it."""
+"""Largest token count of a request or an answer that every database can store."""
 PICO = Decimal(10) ** -12
-"""Smallest unit of money: a cached token costs at least 2,500 picodollars, and sums stay exact."""
+"""Smallest unit of money, in dollars: sums stay exact, as even a cached token costs at least 2,500 picodollars."""
 
 
 class RequestState(StrEnum):
-    """States of a request. All but `pending` are outcomes, and an outcome never changes."""
+    """States of a request. All except `pending` are outcomes, and an outcome never changes."""
 
-    PENDING = "pending"  # no outcome yet: waits for a shard, or is in one
+    PENDING = "pending"  # no outcome yet: the request waits for a shard, or is in one
     SUCCEEDED = "succeeded"  # its answer arrived and passed its checks
     FAILED = "failed"  # rejected, or its answer failed a check, or its document could not be read
-    CANCELLED = "cancelled"  # the user, or the budget, ended the job before it ran
-    EXPIRED = "expired"  # the deadline passed, and the job said not to finish late
+    CANCELLED = "cancelled"  # the user, or the budget, ended the job before the request ran
+    EXPIRED = "expired"  # the deadline passed, and the job must not finish late
 
     @property
     def is_final(self) -> bool:
-        """True for an outcome."""
+        """True if the state is an outcome."""
         return self is not RequestState.PENDING
 
 
 class JobState(StrEnum):
     """States of a job, derived from its rows (see `job_state`) and stored nowhere.
 
-    Callers that know the home's processes say `STOPPED` for `RUNNING` and `MERGING`.
+    Callers that know the home's processes may report `STOPPED` for `RUNNING` and `MERGING`.
     """
 
-    WAITING = "waiting"  # for the job that it comes after
+    WAITING = "waiting"  # the job runs after another job
     BUILDING = "building"  # documents are being read
     QUEUED = "queued"  # built; nothing has been submitted yet
     RUNNING = "running"
@@ -112,12 +112,12 @@ class Job(Struct, frozen=True):
 
     @property
     def is_limited(self) -> bool:
-        """True if the job covers only some documents or tasks of its file; what it leaves out is not gone."""
+        """True if the job covers only some documents or tasks of its file; the others do not count as removed."""
         return self.limited_to is not None
 
     @property
     def limited_to(self) -> str | None:
-        """Limits of the job, as text; None if it covers all of its file."""
+        """The job's limits as text; None if the job covers its whole file."""
         return scope_words(self.options)
 
 
@@ -140,7 +140,7 @@ class JobFault(StrEnum):
     INTERNAL = "internal_error"  # a defect of orch; the log has the traceback
     FILES = "job_files"  # its own files in the home are gone, or cannot be written
     NO_ROOM = "no_room"  # [retention] leaves no room for its requests, or the disk is full
-    AFTER = "after_failed"  # the job that it comes after did not finish well
+    AFTER = "after_failed"  # the job that had to run before this job did not succeed
     REFUSED = "refused"  # no plan keeps its deadline or its budget, or no backend may take it
 
 
@@ -154,22 +154,22 @@ def scope_words(options: Mapping[str, Any]) -> str | None:
 
 
 class Why(StrEnum):
-    """Reasons why a build asks a row or not, compared with the same row of the job file's last run."""
+    """Reasons why a build sends a row or not, compared with the same row of the job file's last run."""
 
-    NEW = "new"  # the last run did not ask this about this document
-    DOCUMENT = "document changed"  # its text, or why it cannot be read
+    NEW = "new"  # the last run did not ask this question about this document
+    DOCUMENT = "document changed"  # its text, or the reason why it cannot be read
     PROMPT = "prompt changed"  # the question or the system prompt
     PARAMETERS = "parameters changed"  # schema, limit, temperature, clean-up and the like
     MODEL = "model changed"  # another alias
-    READER = "reader changed"  # this version of orch reads documents in another way
+    READER = "reader changed"  # this version of orch reads documents differently
     FAILED = "failed before"
-    UNANSWERED = "no answer held"  # cancelled, expired, still open; or another job's answer that may not be used now
+    UNANSWERED = "no answer held"  # cancelled, expired or open; or the only answer is one that this job may not use
     ASKED = "asked for (--new)"  # nothing changed, but the user wants a new answer
     UNCHANGED = "unchanged"  # an earlier run has the outcome
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Tokens of an answer, and the web searches that its provider made for it.
+    """Tokens of an answer, and the web searches that the provider made for the answer.
 
     `input_tokens` includes `cached_tokens` (read from the provider's cache) and `cache_write_tokens` (written to it).
     `output_tokens` includes `reasoning_tokens`. `cache_write_1h_tokens` are the written tokens that are kept for an
@@ -190,7 +190,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Place of a line: bytes `[offset, offset + length)` of a file, without its newline."""
+    """Place of a line: bytes `[offset, offset + length)` of a file, without the newline."""
 
     offset: int
     length: int
@@ -202,11 +202,11 @@ class Row(msgspec.Struct, frozen=True):
     `problem` is `(code, message)` if the document could not become a request; such a row fails immediately. `inputs`
     counts the inputs of an embedding row. `max_output` limits the answer, in tokens, if the row has a limit.
     `cache_key` is equal for all requests that can share an answer, None if the row shares none. `trimmed_tokens`
-    estimates what the clean-up removed from the document. `content` identifies the document's bytes and text, None if
-    it could not be read; `wording` identifies the prompts. A long document is asked in `parts`: one row asks about
-    the parts' answers, and a row for each `part`, from 1, follows it. `sent_as` names the pages sent as pictures,
-    None if all are text; `notes` names what of the document was not read. `text_at` says where the document's text
-    stands in the request, as `grounding.TextAt` writes it, if answers quote it.
+    estimates the tokens that the clean-up removed from the document. `content` identifies the document's bytes and
+    text, None if the document could not be read; `wording` identifies the prompts. A long document has `parts`: a row
+    about the parts' answers comes first, then a row for each `part`, from 1. `sent_as` names the pages sent as
+    pictures, None if all are text; `notes` names unread content of the document. `text_at` is the place of the
+    document's text in the request, as `grounding.TextAt` writes it, if answers quote it.
     """
 
     seq: int
@@ -233,11 +233,11 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Forecast(Struct, frozen=True):
-    """A forecast made at sending, and the result: `actual` is None until it is known.
+    """A forecast made when rows are sent, and the result: `actual` is None until it is known.
 
     `kind` is `turnaround` (seconds of a shard), `finish` (seconds of a job), `cost` (dollars of a job), or `output`
-    (mean tokens of a task's answer). It may also be `in_time`: the chance that the job keeps its deadline; `actual`
-    is 1 if it did. `source` says where the figure is from. A run that was cut short is `censored`: its value would
+    (mean tokens of a task's answer). A fifth kind is `in_time`: the chance that the job keeps its deadline; `actual`
+    is 1 if it did. `source` is the origin of the figure. `censored` marks a run that was cut short: its value would
     have been larger.
     """
 
@@ -257,9 +257,9 @@ class Forecast(Struct, frozen=True):
 
 
 class ProgressSample(Struct, frozen=True):
-    """Progress of a job at one of our own backends: rows done there, their tokens, and rows `left` there.
+    """Progress of a job at one of our own backends: finished rows, their tokens, and the remaining rows (`left`).
 
-    Rows in back-off between two attempts are not `left`. `series` is its job file.
+    Rows in back-off between two attempts are not `left`. `series` is the job's file.
     """
 
     job_id: JobId
@@ -276,14 +276,14 @@ class Outcome(msgspec.Struct, frozen=True):
     """Outcome of a request in one shard, and the place of its result line.
 
     `kind` is the result file (`output` or `error`), None without a line. `upstream_seconds` is the row's share of the
-    upstream's time, which is the cost of a local row. `tier` is the service tier that the answer states. `uncertain`
-    counts sends without an answer, which may be billed. `status` is the HTTP status of the backend's answer to the
-    row, None without an answer. `answer_bytes` is the length of an answer's text if it states no tokens. `billed` are
-    the tokens that are paid for, None if they equal `usage`. `answered_at` is the answer's time in Unix seconds, if
-    it states one. `unpriced` names what the answer used that has no price. Four flags mark an accepted answer. `cut`:
-    it ended at `max_tokens`. `repaired`: its JSON stood in other text. `odd_end`: it ended for an unknown reason.
-    `unverifiable`: a quote can be neither proven nor refuted. `quotes` are the answer's quotes with their places, as
-    `grounding.Grounding` writes them.
+    upstream's time, from which a local row's cost is computed. `tier` is the service tier that the answer states.
+    `uncertain` counts sends without an answer, which may be billed. `status` is the HTTP status of the backend's
+    answer to the row, None without an answer. `answer_bytes` is the length of a text if the answer states no
+    tokens. `billed` are the billed tokens, None if they equal `usage`. `answered_at` is the answer's stated time in
+    Unix seconds, if any. `unpriced` names what the answer used but has no price. Four flags mark an accepted answer.
+    `cut`: it ended at `max_tokens`. `repaired`: its JSON was extracted from other text. `odd_end`: its finish reason
+    is unknown. `unverifiable`: a quote can be neither proven nor refuted. `quotes` are the answer's quotes with their
+    places, as `grounding.Grounding` writes them.
     """
 
     seq: int
@@ -312,7 +312,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def is_answer(self) -> bool:
-        """True if the backend answered the row with a success, whatever its content."""
+        """True if the backend answered the row with a success, whatever the content."""
         return self.status is not None and 200 <= self.status < 300
 
     @property
@@ -322,9 +322,9 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class FinishedRow(msgspec.Struct, frozen=True):
-    """A row for the merge. `result` is the (shard, kind, span) of its result line, None if it has no line.
+    """A row for the merge. `result` is the (shard, kind, span) of its result line, None if the row has no line.
 
-    `is_guessed`: its cost is an estimate by length, since its answer states no tokens.
+    `is_guessed`: the cost is an estimate by length, since the answer states no tokens.
     """
 
     seq: int
@@ -360,7 +360,7 @@ class FinishedRow(msgspec.Struct, frozen=True):
 
     @property
     def attempt_number(self) -> int:
-        """The number of its last attempt, from 1; `attempt` counts the attempts before it."""
+        """Number of the last attempt, from 1; `attempt` counts the earlier attempts."""
         return self.attempt + 1
 
     @property
@@ -372,8 +372,8 @@ class FinishedRow(msgspec.Struct, frozen=True):
 class Price(msgspec.Struct, frozen=True):
     """Cost of an answer in US dollars, and the source of that figure.
 
-    `unpriced`: the answer used something without a price of its own, so the cost is an estimate too. `listed` is the
-    list price of the same tokens outside a batch; None if no list has the model.
+    `unpriced`: the answer used something without a known price, so the cost is an estimate too. `listed` is the list
+    price of the same tokens outside a batch; None if no price list has the model.
     """
 
     cost: Decimal
@@ -384,11 +384,11 @@ class Price(msgspec.Struct, frozen=True):
 
 
 REPAY = "repay"
-"""The job option with the time when somebody agreed to pay again for rows whose answers are lost."""
+"""The job option with the time when a user agreed to pay again for rows whose answers are lost."""
 
 
 def job_state(job: Job, counts: Counts, *, submitted: bool) -> JobState:
-    """Return a job's state from its own facts, its rows, and whether any of them was submitted."""
+    """Return a job's state from its record, its row counts, and whether any row was submitted."""
     if job.error is not None:
         return JobState.FAILED
     if job.finished_at is not None:
@@ -403,11 +403,11 @@ def job_state(job: Job, counts: Counts, *, submitted: bool) -> JobState:
 
 
 class BookedUsage(Struct, frozen=True):
-    """Tokens and dollars of a group's ledger lines at one backend, of one model and day (UTC).
+    """Tokens and dollars of a group's ledger lines for one backend, model and day (UTC).
 
-    `wasted` brought no used answer and is a part of `cost`. `uncertain`, for sends without an answer, is a part of
-    `wasted` and may not be billed. `unpriced` counts lines whose cost does not cover everything that their answer
-    used. `listed` is the list price that was booked; lines without one (None) are apart from those with one.
+    `wasted` is the part of `cost` that brought no used answer. `uncertain` is the part of `wasted` for sends without
+    an answer; the provider may not bill it. `unpriced` counts lines whose cost leaves out something that their answer
+    used. `listed` is the booked list price; lines without a list price (None) are grouped separately.
     """
 
     group: str

@@ -17,26 +17,26 @@ def money(cost: Decimal) -> str:
 
 
 def spent_words(spent: Decimal, running: Decimal) -> str:
-    """Say what is spent: paid for collected batches, and what running batches have cost so far."""
+    """Format the money spent on collected batches, and the cost of running batches so far."""
     if not running:
         return f"{money(spent)} spent"
     return f"{money(spent)} spent ({money(spent - running)} paid, {money(running)} in running batches)"
 
 
 def plain(dollars: Decimal) -> Decimal:
-    """Return an amount as people write it: `0` instead of `0E-12`, and no zeros at its end."""
+    """Return an amount as people write it: `0` instead of `0E-12`, and no trailing zeros."""
     found = dollars.normalize()
     return found if int(found.as_tuple().exponent) <= 0 else found.quantize(Decimal(1))
 
 
 def up_to(most: Decimal) -> str:
-    """Format an upper limit of a cost; it is rounded up."""
+    """Format an upper limit of a cost, rounded up."""
     return money(most.quantize(Decimal("0.01" if most >= 1 else "0.0001"), ROUND_CEILING))
 
 
 def amount(dollars: Decimal | None) -> str:
-    """Format a user's amount with whole cents, like the costs beside it, and without the zeros that TOML adds; `no
-    amount` for None."""
+    """Format a user's amount to at least whole cents, like the costs beside it, without the zeros that TOML adds.
+    None becomes `no amount`."""
     if dollars is None:
         return "no amount"
     found = dollars.normalize()
@@ -44,5 +44,5 @@ def amount(dollars: Decimal | None) -> str:
 
 
 def per_hour(dollars: Decimal | None) -> str:
-    """Format the hourly price of an upstream; None means it is idle anyway."""
+    """Format the hourly price of an upstream; None means that the upstream would be idle otherwise."""
     return "idle, so free" if dollars is None else f"{amount(dollars)} per upstream hour"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def meant(name: str, known: Iterable[str]) -> str | None:
-    """Ask whether the known name that looks most like `name` is meant; None if no name looks like it."""
+    """Return the question whether the most similar known name was meant; None if no known name is similar."""
     return _asked(name, {one.casefold(): one for one in known})
 
 
@@ -18,15 +18,15 @@ def _asked(name: str, known: Mapping[str, str]) -> str | None:
 
 
 def near_words(name: str, known: Iterable[str]) -> str:
-    """Return the known names that look most like `name`, as the end of a sentence; empty if no name looks like it."""
+    """Return the most similar known names as the end of a sentence; empty if no known name is similar."""
     near = ", ".join(get_close_matches(name, [*known], 3))
     return f"; near to it: {near}" if near else ""
 
 
 def meant_file(path: str, never: tuple[str, ...] = ()) -> str | None:
-    """Ask whether the file or folder beside `path` that looks most like it is meant.
+    """Return the question whether the most similarly named file or folder beside `path` was meant, or None.
 
-    Names that end in `never` are left out. Endings are no likeness, but names with the same ending come first.
+    Names that end in `never` are left out. Endings are not compared, but names with the same ending come first.
     """
     missing = Path(path)
     try:

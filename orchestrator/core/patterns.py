@@ -1,7 +1,7 @@
-"""Regular expressions of JSON Schemas, searched in time linear in the text (RE2).
+"""Regular expressions of JSON Schemas, matched in time linear in the text (RE2).
 
-A schema's patterns are JavaScript's (ECMA-262). RE2 supports them except look-around and back-references, which need
-a backtracking engine. Some constructs are spelled differently in RE2: these are translated.
+A schema's patterns are JavaScript's (ECMA-262). RE2 supports all but look-around and back-references, which need a
+backtracking engine. Constructs that RE2 spells differently are translated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FOREIGN = frozenset("CQE")  # RE2's own escapes, which mean something else in J
 
 
 class PatternProblem(ValueError):
-    """An invalid or unsupported pattern; its text says what to do."""
+    """An invalid or unsupported pattern; the error's text says what to do."""
 
 
 class Searcher(NamedTuple):
@@ -53,7 +53,7 @@ class Searcher(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def searcher(pattern: str) -> Searcher:
-    """Compile a pattern, once. Raises PatternProblem."""
+    """Compile a pattern, or return it from the cache. Raises PatternProblem."""
     import re2
 
     options = re2.Options()

@@ -1,7 +1,7 @@
 """Permissions of written files: a home is private to its owner, and files elsewhere follow the user's umask.
 
-A command that writes in a home calls `keep_private` at its start. From then on every file of the process is private,
-whatever its folder's permissions. Exempt are files that receive the permissions of the user's own umask.
+A command that writes in a home calls `keep_private` at its start. From then on, the process creates only private
+files, whatever the folder's permissions. The other functions here give the user's files the user's permissions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 _PRIVATE = 0o077
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _users: int | None = None
-"""The umask at the start of the process; None if it is unchanged."""
+"""The umask at the start of the process; None if the process has not changed it."""
 
 
 def keep_private() -> None:
@@ -30,7 +30,7 @@ def users_umask() -> int:
 
 
 def give_to_user(file: int, *, like: Path | None = None) -> None:
-    """Give an open file the mode of `like`, which it replaces, or that of a new file under the user's umask.
+    """Give an open file the mode of `like`, the file it replaces; otherwise the mode that the user's umask gives.
 
     Raises OSError.
     """

@@ -1,6 +1,6 @@
-"""The quotes in an answer: texts of its document, as the schema marks them. Pure.
+"""Finds the quotes in an answer: texts of its document that the schema marks as quotes. Pure.
 
-`x-quote: true` or `check: quotes` marks a text, or a list of texts. Both are for orch alone, and are never sent.
+`x-quote: true` or `check: quotes` marks a text, or a list of texts. Only orch reads these marks; it never sends them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from orchestrator.core.schema_keywords import LIST, NAMED, ONE
 
 MARK, CHECK, QUOTES = "x-quote", "check", "quotes"
 NAMES = frozenset({"quote", "quotes"})
-"""Names of properties that hold quotes if the task itself says `check: quotes`."""
+"""Names of properties that hold quotes if the task itself has `check: quotes`."""
 _SAME_VALUE = ("anyOf", "oneOf", "allOf")
 _SAME_VALUE_SINGLE = ("if", "then", "else")
 _Path = tuple[str | int, ...]
 
 
 class Quote(Struct, frozen=True):
-    """A quote in an answer; `path` is its place there, such as `clauses/0/quote`."""
+    """A quote in an answer; `path` is its place in the answer, such as `clauses/0/quote`."""
 
     path: str
     text: str
@@ -34,7 +34,7 @@ def has_marks(schema: Any) -> bool:
 
 
 def unmarked(schema: Any) -> Any:
-    """Return the schema without marks. A property may have the name of a mark, and stays.
+    """Return the schema without marks. A property that has the name of a mark stays.
 
     Raises ValueError for a mark that could never be checked.
     """
@@ -66,7 +66,7 @@ def _is_mark(name: str, value: Any) -> bool:
 
 
 def marked_quotes(schema: Mapping[str, Any], answer: Any) -> list[Quote]:
-    """Return the quotes of an answer that fits its schema. All alternatives count, whichever the answer fits."""
+    """Return the quotes of an answer that fits its schema. Marks in every alternative of the schema count."""
     quotes: dict[_Path, str] = {}
     seen: set[tuple[int, _Path]] = set()
     open_nodes: list[tuple[Any, Any, _Path]] = [(schema, answer, ())]

@@ -1,4 +1,4 @@
-"""Words that providers use to refuse a request, and the HTTP status that each of them means. Pure."""
+"""Codes and messages with which providers refuse a request, and the HTTP status that each means. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIELD_WORDS = (
     "unsupported_value", "unknown_parameter", "unsupported_field", "unsupported_endpoint", "unsupported_operation",
     "operation_not_supported", "not_implemented",
 )  # fmt: skip
-"""Codes and types for a field that is not accepted."""
+"""Codes and types for a rejected field."""
 FIELD_SAYS = (
     r"\bunsupported (parameter|value|field)|unrecognized request argument|extra inputs are not permitted"
     r"|\b(audio|file|video)(_url|s| inputs?)? (is|are) (only supported by certain models|not supported\b)"
@@ -36,14 +36,14 @@ FIELD_SAYS = (
 )
 """Messages with the same meaning."""
 NO_IMAGES = "images_not_supported"
-"""Our code for rows with pictures that a model refused because it sees none."""
+"""Our code for rows with pictures that were refused because the model cannot see pictures."""
 NO_IMAGES_SAYS = (
     r"\bimages?(_url| inputs?)? (is|are) (only supported by certain models|not (supported|enabled)\b)"
     r"|\b(does not|doesn['\u2019]t) support (images?|vision|multimodal)\b|\bnot a (multimodal|vision) model\b"
     r"|\bmissing data required for image input|\bno endpoints found that support image|\bat most 0 image"
     r"|\bunknown variant [`'\"]image_url"
 )
-"""Messages of models that see no pictures: of vLLM, llama.cpp, Ollama, LM Studio, OpenAI, OpenRouter, DeepSeek."""
+"""Messages that a model cannot see pictures: vLLM, llama.cpp, Ollama, LM Studio, OpenAI, OpenRouter, DeepSeek."""
 FILTER_WORDS = (
     "content_policy_violation", "responsible_ai_policy_violation", "moderation_blocked", "invalid_prompt",
     "image_content_policy_violation", "bio_policy", "misalignment_policy_violation", "data_inspection_failed",
@@ -69,7 +69,7 @@ INVALID_WORDS = (
 )  # fmt: skip
 """Codes and types for any other request that is rejected."""
 LARGER_THAN_RATE_SAYS = r"request too large for"
-"""Messages about a request that alone exceeds the account's rate: waiting does not help, whatever the status."""
+"""Messages about a single request above the account's rate limit: waiting does not help, whatever the status."""
 _BAD_REQUEST, _NOT_FOUND = 400, 404
 _UNAUTHORIZED, _FORBIDDEN, _TOO_MANY, _SERVER_ERROR = 401, 403, 429, 500
 _REJECTED = (
@@ -101,9 +101,9 @@ _ROW_PLAIN = _MODEL_PLAIN | frozenset(map(plain, ("content_filter", *FILTER_WORD
 
 
 def status_meant(words: ErrorWords) -> int | None:
-    """Return the HTTP status for an error that came as a success; None if its words do not refuse the request.
+    """Return the HTTP status for an error that arrived as a success; None if the error does not refuse the request.
 
-    Words about a state that passes, and unknown words, refuse nothing: the row is tried again.
+    Temporary states and unknown words do not refuse a request: the row is tried again.
     """
     if (status := words.stated_status) is not None or words.message is None:
         return status
@@ -124,17 +124,17 @@ def status_meant(words: ErrorWords) -> int | None:
 
 
 def refuses_images(message: str | None) -> bool:
-    """True if a message says that its model sees no pictures."""
+    """True if a message says that the model cannot see pictures."""
     return _SEES_NOTHING.search((message or "")[:MOST_READ]) is not None
 
 
 def blames_row(message: str | None) -> bool:
-    """True if a status of 500 is about the row: llama.cpp and Ollama refuse pictures and long inputs with it."""
+    """True if a status of 500 is about the row: llama.cpp and Ollama answer 500 to pictures and long inputs."""
     return refuses_images(message) or _TOO_LARGE.search((message or "")[:MOST_READ]) is not None
 
 
 def refuses_request(status: int, words: ErrorWords) -> bool:
-    """True if an error is about its request, though its status usually is about the account, a rate or the server."""
+    """True if an error is about the request although its status usually means an account, rate or server problem."""
     text = (words.message or "")[:MOST_READ]
     if words.is_page:
         return False

@@ -16,15 +16,15 @@ from msgspec import Struct
 from orchestrator.core.first_use import regex
 
 MOST_READ = 2000
-"""Longest part of a message to examine, in characters."""
+"""Maximum number of characters of a message to examine."""
 
 
 class FieldFault(StrEnum):
     """Scopes of a refusal."""
 
     FIELD = "field"  # the field with any value: every request with it is refused
-    SETTING = "setting"  # this value, by this model: another model may accept it
-    RANGE = "range"  # this value is out of the range for all models
+    SETTING = "setting"  # this model refuses this value: another model may accept it
+    RANGE = "range"  # this value is out of range for all models
 
 
 class RefusedField(Struct, frozen=True):
@@ -37,7 +37,7 @@ class RefusedField(Struct, frozen=True):
 SYSTEM = "system"
 """Name for the role of a system message, which some models refuse."""
 JSON_OBJECT = "response_format.json_object"
-"""Name for a request for any JSON, if that is refused as well."""
+"""Name for a request for JSON of any shape, if the provider refuses that as well as a schema."""
 _ANY: Mapping[str, Any] = dict.fromkeys(
     (
         "max_tokens", "max_completion_tokens", "max_output_tokens", "temperature", "top_p", "top_k", "seed", "stop",
@@ -51,7 +51,7 @@ _ANY: Mapping[str, Any] = dict.fromkeys(
     )
 )  # fmt: skip
 _CONTENT = frozenset({"messages", "input", "prompt", "model", "custom_id", "stream", "url", "method", "body"})
-# Temporary states, accounts and sizes: such an error refuses no field, whatever it names.
+# Statuses of temporary states, accounts and sizes: these never refuse a field, whatever the message names.
 _OF_REQUESTS = frozenset({400, 422})
 _NEVER = frozenset({401, 402, 407, 408, 409, 413, 423, 425, 429, 498, 499})
 _ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -79,13 +79,13 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
     "random_seed": ("seed",),
     "penalty": ("presence_penalty", "frequency_penalty"),
 }
-"""Other spellings of a field in the request behind an error; the error means the first of them that was sent."""
+"""Other names of a field; an error that uses one means the first name here that was sent."""
 _DOTTED = {"output_config.effort": "effort", "output_config.format": "output_format", "text.format": "output_format"}
 _BARE = regex(
     r"(?<![\w.'`\"-])(?:[a-z]+(?:_[a-z]+)+|logprobs|dimensions|temperature|verbosity|modalities)(?![\w'`\"-])",
     re.IGNORECASE,
 )
-"""Words that always mean a field. Others, such as `stop` or `user`, are also plain English."""
+"""Field names that cannot be ordinary words, unlike `stop` or `user`."""
 _HUMP = regex(r"(?<=[a-z])(?=[A-Z])")
 _QUOTED = regex(r"(?P<quote>['`\"])(?P<name>[A-Za-z_][\w.\[\]/-]{0,80})(?P=quote)")
 _LOC = regex(r"\bloc['\"]?\s*[:=]\s*[\[(]([^\])]{1,200})[\])]")
@@ -134,7 +134,7 @@ _SCHEMA = regex(
     r"|^schemas? contains? too many\b",
     re.IGNORECASE,
 )
-"""A refused schema. Names that follow are its own or its properties', even if they look like fields."""
+"""Words about a refused schema. Names that follow belong to the schema, even if they look like fields."""
 _ROLE = regex(r"^messages?(?:\[\d+\]|\.\d+)\.role$")
 _INSTEAD = regex(r"\b(?:please )?(?:use|try|set|prefer)\b[^.]{0,120}\binstead\b|\bdid you mean\b.*", re.IGNORECASE)
 _REFUSES = regex(
@@ -154,7 +154,7 @@ _SHAPE = regex(
     r"|\binvalid\b",
     re.IGNORECASE,
 )
-"""Words about the request and not about the server. A 5xx status counts only with these words and a field name."""
+"""Words that blame the request, not the server. A 5xx status refuses a field only with these and a field name."""
 _OUTAGE = regex(
     r"overload|\bcapacity|temporar|try again|unavailable for now|timed? ?out|connection|upstream|maintenance|restart"
     r"|out of memory|crash|\bbusy\b",
@@ -168,7 +168,7 @@ _PASSING = regex(
     r"|\bno (?:healthy|available) \w+|\bquota\b|\bexhausted\b|\brate limit",
     re.IGNORECASE,
 )
-"""Words about a state that passes. They count with any status, even beside a field's name."""
+"""Words about a temporary state. They override any status and any field name."""
 _ROW = regex(
     r"context (?:length|window|limit)|maximum (?:context|model|sequence|input) length|prompt is too long"
     r"|reduce the length|content (?:filter|management|polic)|(?:invalid|unsupported|download\w*).{0,40}\bimage"
@@ -202,7 +202,7 @@ _SETTING = regex(
     re.IGNORECASE,
 )
 _ONE_TOOL = regex(r"\btools[.\[]\d")
-"""A part of one tool: other tools may be accepted."""
+"""A reference into one tool: other tools may be accepted."""
 _ONLY_ONE = regex(r"\bonly (?:the )?(?:default|\d[\d.]*|a value of|set to)\b", re.IGNORECASE)
 _TOGETHER = regex(
     r"\bboth\b|at the same time|\btogether\b|only one of|mutually exclusive|use only one|\bcombin(?:ed|ation)\b"
@@ -216,11 +216,11 @@ _NAME_REFUSED = regex(
     r"|\bdoes not (?:take|know)|\bforbidden|\brejects?\b|不(?:受)?支持|不允许|未知",
     re.IGNORECASE,
 )
-"""Words about a field's name. Any other refusal of a bound is about its number: another name may bound nothing."""
+"""Words about a field's name. Other refusals of a limit are about its value: another name may not limit anything."""
 
 
 class ProviderError(Struct, frozen=True):
-    """An error in terms that providers share; each may be missing."""
+    """An error's fields that all providers share; each may be missing."""
 
     status: int | None = None
     code: str | None = None
@@ -230,7 +230,7 @@ class ProviderError(Struct, frozen=True):
 
 
 def refused_field(error: ProviderError, sent: Mapping[str, Any]) -> RefusedField | None:
-    """Return the field of the body `sent` that an error refuses, None if it names none. Never raises."""
+    """Return the field of the body `sent` that an error refuses, None if the error names no field. Never raises."""
     text = (error.message or "")[:MOST_READ]
     asked = _INSTEAD.sub(" ", text)
     if not _may_refuse(error, text, asked):
@@ -245,12 +245,12 @@ def refused_field(error: ProviderError, sent: Mapping[str, Any]) -> RefusedField
 
 
 def names_request_field(error: ProviderError) -> bool:
-    """True if an error names a field of requests or batches, so that it is not about an account."""
+    """True if an error names a field of requests or batches, and so is not about an account."""
     return refused_field(error, _ANY) is not None
 
 
 def says_it_passes(message: str) -> bool:
-    """True if a message is about a state that passes: a load, a restart, maintenance."""
+    """True if a message is about a temporary state: a load, a restart, maintenance."""
     return _PASSING.search(message[:MOST_READ]) is not None
 
 
@@ -267,7 +267,7 @@ def _may_refuse(error: ProviderError, text: str, asked: str) -> bool:
 
 
 def _mentions(param: str | None, text: str) -> Iterator[str]:
-    """Yield the names in an error, the surest first: its `param`, a path into the body, a quoted name, a word."""
+    """Yield the names in an error, most reliable first: `param`, a path into the body, a quoted name, a word."""
     yield from _sure_mentions(param, text)
     for pattern in _CALLED:
         for found in pattern.finditer(text):
@@ -280,7 +280,7 @@ def _mentions(param: str | None, text: str) -> Iterator[str]:
 
 
 def _sure_mentions(param: str | None, text: str) -> Iterator[str]:
-    """Yield the names that are marked as fields. With a status about the request, they need no word of a refusal."""
+    """Yield names that are marked as fields. If the status blames the request, they need no word of refusal."""
     if param:
         yield param
     if _SCHEMA.search(text):
@@ -322,7 +322,7 @@ def _is_bound(name: str) -> bool:
 
 
 def _part(name: str, sent: Mapping[str, Any]) -> str:
-    """Return a field's name, or the form of its JSON request if the schema is already dropped."""
+    """Return a field's name, or JSON_OBJECT if the schema has already been dropped."""
     value = sent.get(name)
     if name == "text" and isinstance(value, dict):
         value = value.get("format")

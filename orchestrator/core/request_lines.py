@@ -1,4 +1,4 @@
-"""Lines of batch input files: reading, and the checks that every endpoint shares. A body's bytes stay unchanged."""
+"""Reads lines of batch input files, with the checks that all endpoints share. A body's bytes stay unchanged."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class WrittenLine(msgspec.Struct, Generic[B]):
 
 written_line = json_decoder(WrittenLine[dict[str, Any]]).decode
 raw_line = json_decoder(WrittenLine[dict[str, msgspec.Raw]]).decode
-"""Reads a `WrittenLine` whose fields of the body keep their bytes."""
+"""Decodes a `WrittenLine`; the values in its body stay raw bytes."""
 _decode_line = json_decoder(RequestLine).decode
 _decode_head = json_decoder(_BodyHead).decode
 FEW_BRACKETS = 20
@@ -62,13 +62,13 @@ _NO_STEPS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _TO_STEPS = bytes.maketrans(b"[{]}", b"\1\1\xff\xff")
 _FEW_STEPS = 256
 _BLOCK = 256 * 1024
-# An unterminated string is one token too, so that nothing is scanned twice.
+# An unterminated string is also one token, so that no byte is scanned twice.
 _TOKENS = re.compile(rb'"[^"\\]*+(?:\\(?:.|\Z)[^"\\]*+)*+(?:"|\Z)|[][{}]', re.DOTALL)
 _TEXT_VALUE = re.compile(rb'[ \t\r\n]*:[ \t\r\n]*("[^"\\]*+(?:\\.[^"\\]*+)*+")', re.DOTALL)
 _BOM = b"\xef\xbb\xbf"
 LONGEST_SHOWN = 200
 LONGEST_MODEL = 1000
-"""Maximum characters of a model's name. It is kept with the batch, in memory and in the database."""
+"""Maximum characters of a model's name, which is kept with the batch in memory and in the database."""
 _WHITE_SPACE = b" \t\r\n"
 _BLANK = (b"{}", b"null", b"[]", b'""')
 
@@ -80,8 +80,8 @@ def _missing(param: str) -> LineError:
 def is_too_deep(raw: bytes, most: int = MAX_DEPTH) -> bool:
     """True if JSON nests more than `most` lists and objects; works without recursion.
 
-    Nearly all JSON has fewer brackets than that, so counting them suffices: 0.5 µs for a row of 1 kB. Other JSON is
-    read in blocks, so that 30 MB of brackets hold up other threads for a few milliseconds at a time.
+    Nearly all JSON has fewer brackets than `most`, so counting brackets suffices: 0.5 µs for a row of 1 kB. Other JSON
+    is read in blocks, so that even 30 MB of brackets block other threads for only a few milliseconds at a time.
     """
     if len(raw) <= 2 * most or _has_few_brackets(raw) or not _has_more_brackets(raw, most):
         return False
@@ -97,7 +97,7 @@ def is_too_deep(raw: bytes, most: int = MAX_DEPTH) -> bool:
 
 
 def _steps(raw: bytes) -> Iterator[bytes]:
-    """Yield the brackets outside strings, block by block: 1 for one that opens, -1 (255) for one that closes."""
+    """Yield the brackets outside strings, block by block: 1 for an opening bracket, -1 (255) for a closing one."""
     start, in_string = 0, False
     while start < len(raw):
         block = raw[start : start + _BLOCK]
@@ -110,7 +110,7 @@ def _steps(raw: bytes) -> Iterator[bytes]:
 
 
 def _has_few_brackets(raw: bytes) -> bool:
-    """True for very few lists and objects: in a long text, searching for the next bracket is cheapest."""
+    """True for very few lists and objects. In a long text, searching for the next bracket is the cheapest test."""
     if len(raw) < 2048:
         return False
     find, left = raw.find, FEW_BRACKETS
@@ -156,7 +156,7 @@ TOO_DEEP = LineError("invalid_json_line", f"This line nests lists and objects mo
 def check_line(raw: bytes, endpoint: str | None = None) -> CheckedLine | LineError:
     """Check a request line as the Batch API does; `endpoint` is the batch's, None if lines may differ.
 
-    It does not check what needs other lines (a repeated custom_id, differing models).
+    Checks that need other lines (a repeated custom_id, differing models) are left to the caller.
     """
     if len(raw) > MAX_LINE_BYTES:
         return LineError("invalid_json_line", f"This line is longer than {MAX_LINE_BYTES:,} bytes.")
@@ -228,8 +228,8 @@ def _check_body(head: _BodyHead, url: str) -> LineError | None:
 def lines(file: BinaryIO, longest: int = MAX_LINE_BYTES) -> Iterator[tuple[int, int, bytes]]:
     """Yield `(number from 1, offset, line)` of each line that is not blank, without a BOM and line ends.
 
-    Only "\\n" ends a line, and a blank line has only JSON's whitespace. A line above `longest` is cut a few bytes
-    after that, which is enough for `check_line` to refuse it.
+    Only "\\n" ends a line, and a blank line has only JSON's whitespace. A line longer than `longest` is cut a few bytes
+    after that limit; `check_line` then still refuses it.
     """
     offset = 0
     number = 0
@@ -246,25 +246,25 @@ def lines(file: BinaryIO, longest: int = MAX_LINE_BYTES) -> Iterator[tuple[int, 
         if raw and (raw[0] > 32 or raw.strip(_WHITE_SPACE)):
             yield number, start, raw
         elif isinstance(file, BufferedReader):
-            # A file of nothing but line ends has hundreds of millions of them.
+            # A file that consists of line ends can have hundreds of millions of them.
             while blank := _blank_lines(file.peek()):
                 offset += len(file.read(len(blank)))
                 number += blank.count(b"\n")
 
 
 def _blank_lines(data: bytes) -> bytes:
-    """Return the blank lines at the start, whole ones only."""
+    """Return the complete blank lines at the start of `data`."""
     white = data[: len(data) - len(data.lstrip(_WHITE_SPACE))]
     return white[: white.rfind(b"\n") + 1]
 
 
 def id_key(custom_id: str) -> int:
-    """Return a 64-bit key for a custom_id in this process: a fraction of its memory, no collision in practice."""
+    """Return a 64-bit key for a custom_id in this process: it takes little memory, and collisions do not occur."""
     return hash(custom_id) & 0xFFFF_FFFF_FFFF_FFFF
 
 
 def shown(name: str) -> str:
-    """Return a name as errors show it: one of 30 MB would be held, stored and sent with each of them."""
+    """Return a name, shortened for errors: otherwise every error would keep and send a name of up to 30 MB."""
     return name if len(name) <= LONGEST_SHOWN else shortened(name[: LONGEST_SHOWN + 1], LONGEST_SHOWN)
 
 

@@ -1,4 +1,4 @@
-"""The waiting time that an HTTP answer asks for."""
+"""The waiting time that an HTTP answer requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def retry_after(header: Callable[[str], str | None], now: datetime, *, most: flo
 
 
 def _number(text: str | None) -> float | None:
-    """Parse a number of at least 0; None for anything else: a negative wait means nothing."""
+    """Parse a number of at least 0; None for anything else, such as a meaningless negative wait."""
     try:
         number = float(text or "")
     except ValueError:

@@ -1,7 +1,7 @@
-"""Row codes: a short code at the end of a row's prompt, which the answer gives back. Pure.
+"""Row codes: a short code at the end of a row's prompt, which the answer must repeat. Pure.
 
-An answer with the code of another row has come back under the wrong key. A code is derived from its row, so nothing
-is stored. The code is in no fingerprint, and in no result that a user gets.
+An answer with the code of another row has come back under the wrong key. Codes are derived from rows and need no
+storage. No fingerprint and no result for a user contains the code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 NONCE = "nonce"
 """The value of a task's `check` that asks for row codes."""
 PROPERTY = "row_code"
-"""The property of an answer that gives the code back."""
+"""The property of an answer that repeats the code."""
 _DIGEST_BYTES = 5
 _NO_ROOM = frozenset(
     {
@@ -22,13 +22,13 @@ _NO_ROOM = frozenset(
         "minProperties", "maxProperties", "unevaluatedProperties",
     }
 )  # fmt: skip
-"""Keywords of an object that another property could break."""
+"""Keywords of an object's schema that an additional property could violate."""
 
 
 def code_of(job_name: str, custom_id: str) -> str:
-    """Return the code of a row: 8 letters and digits, the same in each run of the job.
+    """Return the code of a row: 8 letters and digits, equal in every run of the job.
 
-    Providers may change the case and the spaces of an id. The code does not depend on them.
+    The code ignores case and spaces of the id, since providers may change both.
     """
     key = blake2b(job_name.encode(), digest_size=32).digest()
     digest = blake2b(custom_id.strip().casefold().encode(), key=key, digest_size=_DIGEST_BYTES).digest()
@@ -36,7 +36,7 @@ def code_of(job_name: str, custom_id: str) -> str:
 
 
 def problem_with(schema: Mapping[str, Any] | None) -> str | None:
-    """Return why answers to a schema cannot give a code back, or None."""
+    """Return why answers that fit a schema cannot repeat a code, or None."""
     if schema is None:
         return f"`check: {NONCE}` needs a `schema`, in which the answer gives a code back"
     if schema.get("type") != "object" or not isinstance(schema.get("properties"), Mapping):
@@ -49,13 +49,13 @@ def problem_with(schema: Mapping[str, Any] | None) -> str | None:
 
 
 def with_property(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object's schema with the property for the code in first place."""
+    """Return an object's schema with the property for the code as its first property."""
     properties = {PROPERTY: {"type": "string"}, **schema["properties"]}
     return {**schema, "properties": properties, "required": [PROPERTY, *schema.get("required", ())]}
 
 
 def instruction(code: str) -> str:
-    """Return the end of a prompt, which asks for the code."""
+    """Return the end of a prompt, which asks the model to repeat the code."""
     return f"Give this code back as `{PROPERTY}`, exactly as it stands here: {code}"
 
 

@@ -1,7 +1,7 @@
-"""Pure functions that make untrusted text (of models, documents, providers) safe to print.
+"""Pure functions that make untrusted text (from models, documents, providers) safe to print.
 
 A terminal obeys escape sequences from any source, and bidirectional controls make a line read as something else. Each
-such character is printed as `\\u001b`. That is also its escape in JSON, so JSON keeps its meaning.
+such character is printed as an escape such as `\\u001b`. JSON uses the same escapes, so JSON keeps its meaning.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 # C0 without tab and newline, DEL, C1, the Bidi_Control property, line and paragraph separators, lone surrogates. A
-# carriage return before a newline ends a line; alone it overwrites the line.
+# carriage return before a newline ends a line; elsewhere, it overwrites the line.
 _CONTROLS = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)"
 )
@@ -38,9 +38,9 @@ def cut(text: str, most: int) -> str:
 
 _STARTS = ("=", "+", "-", "@", "\t", "\r")
 BOM = "\ufeff"
-"""The first character of a CSV file that spreadsheets then read as UTF-8."""
+"""First character of a CSV file, so that spreadsheets read the file as UTF-8."""
 
 
 def no_formula(text: str) -> str:
-    """Return a text that no spreadsheet runs: one that looks like a formula is quoted."""
+    """Return a text that no spreadsheet executes: a text that looks like a formula is quoted."""
     return f"'{text}" if text.startswith(_STARTS) else text

@@ -16,16 +16,16 @@ from orchestrator.core.model import Job, JobId
 class NightState(StrEnum):
     """States of a night of a schedule."""
 
-    DUE = "due"  # due but not started: it waits, for the given reason
-    RUNNING = "running"  # its job is being made, or runs
+    DUE = "due"  # due but not started, for the given reason
+    RUNNING = "running"  # its job is being built, or runs
     DONE = "done"  # its job has ended, or nothing had changed
-    FAILED = "failed"  # its job could not be made, could not continue, or was cancelled
-    SKIPPED = "skipped"  # omitted by the schedule's rule
+    FAILED = "failed"  # its job could not be built, could not continue, or was cancelled
+    SKIPPED = "skipped"  # skipped by the schedule's rule
     MISSED = "missed"  # no daemon was running in time
 
 
 class Misfire(StrEnum):
-    """Rules for a night that is found late, but within its grace."""
+    """Rules for a night that is found late, but within the grace period."""
 
     RUN = "run"
     SKIP = "skip"
@@ -41,9 +41,9 @@ class Overlap(StrEnum):
 class Schedule(Struct, frozen=True):
     """A job file that runs automatically: at `cron` in time zone `tz`, by the daemon of `home`.
 
-    `deadline` is text (06:00, 8h) and counts from when a night is due; None leaves it to the job file. `config` is
-    the settings file under which the schedule was made. Only nights after `since` are run. A schedule that runs
-    `after` another one, named by its id, has no `cron`.
+    `deadline` is text (06:00, 8h) and counts from when a night is due; None uses the job file's deadline. `config` is
+    the settings file with which the schedule was created. Only nights after `since` run. A schedule that runs `after`
+    another schedule, given by its id, has no `cron`.
     """
 
     id: str
@@ -67,9 +67,9 @@ class Schedule(Struct, frozen=True):
 class Night(Struct, frozen=True):
     """A run of a schedule. `id` is 0 until the store assigns it.
 
-    `night` is its date by `cron`: it identifies the run, and people know it by `called`. `slot` is the time
-    of day if a date has several runs. `code` says why a failed night failed; `asked_by` names who started it by hand,
-    at `due_at`. `job_id` may name a job that was removed since, or, if nothing had changed, an earlier night's job.
+    `night` is its date by `cron` and identifies the run; users see `called`. `slot` is the time of day if a date has
+    several runs. `code` says why the night failed; `asked_by` names the person who started it by hand, at `due_at`.
+    `job_id` may name a job that was removed later or, if nothing had changed, an earlier night's job.
     """
 
     schedule_id: str
@@ -92,7 +92,7 @@ class Night(Struct, frozen=True):
 
     @property
     def called(self) -> date:
-        """The date in its name, as in reports, even if a person started it; with a `slot`, that time's date."""
+        """The date in the night's name, as in reports, even if a person started the night; with a `slot`, that time's date."""
         return self.night if self.slot else night_of(self.due_at)
 
     @property

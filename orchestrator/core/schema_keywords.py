@@ -1,4 +1,4 @@
-"""Keywords of JSON Schema, and slips in their use. Pure."""
+"""Keywords of JSON Schema, and mistakes in their use. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ONE = frozenset(
 )  # fmt: skip
 LIST = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
 NAMED = frozenset(("properties", "patternProperties", "dependentSchemas", "$defs", "definitions"))
-"""Keywords whose values contain schemas: directly, in a list, or by name."""
+"""Keywords (ONE, LIST, NAMED) whose values contain schemas: directly, in a list, or by name."""
 
 CHECKING = ONE | LIST | NAMED | {
     "type", "enum", "const", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "maxLength",
@@ -28,7 +28,7 @@ ANNOTATIONS = frozenset(
         "contentEncoding", "contentMediaType", "contentSchema", "nullable",
     )
 )  # fmt: skip
-"""Keywords that describe something, and check nothing."""
+"""Keywords that only describe, and check nothing."""
 _OTHER_WORDS: Mapping[str, str] = {
     "min": "minimum", "max": "maximum", "min_length": "minLength", "max_length": "maxLength", "min_items": "minItems",
     "max_items": "maxItems", "regex": "pattern", "choices": "enum", "values": "enum", "options": "enum",
@@ -36,12 +36,12 @@ _OTHER_WORDS: Mapping[str, str] = {
     "fields": "properties", "property": "properties", "props": "properties",
     "ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum",
 }  # fmt: skip
-"""Keywords by their names in other tools. Elsewhere, such a key is a mistake as well: nothing checks it."""
+"""JSON Schema keywords by their names in other tools. A schema with such a name is wrong: nothing checks it."""
 FORMATS = (
     "date", "date-time", "time", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6", "uri",
     "uri-reference", "iri", "iri-reference", "uuid", "regex", "json-pointer", "relative-json-pointer", "uri-template",
 )  # fmt: skip
-"""Formats of JSON Schema 2020-12 (validation, section 7.3). Others may be an application's own."""
+"""Formats of JSON Schema 2020-12 (validation, section 7.3). Applications may define other formats."""
 FOREIGN = frozenset(("example", "xml", "externalDocs", "discriminator", "optional"))
 """Keywords of other vocabularies, which providers and editors know."""
 _BOUNDS = (
@@ -53,7 +53,7 @@ _MORE_PROPERTIES = frozenset(("patternProperties", "$ref", "allOf", "anyOf", "on
 
 
 def misspelt(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each key that resembles a keyword, with what is wrong: JSON Schema ignores such a key silently."""
+    """Yield each key that resembles a keyword, with the mistake: JSON Schema silently ignores unknown keys."""
     for key in schema:
         if key in CHECKING or key in ANNOTATIONS or key in FOREIGN or key.startswith(("$", "x-")):
             continue
@@ -71,7 +71,7 @@ def misspelt(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def impossible(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield `required` for a name that the schema does not allow, or that is misspelt: no answer would have it."""
+    """Yield `required` with each required name that the schema forbids or misspells, so that no answer can fit."""
     names, required = schema.get("properties"), schema.get("required")
     is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
     has_all = schema.keys().isdisjoint(_MORE_PROPERTIES)

@@ -1,4 +1,4 @@
-"""Removal of nulls in optional properties: a strict schema requires them, a task's schema may forbid them. Pure."""
+"""Removes nulls in optional properties: a strict schema requires nulls that a task's schema may forbid. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 MAX_STEPS = 5_000
-"""Maximum number of parts of a schema to visit for an answer."""
+"""Maximum number of schema parts to visit for an answer."""
 
 
 class TooManySteps(Exception):
@@ -24,7 +24,7 @@ class NullRemover:
         self._left = MAX_STEPS
 
     def removed(self, value: Any) -> Any:
-        """Return the value without these nulls, or the same object if it has none. Raises TooManySteps."""
+        """Return the value without these nulls, or the same object if it has no such nulls. Raises TooManySteps."""
         return self._removed(value, self._validator) if _has_null(value) else value
 
     def _removed(self, value: Any, validator: Any) -> Any:

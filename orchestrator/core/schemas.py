@@ -1,8 +1,8 @@
 """Pure checks of JSON Schemas, and of answers against them, in bounded time.
 
-jsonschema does the checking. By itself it may take any time: doubled at each level where a schema refers to itself
-twice. A backtracking pattern may never end, and unique items take quadratic time. So every step counts against a
-budget far above what an answer of its size needs. Patterns go to RE2 (`patterns`), and values are hashed before
+jsonschema does the checking, but its time is unbounded. It doubles at each level if a schema refers to itself twice;
+a backtracking pattern may never end; unique items take quadratic time. So every step counts against a budget far
+above what an answer of its size needs. RE2 matches the patterns (`patterns`), and values are hashed before
 comparison.
 """
 
@@ -24,27 +24,27 @@ MAX_DEPTH = 100
 """Maximum number of levels of lists and objects in an answer."""
 STEPS = 200_000
 STEPS_A_BYTE = 20
-"""Budget of a check in steps of about a microsecond: a base, plus this number for each byte of the answer."""
+"""Steps of about a microsecond that each byte of an answer adds to a check's base budget."""
 MAX_SUBSCHEMAS = 50_000
 
 WORKER = Single(WorkerLimits(memory=1_000_000_000, seconds=10, patience=60.0))
 Place = tuple[str | int, ...]
 Keyword = Callable[[Any, Any, Any, Any], Iterable[Any] | None]
 
-# These apply to the same value as the schema that contains them.
+# Keywords whose schemas apply to the same value as the schema that contains them.
 _IN_PLACE = frozenset(("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"))
-# jsonschema evaluates these in steps that cannot be counted, so they are checked in a worker process.
+# Keywords that jsonschema evaluates in uncountable steps, so they are checked in a worker process.
 _UNCOUNTED = frozenset(("unevaluatedItems", "unevaluatedProperties", "$dynamicRef"))
 
 
 class TooCostly(Exception):
-    """A check used up its budget."""
+    """Raised if a check has used up its budget."""
 
 
 def meant_by(schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the schema that a mapping without any keyword was probably meant to be; None for a schema.
+    """Return the schema that a mapping without any keyword was probably meant to be; None if it already is a schema.
 
-    OpenAI's `response_format` has the schema itself under `schema`.
+    OpenAI's `response_format`, for example, has the schema under `schema`.
     """
     unknown = [key for key in schema if key not in ANNOTATIONS and not key.startswith("x-")]
     if not unknown or any(key in CHECKING or key.startswith("$") for key in schema):
@@ -61,7 +61,7 @@ def meant_by(schema: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def faults(schema: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
-    """Yield what is wrong with a valid schema: patterns, misspelt keywords, cycles, impossible demands."""
+    """Yield mistakes in a formally valid schema: bad patterns, misspelt keywords, cycles, impossible demands."""
     for number, (place, part) in enumerate(_parts(schema, ())):
         if number == MAX_SUBSCHEMAS:
             yield (), f"has more than {MAX_SUBSCHEMAS:,} parts"
@@ -81,7 +81,7 @@ def faults(schema: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
 
 
 def without_nullable(schema: Mapping[str, Any]) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Yield the place of each part with OpenAPI's `nullable: true`, which checks nothing, and its right form."""
+    """Yield each part with OpenAPI's `nullable: true`, which checks nothing: its place and its correct form."""
     for place, part in _parts(schema, ()):
         if part.get("nullable") is not True or "null" in (kind := part.get("type", ())):
             continue
@@ -95,7 +95,7 @@ def without_nullable(schema: Mapping[str, Any]) -> Iterator[tuple[Place, dict[st
 
 
 def _parts(schema: Any, place: Place) -> Iterator[tuple[Place, Mapping[str, Any]]]:
-    """Yield a schema and all its subschemas, each with its place, without true and false."""
+    """Yield a schema and all its subschemas, except true and false, each with its place."""
     pending = [(place, schema)]
     while pending:
         here, part = pending.pop()
@@ -176,7 +176,7 @@ class SchemaCheck:
         self._validator = _validator()(schema) if self._is_counted else None
 
     def problem(self, value: Any, size: int) -> str | None:
-        """Return the problem of an answer of `size` bytes, or None if it fits. Never raises for any answer."""
+        """Return the problem of an answer of `size` bytes, or None if the answer fits. Never raises."""
         if _is_deep(value):
             return f"the answer is nested deeper than {MAX_DEPTH} levels"
         if self._validator is None:
@@ -193,14 +193,14 @@ class SchemaCheck:
         return None if error is None else _worded(error)
 
     def fitted(self, value: Any, size: int) -> tuple[Any, str | None]:
-        """Return an answer in the form that its schema wants, and what is wrong with it.
+        """Return an answer in the form that its schema wants, and the remaining problem or None.
 
-        Nulls of optional properties are removed if the schema forbids them and the answer fits without them.
+        Nulls of optional properties are removed if the schema forbids these nulls and the answer fits without them.
         """
         problem = self.problem(value, size)
         if problem is None or self._validator is None or _is_deep(value):
             return value, problem
-        with suppress(Exception):  # a schema may raise anything, as above: then the first problem stands
+        with suppress(Exception):  # a schema may raise anything, as above: then report the first problem
             _budget.left = STEPS + STEPS_A_BYTE * size
             other = NullRemover(self._validator).removed(value)
             if other != value and self.problem(other, size) is None:
@@ -218,7 +218,7 @@ class SchemaCheck:
 
 
 def check_uncounted(schema: dict[str, Any], value: Any) -> Iterator[list[str | None]]:
-    """Yield what is wrong with an answer; runs in a worker process."""
+    """Yield the problem of an answer, or None; runs in a worker process."""
     from jsonschema import Draft202012Validator
 
     try:
@@ -275,14 +275,14 @@ def _counted(keyword: Keyword) -> Keyword:
     def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
         _spend(1 + len(value) / 4 if type(value) in (list, dict) else 1)
         for error in keyword(validator, value, instance, schema) or ():
-            _spend(len(error.message) / 50)  # it quotes the whole value, and may be kept during other checks
+            _spend(len(error.message) / 50)  # the message quotes the whole value, and may be kept during other checks
             yield error
 
     return counted
 
 
 def _type(validator: Any, types: str | list[str], instance: Any, schema: Any) -> list[Any]:
-    """Check the keyword of nearly every schema, without the cost of a generator."""
+    """Check `type`, which nearly every schema has, without the cost of a generator."""
     wanted = (types,) if isinstance(types, str) else types
     for name in wanted:
         if validator.is_type(instance, name):
@@ -302,7 +302,7 @@ def _matches(pattern: str, text: str) -> bool:
     try:
         found = searcher(pattern)
     except PatternProblem:
-        return True  # of a job made before unsupported patterns were refused
+        return True  # the job is from before unsupported patterns were refused
     _spend(3 + len(text) * found.size / 100)
     return found.found_in(text)
 
@@ -404,11 +404,11 @@ def _constant(held: _Held) -> Any:
 
 
 def _free(steps: float) -> None:
-    """Count nothing: a schema's own keys are computed once."""
+    """Spend nothing, for a schema's own keys: these are computed only once."""
 
 
 def _key(value: Any, spend: Callable[[float], None] = _spend) -> Any:
-    """Return a hashable key, equal for what JSON Schema calls equal: 1 is 1.0, and true is not 1."""
+    """Return a hashable key; keys are equal if JSON Schema calls the values equal. 1 is 1.0, but true is not 1."""
     spend(0.5)
     if isinstance(value, bool):
         return bool, value

@@ -21,10 +21,10 @@ from orchestrator.core.errors import StorageRefused
 
 CONNECT_SECONDS = 30
 SILENT_SECONDS = 60
-"""Seconds that a server may take to answer before it counts as gone."""
+"""Seconds without an answer after which a server counts as gone."""
 KNOWN = "/etc/ssh/ssh_known_hosts"
 AHEAD = 64
-"""Pieces of a file that are requested before the first arrives."""
+"""Number of file pieces to request before the first arrives."""
 
 
 class _RefuseUnknown(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # paramiko has no types
@@ -35,13 +35,13 @@ class _RefuseUnknown(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]  # pa
 
 
 class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """The files of a server; for one thread. The next call reopens a lost connection."""
+    """The files of a server, for use by one thread. The next call reopens a lost connection."""
 
     cachable = False
 
     def _connect(self) -> None:
         client = paramiko.SSHClient()
-        # Close it with this object: paramiko's threads would keep the connection forever.
+        # Close the client with this object: otherwise paramiko's threads keep the connection forever.
         weakref.finalize(self, client.close).atexit = False
         client.load_system_host_keys()
         with suppress(OSError):
@@ -79,7 +79,7 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no types
         return told
 
     def get_file(self, rpath: str, lpath: str, callback: Any = DEFAULT_CALLBACK, **options: Any) -> None:
-        """Fetch a file; `callback` receives the progress, and ends the transfer by raising."""
+        """Fetch a file; `callback` receives the progress, and may raise to end the transfer."""
         path = self._strip_protocol(rpath)
         self.ftp.get(path, lpath, _steps(callback), max_concurrent_prefetch_requests=AHEAD)
 
@@ -113,7 +113,7 @@ class Sftp(SFTPFileSystem):  # type: ignore[misc]  # fsspec has no types
         except OSError as error:
             if error.errno is not None:
                 raise
-            # A server without OpenSSH's extension renames only to free names.
+            # A server without OpenSSH's rename extension does not overwrite an existing file.
             with suppress(FileNotFoundError):
                 self.ftp.remove(new)
             self.ftp.rename(old, new)

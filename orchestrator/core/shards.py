@@ -22,7 +22,7 @@ class ShardState(StrEnum):
     PENDING = "pending"  # planned; nothing was sent
     SUBMITTING = "submitting"  # the intent is committed: a batch may exist at the backend
     SUBMITTED = "submitted"  # the batch's id is known
-    ENDED = "ended"  # the backend says that the batch is over, in whatever way
+    ENDED = "ended"  # the backend says that the batch is over, whatever the result
     COLLECTED = "collected"  # every row has its outcome, or moved to another shard
     CANCELLED = "cancelled"  # given up before anything was sent
 
@@ -35,23 +35,23 @@ class ShardState(StrEnum):
 class HoldCode(StrEnum):
     """Reasons why a shard waits; `Shard.held` puts them in words."""
 
-    SLOW = "slow"  # its batch runs, and takes longer than usual
+    SLOW = "slow"  # its batch runs longer than usual
     UNREACHABLE = "unreachable"  # the last call to its backend failed
     REMOVED = "removed"  # orch.toml no longer has its backend
     BUSY = "busy"  # its backend has no room
-    ACCOUNT = "account"  # its account is refused
+    ACCOUNT = "account"  # the backend refuses its account
     NO_ROOM = "no_room"  # the disk has no room for its results
-    ADMISSION = "admission"  # a quota or a budget, or its upload was given time to be found
-    PREFLIGHT = "preflight"  # a row that is asked first
-    UNCONFIRMED = "unconfirmed"  # its batch was created without a confirmation
+    ADMISSION = "admission"  # a quota, a budget, or a wait for its upload to appear
+    PREFLIGHT = "preflight"  # a single row is tried first
+    UNCONFIRMED = "unconfirmed"  # its batch may have been created without confirmation
     MISSING = "missing"  # its backend does not show its batch
-    ENDING = "ending"  # its batch was asked to end, and has not
-    FILES = "files"  # its batch is over, and its files are not complete
+    ENDING = "ending"  # its batch was cancelled but has not ended
+    FILES = "files"  # its batch is over, but its files are not complete
 
 
 TRANSITIONS: Mapping[ShardState, frozenset[ShardState]] = {
     ShardState.PENDING: frozenset({ShardState.SUBMITTING, ShardState.CANCELLED}),
-    # The only move back: the backend has nothing with the shard's id. To `ended`: it refused the batch.
+    # To `pending`, the only move back: the backend has no batch of this shard. To `ended`: it refused the batch.
     ShardState.SUBMITTING: frozenset({ShardState.SUBMITTED, ShardState.PENDING, ShardState.ENDED}),
     ShardState.SUBMITTED: frozenset({ShardState.ENDED}),
     ShardState.ENDED: frozenset({ShardState.COLLECTED}),
@@ -59,7 +59,7 @@ TRANSITIONS: Mapping[ShardState, frozenset[ShardState]] = {
     ShardState.CANCELLED: frozenset(),
 }
 AT_BACKEND = (ShardState.SUBMITTING, ShardState.SUBMITTED, ShardState.ENDED)
-"""States of a shard that was or may have been sent and is not collected: its cost is not booked."""
+"""States of a shard that was or may have been sent but is not collected: its cost is not booked."""
 AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
 """States of a shard whose backend still has work to do."""
 
@@ -67,17 +67,17 @@ AHEAD = (ShardState.PENDING, ShardState.SUBMITTING, ShardState.SUBMITTED)
 class Shard(Struct, frozen=True):
     """The rows of a batch, with one backend, endpoint and model. The provider's facts are `provider_*`.
 
-    `tokens` estimates the prompts; `max_output` is the most that the answers may have, None if a row has no limit.
+    `tokens` estimates the prompts; `max_output` limits the tokens of all answers, None if a row has no limit.
     `refusal_code` and `refusal` say why the backend made no batch, in its own code and words. `held` says why the
     shard waits, `held_code` is the same for programs. `intended_at` is when the intent to send it was last committed,
-    `account` is the batch's owner. `status_at` is when `provider_status` last changed, and `started_at` when it was
-    first in progress. `first_at` is when its first row was seen done, and `seen_at` when the backend last answered
-    for its batch. `sends` counts the attempts to create it, 0 for an adopted batch. `rerouted_at` is when the
-    decision to reroute its rows was made, for the reason `rerouted_for`. `owed` counts rows given up though answers
-    may exist there: these are looked for until `cleaned_at`, when its remote files were deleted or given up.
+    `account` is the batch's owner. `status_at` is when `provider_status` last changed, and `started_at` when the batch
+    was first in progress. `first_at` is when its first row was seen done, and `seen_at` when the backend last reported
+    the batch. `sends` counts the attempts to create it, 0 for an adopted batch. `rerouted_at` is when the
+    decision to reroute its rows was made, for the reason `rerouted_for`. `owed` counts rows that were given up although
+    their answers may exist; the search for them ends at `cleaned_at`, when remote files were deleted or given up.
     `took_seconds` is the batch's duration by the provider's clock. `failing` counts rows that failed while the batch
     runs, by `new` or `known` and by code; None if its results cannot be read before its end. `preflight` names the
-    fields of the single row that is asked at the synchronous endpoint before a batch; None for a batch.
+    fields of the single row that is tried at the synchronous endpoint before a batch; None for a batch.
     """
 
     id: ShardId
@@ -128,9 +128,9 @@ class Shard(Struct, frozen=True):
 
     @property
     def done_rows(self) -> int:
-        """Rows that the backend has done, by its own count.
+        """Number of rows that the backend has finished, by its own count.
 
-        A batch that was cut short reports its other rows as failed; they do not count.
+        Rows that a batch reports as failed because it was cut short do not count.
         """
         cut = (BatchStatus.CANCELLED, BatchStatus.CANCELLING, BatchStatus.EXPIRED)
         return self.provider_completed + (0 if self.provider_status in cut else self.provider_failed)

@@ -12,15 +12,15 @@ from orchestrator.core.errors import StorageRefused
 SFTP = ("sftp", "ssh")
 KEYS = "the storage's own variables hold the keys, such as AWS_ACCESS_KEY_ID"
 _LOGGERS = ("azure", "fsspec", "gcsfs", "paramiko")
-"""Libraries whose logs of failed attempts would go to stderr without a log setup; the errors say the same."""
+"""Libraries that log failed attempts to stderr by default; the errors already say the same."""
 
 _OF_KEYS = ("NoCredentialsError", "DefaultCredentialsError", "ClientAuthenticationError")
-"""Errors about keys of botocore, Google's and Azure's libraries, by name: the libraries are optional."""
+"""Names of the credential errors of botocore and of Google's and Azure's libraries, which are optional."""
 _NOWHERE = logging.NullHandler()
 
 
 def opened(address: str, **options: Any) -> tuple[Any, str]:
-    """Open an address's storage, without cached listings; return it and the path there. `options` are fsspec's.
+    """Open an address's storage without cached listings; return the storage and the path in it. `options` are fsspec's.
 
     Raises the storage's own errors, and StorageRefused.
     """
@@ -34,11 +34,11 @@ def opened(address: str, **options: Any) -> tuple[Any, str]:
         from orchestrator.core.sftp import Sftp
 
         return Sftp(**Sftp._get_kwargs_from_urls(address), **options), Sftp._strip_protocol(address)
-    # fsspec would reuse a connection of an earlier night, which the server has closed since.
+    # fsspec would reuse a connection from an earlier night, which the server has closed by now.
     fresh = {} if _is_shared(get_filesystem_class(scheme)) else {"skip_instance_cache": True}
     try:
         storage, path = url_to_fs(address, **fresh, **options)
-    except ValueError as error:  # about its variables, as no call was made yet
+    except ValueError as error:  # about environment variables, since no call was made yet
         raise StorageRefused(str(error), KEYS) from error
     storage.invalidate_cache()
     return storage, path
@@ -46,13 +46,13 @@ def opened(address: str, **options: Any) -> tuple[Any, str]:
 
 def is_refusal(error: BaseException) -> bool:
     """True if a storage refuses this user or lacks keys, by type and HTTP status."""
-    # Keep this order: `code` warns on objects that have an earlier name.
+    # Keep this order: reading `code` warns on objects that also have an earlier name.
     status = next((getattr(error, name) for name in ("status_code", "status", "code") if hasattr(error, name)), None)
     return type(error).__name__ in _OF_KEYS or status in (401, 403)
 
 
 class PerThread:
-    """Storages for threads: a storage with blocking calls has one connection, whose answers go to any reader."""
+    """Storages for threads. A storage with blocking calls has one connection, so threads could get each other's data."""
 
     def __init__(self) -> None:
         self._local = local()
@@ -64,15 +64,15 @@ class PerThread:
         known: dict[int, tuple[Any, Any]] = self._local.__dict__.setdefault("known", {})
         if id(storage) not in known:
             own = type(storage)(*storage.storage_args, **{**storage.storage_options, "skip_instance_cache": True})
-            # The first is kept too, so that no other object gets its id.
+            # Keep the original too, so that no other object gets its id.
             known[id(storage)] = storage, own
         return known[id(storage)][1]
 
 
 def _is_shared(storage: Any) -> bool:
-    """True if many threads may use a storage, or a class of storages.
+    """True if many threads may use a storage, or all storages of a class.
 
-    fsspec's asynchronous storages run in a loop of their own; storages from elsewhere are made for threads.
+    fsspec's asynchronous storages run in their own loop; other libraries' storages are built for threads.
     """
     from fsspec import AbstractFileSystem
 

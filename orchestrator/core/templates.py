@@ -1,8 +1,8 @@
 """Prompts from templates (Jinja2, sandboxed), in bounded time and memory for any template or document.
 
-Nearly all templates only put fields into a text: these are rendered here. A template with a loop, a sum or an
-expanding filter can run forever or fill the memory; `{{ 'a' * 10**12 }}` does so when it is merely compiled. Such
-templates are compiled and rendered in a worker process with limits.
+Nearly all templates only put fields into a text; these are rendered in this process. A template with a loop, a sum
+or an expanding filter can run forever or fill the memory; compiling `{{ 'a' * 10**12 }}` is enough. Such templates
+are compiled and rendered in a worker process with limits.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ MAX_PROMPT = 64_000_000
 """Maximum number of characters of a prompt."""
 WORKER = Single(WorkerLimits(memory=1_000_000_000, seconds=10, patience=60.0, value=4 * MAX_PROMPT))
 MOST_TRIPS = 3
-"""Number of documents on which a template may exceed its limits before it is given up."""
+"""Number of documents on which a template may exceed its limits before orch gives up on it."""
 MOST_STEPS = 100
-"""Maximum number of names, filters and comparisons of a template that is rendered here."""
+"""Maximum number of names, filters and comparisons of a template that is rendered in this process."""
 MOST_CODE = 20_000
-"""Maximum number of characters between the braces of a template that is parsed here."""
+"""Maximum number of characters between the braces of a template that is parsed in this process."""
 MOST_MESSAGE = 300
 
 _CODE = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
@@ -55,7 +55,7 @@ class TemplateProblem(Exception):
 
 
 class Template:
-    """A compiled template. `variables` are the names that it takes from a document, including `text`."""
+    """A compiled template. `variables` are the names that the template takes from a document, including `text`."""
 
     def __init__(self, source: str) -> None:
         """Compile a template. Raises TemplateProblem."""
@@ -94,12 +94,12 @@ class Template:
 
 @lru_cache(maxsize=256)
 def template(source: str) -> Template:
-    """Compile a template, once. Raises TemplateProblem."""
+    """Compile a template, or return it from the cache. Raises TemplateProblem."""
     return Template(source)
 
 
 def check(source: str) -> Iterator[tuple[bool, str, int | None]]:
-    """Yield the names in a template, or what is wrong with it; runs in a worker process."""
+    """Yield the names in a template, or its mistake; runs in a worker process."""
     try:
         for name in sorted(_compiled(source)[1]):
             yield False, name, None
@@ -108,7 +108,7 @@ def check(source: str) -> Iterator[tuple[bool, str, int | None]]:
 
 
 def render(source: str, fields: Mapping[str, object]) -> Iterator[tuple[bool, str, int | None]]:
-    """Yield the prompt, or the reason for its absence; runs in a worker process."""
+    """Yield the prompt, or the reason why there is none; runs in a worker process."""
     try:
         yield False, _rendered(_compiled(source)[0], fields), None
     except TemplateProblem as problem:
@@ -137,7 +137,7 @@ def _compiled(source: str) -> tuple[Compiled, frozenset[str]]:
 
 
 def _looked_at(source: str) -> nodes.Template | None:
-    """Parse a template; None if it is too large, or too broken, to be parsed here."""
+    """Parse a template; None if it is too large or too broken to be parsed in this process."""
     code = sum(len(found[0]) for found in _CODE.finditer(source)) if source.count("{") <= MOST_CODE else MOST_CODE + 1
     if code > MOST_CODE or re.search(r"\{[{%#]", _CODE.sub("", source)):
         return None
@@ -148,7 +148,7 @@ def _looked_at(source: str) -> nodes.Template | None:
 
 
 def _is_plain(tree: nodes.Template) -> bool:
-    """True if a template's output and time are bounded by the fields and a small factor."""
+    """True if a template's output and time are at most a small multiple of its fields."""
     steps = 0
     try:
         for node in tree.find_all(nodes.Node):

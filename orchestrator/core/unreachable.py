@@ -1,7 +1,7 @@
 """Reasons why a server cannot be reached, in the operating system's words, and their cures.
 
-Each library words the same refusal differently and includes an address or a whole URL; here users always get the same
-text, without an address.
+Libraries word the same error differently, and include an address or a whole URL. This module always gives users the
+same text, without an address.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class Unreached(StrEnum):
-    """Reasons that have cures of their own."""
+    """Reasons that have their own cures."""
 
     NAME = "name"  # this machine does not know the host's name
     TLS = "tls"  # the server does not speak TLS, or its certificate is not trusted
@@ -33,14 +33,14 @@ def reason(error: BaseException) -> str:
         return f"TLS: {getattr(error, 'reason', None) or type(error).__name__}"
     if not isinstance(error, OSError):
         return type(error).__name__
-    # Errors of names that do not resolve have numbers below zero, and their own texts.
+    # Errors of name resolution have their own texts, and numbers below zero on some systems.
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or type(error).__name__
 
 
 def unreached(error: BaseException | None) -> Unreached | None:
-    """Return the reason with a cure of its own for which no connection was made, or None."""
+    """Return the reason why no connection was made if it has its own cure, or None."""
     match None if error is None else _system_error(error):
         case socket.gaierror() | UnicodeError():
             return Unreached.NAME

@@ -18,16 +18,16 @@ def zone_of(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        # CEST and PST are not zones, and a zone with a similar name would be a wrong suggestion.
+        # CEST and PST are not zones, and zones with similar names would be wrong suggestions.
         near = [] if name.isupper() else get_close_matches(name, available_timezones(), 1)
         tip = f"did you mean {near[0]}?" if near else "write one such as Europe/Berlin or UTC"
         raise InputError(f"{name!r} is not a time zone; {tip}") from None
 
 
 def utc_offsets(zone: tzinfo | None, first: datetime, last: datetime) -> Iterator[tuple[datetime, timedelta]]:
-    """Yield the offsets from UTC that a zone has from `first` to `last`, each with the instant at which it ends.
+    """Yield a zone's UTC offsets from `first` to `last`, each with the instant at which it ends.
 
-    The last one ends after `last`. None is the zone of this machine. Source: clocks change at most once a day.
+    The last offset ends after `last`. None is this machine's zone. Assumes that clocks change at most once a day.
     """
     at = first.astimezone(UTC)
     while at <= last:
@@ -41,7 +41,7 @@ def utc_offsets(zone: tzinfo | None, first: datetime, last: datetime) -> Iterato
 
 
 def _change(before: datetime, after: datetime, zone: tzinfo | None) -> datetime:
-    """Return the instant between these two at which the offset becomes that of `after`; `after` without a change."""
+    """Return the instant from `before` to `after` at which the offset changes; `after` if it does not change."""
     offset = _offset(after, zone)
     if _offset(before, zone) == offset:
         return after

@@ -1,4 +1,4 @@
-"""A copy of a folder's state that another machine can reach, and the choice of the active process.
+"""A copy of a folder's state that another machine can read, and the choice of the active process.
 
 storage        objects of a replica: create unless it exists, put, get, list, remove
 who_is_active  numbered heads: the active process, its generation, and the current manifest

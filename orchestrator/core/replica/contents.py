@@ -10,17 +10,17 @@ from typing import Protocol
 from msgspec import Struct
 
 MARK = "replica.json"
-"""File in a replicated folder that records what it knows of its replica."""
+"""File in a replicated folder that records the folder's state relative to its replica."""
 Image = bytes | Path
-"""Contents of a file that is replaced as a whole: its bytes, or a copy that nothing else writes."""
+"""Contents of a file that is replaced as a whole: its bytes, or the path of a copy that nothing else writes."""
 
 
 class ReplicaLayout(Struct, frozen=True):
     """Replicated paths under a folder.
 
     Files under `folders` (patterns) grow, or appear and disappear. `images` (patterns) are databases: they are
-    replaced as a whole, and restored last. `has_state` says whether a folder would lose something by becoming another
-    folder's copy: `holds` names that, and `elsewhere` says what to do about it.
+    replaced as a whole, and restored last. `has_state` tests if a folder would lose state by becoming a copy of another
+    folder; `holds` names that state, and `elsewhere` says what to do about it.
     """
 
     folders: tuple[str, ...]
@@ -48,9 +48,9 @@ class ReplicaLayout(Struct, frozen=True):
 class Cut(Struct, frozen=True):
     """A folder at one moment: its images are not ahead of its files.
 
-    `images` is None if no image has changed since the previous cut. `files` maps each path to its size, or to None if
-    what was sent of the file stays. `unsure` names files that may differ from what was sent though they are not
-    shorter. Files changed since are under `root`.
+    `images` is None if no image has changed since the previous cut. `files` maps each path to its size, or to None to
+    keep the part that was already sent. `unsure` names files that may differ from the sent part although they are not
+    shorter. The files themselves are under `root`, and may have changed since.
     """
 
     images: Mapping[str, Image] | None
@@ -68,7 +68,7 @@ class Contents(Protocol):
         """Return a value that differs after every change that must be replicated before it is acknowledged."""
 
     async def cut(self, *, is_new: bool) -> Cut:
-        """Return the folder's current state; `is_new` if the version has changed since the last sent one."""
+        """Return the folder's current state; `is_new` is true if the version has changed since the last sent cut."""
 
     def sent(self, cut: Cut) -> None:
-        """Note that a whole cut has reached the replica."""
+        """Note that the cut has reached the replica completely."""

@@ -35,13 +35,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: Pieces = msgspec.field(default_factory=dict)
 
     def names(self) -> Iterator[str]:
-        """Yield the names of the objects it needs."""
+        """Yield the names of the objects that the manifest needs."""
         for pieces in (*self.images.values(), *self.files.values()):
             yield from (piece.name for piece in pieces)
 
 
 class _Written(Manifest, frozen=True, kw_only=True):
-    """A manifest as stored: early ones had a single image, of a server's database."""
+    """A manifest as stored. Early versions had a single image, that of a server's database."""
 
     database: Sequence[ReplicaPiece] = ()
 
@@ -83,8 +83,8 @@ def read_manifest(storage: Storage, name: str, layout: ReplicaLayout) -> Manifes
 def first_to_send(sizes: Sequence[int], more: int) -> int:
     """Return the index of the first piece to send again, merged with the `more` new bytes of a file.
 
-    Final pieces no larger than twice what joins them are merged with it. So a file has few pieces: about as many as
-    its size has digits, plus one for each PIECE_BYTES. Each byte is sent as often as its pieces double.
+    A trailing piece is merged if it is at most twice as large as all that follows it. So a file has few pieces: about
+    as many as its size has digits, plus one for each PIECE_BYTES. A byte is sent again only when its piece doubles.
     """
     first = len(sizes)
     while first and sizes[first - 1] <= 2 * more and sizes[first - 1] + more <= PIECE_BYTES:

@@ -1,4 +1,4 @@
-"""Sends changes of a folder to its replica: immediately if a caller waits, else every two seconds.
+"""Sends changes of a folder to its replica: immediately if a caller waits, otherwise every two seconds.
 
 Only the transfers run in threads; everything else runs on the event loop that created the replicator.
 """
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 EVERY_SECONDS = 2.0
 CUT_SHARE = 10.0
-"""Pause relative to the time of a cut: at most a tenth of the time goes into cuts of a slow folder."""
+"""Pause after a cut, as a multiple of its duration: a slow folder spends at most a tenth of the time on cuts."""
 AGAIN_SECONDS = 1.0
 LOOK_SECONDS = 0.5
 CLOSE_SECONDS = 20.0
@@ -52,7 +52,7 @@ class Replicator:
     """
 
     def __init__(self, replica: Replica, contents: Contents, on_held: Callable[[], None]) -> None:
-        """Call `on_held` when the folder's work may continue."""
+        """Create a replicator that calls `on_held` when the folder's work may continue."""
         self._storage = replica.storage
         self.generation = replica.generation
         self._folder = replica.folder
@@ -70,7 +70,7 @@ class Replicator:
         self._is_closing = False
         self._tasks: list[asyncio.Task[None]] = []
         self._pool = ThreadPoolExecutor(AT_ONCE, "orch-replica")
-        # A pool of its own: the generation must not lapse because other work occupies the loop's threads.
+        # A separate pool: the generation must not lapse because other work occupies the loop's threads.
         self._threads = ThreadPoolExecutor(2, "orch-replicator")
 
     def start(self) -> None:
@@ -83,12 +83,12 @@ class Replicator:
 
     @property
     def is_held(self) -> bool:
-        """True if this process is certainly active."""
+        """True if this process is certainly the active one."""
         return self.superseded is None and self.generation.is_held
 
     @property
     def failing(self) -> str | None:
-        """Obstacle that has lasted too long for anybody to wait; None otherwise."""
+        """Obstacle that has lasted too long for callers to wait; None otherwise."""
         since = self._failing_since
         return self.problem if since is not None and seconds() - since > HOLD_SECONDS else None
 
@@ -102,7 +102,7 @@ class Replicator:
             await self.refreshed()
 
     async def refreshed(self) -> None:
-        """Wait for a round that starts from now on. Raises Superseded or NotReplicated."""
+        """Wait for a round of sending that starts after this call. Raises Superseded or NotReplicated."""
         self._asked += 1
         mine = self._asked
         self._wake.set()
@@ -114,11 +114,11 @@ class Replicator:
                 break
         if self.superseded is not None:
             raise self.superseded
-        if self._done < mine or not self.is_held:  # it may have paused after its round
+        if self._done < mine or not self.is_held:  # the process may have paused after its round
             raise NotReplicated(self.problem or f"the replica {self.url} is slow to respond")
 
     async def close(self) -> None:
-        """Send the remaining changes and release the replica for another process. After an outage this is skipped."""
+        """Send the remaining changes and release the replica for another process. During an outage, do neither."""
         self._is_closing = True
         self._wake.set()
         try:
@@ -142,7 +142,7 @@ class Replicator:
                 self._wake.set()
 
     async def _renew(self) -> None:
-        """Keep the generation during a long round, or without changes."""
+        """Renew the generation during a long round, or while nothing changes."""
         while self.superseded is None and not self._is_closing:
             was_held = self.is_held
             try:
@@ -157,7 +157,7 @@ class Replicator:
             await asyncio.sleep(RENEW_SECONDS / 4)
 
     async def send(self, *, is_last: bool = False) -> bool:
-        """Send and commit changes; True if that succeeded. One call at a time."""
+        """Send and commit changes; True on success. One call at a time."""
         asked, was_held = self._asked, self.is_held
         try:
             gone = await self._round(is_last=is_last)
@@ -268,7 +268,7 @@ class Replicator:
         self._folder.note(before, name)
         self.generation.write(name, is_released=is_last)
         self._manifest = manifest
-        # Remove only what a former valid manifest named: other processes' manifests grow from the current one.
+        # Remove only objects of a former valid manifest: other processes' manifests build on the current one.
         gone = set(old.names()) - set(manifest.names())
         return [*gone, *([before] if before else [])]
 

@@ -1,4 +1,4 @@
-"""Rebuilds a folder from its replica: most of it while standing by, the rest at a take-over."""
+"""Rebuilds a folder from its replica: most files while standing by, the rest at a take-over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestrator.core.replica.storage import DamagedReplica, Missing, Storage
 AT_ONCE = 8
 STEP_SECONDS = 1.0
 AHEAD_SECONDS = 10.0
-"""Seconds between fetches while another process is active."""
+"""Seconds between background fetches while another process is active."""
 
 
 class CopyStopped(Exception):
@@ -27,14 +27,14 @@ class CopyStopped(Exception):
 
 
 class FolderCopy:
-    """A folder that becomes what a replica holds; bytes already there are not fetched. One thread at a time."""
+    """A folder that becomes a copy of a replica; bytes that it already has are not fetched. One thread at a time."""
 
     def __init__(self, storage: Storage, root: Path, layout: ReplicaLayout) -> None:
         self._storage = storage
         self._root = root
         self._layout = layout
         self._held: dict[str, dict[int, str]] = {}
-        """Known pieces in the folder: digests by path and start."""
+        """Known pieces in the folder: digests by path and offset."""
 
     def clear_state(self) -> None:
         """Remove the images: a folder without images has no state, whatever other files it holds."""
@@ -48,7 +48,7 @@ class FolderCopy:
         return read_manifest(self._storage, manifest, self._layout)
 
     def fetch(self, manifest: Manifest, step: Callable[[], None]) -> None:
-        """Make the folder hold exactly a manifest's files, and its images next to their final place.
+        """Make the folder's files match a manifest, and put its images next to their final place.
 
         `step` is called about once a second, and may raise. Raises StorageError or OSError.
         """
@@ -67,7 +67,7 @@ class FolderCopy:
                     task.cancel()
 
     def finish(self, manifest: Manifest, step: Callable[[], None]) -> None:
-        """Make the folder hold all of the manifest, durably; images come last. Raises as `fetch` does."""
+        """Complete the folder from the manifest, durably; images come last. Raises as `fetch` does."""
         self.clear_state()
         self.fetch(manifest, step)
         images = [_beside(path) for path in manifest.images]
@@ -90,7 +90,7 @@ class FolderCopy:
                     path.unlink(missing_ok=True)
 
     def _missing(self, path: str, pieces: Sequence[ReplicaPiece]) -> list[tuple[int, ReplicaPiece]]:
-        """Set a file's size; return the pieces that it may lack, each with its start."""
+        """Set a file's size; return the pieces that the file may lack, each with its offset."""
         target = self._root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         size = size_of(pieces)
@@ -100,7 +100,7 @@ class FolderCopy:
             os.ftruncate(handle, size)
         finally:
             os.close(handle)
-        if not 0 < before <= size:  # the file is new, or lost a known part of its end
+        if not 0 < before <= size:  # the file is new, or shrinks and loses known pieces
             self._held.pop(path, None)
         held = self._held.setdefault(path, {})
         placed = zip(accumulate((piece.size for piece in pieces), initial=0), pieces, strict=False)
@@ -149,7 +149,7 @@ class Ahead:
             except CopyStopped:
                 return
             except (StorageError, OSError):
-                pass  # an object that is unavailable or was removed since is fetched later
+                pass  # an object that is unavailable or already removed is fetched later, if needed
             self._is_over.wait(AHEAD_SECONDS)
 
     def _step(self) -> None:
@@ -167,7 +167,7 @@ def _finish(tasks: Sequence[Future[None]], step: Callable[[], None]) -> None:
 
 
 def _beside(path: str) -> str:
-    """Return the path where a database's image lies until the folder is complete."""
+    """Return the temporary path of a database's image until the folder is complete."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name}.ahead" if folder else f".{name}.ahead"
 

@@ -1,7 +1,7 @@
 """Storage of a replica: a folder that several machines mount, or a bucket.
 
-An object is created once and never changed. Both kinds refuse to create an existing object, and the processes need
-nothing else to agree on the active one.
+An object is created once and never changed. Both kinds of storage refuse to create an existing object; that alone
+lets processes agree on the active one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrator.core.errors import StorageError, UsageError
 OPTION = "--replica"
 BUCKETS = ("s3", "s3a")
 ANSWER_SECONDS = {"connect_timeout": 3, "read_timeout": 8, "retries": {"max_attempts": 2}}
-"""Options of botocore: its default timeout of a minute is longer than a generation lasts."""
+"""botocore options: the default timeout of a minute is longer than a generation lasts."""
 
 
 class Missing(Exception):
@@ -28,7 +28,7 @@ class Missing(Exception):
 
 
 class DamagedReplica(StorageError):
-    """A replica lacks something that it should hold: trying again does not help."""
+    """A replica that lacks an object it should hold; trying again does not help."""
 
     kind = "damaged_replica"
 
@@ -41,7 +41,7 @@ class Storage(Protocol):
     def create(self, name: str, data: bytes) -> bytes:
         """Create an object unless it exists; return its content, which is `data` if this call created it.
 
-        Raises Missing if an object was there a moment ago.
+        Raises Missing if an existing object disappears during the call.
         """
 
     def put(self, name: str, data: bytes) -> None:
@@ -129,7 +129,7 @@ class BucketStorage:
             )
 
     def require_conditions(self) -> None:
-        """Raise UsageError if the storage overwrites an existing object on creation."""
+        """Raise UsageError if the storage would overwrite an existing object on creation."""
         name = f"probes/{os.urandom(8).hex()}"
         self.create(name, b"first")
         second = self.create(name, b"second")
@@ -145,7 +145,7 @@ class BucketStorage:
             try:
                 self._fs.pipe_file(self._path(name), data, mode="create")
             except Exception:
-                # An answer may have been lost on its way: only the object itself shows who created it.
+                # An answer may have been lost: only the object itself shows who created it.
                 try:
                     return bytes(self._fs.cat_file(self._path(name)))
                 except FileNotFoundError:

@@ -35,10 +35,10 @@ Tell = Callable[[str], None]
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder's knowledge of its replica.
+    """A folder's record of how much of the replica it holds.
 
-    It holds the folder's own random name there, the last generation that it had complete, and the manifests that may
-    have been committed last. A folder that was rolled back knows only manifests that are no longer current.
+    The mark has the folder's own random name at the replica, the last generation that the folder held completely, and
+    the manifests that may have been committed last. A mark from before a roll-back has only outdated manifests.
     """
 
     replica: str
@@ -48,7 +48,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MarkedFolder:
-    """A folder, and its knowledge of its replica."""
+    """A folder with its mark, which records how much of the replica it holds."""
 
     def __init__(self, root: Path, layout: ReplicaLayout) -> None:
         self.root = root
@@ -60,11 +60,11 @@ class MarkedFolder:
         self._write(Mark(replica=replica, folder=self.mark.folder, generation=generation, manifests=(manifest,)))
 
     def note(self, *manifests: str) -> None:
-        """Record the manifests that may be committed last. Raises StorageError."""
+        """Record the manifests of which any may be the last committed one. Raises StorageError."""
         self._write(msgspec.structs.replace(self.mark, manifests=manifests))
 
     def is_ahead_of(self, head: ReplicaHead) -> bool:
-        """True if the folder has everything that was committed, and perhaps more."""
+        """True if the folder has all committed data, and perhaps more."""
         mark = self.mark
         knows = not mark.manifests or head.manifest in mark.manifests
         return (mark.replica, mark.generation) == (head.replica, head.generation) and knows
@@ -94,7 +94,7 @@ _decode = json_decoder(Mark).decode
 def take_turn(
     url: str, root: Path, layout: ReplicaLayout, is_over: Callable[[], bool], tell: Tell, lapse: float = LAPSE_SECONDS
 ) -> Replica | None:
-    """Stand by until no other process is active, then become active; None if `is_over` comes first.
+    """Stand by until no other process is active, then become active; None if `is_over` turns true first.
 
     A process counts as active until no new head has appeared for `lapse` seconds. The caller holds the folder's lock.
     Raises UsageError or StorageError.
@@ -118,7 +118,7 @@ def take_turn(
 
 
 class _CannotWrite(StorageError):
-    """The replica is full or unavailable at a take-over: the process waits, as the active one does."""
+    """The replica is full or unavailable at a take-over. The process waits, as an active process does."""
 
 
 class _Turns:
@@ -140,11 +140,11 @@ class _Turns:
         self._tell = tell
         self._lapse = lapse
         self._copy = FolderCopy(storage, root, layout)
-        # Checked before anything is fetched: until then, the folder has only its own state.
+        # Checked before the first fetch, while the folder has only its own state.
         self._has_state = layout.has_state(root)
 
     def wait(self) -> ReplicaHead | None:
-        """Wait until no process is active; return the newest head. Raises CopyStopped if the stop comes first."""
+        """Wait until no process is active; return the newest head. Raises CopyStopped if a stop comes first."""
         ahead = Ahead(self._copy)
         try:
             return self._wait(ahead)
@@ -157,8 +157,7 @@ class _Turns:
             try:
                 head = self._heads.latest()
             except StorageError as error:
-                # The active process could not write meanwhile either: its ten seconds start when both can write
-                # again.
+                # The active process could not write either: its ten seconds start anew once both can write.
                 if seen >= 0:
                     self._tell(f"{error.message}; trying again")
                 seen = -1
@@ -187,8 +186,8 @@ class _Turns:
             self._folder.begin(head.replica, 0)
 
     def _require_new(self) -> None:
-        """Raise UsageError if the folder belongs to a replica but this replica is empty: it is missing, or it is the
-        wrong one.
+        """Raise UsageError if the folder belongs to a replica but this replica is empty: its content is missing, or the
+        address is wrong.
         """
         root = self._folder.root
         if self._folder.mark.replica:
@@ -205,14 +204,14 @@ class _Turns:
                 f"{folder.root} has {folder.layout.holds} of its own, and {OPTION} {self._storage.url} has others",
                 hint=f"{folder.layout.elsewhere}, or another replica",
             )
-        # A copied machine has the same folder: it waits for the original.
+        # A cloned machine has the same folder name, but another host name: it waits for the original.
         is_same = head.folder == folder.mark.folder and head.host in ("", socket.gethostname())
         return head.is_released or is_same
 
     def take(self, last: ReplicaHead | None) -> Replica:
         """Write the head that makes this process active, and bring its folder to the last committed state.
 
-        Raises Superseded if another process was faster, CopyStopped if the stop comes before the folder is complete.
+        Raises Superseded if another process was faster, CopyStopped if a stop comes before the folder is complete.
         """
         is_ahead = last is None or self._folder.is_ahead_of(last)
         began = seconds()
@@ -243,7 +242,7 @@ class _Turns:
         return Replica(self._storage, generation, manifest, self._folder, is_restored=not is_ahead)
 
     def _tidied(self, manifest: Manifest, generation: Generation) -> None:
-        """Remove unnamed objects if the replica allows it, which makes room."""
+        """Remove unnamed objects to make room, if the replica allows removal."""
         try:
             _remove_unnamed(self._storage, manifest, generation)
             generation.renew(RENEW_SECONDS)
@@ -279,7 +278,7 @@ class _Turns:
 
 
 def _remove_unnamed(storage: Storage, manifest: Manifest, generation: Generation) -> None:
-    """Remove objects of earlier generations that the manifest does not name: they cannot be named any more."""
+    """Remove objects of earlier generations that the manifest does not name: no later manifest can name them."""
     needed = {generation.head.manifest, *manifest.names()}
     for folder in (OBJECTS, MANIFESTS):
         names = [f"{folder}/{name}" for name in storage.names(folder) if _generation_of(name) < generation.number]

@@ -1,7 +1,7 @@
 """Numbered heads, each with the active process and the current manifest. No number can be written twice.
 
-Writing the next head is at once the commit, the renewal, the take-over and the release. A process is superseded once
-another process has written its next number, whatever it assumes.
+Every commit, renewal, take-over and release writes the next head. A process is superseded once another process has
+written that number, even if it does not know.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from orchestrator.core.replica.storage import Missing, Storage
 FOLDER = "heads"
 DIGITS = 12
 KEPT = 5
-"""Number of heads that are kept before the newest, so that a reader finds one while others are written."""
+"""Number of heads kept besides the newest, so that a reader finds one while new heads are written."""
 HOLD_SECONDS = 8.0
-"""Seconds from the start of its last write that a process may consider itself active."""
+"""How long a process may consider itself active, in seconds from the start of its last write."""
 LAPSE_SECONDS = 10.0
-"""Seconds without a new head after which another process may take over; clocks differ, so more than HOLD_SECONDS."""
+"""Seconds without a new head until another process may take over; above HOLD_SECONDS, since clocks differ."""
 
 
 class ReplicaHead(msgspec.Struct, frozen=True, kw_only=True):
     """The active process. `replica` and `folder` are random names of the replica and of the serving folder.
 
-    `holder` is its name for messages; `nonce` distinguishes attempts to write a head.
+    `holder` names the active process in messages; `nonce` distinguishes attempts to write a head.
     """
 
     number: int
@@ -63,7 +63,7 @@ _decode = json_decoder(ReplicaHead).decode
 
 
 def seconds() -> float:
-    """Return a clock that also runs while the machine sleeps, if it has one: an old observation may be long ago."""
+    """Return a clock that also counts time asleep, if the machine has one, so that no old observation seems recent."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -82,12 +82,12 @@ class HeadLog:
             try:
                 return self._read(self._storage.get(_name(max(numbers))))
             except Missing:
-                continue  # removed meanwhile, because there are newer ones
+                continue  # removed meanwhile, since there are newer heads
 
     def write(self, wanted: ReplicaHead) -> ReplicaHead:
-        """Write a head after the newest; return the head with its number: `wanted`, or an earlier attempt at it.
+        """Write a head after the newest; return it as stored: `wanted`, or an earlier attempt of this process.
 
-        Raises Superseded if another process has that number, or a higher one.
+        Raises Superseded if another process has written that number, or a higher one.
         """
         try:
             there = self._read(self._storage.create(_name(wanted.number), msgspec.json.encode(wanted)))
@@ -123,13 +123,13 @@ def _name(number: int) -> str:
 
 
 class Generation:
-    """The time while this process is active: from its first head, for as long as it writes the next.
+    """The period in which this process is active: from its first head until it stops writing further heads.
 
-    Any thread may call.
+    Any thread may call the methods.
     """
 
     def __init__(self, heads: HeadLog, head: ReplicaHead, began: float, clock: Callable[[], float] = seconds) -> None:
-        """Take over with `head`, whose writing started at `began`."""
+        """Start with the head that took over; writing it began at `began`."""
         self._heads = heads
         self._clock = clock
         self._lock = Lock()
