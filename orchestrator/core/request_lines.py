@@ -80,8 +80,8 @@ def _missing(param: str) -> LineError:
 def is_too_deep(raw: bytes, most: int = MAX_DEPTH) -> bool:
     """True if JSON nests more than `most` lists and objects; works without recursion.
 
-    Nearly all JSON has fewer brackets than `most`, so counting brackets suffices: 0.5 µs for a row of 1 kB. Other JSON
-    is read in blocks, so that even 30 MB of brackets block other threads for only a few milliseconds at a time.
+    Nearly all JSON has fewer brackets than `most`, so counting them suffices: 0.5 µs for a row of 1 kB. Other JSON is
+    read in blocks, so that even 30 MB of brackets block other threads for only a few milliseconds at a time.
     """
     if len(raw) <= 2 * most or _has_few_brackets(raw) or not _has_more_brackets(raw, most):
         return False
@@ -228,8 +228,8 @@ def _check_body(head: _BodyHead, url: str) -> LineError | None:
 def lines(file: BinaryIO, longest: int = MAX_LINE_BYTES) -> Iterator[tuple[int, int, bytes]]:
     """Yield `(number from 1, offset, line)` of each line that is not blank, without a BOM and line ends.
 
-    Only "\\n" ends a line, and a blank line has only JSON's whitespace. A line longer than `longest` is cut a few bytes
-    after that limit; `check_line` then still refuses it.
+    Only "\\n" ends a line, and a blank line has only JSON's whitespace. A line longer than `longest` is cut a few
+    bytes after that limit; `check_line` then still refuses it.
     """
     offset = 0
     number = 0

@@ -70,11 +70,11 @@ class Shard(Struct, frozen=True):
     `tokens` estimates the prompts; `max_output` limits the tokens of all answers, None if a row has no limit.
     `refusal_code` and `refusal` say why the backend made no batch, in its own code and words. `held` says why the
     shard waits, `held_code` is the same for programs. `intended_at` is when the intent to send it was last committed,
-    `account` is the batch's owner. `status_at` is when `provider_status` last changed, and `started_at` when the batch
-    was first in progress. `first_at` is when its first row was seen done, and `seen_at` when the backend last reported
-    the batch. `sends` counts the attempts to create it, 0 for an adopted batch. `rerouted_at` is when the
-    decision to reroute its rows was made, for the reason `rerouted_for`. `owed` counts rows that were given up although
-    their answers may exist; the search for them ends at `cleaned_at`, when remote files were deleted or given up.
+    `account` is the batch's owner. `status_at` is when `provider_status` last changed, and `started_at` when the
+    batch was first in progress. `first_at` is when its first row was seen done, and `seen_at` when the backend last
+    reported the batch. `sends` counts the attempts to create it, 0 for an adopted batch. `rerouted_at` is when the
+    decision to reroute its rows was made, for the reason `rerouted_for`. `owed` counts rows given up although their
+    answers may exist; the search for them ends at `cleaned_at`, when remote files were deleted or given up.
     `took_seconds` is the batch's duration by the provider's clock. `failing` counts rows that failed while the batch
     runs, by `new` or `known` and by code; None if its results cannot be read before its end. `preflight` names the
     fields of the single row that is tried at the synchronous endpoint before a batch; None for a batch.

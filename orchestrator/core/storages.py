@@ -20,7 +20,7 @@ _NOWHERE = logging.NullHandler()
 
 
 def opened(address: str, **options: Any) -> tuple[Any, str]:
-    """Open an address's storage without cached listings; return the storage and the path in it. `options` are fsspec's.
+    """Open an address's storage, without cached listings; return it with the path in it. `options` are fsspec's.
 
     Raises the storage's own errors, and StorageRefused.
     """
@@ -52,7 +52,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 class PerThread:
-    """Storages for threads. A storage with blocking calls has one connection, so threads could get each other's data."""
+    """Storages for threads. A storage with blocking calls has one connection: threads could get each other's data."""
 
     def __init__(self) -> None:
         self._local = local()

@@ -33,7 +33,7 @@ def reason(error: BaseException) -> str:
         return f"TLS: {getattr(error, 'reason', None) or type(error).__name__}"
     if not isinstance(error, OSError):
         return type(error).__name__
-    # Errors of name resolution have their own texts, and numbers below zero on some systems.
+    # Errors of name resolution have negative numbers and their own texts.
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or type(error).__name__

@@ -19,8 +19,8 @@ class ReplicaLayout(Struct, frozen=True):
     """Replicated paths under a folder.
 
     Files under `folders` (patterns) grow, or appear and disappear. `images` (patterns) are databases: they are
-    replaced as a whole, and restored last. `has_state` tests if a folder would lose state by becoming a copy of another
-    folder; `holds` names that state, and `elsewhere` says what to do about it.
+    replaced as a whole, and restored last. `has_state` tests if a folder has state that it would lose by becoming a
+    copy; `holds` names that state, and `elsewhere` says what to do about it.
     """
 
     folders: tuple[str, ...]

@@ -186,8 +186,8 @@ class _Turns:
             self._folder.begin(head.replica, 0)
 
     def _require_new(self) -> None:
-        """Raise UsageError if the folder belongs to a replica but this replica is empty: its content is missing, or the
-        address is wrong.
+        """Raise UsageError if the folder belongs to a replica but this replica is empty: it was lost, or the address is
+        wrong.
         """
         root = self._folder.root
         if self._folder.mark.replica:

@@ -63,7 +63,7 @@ _decode = json_decoder(ReplicaHead).decode
 
 
 def seconds() -> float:
-    """Return a clock that also counts time asleep, if the machine has one, so that no old observation seems recent."""
+    """Return a clock that also counts sleep, if the machine has one: an old observation must not seem recent."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
