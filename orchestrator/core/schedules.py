@@ -92,7 +92,7 @@ class Night(Struct, frozen=True):
 
     @property
     def called(self) -> date:
-        """The date in the night's name, as in reports, even if a person started it; with a `slot`, that time's date."""
+        """The date in the night's name, as in reports, even if started by hand; with a `slot`, that time's date."""
         return self.night if self.slot else night_of(self.due_at)
 
     @property

@@ -118,7 +118,7 @@ class Replicator:
             raise NotReplicated(self.problem or f"the replica {self.url} is slow to respond")
 
     async def close(self) -> None:
-        """Send the remaining changes and release the replica for another process. During an outage, do neither."""
+        """Send the remaining changes and release the replica for another process; give up after CLOSE_SECONDS."""
         self._is_closing = True
         self._wake.set()
         try:
