@@ -1,6 +1,6 @@
 """Batch APIs behind a few verbs: upload, create, find, retrieve, cancel, download.
 
-The next step after a failed call depends on what the call left behind, so the errors say it. NotSent and
+The next step after a failed call depends on what the call left behind; the error's type tells that. NotSent and
 BackendRefused (with BackendBusy and AccountError) left nothing. After Uncertain, the call may have been carried out.
 """
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from orchestrator.policy.preflight import DirectAnswer
 
 SHARD_KEY = "orch_shard"
-"""The metadata key of a batch for our own id."""
+"""The metadata key of a batch that holds our shard's id."""
 HOME_KEY = "orch_home"
-"""The metadata key for the home that created the batch: several homes may share an account."""
+"""The metadata key that holds the home that created the batch, since several homes may share an account."""
 
 NO_CANCEL = "no_cancel"
 """The code of a refused cancel at a provider that has no call to end a batch."""
 
 BATCH_GONE = "batch_gone"
-"""The problem code of a batch that its backend has lost: its rows go into another batch."""
+"""The problem code of a batch that its backend has lost; the rows go into another batch."""
 
 
 SentLines = Mapping[bytes, Sequence[str]]
@@ -39,7 +39,7 @@ SentLines = Mapping[bytes, Sequence[str]]
 
 
 class LineProblem(Struct, frozen=True):
-    """A reason why a backend refused a batch; `line` counts from 1, None if it concerns the whole batch."""
+    """A reason why a backend refused a batch; `line` counts from 1, None if the reason concerns the whole batch."""
 
     code: str
     message: str
@@ -49,9 +49,9 @@ class LineProblem(Struct, frozen=True):
 class RemoteBatch(Struct, frozen=True):
     """A batch as its backend reports it. Only our own server reports `upstream_seconds`.
 
-    `is_counted`: the backend reported the numbers of completed or failed rows, so that zeros are real. `shard` is our
-    own id if the batch carries one, and `home` its creator; `rows` is the number of rows, None until the backend
-    reports it. `created_at`, `over_at` (its end) and `told_at` (the answer) are by the backend's clock.
+    `is_counted`: the backend reported numbers of completed or failed rows, so zeros are real. `shard` is our shard's
+    id and `home` the batch's creator, if the batch carries them; `rows` is the number of rows, None until the backend
+    reports it. `created_at`, `over_at` (the end) and `told_at` (the answer) are by the backend's clock.
     """
 
     id: str
@@ -74,7 +74,7 @@ class RemoteBatch(Struct, frozen=True):
     told_at: datetime | None = None
 
     def ago(self, at: datetime | None) -> timedelta | None:
-        """Return how long ago a moment was, by the backend's clock alone; None if its answer had no time."""
+        """Return how long ago a moment was by the backend's clock, or None if the backend's answer had no time."""
         if self.told_at is None or at is None or self.told_at < at:
             return None
         return self.told_at - at
@@ -90,9 +90,9 @@ class RemoteFile(Struct, frozen=True):
 
 
 class BatchOrder(Struct, frozen=True):
-    """A batch to be created: the input file from `upload`, and our own id, which the batch carries if it can.
+    """A batch to be created from the input file of `upload`; it carries our shard's id if the provider allows that.
 
-    `model` is the model of all its rows, as the backend calls it.
+    `model` is the backend's name for the model of all rows.
     """
 
     shard: str
@@ -121,10 +121,9 @@ class Intent(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """Result of a search for a batch: the batch, or why it is still `undecided`, or neither.
+    """Result of a search for a batch: the batch, the reason why the search is `undecided`, both, or neither.
 
-    With both, the batch is the intent's, but its id is not confirmed.
-
+    With both, the batch belongs to the intent, but its id is not confirmed.
     `doubles` are further batches of the same intent: a gateway may turn one create into two. `is_blank`: the list had
     no batch at all.
     """
@@ -170,23 +169,23 @@ class Backend(Protocol):
     def ask(self, endpoint: str, line: bytes) -> DirectAnswer:
         """Send a request line's row to the synchronous endpoint, without retries, and wait at most a minute.
 
-        Raises only NotSent, for a call that did not leave.
+        Raises only NotSent, if the call did not leave this machine.
         """
 
     def lists_model(self, model: str) -> bool | None:
-        """True if the backend's list of models has this one; None if no list can tell."""
+        """True if the backend's list of models has this model; None if the backend has no usable list."""
 
     def find(self, intent: Intent) -> Sighting:
         """Look for the batch of an intent."""
 
     def retrieve(self, batch_id: str) -> RemoteBatch | None:
-        """Return the current batch; None if the backend says that it does not know the id."""
+        """Return the batch's current state; None if the backend says that it does not know the id."""
 
     def tagged(self, since: datetime) -> list[RemoteBatch] | None:
-        """Return the batches since `since` that have a shard's id, in one listing; None if batches carry no id."""
+        """List the batches since `since` once and return those with a shard's id; None if batches carry no id."""
 
     def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
-        """Return the custom_ids of a batch, from its input file or else its results; None if no file is left."""
+        """Return a batch's custom_ids from its input file, or else from its results; None if neither file exists."""
 
     def batches_since(self, since: datetime) -> list[RemoteBatch]:
         """Return all batches since about `since`, ours or not. Raises Uncertain if some cannot be read."""
@@ -201,12 +200,12 @@ class Backend(Protocol):
         """Look in the backend's list for a batch created at about `since`."""
 
     def cancel(self, batch_id: str) -> None:
-        """Request the end of a batch; a finished batch stays as it is."""
+        """Ask the backend to end a batch; a finished batch does not change."""
 
     def download(self, file_id: str, path: Path, input_path: Path) -> Download:
-        """Download a result file in OpenAI's shape to `path`, durably; if it breaks off, keep what came before.
+        """Download a result file in OpenAI's shape to `path`, durably; if it breaks off, keep the part received.
 
-        `input_path` is the shard's input file, whose custom_ids the result has. Raises an error if nothing came.
+        `input_path` is the shard's input file, whose custom_ids the result has. Raises an error if no bytes arrived.
         """
 
     def size_of(self, file_id: str) -> int | None:
@@ -231,7 +230,7 @@ class Backend(Protocol):
         """Check at no cost that the backend is reachable with the key, and knows these models."""
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the backend's connections."""
 
 
 def metadata_of(order: BatchOrder) -> Mapping[str, str]:
@@ -249,7 +248,7 @@ _decode_line = json_decoder(_Line).decode
 
 
 def sent_line(line: bytes) -> tuple[str, bytes]:
-    """Return the id in an input line, and the digest of its request, which is the same under any id."""
+    """Return the id in an input line, and a digest of the request that does not depend on the id."""
     try:
         found = _decode_line(line)
     except JSON_ERRORS:
@@ -258,7 +257,7 @@ def sent_line(line: bytes) -> tuple[str, bytes]:
 
 
 def by_request(lines: Iterable[tuple[str, bytes]]) -> SentLines:
-    """Return lines by the digest of their request. A line without an id gets its number."""
+    """Return the ids of lines by the digest of their request. A line without an id counts under its number."""
     found: dict[bytes, list[str]] = {}
     for number, (name, digest) in enumerate(lines, 1):
         found.setdefault(digest, []).append(name or str(number))

@@ -1,7 +1,7 @@
-"""The calls below the verbs of a Batch API. Each provider answers them in OpenAI's shape.
+"""The HTTP calls behind the verbs of a Batch API. Every provider's class returns OpenAI's shape.
 
-Answers are bytes, parsed elsewhere. A call raises `ApiRefusal` for an error answer, an `httpx2.HTTPError` without an
-answer, and ValueError, TypeError or AttributeError for an unreadable answer.
+Answers are bytes, parsed elsewhere. A call raises `ApiRefusal` for an error answer, `httpx2.HTTPError` if no answer
+came, and ValueError, TypeError or AttributeError for an unreadable answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Headers = httpx2.Headers
 
 
 class ApiAnswer(Struct, frozen=True):
-    """An unparsed answer. `next_page` is the mark of a list's next page, unless the last id is the mark."""
+    """An unparsed answer. `next_page` marks a list's next page; None if the last entry's id is the mark."""
 
     content: bytes
     headers: Headers
@@ -45,7 +45,7 @@ def answer_of(told: object, headers: Headers | None = None, next_page: str | Non
 class ApiRefusal(Exception):
     """An error answer: its status, headers, request path and error object.
 
-    `said` is the object's message, empty if the answer has no such object.
+    `said` is the error object's message, empty if the answer has no error object.
     """
 
     def __init__(self, status: int, headers: Headers, path: str, body: object) -> None:
@@ -61,7 +61,7 @@ class ApiRefusal(Exception):
         self.body = body
 
     def provider_error(self) -> ProviderError:
-        """Return the error in terms that providers share; without a message, the whole answer is the message."""
+        """Return the error in the fields that providers share; without a message, use the whole answer as message."""
         code, param = (None if value is None else untyped.text(value) for value in (self.code, self.param))
         message = self.said or (untyped.text(self.body) if self.body else None)
         return ProviderError(self.status, code, self.kind, param, message)

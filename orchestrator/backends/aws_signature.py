@@ -20,7 +20,7 @@ _SIGNED = ("content-type", "host")
 
 
 class AwsKeys(Struct, frozen=True):
-    """An access key with its secret; keys of a session have a token too."""
+    """An access key with its secret; a session's keys also have a token."""
 
     access_key: str
     secret_key: str
@@ -37,7 +37,7 @@ class Signature(httpx2.Auth):
         keys = self._keys()
         if DIGEST not in request.headers:
             request.headers[DIGEST] = sha256(request.read()).hexdigest()
-        # The provider checks the time by its own clock, so no clock of a simulation counts.
+        # The provider compares this time with its own clock, so use real time even in a simulation.
         at = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         request.headers["x-amz-date"] = at
         if keys.token:
@@ -53,7 +53,7 @@ class Signature(httpx2.Auth):
         yield request
 
     def _canonical(self, request: httpx2.Request, names: list[str], signed: str) -> bytes:
-        """Return the request in the form that is signed. Only S3 takes a path as it was sent."""
+        """Return the request in the form that is signed. Only S3 signs the path as it was sent."""
         path, _, query = request.url.raw_path.decode().partition("?")
         path = path if self._service == "s3" else quote(path, safe="/~")
         headers = (f"{name}:{' '.join(request.headers[name].split())}" for name in names)

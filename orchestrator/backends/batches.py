@@ -48,15 +48,15 @@ from orchestrator.policy.preflight import DirectAnswer
 NO_LIST = (403, 404, 405)
 GONE = (404, 410)
 MOST_LOOKED_UP = 100
-"""Maximum number of batches to retrieve one by one because the list shows neither metadata nor input file."""
+"""Maximum number of batches to retrieve one by one if the list shows neither metadata nor input files."""
 LONGEST_NAME = 100
 
 
 class ApiBatches(ListedBatches):
-    """The verbs of a Batch API on its calls. `extra` goes into each create, besides the standard fields.
+    """The verbs of a Batch API on its calls. `extra` are fields of each create besides the standard ones.
 
-    `sent` returns the id and the digest of an input line, the same for our line and for the line as the API keeps it.
-    By default, the API changes only the address.
+    `sent` returns the id and digest of an input line, equal for our line and for the line as the API stores it. The
+    default assumes that the API changes only the address.
     """
 
     _of_answer: OfAnswer = staticmethod(of_answer)
@@ -69,7 +69,7 @@ class ApiBatches(ListedBatches):
         extra: Mapping[str, Any] | None = None,
         sent: Callable[[bytes], tuple[str, bytes]] | None = None,
     ) -> None:
-        # A provider with other addresses returns its lines with them.
+        # A provider with other addresses returns lines with its own addresses.
         self.sent_line = sent or (sent_line if profile.path == V1 else body_lines.sent_line)
         self.appear_seconds = profile.appear_seconds
         self._name = name
@@ -90,7 +90,7 @@ class ApiBatches(ListedBatches):
         return self._account
 
     def _organization(self) -> str | None:
-        """Return the key's organization. Only this call asks for it, so that an account always has one name."""
+        """Return the key's organization. All callers use this method, so that an account always has the same name."""
         with self._translated("ask whose key it is"):
             try:
                 headers = self._api.models().headers
@@ -102,7 +102,7 @@ class ApiBatches(ListedBatches):
 
     def upload(self, path: Path, name: str) -> str:
         size = path.stat().st_size
-        # Elsewhere a search costs more than the second copy that a kill may leave, and that copy expires.
+        # At other providers, a search costs more than a duplicate file left by a kill, and that file expires.
         if self._profile.is_orch:
             with self._translated("list files"):
                 for file in untyped.readable(untyped.entries(self._api.files(PAGE).json()), remote_file):
@@ -184,15 +184,15 @@ class ApiBatches(ListedBatches):
                 told = f"the list shows batch {first.id} of this shard, but does not know it by its id yet"
                 return Sighting(undecided=told)
         except BackendError as error:
-            # It is ours, but a list may show it under an id that is not its own.
+            # The batch is ours, but a list may show it under a wrong id.
             undecided = f"batch {first.id} in the list is this shard's, but its id is not confirmed: {error.message}"
         return Sighting(first, undecided, doubles=tuple(doubles))
 
     def _is_of(self, batch: RemoteBatch, intent: Intent, looks: Iterator[int]) -> bool:
-        """True if a listed batch is this intent's: by the shard that it carries, else by its input file.
+        """True if a listed batch belongs to this intent, judged by its shard's id or else by its input file.
 
-        A list may omit both; then the batch itself is retrieved, at most as often as `looks` allows. A batch with
-        another shard is never ours: if equal files have equal ids, it uses the same upload.
+        If the list omits both, the batch itself is retrieved, at most as often as `looks` allows. A batch with a
+        different shard's id is never ours, even if it uses the same upload: equal files may have equal ids.
         """
         if batch.shard is not None:
             return batch.shard == intent.shard
@@ -216,7 +216,7 @@ class ApiBatches(ListedBatches):
         return None
 
     def batches_since(self, since: datetime) -> list[RemoteBatch]:
-        """Return nothing: its batches carry shards' ids."""
+        """Return nothing: batches of this API carry shards' ids."""
         return []
 
     def input_lines(self, batch: RemoteBatch) -> SentLines | None:
@@ -260,7 +260,7 @@ class ApiBatches(ListedBatches):
             try:
                 answer = self._api.batch(batch_id)
             except ApiRefusal as refusal:
-                # A gateway's 404 is about an address.
+                # A 404 from a gateway is about an address, not about the file.
                 if refusal.status not in GONE or not self._is_its_own(refusal):
                     raise
                 return None
@@ -268,7 +268,7 @@ class ApiBatches(ListedBatches):
             return replace(remote_batch(answer.json(), batch_id), told_at=told_at)
 
     def _is_its_own(self, refusal: ApiRefusal) -> bool:
-        """True if a refusal is from the API: a gateway's has no error object."""
+        """True if a refusal is from the API itself; a gateway's refusal has no error object."""
         return bool(refusal.said)
 
     def cancel(self, batch_id: str) -> None:
@@ -278,14 +278,14 @@ class ApiBatches(ListedBatches):
             self._refuse_cancel(batch_id)
 
     def _end(self, batch_id: str) -> None:
-        """Ask the provider to end a batch; nothing happens if it is over."""
+        """Ask the provider to end a batch; does nothing if the batch is over."""
         with self._translated(f"cancel {batch_id}"):
             try:
                 self._api.cancel(batch_id)
             except ApiRefusal as refusal:
                 if refusal.status != HTTPStatus.CONFLICT:
                     raise
-                # It ended first; collecting will show how.
+                # The batch ended before the cancel; collecting will show how.
 
     def _refuse_cancel(self, batch_id: str) -> None:
         """Raise BackendRefused for a batch that is not over."""
@@ -303,7 +303,7 @@ class ApiBatches(ListedBatches):
             )
 
     def _read_lines(self, chunks: Iterable[bytes], input_path: Path) -> Iterator[bytes]:
-        """Yield the lines of a result file; those of our own server are correct."""
+        """Yield the lines of a result file; lines of our own server need no repair."""
         yield from (split_lines if self._profile.is_orch else result_lines)(chunks)
 
     def size_of(self, file_id: str) -> int | None:
@@ -374,6 +374,6 @@ class ApiBatches(ListedBatches):
                 yield
         except (ApiRefusal, httpx2.HTTPError, *UNREADABLE) as error:
             message = f"{self._name}: cannot {what}"
-            # Not `from error`: the client's own texts may contain the key, and a log shows causes.
+            # Not `from error`: logs show causes, and the client's own texts may contain the key.
             secret = self._api.api_key
             raise meaning(error, message, self._of_answer, creating=creating, secret=secret) from None

@@ -1,6 +1,6 @@
 """Marks of a shard's rows for their provider's prompt cache, in a file beside the shard's input.
 
-The lines of the input stay as they are, so that a lost batch is recognised by them with and without marks.
+The input's lines stay unchanged, so that a lost batch is recognised by its lines with or without marks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _beside(path: Path) -> Path:
 
 
 def write_marks(path: Path, marks: Sequence[CacheMark]) -> None:
-    """Write the marks for the rows of an input file, or remove former ones. Raises OSError."""
+    """Write the marks for the rows of an input file, replacing or removing earlier marks. Raises OSError."""
     if not marks:
         _beside(path).unlink(missing_ok=True)
         return

@@ -1,4 +1,4 @@
-"""Translation of failed calls of a Batch API into our own errors, by what the call left behind. Pure."""
+"""Translates failed calls of a Batch API into our errors, according to what the call may have left behind. Pure."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _OWN_DISK = (507, "storage")
 _TOO_LARGE = 413
 ACCOUNT_HINT = "check the key and the account's credit; `orch doctor` tests it again"
 LONGEST_RETRY = 86_400.0
-"""Longest pause, in seconds, that a provider may request: no quota is longer than a day."""
+"""Longest pause, in seconds, that a provider may request, since no quota period exceeds a day."""
 
 
 OfAnswer = Callable[[ApiRefusal, str, bool], OrchError]
-"""Returns our error, with this message, for a refused call: the one that costs money, or another."""
+"""Returns our error, with this message, for a refused call; the flag is true for the call that costs money."""
 
 
 def meaning(error: Exception, what: str, of_answer: OfAnswer, *, creating: bool, secret: str) -> OrchError:
@@ -76,7 +76,7 @@ def of_answer(error: ApiRefusal, message: str, creating: bool) -> OrchError:
         return NoRoom(message, hint="free disk space, then run the same command again")
     if is_account(status, code, error.kind, names_field=_is_about_request(error)):
         return AccountError(message, status=status, code=code, hint=ACCOUNT_HINT)
-    # A gateway also sends 503 after losing an answer; a server that asks to retry has not carried out the call.
+    # 503 may come from a gateway that lost an answer. With a requested pause, the call was not carried out.
     if status == 429 or (status == 503 and not (creating and after is None)):
         return BackendBusy(message, status=status, code=code, retry_after=after)
     if status >= 500 or status == 408 or (creating and status == 409):
@@ -94,9 +94,9 @@ def _is_about_request(error: ApiRefusal) -> bool:
 
 
 def is_not_its_own(error: ApiRefusal) -> bool:
-    """True if a refusal is not from the API: without an error object it is a gateway's, or the API does not exist.
+    """True if a refusal is not from the API: it has no error object (a gateway), or the address has no API.
 
-    A gateway in front may refuse a file that is too large.
+    Exception: a gateway's refusal of a file that is too large counts as the API's.
     """
     if not error.said:
         return error.status != _TOO_LARGE
@@ -110,5 +110,5 @@ def code_of(error: ApiRefusal) -> str | None:
 
 
 def asked_pause(headers: httpx2.Headers) -> float | None:
-    """Return the requested pause in seconds, at most a day; None if not stated."""
+    """Return the pause that the server requests, in seconds, at most a day; None if not stated."""
     return retry_after(headers.get, now(), most=LONGEST_RETRY)

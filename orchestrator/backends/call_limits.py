@@ -1,7 +1,7 @@
 """Time limits of calls to a provider, and limits of their redirects.
 
-A timeout of the HTTP client measures silence: an answer that trickles in byte by byte never reaches it. So each call
-also has an end. A control call may wait for a minute in all; a transfer continues while its bytes flow.
+A timeout of the HTTP client measures silence: an answer that trickles in byte by byte never triggers it. So each call
+also has a total limit. A control call may take a minute in total; a transfer continues while its bytes flow.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ CONTROL_SECONDS = 60.0
 ASK_SECONDS = 60.0
 """Time for one row at a synchronous endpoint."""
 SLOW_SECONDS, SLOW_BYTES = 60.0, 16 * 1024
-"""A transfer with fewer bytes in this time is given up."""
+"""A transfer of fewer than SLOW_BYTES in SLOW_SECONDS is given up."""
 
 
 class _Pace:
-    """The end of the current call: after `seconds` of waiting for the network, or once the transfer is too slow.
+    """The time limit of the current call: `seconds` of waiting for the network, or a transfer that is too slow.
 
-    If the process stood still (SIGSTOP, a machine that slept), that time does not count: the answer that arrived
-    meanwhile is read, as it may have been billed.
+    Time in which the process was suspended (SIGSTOP, a sleeping machine) does not count: an answer that arrived
+    meanwhile may have been billed, and is read.
     """
 
     def __init__(self, seconds: float | None, slow_seconds: float, slow_bytes: int) -> None:
@@ -44,9 +44,9 @@ class _Pace:
 
     @contextmanager
     def wait(self, timeout: float | None) -> Iterator[float | None]:
-        """Yield the longest silence allowed during one read or write, whose time is counted.
+        """Yield the timeout for one read or write, and count the time it takes.
 
-        Raises ReadTimeout after the call's end.
+        Raises ReadTimeout once the call's time is up.
         """
         longest = self._longest(timeout)
         began = time.monotonic()
@@ -93,7 +93,7 @@ def control(seconds: float = CONTROL_SECONDS) -> Iterator[None]:
 
 @contextmanager
 def transfer(slow_seconds: float = SLOW_SECONDS, slow_bytes: int = SLOW_BYTES) -> Iterator[None]:
-    """Let this thread's calls in the block take as long as bytes flow."""
+    """Let this thread's calls in the block continue while bytes flow."""
     with _paced(_Pace(None, slow_seconds, slow_bytes)):
         yield
 
@@ -109,7 +109,7 @@ def _paced(pace: _Pace) -> Iterator[None]:
 
 @cache
 def certificates(scheme: str = "https") -> ssl.SSLContext:
-    """Load the trusted authorities once, and only if TLS is used: reading them takes 20 ms per client."""
+    """Load the trusted authorities once, and only for TLS, since loading takes 20 ms."""
     return httpx2.create_ssl_context() if scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
@@ -133,7 +133,7 @@ def bearer_client(base_url: str, key: str, silent: float) -> httpx2.Client:
 def bounded(client: httpx2.Client, *, stay: bool = False) -> httpx2.Client:
     """Make a client obey `control` and `transfer`; only its GET calls follow redirects.
 
-    With `stay`, they follow only to the same host: a custom header with a key would go along.
+    With `stay`, they follow redirects only to the same host: a redirect would carry a custom header with a key along.
     """
     for transport in (client._transport, *client._mounts.values()):
         pool = getattr(transport, "_pool", None)

@@ -1,4 +1,4 @@
-"""Rows of OpenAI's input files for a provider with bodies of its own. Pure."""
+"""Rows of OpenAI's input files for a provider with its own request format. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ decode_line = json_decoder(ChatLine).decode
 
 
 def check_counterparts(body: Mapping[str, Any], known: Collection[str], problem: str) -> None:
-    """Raise InputError with `problem` if a body sets a field that is neither its model nor one of these."""
+    """Raise InputError with `problem` if a body sets a field that is neither `model` nor in `known`."""
     for name, value in body.items():
         if name not in known and name != "model" and value is not None:
             raise InputError(problem, field=name)
@@ -55,13 +55,13 @@ def sent_rows(source: Iterable[bytes], translate: Translate) -> Iterator[tuple[s
 def translated_rows(
     source: Iterable[bytes], translate: Translate
 ) -> Iterator[tuple[str, Json | None, InputError | None]]:
-    """Yield the custom_id of each row, and its request, or the field without a counterpart."""
+    """Yield each row's custom_id with its request, or with the error for a field without a counterpart."""
     for line in request_lines(source, decode_line):
         yield line.custom_id, *translated_row(line, translate)
 
 
 def translated_row(line: ChatLine, translate: Translate) -> tuple[Json | None, InputError | None]:
-    """Return the request of a row, or the field without a counterpart."""
+    """Return the request of a row, or the error for a field without a counterpart."""
     try:
         if line.url != CHAT:
             raise InputError(f"only {CHAT} has a counterpart", field="url")

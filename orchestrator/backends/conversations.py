@@ -1,7 +1,7 @@
-"""OpenAI's messages as parts, for providers with messages of their own. Pure.
+"""OpenAI's messages as parts, for providers with their own message format. Pure.
 
-Fields without a counterpart are named, never dropped silently. A field that would change the answer is refused; a
-field without effect on it (a label, a hint for OpenAI's cache) is left out, and noted by its name.
+Fields without a counterpart are never dropped silently. A field that would change the answer is refused. A field
+without effect on the answer (a label, a hint for OpenAI's cache) is left out, and its name recorded.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _DATA_URL = re.compile(r"data:([\w.+/-]+)(?:;[\w.=-]+)*;base64,", re.ASCII)
 _NO_PLACE = "name annotations reasoning_content reasoning other_content"
 Json = dict[str, Any]
 LeftOut = dict[str, None]
-"""The names of fields that are left out, each once."""
+"""Names of the fields that are left out, without duplicates."""
 
 
 class MessagePart(Struct, frozen=True):
-    """A part of a message, and its place for errors. `cache_control` is Anthropic's mark for its cache."""
+    """A part of a message, and its place for errors. `cache_control` is Anthropic's mark for the prompt cache."""
 
     where: str
 
@@ -53,7 +53,7 @@ class SoundPart(MessagePart, frozen=True):
 
 
 class CallPart(MessagePart, frozen=True):
-    """A call of a function. `extra` is Google's field for the signature of a thought."""
+    """A function call. `extra` is Google's field with the signature of a thought."""
 
     id: str
     name: str
@@ -76,9 +76,9 @@ class Turn(Struct, frozen=True):
 
 
 def read_messages(messages: Any, left_out: LeftOut) -> tuple[list[MessagePart], list[Turn]]:
-    """Return the parts of the system prompt, and the turns of `user` and `assistant`; notes names in `left_out`.
+    """Return the parts of the system prompt, and the turns; adds the names of ignored fields to `left_out`.
 
-    Raises InputError with the name of a field that would change the answer.
+    Raises InputError, naming the field, for a field that would change the answer.
     """
     system: list[MessagePart] = []
     turns: list[Turn] = []

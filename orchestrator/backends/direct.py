@@ -20,7 +20,7 @@ from orchestrator.policy.preflight import DirectAnswer
 
 LONGEST_MESSAGE = 500
 _LOST = frozenset({408, 502, 504})
-"""Statuses of a gateway without an answer from the server behind it, which may have answered."""
+"""Statuses of a gateway that received no answer, although the server behind it may have answered."""
 _PREFIX = "models/"
 _decode = json_decoder(RequestLine).decode
 
@@ -34,9 +34,9 @@ def request_of(line: bytes) -> bytes:
 
 
 def answered(content: bytes, secret: str) -> DirectAnswer:
-    """Return the answer of status 200. Anything but a JSON object may be a cut answer, and billed.
+    """Return the answer of status 200. A body that is not a JSON object may be a cut answer, which may be billed.
 
-    The words of a refusal count as that refusal; the `secret` never appears in its message.
+    A refusal in the body counts as a refusal; the `secret` never appears in the message.
     """
     found = untyped.decode_object(content)
     if found is None:
@@ -58,7 +58,7 @@ def _refusal_in(body: bytes) -> ProviderError | None:
 
 
 def refused(error: ProviderError, secret: str) -> DirectAnswer:
-    """Return the answer of an error status. The `secret` never appears in its message."""
+    """Return the answer of an error status. The `secret` never appears in the message."""
     said = untyped.plain((error.message or f"status {error.status}").replace(secret, "[key]"))[:LONGEST_MESSAGE]
     told = ProviderError(error.status, error.code, error.kind, error.param, said)
     return DirectAnswer(error.status, error=told, may_be_billed=error.status in _LOST)
@@ -70,7 +70,7 @@ def unanswered(error: OrchError, *, may_be_billed: bool) -> DirectAnswer:
 
 
 def in_list(listed: Iterable[str], model: str) -> bool | None:
-    """True if a list of models has this one; None for an empty list, which proves nothing."""
+    """True if a list of models has this model; None for an empty list, which proves nothing."""
     names = {name.removeprefix(_PREFIX) for name in listed}
     return model.removeprefix(_PREFIX) in names if names else None
 

@@ -1,9 +1,9 @@
 """Rows of an input file, found by the request that an answer echoes. Pure.
 
-For providers whose lines have no id, and whose results come in any order. An echo may differ from the request as it
-was sent: nulls and defaults are added, names and numbers respelled. A request is therefore looked up as it was sent,
-then without what may change, then by its conversation alone. A form that several different requests share finds none
-of them.
+For providers whose lines have no id, and whose results come in any order. An echo may differ from the sent request:
+nulls and defaults are added, names and numbers are spelled differently. So a lookup first compares the request as
+sent, then without the parts that may change, then the conversation alone. A comparison that fits several different
+requests finds none.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Json = dict[str, Any]
 
 
 class Echoes:
-    """The rows of an input file: `find` the request that is echoed, then take the ids of its rows in turn.
+    """The rows of an input file: `find` returns the echoed request, then `take` the ids of its rows in turn.
 
-    `spoken` are the fields of a request that hold the conversation.
+    `spoken` names the fields of a request that hold the conversation.
     """
 
     def __init__(self, rows: Iterable[tuple[str, Json]], spoken: Sequence[str]) -> None:
@@ -42,7 +42,7 @@ class Echoes:
                 known[key] = sent if known.get(key, sent) == sent else _SEVERAL
 
     def find(self, echo: object) -> bytes | None:
-        """Return the digest of the request that was sent; None if the echo is of no request, or may be of several."""
+        """Return the digest of the echoed request; None if the echo fits no request or several."""
         if (sent := request_digest(echo)) in self._ids:
             return sent
         plain = _plain(echo)
@@ -51,11 +51,11 @@ class Echoes:
         return self._plain.get(request_digest(plain)) or spoken or None
 
     def rows(self, sent: bytes) -> int:
-        """Return the number of rows with a request."""
+        """Return the number of rows that have this request."""
         return len(self._ids[sent])
 
     def take(self, sent: bytes) -> str:
-        """Return the id of the next row with a request; the last id again if there are more answers than rows."""
+        """Return the id of the next row that has this request; after the last row, the last id again."""
         ids, number = self._ids[sent], self._next.get(sent, 0)
         self._next[sent] = number + 1
         return ids[min(number, len(ids) - 1)]
@@ -67,7 +67,7 @@ class Echoes:
 
 
 def request_digest(request: object) -> bytes:
-    """Return a digest that no order of keys changes, eight bytes long."""
+    """Return a digest that does not depend on the order of keys, eight bytes long."""
     return blake2b(json.dumps(request, sort_keys=True).encode(), digest_size=8).digest()
 
 

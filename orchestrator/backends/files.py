@@ -1,4 +1,4 @@
-"""Files received from a backend, each complete and on disk or absent."""
+"""Files received from a backend; each is either complete and on disk, or absent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Line = TypeVar("Line")
 
 
 def store(chunks: Iterable[bytes], path: Path) -> None:
-    """Write bytes to a file that is complete and on disk or absent. Raises OSError."""
+    """Write bytes to a file that is either complete and on disk, or absent. Raises OSError."""
     with durable(path) as file:
         for chunk in chunks:
             file.write(chunk)
@@ -31,9 +31,9 @@ def keep(
     path: Path,
     breaks: tuple[type[Exception], ...],
 ) -> Download:
-    """Write the `lines` of `chunks` to a durable file; errors in `breaks` keep what came before.
+    """Write the `lines` of `chunks` to a durable file; after an error in `breaks`, keep the lines before it.
 
-    If nothing came, nothing is written and the error is raised. Raises OSError.
+    If no bytes came, no file is written and the error is raised. Raises OSError.
     """
     came, cut, problem = 0, None, None
 
@@ -71,7 +71,7 @@ def request_lines(source: Iterable[bytes], decode: Callable[[bytes], Line]) -> I
 
 @contextmanager
 def translated(source: BinaryIO, lines: Iterable[bytes]) -> Iterator[BinaryIO]:
-    """Open a temporary file with these lines, made from a job's file, at its start. Raises JobFilesError."""
+    """Open a temporary file at its start; it holds `lines`, made from a job's file. Raises JobFilesError."""
     try:
         with TemporaryFile(dir=Path(source.name).parent) as file:
             file.writelines(lines)
@@ -83,7 +83,7 @@ def translated(source: BinaryIO, lines: Iterable[bytes]) -> Iterator[BinaryIO]:
 
 
 def sized(file: BinaryIO) -> int:
-    """Return the size of a file, and go back to its start."""
+    """Return the size of a file, and rewind the file."""
     size = file.seek(0, SEEK_END)
     file.seek(0)
     return size
@@ -96,7 +96,7 @@ def blocks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Split lines, without their ends. Only "\\n" ends a line: an answer may contain Unicode's other line ends."""
+    """Split bytes into lines without "\\n". Nothing else ends a line: answers may contain Unicode's line ends."""
     rest = b""
     for chunk in chunks:
         first, *more = chunk.split(b"\n")

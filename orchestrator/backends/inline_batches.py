@@ -1,7 +1,7 @@
-"""The verbs at a provider without files and metadata: requests go out with the create, and row ids identify a batch.
+"""The verbs at a provider without files and metadata: a create contains the requests, and row ids identify a batch.
 
-A row's id has a tag of its shard and the digest of its request (`inline_rows`). So a batch that has ended shows its
-shard. A running batch shows only its time and its number of rows.
+A row's id has a tag of its shard and the digest of its request (`inline_rows`). So the results of an ended batch show
+its shard. A running batch shows only its creation time and number of rows.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ UNTAGGED = "matches in rows and time, but its results cannot be read yet: they w
 UNREAD = "the list shows a batch that cannot be read, such as one without an id; it may be the one that was made"
 FIND_SLACK = timedelta(minutes=10)
 LATEST = timedelta(hours=1)
-"""How long after the intent an unanswered create may still be carried out."""
+"""Longest time after the intent in which a provider may still carry out an unanswered create."""
 
 
 class InlineAPI(BatchAPI, Protocol):
     """The calls of a provider without files and metadata."""
 
     def submit(self, order: BatchOrder, rows: BinaryIO) -> ApiAnswer:
-        """Create a batch of the rows in a file, which are separated by commas."""
+        """Create a batch from a file of rows, separated by commas."""
 
 
 class InlineBatches(TranslatedBatches):
-    """The verbs. A row has its request in `field`; `root` is the folder of input files that may be moved."""
+    """The verbs. A row has its request under `field`. `root` is the folder of input files, which users may move."""
 
     _api: InlineAPI
 
@@ -77,7 +77,7 @@ class InlineBatches(TranslatedBatches):
         if order.input_file_id.startswith(NOTHING_SENT):
             return super().create(order)
         path = inline_rows.path_of(order.input_file_id, self._root)
-        if not inline_rows.rows_path(path).exists():  # an earlier version wrote others
+        if not inline_rows.rows_path(path).exists():  # an earlier version wrote different files
             inline_rows.write_rows(path, order.shard, self._field, self._translate)
         with (
             inline_rows.opened(inline_rows.rows_path(path)) as rows,
@@ -108,14 +108,14 @@ class InlineBatches(TranslatedBatches):
         return Sighting(undecided=undecided, is_blank=not listed)
 
     def _read_list(self, since: datetime) -> tuple[list[RemoteBatch], str | None]:
-        """Return the account's batches of about `since`, and why others may be missing."""
+        """Return the account's batches from about `since` on, and why some may be missing."""
         unread = list[object]()
         found, undecided, _ = self._search(lambda _: True, since, unread, is_one=False)
         is_unread = any(_may_be_since(entry, since - FURTHEST_OFF) for entry in unread)
         return found, undecided or (UNREAD if is_unread else None)
 
     def _tag_of(self, batch: RemoteBatch) -> str | None:
-        """Return the tag of the first result with one; "" if none has one, None if no result is readable."""
+        """Return the first tag among the results; "" if no result has a tag, None if no result is readable."""
         if batch.output_file_id is None:
             return ""
         untagged = None
@@ -138,7 +138,7 @@ class InlineBatches(TranslatedBatches):
         return one.id, one.created_at
 
     def tagged(self, since: datetime) -> list[RemoteBatch] | None:
-        """Return None: only a batch's results have its tag."""
+        """Return None, since only the results of a batch have its tag."""
         return None
 
     def batches_since(self, since: datetime) -> list[RemoteBatch]:
@@ -157,7 +157,7 @@ class InlineBatches(TranslatedBatches):
         return None
 
     def input_lines(self, batch: RemoteBatch) -> SentLines | None:
-        """See `Backend`. The ids in its results contain the digests."""
+        """See `Backend`. The ids in the batch's results contain the digests."""
         ids = None if batch.output_file_id is None else self._ids_in(batch.output_file_id)
         if ids is None:
             return None
@@ -185,7 +185,7 @@ class InlineBatches(TranslatedBatches):
 
 
 def _clock_skew(listed: Sequence[RemoteBatch], intent: Intent) -> timedelta | None:
-    """Return how far the provider's clock is ahead, judged by our batches in its list; None if it lists none."""
+    """Return how far the provider's clock is ahead, judged by our batches in its list; None without such batches."""
     ahead = sorted(
         batch.created_at - asked
         for batch in listed
@@ -205,7 +205,7 @@ def _may_be_of(batch: RemoteBatch, since: datetime, skew: timedelta | None) -> b
 
 
 def _may_be_since(entry: object, earliest: datetime) -> bool:
-    """True if an unreadable entry may be a batch made at `since` or later."""
+    """True if an unreadable entry may be a batch that was created at `earliest` or later."""
     if not (told := untyped.mapping(entry)):
         return False
     created_at = untyped.time(told.get("created_at"))

@@ -1,10 +1,10 @@
 """Input files whose requests go out inline: sent rows, rows that cannot be sent, and the way back from row ids.
 
 A row's id is `TAG-NUMBER-DIGEST`: sixteen digits for the shard, the line's number from 1, and sixteen digits for the
-request. So an id identifies its row without a table. Its digest does so even for another shard, after the store has
-lost the first. The file's own id is its path under the home, which may have moved when it is used again.
+request. So an id identifies its row without a table. If the store has lost the shard, the digest still identifies the
+row in a new shard. The file's own id is its path relative to the home, since users may move a home.
 
-The rows as they are sent stand in a file beside the input, and the result lines of rows that are not sent in another.
+One file beside the input holds the rows as sent; another file holds the result lines of rows that cannot be sent.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _decode_fields = json_decoder(dict[str, msgspec.Raw]).decode
 
 
 class Ids:
-    """Our custom_ids by a provider's row ids; takes eight bytes of memory a row, and more for another shard's ids."""
+    """Maps a provider's row ids to our custom_ids; takes eight bytes a row, and more for another shard's ids."""
 
     def __init__(self, source: BinaryIO, tag: str) -> None:
         self._source = source
@@ -74,7 +74,7 @@ class Ids:
         return msgspec.json.encode({**row, "custom_id": self.ours(theirs)})
 
     def ours(self, theirs: str) -> str:
-        """Return the custom_id; an id of none of these lines stays unchanged."""
+        """Return the custom_id of a row id; an id that belongs to no line stays unchanged."""
         found = _THEIR_ID.fullmatch(_plain(theirs))
         if found is None:
             return theirs
@@ -86,7 +86,7 @@ class Ids:
         return theirs if found[3] is None else self._of_digest(_plain(theirs), bytes.fromhex(found[3])) or theirs
 
     def _of_digest(self, theirs: str, digest: bytes) -> str | None:
-        """Return the custom_id of the next line with a request, always the same for an id; None after the last."""
+        """Return the custom_id of the next line with this request, the same for equal ids; None after the last."""
         if self._by_digest is None:
             self._by_digest = {}
             self._source.seek(0)
@@ -99,7 +99,7 @@ class Ids:
 
 
 def file_id(path: Path, root: Path = ANYWHERE) -> str:
-    """Return the id of a translated input file; `root` is the folder that may be moved."""
+    """Return the id of a translated input file: its path relative to `root`, which users may move."""
     path = path.absolute()
     return f"{INLINE}{path.relative_to(root) if path.is_relative_to(root) else path}"
 
@@ -110,7 +110,7 @@ def path_of(file_id: str, root: Path = ANYWHERE) -> Path:
 
 
 def shard_of(path: Path) -> str:
-    """Return the shard of an input file, which is named after it."""
+    """Return the shard of an input file, which is the file's name."""
     return path.name.removesuffix(_INPUT)
 
 
@@ -172,7 +172,7 @@ def forget(path: Path) -> None:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file of the job for reading. Raises JobFilesError if it is missing."""
+    """Open a file of the job for reading. Raises JobFilesError if the file is missing."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -182,19 +182,19 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def tag_of(theirs: object) -> str | None:
-    """Return the tag in an id, ignoring case and spaces; None if it has none."""
+    """Return the tag in an id, ignoring case and spaces; None without a tag."""
     found = _THEIR_ID.fullmatch(_plain(theirs)) if isinstance(theirs, str) else None
     return None if found is None else found[1]
 
 
 def digest_of(theirs: object) -> bytes | None:
-    """Return the digest of the request in an id; None if it has none."""
+    """Return the request's digest in an id; None without a digest."""
     found = _THEIR_ID.fullmatch(_plain(theirs)) if isinstance(theirs, str) else None
     return None if found is None or found[3] is None else bytes.fromhex(found[3])
 
 
 def _digests(line: bytes) -> tuple[bytes, bytes]:
-    """Return both digests that this line's id may carry: of its request, and of the whole line."""
+    """Return the two digests that this line's id may carry: of the request, and of the whole line."""
     return sent_line(line)[1], line_digest(line)
 
 

@@ -1,4 +1,4 @@
-"""Lists of an account's batches: pages of any shape, and the search in them."""
+"""Lists of an account's batches: reads pages of any shape, and searches the lists."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from orchestrator.backends import RemoteBatch, RemoteFile, untyped
 PAGE = 100
 FIND_PAGES = 50
 FURTHEST_OFF = timedelta(hours=26)
-"""Largest clock difference of a provider: an hour, a time zone, or a day."""
+"""Largest assumed error of a provider's times, such as a wrong hour, time zone or day."""
 ORDER_SLACK = timedelta(minutes=1)
 Ours = TypeVar("Ours", RemoteBatch, RemoteFile)
 ListAnswer = tuple[object, str | None]
-"""A page of a list, and the mark of the next one for lists that are not paged by the last id."""
+"""A page of a list, and the mark of the next page if the mark is not the last id."""
 
 
 class Listing:
-    """The order of a paged listing: with the newest first, entries older than wanted end the search.
+    """The order of a paged listing. If the newest entries come first, an entry that is too old ends the search.
 
-    No provider promises an order. So it counts as newest first only once times have fallen by more than a minute, and
-    never risen by as much.
+    No provider promises an order. A list counts as newest first only if times have fallen by more than a minute, and
+    never risen by that much.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class ListedBatches(ABC):
         *,
         is_one: bool = True,
     ) -> tuple[list[RemoteBatch], str | None, bool]:
-        """Return the wanted listed batches, why others may be missing, and whether the list is empty.
+        """Return the wanted batches of the list, why some may be missing, and whether the list is empty.
 
         Adds unreadable entries to `unread`. With `is_one`, a page with a match ends the search.
         """

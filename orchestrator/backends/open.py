@@ -40,7 +40,7 @@ def profile_for(settings: AnyBackend) -> Profile:
 
 
 def can_cancel(settings: AnyBackend | None) -> bool:
-    """Return False if a backend's provider cannot end a batch that runs."""
+    """Return False if a backend's provider cannot end a running batch."""
     return settings is None or profile_for(settings).cancels
 
 

@@ -21,7 +21,7 @@ from orchestrator.backends.files import blocks, sized
 from orchestrator.backends.remote import remote_batch
 
 OWN_SILENT_SECONDS = 600.0
-"""Longest silence of our own server: it is on this machine, may be busy for a long time, and is not cut off."""
+"""Longest silence of our own server, which is on this machine and may be busy for a long time."""
 NO_KEY = "none-is-asked-for"
 _JSON = {"Content-Type": "application/json"}
 _TAIL = b"]}"
@@ -30,7 +30,7 @@ _TAIL = b"]}"
 class HttpAPI:
     """The calls, on an HTTP client that has the API's base URL, sends the key and names its `project`.
 
-    `silent` is the longest silence of a transfer in seconds, None as for all calls of the client.
+    `silent` is the longest silence of a transfer in seconds; None uses the client's own timeout.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class HttpAPI:
         return self._answer(self._http.post(path, json=body))
 
     def _send(self, path: str, rows: BinaryIO, **fields: Any) -> ApiAnswer:
-        """Post an object in pieces: its other fields, then the elements in a file, under `requests`."""
+        """Post an object in pieces: `fields` first, then `requests` with the elements in the file `rows`."""
         head, size = msgspec.json.encode({**fields, "requests": []})[:-2], sized(rows)
         headers = {**_JSON, "Content-Length": str(len(head) + size + len(_TAIL))}
         content = chain([head], blocks(rows), [_TAIL])
@@ -115,7 +115,7 @@ class HttpAPI:
         return ApiAnswer(response.content, response.headers)
 
     def _cancel(self, path: str, batch_id: str, statuses: Collection[int]) -> None:
-        """Cancel a batch by a POST. Refusals with these statuses are ignored if the batch is over."""
+        """Cancel a batch by a POST. Ignores refusals with these statuses if the batch is over."""
         try:
             self._answer(self._http.post(path))
         except ApiRefusal as refusal:
@@ -129,7 +129,7 @@ class HttpAPI:
         except ValueError:
             told = None
         status, error = self._reason(response.status_code, told)
-        # Without an error object, all of the answer may be its message.
+        # Without an error object, the whole answer may be the message.
         return ApiRefusal(status, response.headers, response.request.url.path, error or response.text.strip())
 
     def _reason(self, status: int, body: object) -> tuple[int, object]:
@@ -150,7 +150,7 @@ def unix_client(socket: Path, base_url: str, timeout: float) -> httpx2.Client:
 
 
 def converted(answer: ApiAnswer, convert: Callable[[Any], object]) -> ApiAnswer:
-    """Return an answer in another shape. Raises ValueError if it is not JSON."""
+    """Convert an answer to another shape. Raises ValueError if the answer is not JSON."""
     return answer_of(convert(answer.json()), answer.headers, answer.next_page)
 
 

@@ -11,7 +11,7 @@ from orchestrator.core.errors import InputError
 
 Json = dict[str, Any]
 REFUSED = "unsupported_parameter"
-"""The code of a row that was not sent because a field has no counterpart."""
+"""The error code of a row that was not sent because one of its fields has no counterpart."""
 CANCELLED = {"code": "batch_cancelled", "message": "The batch was cancelled before the request ran."}
 EXPIRED = {"code": "batch_expired", "message": "The batch expired before the request ran."}
 UNKNOWN_RESULT = {"code": "unknown_result", "message": "The backend returned a result of an unknown kind."}
@@ -36,9 +36,9 @@ def choice_of(
 
 
 def cached_usage(fresh: int, read: int, put: int, put_for_an_hour: int, output: int) -> Json:
-    """Count tokens as OpenAI does: the whole prompt in one sum, with the parts read from and written to the cache.
+    """Count tokens as OpenAI does: the sum for the whole prompt, and the parts read from and written to the cache.
 
-    `fresh` is the rest of the prompt. An hour in the cache costs more than five minutes.
+    `fresh` is the rest of the prompt. Tokens kept for an hour are separate, as they cost more than for five minutes.
     """
     prompt = fresh + read + put
     parts = {"cached_tokens": read, "cache_write_tokens": put, "cache_write_1h_tokens": put_for_an_hour}
@@ -60,16 +60,16 @@ def failed_row(custom_id: object, error: Json) -> Json:
 
 
 def unsent_row(custom_id: str, error: InputError) -> Json:
-    """Return a row that was not sent because of a field, with the field's name."""
+    """Return a row that was not sent because of a field without counterpart, with the field's name."""
     message = f"{error.field}: {error.message}"
     told = {"message": message, "type": "invalid_request_error", "param": error.field, "code": REFUSED}
     return answered_row(custom_id, 400, {"error": told})
 
 
 def line(row: Json) -> bytes:
-    """Return a row as a line, without its end."""
+    """Return a row as a line of JSON, without a newline."""
     try:
         return msgspec.json.encode(row)
     except (OverflowError, UnicodeEncodeError):
-        # A number beyond 64 bits or a lone surrogate: the answer is paid for, and must not be lost.
+        # A number beyond 64 bits or a lone surrogate: a paid answer must not be lost.
         return json.dumps(row).encode()

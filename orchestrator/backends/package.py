@@ -1,6 +1,6 @@
 """The interface of a hosted backend's package, apart from its protocol class. See decision 21.
 
-Importing a package imports no SDK and no tables of policy: `orch` does so at each start.
+Importing a package imports neither an SDK nor policy tables, because every start of `orch` imports all packages.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class BackendAccess(Struct, frozen=True):
 
 
 class BackendPackage(ABC, Generic[Settings]):
-    """A kind of hosted backend, or several; stateless."""
+    """One or several kinds of hosted backend; stateless."""
 
     kinds: Mapping[str, type[Settings]]
-    """The classes of its settings, by `kind`."""
+    """The package's settings classes, by `kind`."""
 
     @abstractmethod
     def profile(self, settings: Settings) -> Profile:
@@ -51,15 +51,15 @@ class BackendPackage(ABC, Generic[Settings]):
         """Open the Batch API; sends nothing. Imports the SDK, if it uses one."""
 
     def recipient(self, settings: Settings) -> str:
-        """Return the provider's name in the tables of dialects."""
+        """Return the provider's name in the dialect tables."""
         return self.profile(settings).name
 
     def rules(self) -> tuple[TableRule, ...]:
-        """Return lines of the tables of dialects besides those of policy. They are pure."""
+        """Return the package's lines for the dialect tables, besides the lines in `policy`. Pure."""
         return ()
 
     def prompt_cache(self) -> CacheRules | None:
-        """Return the rules of a cache that a row asked before its batch writes for it; None without such a cache."""
+        """Return the rules of a cache that a row can fill before its batch is sent; None without such a cache."""
         return None
 
 
@@ -69,7 +69,7 @@ def package_of(settings: HostedBackend) -> BackendPackage[HostedBackend]:
 
 @cache
 def rules_for(recipient: str) -> tuple[TableRule, ...]:
-    """Return the lines of all packages for a provider: a synchronous backend may have the same provider."""
+    """Return all packages' lines for a provider, since a synchronous backend may use the same provider."""
     return tuple(rule for package in _typed() for rule in package.rules() if recipient in rule.providers)
 
 

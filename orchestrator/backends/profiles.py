@@ -1,4 +1,4 @@
-"""Profiles of Batch APIs: windows, limits, discount. Data only; orch.toml may override them per backend."""
+"""Profiles of Batch APIs: windows, limits, discounts. Data only; orch.toml may override profiles per backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHAT_ONLY = frozenset({"/v1/chat/completions"})
 
 
 class BatchLimits(Struct, frozen=True):
-    """Limits of a batch, and of all batches together; None is unknown.
+    """Limits of one batch, and of all batches together; None means unknown.
 
     A batch of fewer than `min_rows` rows is refused. `max_inputs` counts the inputs of embedding rows.
     `enqueued_tokens` are the prompt tokens that may wait at the backend, by model, with `""` for other models.
@@ -32,7 +32,7 @@ class BatchLimits(Struct, frozen=True):
     batches_per_hour: int | None = None
 
     def enqueued(self, model: str) -> int | None:
-        """Return the most prompt tokens of a model that may wait at the backend."""
+        """Return the maximum prompt tokens of a model that may wait at the backend."""
         known = self.enqueued_tokens or {}
         return known.get(model, known.get(""))
 
@@ -47,18 +47,18 @@ class Window(Struct, frozen=True):
 class Profile(Struct, frozen=True):
     """A provider.
 
-    `windows` are in its spelling, empty if any will do. `provider` is its name in the price table. `discount` is off
-    the realtime price if the table has no batch price. `overruns`: a batch continues past its window instead of
-    expiring. `expires_after`: requested lifetime of files in seconds. `appear_seconds`: longest time until an
-    unanswered create shows in a listing. `endpoints` are allowed in its batches, None if all may be tried.
-    `lists_models`: rows use the names in its list of models. `asks_directly`: it has synchronous endpoints, and these
-    accept what its batches accept. `tells_shards`: its batches carry the ids of our shards. `names_rows`: its results
-    have ids of rows, and are read without the input file. `reads_inputs`: its input files can be read back.
-    `names_homes`: only the name of an input file can carry our home. `one_file`: rows that failed stand among the
-    results, not in a file of errors.
-    `cancels`: it can end a batch that runs. `stacks`: cached tokens cost less in a batch than at once. `path` begins
-    the addresses of rows and of a create. `create_fields` go into each create besides the standard ones.
-    `at_once_as_batch`: its synchronous endpoint has the batch price.
+    `windows` are in the provider's spelling, empty if any window is accepted. `provider` is the name in the price
+    table. `discount` is off the realtime price if the table has no batch price. `overruns`: a batch continues
+    past its window instead of expiring. `expires_after`: requested lifetime of files in seconds. `appear_seconds`:
+    longest time until an unanswered create shows in a listing. `endpoints` are allowed in batches, None if all may be
+    tried. `lists_models`: rows use the names in the provider's list of models. `asks_directly`: the provider has
+    synchronous endpoints, which accept what batches accept. `tells_shards`: batches carry our shards' ids.
+    `names_rows`: results have row ids, and are read without the input file. `reads_inputs`: input files can be read
+    back. `names_homes`: only the name of an input file can carry our home. `one_file`: failed rows are among the
+    results, not in an error file.
+    `cancels`: a running batch can be ended. `stacks`: cached tokens cost less in a batch than at once. `path` begins
+    the addresses of rows and of a create. `create_fields` go into each create besides the standard fields.
+    `at_once_as_batch`: the synchronous endpoint has the batch price.
     `is_orch` marks our own server: its lists are cheap, and it offers the results of a running batch.
     """
 
@@ -87,7 +87,7 @@ class Profile(Struct, frozen=True):
     is_orch: bool = False
 
 
-# Any window, and a batch is listed from its creation on.
+# Our server accepts any window, and lists a batch from its creation on.
 OWN_SERVER = Profile(
     "orch",
     windows=(),
@@ -109,7 +109,7 @@ def with_limits(
     enqueued_tokens: int | dict[str, int] | None = None,
     batches_per_hour: int | None = None,
 ) -> BatchLimits:
-    """Return the limits of a profile, with those from orch.toml."""
+    """Return the limits of a profile, overridden by the given limits from orch.toml."""
     enqueued = {"": enqueued_tokens} if isinstance(enqueued_tokens, int) else enqueued_tokens
     given: dict[str, Any] = {
         "min_rows": min_rows,
@@ -125,7 +125,7 @@ def with_limits(
 def window_for(profile: Profile, seconds_left: int) -> Window:
     """Return the longest window that fits the time left, or the shortest one if none fits.
 
-    If any window will do, it is exactly the time left, at least a second.
+    If the profile accepts any window, return exactly the time left, at least a second.
     """
     if not profile.windows:
         return _exact(max(1, seconds_left))

@@ -1,4 +1,4 @@
-"""A pure comparison of a provider's batches and input files with our own records."""
+"""Compares a provider's batches and input files with our own records. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from orchestrator.core.shards import Shard, ShardState
 class FindingKind(StrEnum):
     """Differences between a batch or a file and our records."""
 
-    UNKNOWN = "unknown"  # a batch with one of our ids, which no shard here has
-    FOREIGN = "foreign"  # a batch without our ids: another program's, or made by hand
+    UNKNOWN = "unknown"  # a batch with a shard id of ours that no shard in this home has
+    FOREIGN = "foreign"  # a batch without our ids: from another program, or made by hand
     UNADOPTED = "unadopted"  # the batch of a shard whose submission was cut off: the daemon's next step adopts it
     DOUBLE = "double"  # a batch with the id of a shard that has another batch, or no longer has one
-    RUNNING = "running"  # a batch that still runs at the provider though its shard is over
+    RUNNING = "running"  # a batch that still runs at the provider although its shard is over
     COUNTS = "counts"  # a batch whose counts differ from the recorded ones
     GONE = "gone"  # a shard's batch that is missing at the provider
     ACCOUNT = "account"  # a shard's batch that does not belong to the key's account
@@ -29,12 +29,12 @@ class FindingKind(StrEnum):
 
     @property
     def is_fault(self) -> bool:
-        """True if somebody has to look at it."""
+        """True if the finding needs attention."""
         return self not in (FindingKind.FOREIGN, FindingKind.UNADOPTED, FindingKind.FILE)
 
 
 class Finding(Struct, frozen=True):
-    """A difference. `id` is the batch's or the file's, `shard` ours if known; `text` describes it."""
+    """A difference, described by `text`. `id` is the batch's or file's id, `shard` our shard's id if known."""
 
     kind: FindingKind
     id: str
@@ -43,7 +43,7 @@ class Finding(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """A backend's actual state against our records: the number of matching batches, and each difference."""
+    """Result of comparing a backend with our records: the number of matching batches, and each difference."""
 
     backend: str
     account: str
@@ -85,7 +85,7 @@ def compare(
 ) -> Comparison:
     """Compare a backend's shards with every batch and input file of the key's account.
 
-    Shards in `moved` changed during the call, so that our records of their batches are from another moment.
+    Shards in `moved` changed during the provider's calls, so our records of their batches are from another moment.
     """
     ours: dict[str, Shard] = {shard.id: shard for shard in shards}
     by_batch = {shard.batch_id: shard for shard in ours.values() if shard.batch_id is not None}
@@ -123,7 +123,7 @@ def _differences(shard: Shard, batch: RemoteBatch) -> Iterator[Finding]:
             FindingKind.COUNTS, f"has {number_of(batch.rows, 'row')} there, and shard {shard.id} has {shard.rows:,}"
         )
     if shard.state is ShardState.SUBMITTED:
-        return  # it is still changing
+        return  # the shard still changes
     if not batch.status.is_final:
         yield found(FindingKind.RUNNING, f"is {batch.status} there, though shard {shard.id} is {shard.state}")
         return

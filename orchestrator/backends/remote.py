@@ -1,7 +1,6 @@
-"""A lenient reader of batches and files from OpenAI-compatible APIs, in all known spellings. Pure.
+"""Reads batches and files of OpenAI-compatible APIs leniently, in all known spellings. Pure.
 
-It reads the JSON itself, not the client's types: words in other cases, numbers as text, missing fields, and
-undocumented shapes.
+Accepts raw JSON: words in upper or lower case, numbers as text, missing fields, and undocumented shapes.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def status_of(said: object) -> BatchStatus | None:
 
 
 def _status(told: Mapping[str, Any]) -> BatchStatus:
-    """Return a batch's status; for an unknown word, the end that has a time. Without such a time it still runs."""
+    """Return a batch's status. An unknown word means the final state that has a time, or else a running batch."""
     known = status_of(told.get("status"))
     if known is not None:
         return known
@@ -64,7 +63,7 @@ def _status(told: Mapping[str, Any]) -> BatchStatus:
 def remote_batch(told: object, asked: str | None = None) -> RemoteBatch:
     """Read a batch; an answer may omit the requested id, `asked`.
 
-    Raises ValueError if it is not a batch, or not the requested one.
+    Raises ValueError if the answer is not a batch, or is a different batch.
     """
     told = untyped.mapping(untyped.unwrapped(told))
     found = untyped.batch_id(told, asked, mark="status")
@@ -85,7 +84,7 @@ def remote_batch(told: object, asked: str | None = None) -> RemoteBatch:
         problems=tuple(_problems(told.get("errors")))[:MOST_PROBLEMS],
         shard=shard_of(told),
         home=untyped.name(untyped.mapping(told.get("metadata")).get(HOME_KEY)),
-        # Rows are not counted before the file has been read.
+        # A total of 0 means that the provider has not read the file yet.
         rows=untyped.count(counts.get("total")) or None,
         created_at=untyped.time(told.get("created_at")),
         over_at=next((at for end in _ENDS if (at := untyped.time(told.get(f"{end}_at"))) is not None), None),
@@ -98,7 +97,7 @@ def shard_of(told: object) -> str | None:
 
 
 def _problems(told: object, depth: int = 0) -> Iterator[LineProblem]:
-    """Yield reasons of a refusal from a list of objects (OpenAI's), of texts, a map of codes, or a single value."""
+    """Yield the reasons for a refusal from a list of objects (OpenAI) or of texts, a map of codes, or one value."""
     if depth > DEEPEST or not told:
         return
     if isinstance(told, list):
@@ -120,7 +119,7 @@ def _problems(told: object, depth: int = 0) -> Iterator[LineProblem]:
 
 
 def remote_file(told: object) -> RemoteFile:
-    """Read a file. Raises ValueError if it is not a file."""
+    """Read a file object. Raises ValueError if the answer is not a file object."""
     found = untyped.mapping(untyped.unwrapped(told))
     file_id = untyped.name(found.get("id"))
     if file_id is None:

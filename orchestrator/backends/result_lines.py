@@ -1,6 +1,6 @@
-"""Result files as lines of JSON, repaired after any provider or gateway. Pure.
+"""Reads result files as lines of JSON, repairing the faults of providers and gateways. Pure.
 
-Valid JSON lines and unreadable lines stay unchanged. Memory is bounded by the longest line.
+Valid and unreadable lines stay unchanged. Memory is bounded by the longest line.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def result_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a result file's lines in OpenAI's shape: text ids, numeric status. Lines that are not rows stay."""
+    """Yield a result file's lines in OpenAI's shape: text ids, numeric status. Lines without a row stay unchanged."""
     for line in lines(chunks):
         try:
             _decode_result(line)
@@ -100,7 +100,7 @@ def _unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
     for data in chain([head], found):
         while data:
             if unpack.eof:
-                unpack = zlib.decompressobj(wbits=GZIP_BITS)  # several members may follow each other
+                unpack = zlib.decompressobj(wbits=GZIP_BITS)  # a file may consist of several gzip members
             try:
                 yield unpack.decompress(data, PIECE)
             except zlib.error as error:
@@ -112,7 +112,7 @@ def _unpacked(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _is_json(line: bytes) -> bool:
     try:
-        # Skipped values are not checked: a lone surrogate shows only if text is decoded.
+        # The decoder does not check values that it skips: a lone surrogate shows only if text is decoded.
         msgspec.json.decode(line, type=Any if _HALF.search(line) else msgspec.Raw)
         line.decode()
     except batch_api.JSON_ERRORS:
@@ -121,9 +121,9 @@ def _is_json(line: bytes) -> bool:
 
 
 def _repaired(line: bytes) -> bytes:
-    """Replace what JSON does not allow: NaN and deep nesting by null, raw control characters by escapes.
+    """Repair a line: null replaces NaN and deep nesting, and escapes replace raw control characters.
 
-    A line that stays unreadable is returned unchanged.
+    A line that is still unreadable is returned unchanged.
     """
     for content in (line, _shallow(line)):
         try:
@@ -150,7 +150,7 @@ def _shallow(line: bytes) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Return the value with encodable text."""
+    """Return the value with texts that can be encoded."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):
@@ -161,7 +161,7 @@ def _plain(value: object) -> object:
 
 
 def _elements(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the elements of a JSON array as lines; an unreadable rest ends it as one line."""
+    """Yield the elements of a JSON array as lines; an unreadable rest becomes the last line."""
     decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
     text, place, is_open = "", 0, False
     for piece in _texts(chunks):

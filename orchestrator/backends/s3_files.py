@@ -1,4 +1,4 @@
-"""Files of batches in an S3-compatible bucket: its calls, listings and errors in OpenAI's shape."""
+"""Batch files in an S3-compatible bucket: the bucket's calls, listings and errors in OpenAI's shape."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _STATUSES = {
     "ConflictException": 409,
     "ServiceQuotaExceededException": 429,
     "SlowDown": 429,
-    # Bad credentials come with 400 from one service and 403 from another.
+    # For bad credentials, some services answer 400 and others 403.
     **dict.fromkeys(
         ("ExpiredToken", "ExpiredTokenException", "UnrecognizedClientException", "InvalidAccessKeyId",
          "InvalidClientTokenId", "InvalidToken", "SignatureDoesNotMatch", "InvalidSignatureException",
          "IncompleteSignature", "MissingAuthenticationToken", "RequestExpired", "RequestTimeTooSkewed"),
         BAD_CREDENTIALS,
     ),
-    # A missing bucket, or one in another region, is a mistake in the settings. No row is lost for it.
+    # A bucket that is missing or in another region is a mistake in the settings, which must not cost any row.
     **dict.fromkeys(("NoSuchBucket", "PermanentRedirect", "AuthorizationHeaderMalformed"), 403),
 }  # fmt: skip
-"""HTTP statuses to use for AWS's errors: the status that AWS sends has another meaning at other providers."""
+"""HTTP statuses to use for AWS's errors, since AWS's own statuses mean something else at other providers."""
 _XML_WORDS = re.compile(r"<(Code|Message)>([^<]*)</")
 
 
 class S3FilesAPI(HttpAPI):
-    """Calls of batches whose files are objects of a bucket; `bucket` is a signing client with its address.
+    """Calls of batches whose files are objects of a bucket; `bucket` is a signing client with the bucket's address.
 
     `headers` go with each call to the bucket.
     """
@@ -69,7 +69,7 @@ class S3FilesAPI(HttpAPI):
         return answer_of(listed, answer.headers, next_page)
 
     def file(self, file_id: str) -> ApiAnswer:
-        """Return an object without its size: lines are translated when they are read. A missing object is refused."""
+        """Return an object without its size, since reading translates its lines. Refuses a missing object."""
         with self.content(file_id):
             return answer_of({"id": file_id})
 
@@ -87,7 +87,7 @@ class S3FilesAPI(HttpAPI):
 
     @contextmanager
     def object_lines(self, key: str, convert: Callable[[bytes], bytes]) -> Iterator[Iterator[bytes]]:
-        """Open an object's lines, each in another shape."""
+        """Open an object's lines, each converted to another shape."""
         with self._streamed(self._bucket, quote(key), headers=self._owner) as chunks:
             yield (convert(line) + b"\n" for line in lines(chunks))
 
@@ -113,7 +113,7 @@ def error_of(content: bytes, kind: str) -> Json | None:
         told = {"code": found.get("Code"), "message": unescape(found.get("Message", ""))}
     code = kind or untyped.text(told.get("__type") or told.get("code"))
     code = code.partition(":")[0].rpartition("#")[2]
-    # A refused signature is explained by the whole request, with the session's token, from the second line on.
+    # From the second line on, AWS explains a refused signature by the whole request, with the session's token.
     said = untyped.text(told.get("message") or told.get("Message")).partition("\n")[0]
     return {"code": code, "type": code, "param": None, "message": said or code} if code else None
 
@@ -123,7 +123,7 @@ def status_of(code: str, status: int) -> int:
 
 
 def objects_of(content: bytes) -> tuple[list[Json], str | None]:
-    """Return the objects in a listing of a bucket as OpenAI's files, and the mark of the next page."""
+    """Return the objects in a bucket listing as OpenAI's files, and the mark of the next page."""
     text = content.decode(errors="replace")
     if "<ListBucketResult" not in text:
         raise ValueError("the answer is not a listing of a bucket")

@@ -1,4 +1,4 @@
-"""OpenAI's verbs at a provider with bodies of its own: a row with a field that has no counterpart is not sent."""
+"""OpenAI's verbs at a provider with its own request format. Rows with a field without counterpart are not sent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.policy.batch_errors import TOO_FEW_ROWS
 from orchestrator.policy.quota import few_rows
 
 NOTHING_SENT = "refused:"
-"""The id of an upload without a row that could be translated."""
+"""Prefix of the id of an upload in which no row could be translated."""
 
 
 def _refused_lines(source: Iterable[bytes], translate: Translate) -> Iterator[bytes]:
@@ -33,16 +33,16 @@ def _refused_lines(source: Iterable[bytes], translate: Translate) -> Iterator[by
 
 
 def nothing_sent(name: str) -> ApiAnswer:
-    """Return the answer to an upload without a row that could be translated."""
+    """Return the answer to an upload in which no row could be translated."""
     told = {"id": f"{NOTHING_SENT}{name}", "filename": name}
     return answer_of(told)
 
 
 class TranslatedBatches(ApiBatches):
-    """The verbs of a Batch API on the calls of a provider with other bodies.
+    """The verbs of a Batch API on the calls of a provider with its own request format.
 
-    A row that cannot be translated is not sent: its line follows the results. If no row can be translated, no
-    batch is created: its id is `refused:` and the shard's, and it is completed from the start.
+    A row that cannot be translated is not sent; its error line follows the results. If no row can be translated, no
+    batch is created: a substitute with the id `refused:SHARD` counts as completed from the start.
     """
 
     def __init__(self, name: str, api: BatchAPI, profile: Profile, translate: Translate, **more: Any) -> None:
@@ -50,7 +50,7 @@ class TranslatedBatches(ApiBatches):
         self._translate = translate
 
     def upload(self, path: Path, name: str) -> str:
-        """Refuse a batch with too few rows that can be sent."""
+        """Upload a file, or refuse a batch with too few rows that can be sent."""
         if (least := self._profile.limits.min_rows) > 1:
             counts = Counter[bool]()
             with path.open("rb") as source:
@@ -105,7 +105,7 @@ class TranslatedBatches(ApiBatches):
 
 
 def all_refused(shard: str, rows: int | None) -> RemoteBatch:
-    """Return the batch of a shard without a row that could be translated. Only its creation knows their number."""
+    """Return the batch of a shard in which no row could be translated. Only the create knows the number of `rows`."""
     name = f"{NOTHING_SENT}{shard}"
     return RemoteBatch(
         name,

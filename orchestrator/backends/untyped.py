@@ -1,7 +1,7 @@
-"""A lenient reader of providers' JSON with values of any shape. Pure.
+"""Reads providers' JSON leniently, with values of any shape. Pure.
 
-No function raises for an odd value: it is read as its only possible meaning, or as missing. Values for a database fit
-every database: numbers of 31 bits, text without NUL and lone surrogates.
+Unless documented, no function raises for an odd value: the value gets its only possible meaning, or counts as
+missing. Results fit every database: numbers have 31 bits, and text has no NUL or lone surrogates.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def mapping(value: object) -> Mapping[str, Any]:
 def batch_id(batch: Mapping[str, Any], asked: str | None, *, mark: str) -> str:
     """Return a batch's id. An answer with the field `mark` may omit the requested id, `asked`.
 
-    Raises ValueError if it is not a batch, or not the requested one.
+    Raises ValueError if the answer is not a batch, or is a different batch.
     """
     found = name(batch.get("id")) or (asked if mark in batch else None)
     if found is None:
@@ -64,7 +64,7 @@ def batch_id(batch: Mapping[str, Any], asked: str | None, *, mark: str) -> str:
 
 
 def count(value: object, most: int = MOST) -> int | None:
-    """Read a number from 0 to `most`, even if given as text or a fraction; None for anything else."""
+    """Read a number from 0 to `most`, even if it is a text or has a fraction; None for anything else."""
     if isinstance(value, bool) or value is None:
         return None
     try:
@@ -92,7 +92,7 @@ def seconds(value: object) -> float:
 
 
 def text(value: object, most: int = LONGEST) -> str:
-    """Format a value for display; anything but text as JSON."""
+    """Format a value for display; values other than text become JSON."""
     if value is None:
         return ""
     said = value if isinstance(value, str) else json.dumps(value, default=str)
@@ -112,7 +112,7 @@ def name(value: object) -> str | None:
 
 
 def word(value: object) -> str:
-    """Read a state's word, even if it is inside an object: lower case with underscores. Empty if missing."""
+    """Read a state's word, even inside an object, in lower case with underscores; empty if missing."""
     if isinstance(value, dict):
         value = next((value[key] for key in ("state", "status", "value", "name", "type") if key in value), None)
     return value.strip().lower().replace(" ", "_").replace("-", "_") if isinstance(value, str) else ""
@@ -141,9 +141,9 @@ def _number(said: str) -> float | None:
 
 
 def entries(told: object, *names: str, is_first: bool = True) -> list[Any]:
-    """Return the entries of a list, given as an array or under a known name. Raises ValueError if missing.
+    """Return the entries of a list, which is an array or under a known name. Raises ValueError if missing.
 
-    Only a page that is not the first may be an empty array: on the first page, an empty array could be any answer.
+    An empty array counts as a list only after the first page; on the first page, it could be any answer.
     """
     told = unwrapped(told)
     if isinstance(told, list) and (told or not is_first):
@@ -173,9 +173,9 @@ def unwrapped(told: object) -> object:
 
 
 def unseen(listed: Sequence[Read], key: Callable[[Read], Hashable], seen: set[Hashable]) -> list[Read]:
-    """Return a page's entries with new keys, each once in its latest form; adds them to `seen`.
+    """Return a page's entries with new keys, each once, in its latest form; adds the keys to `seen`.
 
-    An id alone is not a key: if several batches are reported under one wrong id, only one would be seen.
+    A key must be more than the id: a list may show several batches under one wrong id.
     """
     found = {key(one): one for one in listed if key(one) not in seen}
     seen.update(found)
@@ -185,7 +185,7 @@ def unseen(listed: Sequence[Read], key: Callable[[Read], Hashable], seen: set[Ha
 def readable(
     found: Sequence[object], convert: Callable[[object], Read], unread: list[object] | None = None
 ) -> list[Read]:
-    """Return the readable entries; other programs' entries may have any shape. Adds the others to `unread`.
+    """Return the readable entries, and add the others to `unread`; other programs' entries may have any shape.
 
     Raises ValueError if no entry is readable.
     """

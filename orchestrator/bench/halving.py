@@ -1,8 +1,8 @@
 """The search for an engine's best settings, by successive halving: runs so far → the next run, or the winner.
 
-All settings are tried for a short time, the better half for twice as long, and so on. The engine's defaults are tried
-in every round, whatever their result, so that the winner is always compared with them. The winner is then repeated
-until it has three runs of the longest length. Settings with which the engine fails or does not start are out.
+All settings run for a short time, the better half for twice as long, and so on. The engine's defaults run in every
+round, whatever their result, so that the winner is always compared with the defaults. The winner is repeated until it
+has three runs of the longest length. Settings with which the engine fails or does not start are excluded.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SPACE: dict[str, tuple[tuple[str, ...], ...]] = {
     "prefix_caching": (("--enable-prefix-caching",), ("--no-enable-prefix-caching",)),
     "chunked_prefill": (("--enable-chunked-prefill",), ("--no-enable-chunked-prefill",)),
 }
-"""Values to try for each of vLLM's settings besides its default."""
+"""Values to try for each of vLLM's settings, besides the setting's default."""
 
 
 class TuneRun(Struct, frozen=True):
-    """A run: `options` for vLLM (empty: its defaults), its `round`, and rows a second; None if it failed."""
+    """A run: `options` for vLLM (empty: the defaults), the `round`, and rows a second, None if the run failed."""
 
     options: tuple[str, ...]
     round: int
@@ -50,9 +50,9 @@ class Contest(Struct, frozen=True):
 
 
 class Winner(Struct, frozen=True):
-    """The best settings, by the median of their runs in the last round, and the defaults' rate in it.
+    """The best settings, by the median of their runs in the last round, and the defaults' rate in that round.
 
-    None if all settings failed.
+    The fields are None if all settings failed.
     """
 
     options: tuple[str, ...] | None
@@ -63,8 +63,8 @@ class Winner(Struct, frozen=True):
 def tunings(effort: str, *, on_gpu: bool) -> list[tuple[str, ...]]:
     """Return the settings that a `quick` or `full` contest tries, the defaults first.
 
-    `quick` changes one setting at a time; `full` adds combinations of several, always the same ones. GPU memory is
-    left out without a GPU.
+    `quick` changes one setting at a time; `full` adds combinations, always the same. Without a GPU, the setting for
+    GPU memory is left out.
     """
     space = {name: values for name, values in SPACE.items() if on_gpu or name != "gpu_memory_utilization"}
     found: list[tuple[str, ...]] = [(), *(value for values in space.values() for value in values)]
@@ -82,13 +82,13 @@ def tunings(effort: str, *, on_gpu: bool) -> list[tuple[str, ...]]:
 def contest_of(
     candidates: Sequence[tuple[str, ...]], runs: Sequence[TuneRun], first_seconds: float = 10.0
 ) -> Contest | Winner:
-    """Return the next options to try after these runs, or the winner. The defaults are the candidate ().
+    """Return the next options to try after these runs, or the winner. The candidate () means the defaults.
 
     Runs of the first round take `first_seconds`, runs of each later round twice as long.
     """
     entered = list(dict.fromkeys([(), *candidates]))
     number = 0
-    while True:  # each round has fewer than the one before, or is the last
+    while True:  # each round has fewer candidates than the previous round, or is the last
         made = {run.options: run for run in runs if run.round == number}
         for options in entered:
             if options not in made:
@@ -119,7 +119,7 @@ def _coming(entered: int) -> int:
 
 
 def _final(options: tuple[str, ...], number: int, runs: Sequence[TuneRun], first_seconds: float) -> Contest | Winner:
-    """Return the winner once it has its repeats, in the rounds after the last."""
+    """Return the winner once all its repeats are done; repeats count as rounds after the last."""
     last = [run for run in runs if run.options == options and run.round >= number]
     rates = [run.rows_per_second for run in last if run.rows_per_second is not None]
     if len(last) < REPEATS:

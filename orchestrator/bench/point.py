@@ -1,8 +1,8 @@
-"""One point: rows at a fixed concurrency, until enough have come back to know the throughput.
+"""One point: rows at a fixed concurrency, until enough rows have come back to know the throughput.
 
-In steady state every place is taken. So throughput is measured between two moments: when as many rows as places are
-back (the first flight), and when a whole number of flights is back. Rows are sent until then, so the end of a point,
-with empty places, is not part of it.
+In steady state, all slots (as many as the concurrency) are taken. A flight is one row for each slot. Throughput is
+measured from the return of the first flight to the return of a later whole flight. Rows are sent until then, so the
+end of a point, when slots stay empty, is not measured.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from orchestrator.server.dispatch.dispatcher import Dispatcher
 from orchestrator.server.dispatch.upstreams import Upstream
 
 FLIGHTS = 5
-"""A point ends after this many flights at the earliest."""
+"""Minimum number of flights of a point."""
 STEADY = 0.01
-"""A point ends early once the standard error of its mean flight time is at most this share of the mean."""
+"""A point ends early if the standard error of its mean flight time is at most this share of the mean."""
 LATE = 4.0
-"""A point ends after this many times its `seconds` at the latest."""
+"""Maximum duration of a point, as a multiple of its `seconds`."""
 FEW_FAILURES, FALLEN = 10, 0.2
-"""An engine has fallen over after this many failed attempts, if they also exceed this share of all attempts."""
+"""An engine has failed after this many failed attempts, if these are also more than this share of all attempts."""
 DOWN_SECONDS = 3.0
 LOOK_SECONDS = 0.2
 RETRY_DELAY = 0.5
@@ -42,14 +42,14 @@ class PointEnd(StrEnum):
     """How a point ended."""
 
     MEASURED = "measured"
-    SHORT = "short"  # its time was over before two flights were back: its rate is a lower bound
+    SHORT = "short"  # time ran out before two flights were back: the rate is a lower bound
     FELL_OVER = "fell_over"  # too many attempts failed, or the engine stopped answering
 
 
 class PointTerms(Struct, frozen=True):
-    """A point with `concurrency` rows at once at each upstream, for about `seconds`; `window` is for DYNAMIC.
+    """A point with `concurrency` rows at once at each upstream, for about `seconds`; only DYNAMIC uses `window`.
 
-    Waits for at least `flights` flights, but no longer than `patience` seconds (None: LATE times `seconds`).
+    The point waits for at least `flights` flights, but at most `patience` seconds (None: LATE times `seconds`).
     """
 
     concurrency: int
@@ -61,10 +61,10 @@ class PointTerms(Struct, frozen=True):
 
 
 class BenchPoint(Struct, frozen=True):
-    """Results of a point. Rates are per second, of all upstreams together; latencies are seconds.
+    """Results of a point. Rates are per second, for all upstreams together; latencies are in seconds.
 
     `cache_hits` is the share of prompt tokens that came from the prefix cache, `kv_peak` the highest use of the KV
-    cache, both 0 to 1; they and `preemptions` are None without vLLM's gauges. `vram_peak` is in bytes.
+    cache, both 0 to 1. Without vLLM's gauges, both and `preemptions` are None. `vram_peak` is in bytes.
     """
 
     concurrency: int
@@ -96,7 +96,7 @@ class BenchPoint(Struct, frozen=True):
 
 
 def rounded(figures: Struct) -> Any:
-    """Return figures in JSON form, with four digits after the point."""
+    """Return figures in JSON form, rounded to four decimals."""
     return _rounded(msgspec.to_builtins(figures))
 
 
@@ -109,7 +109,7 @@ def _rounded(value: Any) -> Any:
 async def measure_point(
     upstreams: Sequence[Upstream], rows: PointRows, terms: PointTerms, vram: Callable[[], int | None]
 ) -> BenchPoint:
-    """Run one point; the upstreams must be open, watched and otherwise unused. `vram` returns the bytes in use."""
+    """Run one point. The upstreams must be open, watched and otherwise idle; `vram` returns the GPU bytes in use."""
     for upstream in upstreams:
         upstream.limiter = ConcurrencyLimiter.fixed(terms.concurrency)
     dispatcher = Dispatcher(list(upstreams), retry_delay=RETRY_DELAY, paused=lambda: False, enabled=True)
@@ -225,7 +225,7 @@ class _Measuring:
         self._over.set()
 
     async def _look(self) -> None:
-        """Check, a few times a second, for peaks, engines that no longer answer, and the time limit."""
+        """Check a few times a second for peaks, engines that no longer answer, and the time limit."""
         while not self._over.is_set():
             self._note_peaks()
             problems = [upstream.problem for upstream in self._upstreams]
@@ -254,7 +254,7 @@ class _Measuring:
         return [one for one in found if one is not None]
 
     async def _drain(self, result: BenchPoint) -> None:
-        """Wait for rows in flight: an engine still working on them would be slower in the next point."""
+        """Wait for rows in flight, since an engine that still works on these rows would slow down the next point."""
         until = self._clock() + max(LEAST_DRAIN, 2 * result.p99)
         while self._rows.out and not self._fell and (left := until - self._clock()) > 0:
             self._changed.clear()
@@ -297,7 +297,7 @@ class _Measuring:
         )
 
     def _measured(self) -> tuple[Sequence[RowEnd], float, PointEnd]:
-        """Return the rows that count, the seconds in which they came back, and how the point ended."""
+        """Return the rows that count, the seconds in which these came back, and how the point ended."""
         ended, places = self._rows.ended, self._places
         first = 0 if self._terms.mode is Mode.STATIC else places
         begin = self._began if self._terms.mode is Mode.STATIC else (self._flights or [self._began])[0]
@@ -309,5 +309,5 @@ class _Measuring:
 
 
 def _percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest of the sorted values that `share` of them do not exceed; 0 if there are no values."""
+    """Return the smallest sorted value with at least `share` of all values at or below it; 0 without values."""
     return values[max(0, math.ceil(share * len(values)) - 1)] if values else 0.0

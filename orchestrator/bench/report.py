@@ -24,8 +24,8 @@ GIB = 1024**3
 class Measured(Struct, frozen=True):
     """Points of a bench.
 
-    `window` is the window of dynamic batching in seconds, `order` the order in which rows go out. `prefill` asked for
-    one token of each row. `file_order` is None if the rows already went out in the file's order.
+    `window` is the window of dynamic batching in seconds, `order` the order in which rows were sent. For `prefill`,
+    answers had one token. `file_order` is None if the rows were sent in the file's order anyway.
     """
 
     sweep: tuple[BenchPoint, ...]
@@ -45,7 +45,7 @@ class Measured(Struct, frozen=True):
 
 
 class TunePoint(Struct, frozen=True):
-    """One run of engine settings, with the `problem` instead of a `result` if the engine failed or did not start."""
+    """One run of engine settings; `problem` replaces `result` if the engine failed or did not start."""
 
     options: tuple[str, ...]
     round: int
@@ -54,7 +54,7 @@ class TunePoint(Struct, frozen=True):
 
     @property
     def run(self) -> TuneRun:
-        """This point, in the form that the comparison of settings takes."""
+        """This point as input for the comparison of settings."""
         return TuneRun(self.options, self.round, None if self.result is None else self.result.rows_per_second)
 
     def to_json(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Tuned(Struct, frozen=True):
 
 
 class BenchReport(Struct, frozen=True):
-    """A bench of `rows` of a job's `job_rows` at a backend; `left_out` rows are for other models.
+    """A bench at a backend with `rows` of a job's `job_rows`; `left_out` rows are for other models.
 
     `rates` is what `--apply` stores, None if there is no knee. `notes` are sentences.
     """
@@ -131,7 +131,7 @@ class BenchReport(Struct, frozen=True):
 
     @property
     def knee_words(self) -> str:
-        """The best concurrency, or why nothing works, as text."""
+        """The best concurrency, or the reason why no concurrency works, as text."""
         knee = self.measured.knee
         if isinstance(knee, NoKnee):
             return f"no concurrency works: {knee.reason}"

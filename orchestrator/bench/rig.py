@@ -26,9 +26,9 @@ NO_DRIVER = "this machine has no NVIDIA driver"
 
 
 class GpuMemory:
-    """The memory in use on some GPUs of this machine, of all processes together.
+    """Memory that all processes together use on some of this machine's GPUs.
 
-    `problem` says why it is unknown; `names` are the GPUs' names.
+    `problem` says why the memory is unknown; `names` are the GPUs' names.
     """
 
     def __init__(self, library: Any = None, handles: Sequence[Any] = (), problem: str | None = None) -> None:
@@ -53,7 +53,7 @@ def _text(name: str | bytes) -> str:
 
 @contextmanager
 def gpu_memory(wanted: Sequence[int] | None = None) -> Iterator[GpuMemory]:
-    """Yield the memory of these GPUs, or of all; its `used` is None if nothing can be read."""
+    """Yield the memory of these GPUs, or of all; `used` is None if no GPU can be read."""
     try:
         library = importlib.import_module("pynvml")
     except ImportError:
@@ -73,14 +73,14 @@ def gpu_memory(wanted: Sequence[int] | None = None) -> Iterator[GpuMemory]:
 
 
 REACH_SECONDS = 120.0
-"""Seconds until an engine that fell over must answer again."""
+"""Seconds that a failed engine may take to answer again."""
 POLL_SECONDS = 0.1
 MOST_ROWS = 100_000
 
 
 @asynccontextmanager
 async def rigged(target: BenchTarget, sample: Sample, memory: GpuMemory) -> AsyncIterator[Rig]:
-    """Provide a rig whose upstreams answer, during a block."""
+    """Provide a rig, with upstreams that answer, for the block."""
     upstreams = [
         Upstream(url, api_key=target.api_key, timeout=target.request_timeout, ceiling=1, clock=time.monotonic)
         for url in target.urls
@@ -112,7 +112,7 @@ class Rig:
         self._plans: dict[bool, InputRows] = {}
 
     async def reach(self) -> None:
-        """Return when every upstream answers. Raises BackendError if it takes too long."""
+        """Wait until every upstream answers. Raises BackendError if that takes too long."""
         until = time.monotonic() + REACH_SECONDS
         while problems := [one for one in self._upstreams if one.problem is not None]:
             if time.monotonic() >= until:
@@ -132,7 +132,7 @@ class Rig:
         return self._plan(in_file_order=False).order.rows is not None
 
     async def measure(self, terms: PointTerms, *, in_file_order: bool = False, one_token: bool = False) -> BenchPoint:
-        """Measure one point, with prompts that are not in vLLM's cache from an earlier point."""
+        """Measure one point, with prompts that no earlier point has left in vLLM's cache."""
         await self.reach()
         sample, plan, salt = self._sample, self._plan(in_file_order=in_file_order), uuid.uuid4().hex[:12]
         rows = PointRows(sample.path, plan, sample.endpoint, self._target.urls, salt=salt, one_token=one_token)
@@ -140,7 +140,7 @@ class Rig:
             return await measure_point(self._upstreams, rows, terms, self._memory.used)
 
     async def warm_up(self, rows: int = 4) -> BenchPoint:
-        """Send a few rows without recording them, so that the engine compiles and allocates what it needs."""
+        """Send a few rows without recording the result, so that the engine compiles code and allocates memory."""
         patience = self._target.request_timeout
         return await self.measure(PointTerms(rows, 0.0, Mode.STATIC, flights=1, patience=patience))
 

@@ -1,4 +1,4 @@
-"""The rows of a point: when each may be sent, and when and how each came back."""
+"""The rows of a point: controls when each is sent, and records when and how each comes back."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _decode = json_decoder(dict[str, msgspec.Raw]).decode
 
 
 class Mode(StrEnum):
-    """When the next row takes the place of a row that came back."""
+    """Rules for when the next row takes the slot of a row that came back."""
 
-    CONTINUOUS = "continuous"  # at once
-    DYNAMIC = "dynamic"  # at the end of a short window, with all places that came free in it
+    CONTINUOUS = "continuous"  # immediately
+    DYNAMIC = "dynamic"  # at the end of a short window, together with all other free slots
     STATIC = "static"  # when all rows of the batch have come back
 
 
 class RowEnd(NamedTuple):
-    """A row that came back: when (by the upstream's clock), seconds in flight, tokens, whether it was answered."""
+    """A row that came back: the time by the upstream's clock, seconds in flight, tokens, and success."""
 
     at: float
     seconds: float
@@ -48,7 +48,7 @@ class RowEnd(NamedTuple):
 
 
 class PointWork(Work, eq=False):
-    """A row of a point; a sample that is too short for the point starts again, in another `cycle`."""
+    """A row of a point. If the sample is too short for the point, it starts again in a new `cycle`."""
 
     cycle: int = 0
 
@@ -56,8 +56,8 @@ class PointWork(Work, eq=False):
 class PointRows(RowSource):
     """Rows of a batch file, repeated endlessly for the dispatcher; `gate` returns how many more may be sent.
 
-    With a `salt`, no row finds its prompt in vLLM's cache from an earlier point or cycle. With `one_token`, answers
-    have one token, so that mostly the work of reading prompts remains.
+    A `salt` keeps vLLM's cache from knowing a prompt from an earlier point or cycle. With `one_token`, answers have
+    one token, so that nearly all work is the reading of prompts.
     """
 
     batch_id = tenant = "bench"
@@ -100,7 +100,7 @@ class PointRows(RowSource):
 
     @property
     def rows_left(self) -> int:
-        """Rows of the whole sample: a point never runs out of rows."""
+        """Number of rows of the whole sample, since a point never runs out of rows."""
         return len(self._plan)
 
     def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
@@ -125,15 +125,15 @@ class PointRows(RowSource):
         self._again.append(work)
 
     def put_back(self, work: Work) -> None:
-        """Put back a row for which there was no room; it is taken next."""
+        """Put back a row that found no room; the next `take` returns this row."""
         self._again.appendleft(work)
 
     def unpack(self, work: Work) -> None:
-        """Requeue a row; rows are not packed here."""
+        """Requeue a row; a point never packs rows."""
         self._again.append(work)
 
     def tokens(self, work: Work) -> int:
-        """Estimate the tokens that a request counts against a limit."""
+        """Estimate the tokens by which a request counts against a limit."""
         return work.size // body_changes.BYTES_PER_TOKEN
 
     def leaves(self, work: Work) -> None:
@@ -215,7 +215,7 @@ class PointRows(RowSource):
 
 
 def _limited(body: bytes) -> bytes:
-    """Return the same request for an answer of one token."""
+    """Return the request with the answer limited to one token."""
     try:
         fields = _decode(body)
     except JSON_ERRORS:

@@ -39,13 +39,13 @@ from orchestrator.store import Store
 STARTS = timedelta(days=30)
 """Maximum age of starts that still predict the duration of the next start."""
 SATURATED = 2
-"""Settings are tried at this multiple of the best concurrency: the engine's own limits then decide what runs."""
+"""Settings are tried at this multiple of the best concurrency, so that the engine's own limits decide what runs."""
 MOST_FIRST = 30.0
-"""Seconds: the first run of settings takes one per minute of the bench, up to this limit."""
+"""Maximum seconds of the first run of settings, which takes one second per minute of the bench."""
 
 
 class BenchWishes(Struct, frozen=True):
-    """Options of a bench. With `versus` None, it compares with `[report] compare` if that has a price."""
+    """Options of a bench. If `versus` is None, the bench compares with `[report] compare` if that has a price."""
 
     file: Path
     backend: str | None
@@ -87,7 +87,7 @@ class Bench(Struct):
         if self.wishes.effort is not None:
             require_no_daemon(self.home)
         if self.wishes.versus is not None:
-            hosted_row(self.config, self.wishes.versus, 1.0, 1.0, self.now)  # checked before anything is measured
+            hosted_row(self.config, self.wishes.versus, 1.0, 1.0, self.now)  # check before measuring
         sample = take_sample(
             self.store, self.home, self.config, self.wishes.file, name, self.now, self.listeners.reading
         )
@@ -138,7 +138,7 @@ class Bench(Struct):
     def _notebook(self, sample: Sample, target: BenchTarget) -> Path:
         parts = (target.backend, target.model, *target.options, target.version or "", *sorted(target.urls))
         if isinstance(self.config.backends[target.backend], EnginesBackend):
-            parts = parts[: -len(target.urls)]  # its address does not identify it
+            parts = parts[: -len(target.urls)]  # the address does not identify an engine started by orch
         digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
         return self.home.bench(sample.digest) / f"{digest}.jsonl"
 
@@ -151,7 +151,7 @@ class Bench(Struct):
         if self.wishes.applies:
             if rates is None:
                 raise RefusedError(f"nothing to apply: {measured.knee.reason}")
-            note_applied(self.home.bench(sample.digest), rates)  # first: plans never use unrecorded rates
+            note_applied(self.home.bench(sample.digest), rates)  # before `put`, so that plans use only recorded rates
             self.store.engine_rates.put(rates)
         return BenchReport(
             job=sample.name,
@@ -200,7 +200,7 @@ class Bench(Struct):
         try:
             return hosted_row(self.config, self.config.report.compare, input_tokens, output_tokens, self.now)
         except UsageError:
-            return None  # an unrequested comparison may fail
+            return None  # a comparison that the user did not request may fail
 
 
 def _rates(
@@ -248,7 +248,7 @@ def _notes(sample: Sample, measured: Measured, memory: GpuMemory) -> list[str]:
 
 
 Hosted = tuple[str, Decimal, bool]
-"""A model's name, its price of a row in dollars, and whether that is an estimate."""
+"""A model's name, the price of a row in dollars, and whether that price is an estimate."""
 
 
 def hosted_row(

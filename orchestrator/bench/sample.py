@@ -1,6 +1,6 @@
-"""The rows of a bench: a part of a job's request lines, with the job's mix of long and short rows.
+"""The rows of a bench: a sample of a job's request lines, with the job's mix of long and short rows.
 
-Neighbouring rows (the tasks of a document) stay together, because an engine's prefix cache reuses their common part.
+Neighbouring rows (a document's tasks) stay together, since an engine's prefix cache reuses their common part.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def take_sample(
     store: Store, home: Home, config: Config, file: Path, backend: str, now: Callable[[], datetime],
     progress: Progress,
 ) -> Sample:  # fmt: skip
-    """Build the job temporarily, and write a part of its lines below `home.bench`. Raises OrchError."""
+    """Build the job temporarily, and write a sample of its lines under `home.bench`. Raises OrchError."""
     job = draft(file, config, home, Options(backend=backend, new=True), now())
     check_eligible(config, job)
     with rehearsed(store, home, config, job, now(), progress) as (built, report):
@@ -102,13 +102,13 @@ def _groups(path: Path) -> dict[tuple[str, str], list[Span]]:
             try:
                 line = _decode(raw)
             except JSON_ERRORS:
-                continue  # a run would report it as this row's failure
+                continue  # a real run would report this as the row's failure
             found.setdefault((line.url, line.body.model or ""), []).append(Span(offset, len(raw)))
     return found
 
 
 def stratified(spans: Sequence[Span], most: int = MOST_ROWS, most_bytes: int = MOST_BYTES) -> list[Span]:
-    """Return up to `most` rows in the given order: blocks of neighbours, evenly spaced over all blocks by length."""
+    """Return up to `most` rows in their order: blocks of neighbours, spaced evenly over all blocks by length."""
     mean = sum(span.length for span in spans) / len(spans)
     wanted = max(1, min(most, int(most_bytes / max(1.0, mean))))
     if len(spans) <= wanted:

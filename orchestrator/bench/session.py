@@ -41,7 +41,7 @@ class Notebook:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._notes, whole = _read(path)
             if path.exists() and path.stat().st_size > whole:
-                os.truncate(path, whole)  # the rest of a killed write
+                os.truncate(path, whole)  # remove what a killed write left
         except OSError as error:
             raise StorageError(f"{path} cannot be used: {error.strerror}") from error
 
@@ -76,7 +76,7 @@ class Notebook:
 
 
 def _read(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
-    """Return the complete lines of the file, and their end."""
+    """Return the complete lines of the file, and the offset of their end."""
     found: dict[str, dict[str, Any]] = {}
     end = 0
     if not path.exists():
@@ -100,7 +100,7 @@ PREFILL, FILE_ORDER = "prefill/one-token", "order/file"
 SWEEP_POINTS = 14
 """Approximate number of points of a sweep: doublings, and halvings around the knee."""
 OVERHEAD = 1.6
-"""Real time of a point relative to its measuring time, including its first flight and its drain."""
+"""Real time of a point, with its first flight and its drain, as a multiple of the measuring time."""
 LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
 WINDOW = 0.5
 """Window of dynamic batching, as a share of the median latency."""
@@ -108,7 +108,7 @@ LEAST_WINDOW = 0.02
 
 
 class BenchProgress(Struct, frozen=True):
-    """A finished point, or a starting one if `result` is None; about `left` points remain."""
+    """A finished point, or a starting point if `result` is None; about `left` points remain."""
 
     name: str
     result: BenchPoint | None
@@ -163,7 +163,7 @@ class Session:
                 )
                 for one in self._sweep_points()
             ]
-            # A settled sweep stays settled: the following points were measured at its knee.
+            # A settled sweep stays settled, since later points were measured at its knee.
             is_over = SETTLED in self.notebook or self.clock() - self._began > 60 * self.minutes
             step = next_step(points, self.most, settle=is_over)
             if not isinstance(step, Measure):
@@ -174,7 +174,7 @@ class Session:
             await self._one(f"{name}/again" if name in self.notebook else name, step.concurrency)
 
     def _sweep_points(self) -> list[BenchPoint]:
-        """Return the points in measuring order; of a repeated point, the later one counts."""
+        """Return the points in measuring order; the later measurement of a repeated point counts."""
         return [BenchPoint.of_json(note.told) for note in self.notebook.under(SWEEP)]
 
     def _sweep_results(self) -> tuple[BenchPoint, ...]:
@@ -217,13 +217,13 @@ class Session:
         return max(1, SWEEP_POINTS - known) + sum(name not in self.notebook for name in others)
 
     def _eta(self) -> float | None:
-        """Return the approximate seconds until the end; None before the first point is over."""
+        """Return the approximate seconds until the bench ends; None before the first point is over."""
         return self._left() * self._spent / self._done if self._done else None
 
 
 TUNE = "tune"
 Started = Callable[[tuple[str, ...]], AbstractAsyncContextManager[Rig]]
-"""Starts an engine with these additional options, ready for rows. Raises BackendError if it does not start."""
+"""Starts an engine with additional options, ready for rows. Raises BackendError if the engine does not start."""
 
 
 async def tune(
@@ -233,7 +233,7 @@ async def tune(
     """Try settings until there is a winner; settings in the notebook are not tried again.
 
     `concurrency` is so high that the engine's own limits decide how many rows run at once. The first run of each
-    takes `first_seconds`.
+    setting takes `first_seconds`.
     """
     while True:
         points = tuple(TunePoint.of_json(note.told) for note in notebook.under(TUNE))

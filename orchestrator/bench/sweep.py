@@ -1,9 +1,9 @@
 """The search for an engine's best concurrency: points so far → the next point to measure, or the knee.
 
-Concurrency doubles while throughput grows. Then the interval between the last point that is too low and the first
-that reaches the plateau is halved until it is narrow. A point at which the engine falls over (errors, or less
-throughput than with fewer rows) bounds the search: the knee is sought below it. If growth ends without an error,
-other load on the machine may be the cause: this counts only once it was seen twice.
+Concurrency doubles while throughput grows. Then the interval between the last point below the plateau and the first
+point on the plateau is halved until it is narrow. If the engine fails at a point (errors, or less throughput than
+with fewer rows), the search continues below that point. If throughput falls without errors, other load on the machine
+may be the cause, so the point is measured twice.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from msgspec import Struct
 
 FIRST = 1
 GAIN = 1.05
-"""A doubling that brings less than this has reached the plateau."""
+"""Minimum growth factor of a doubling; a smaller gain means that the plateau is reached."""
 KNEE = 0.97
-"""The knee is the lowest concurrency that reaches this share of the best throughput."""
+"""Share of the best throughput that the knee, the lowest such concurrency, must reach."""
 WIDTH = 0.10
 """Largest width of the interval around the knee, as a share of the knee."""
 MOST_ERRORS = 0.02
-"""An engine has fallen over if more than this share of its attempts failed."""
+"""An engine counts as failed if more than this share of its attempts failed."""
 COLLAPSE = 0.8
-"""... or if its throughput is below this share of the throughput with fewer rows at once."""
+"""An engine also counts as failed if throughput is below this share of that with fewer rows at once."""
 
 
 class SweepPoint(Struct, frozen=True):
@@ -41,9 +41,9 @@ class Measure(Struct, frozen=True):
 
 
 class Knee(Struct, frozen=True):
-    """The lowest concurrency that gives the plateau; `above` is too low.
+    """The lowest concurrency that reaches the plateau; the concurrency `above` is known to be too low.
 
-    `rows_per_second` is the throughput at it. `falls_over_at` is the lowest concurrency at which the engine failed.
+    `rows_per_second` is the knee's throughput. `falls_over_at` is the lowest concurrency at which the engine failed.
     """
 
     concurrency: int
@@ -67,8 +67,8 @@ class NoKnee(Struct, frozen=True):
 def next_step(points: Sequence[SweepPoint], most: int, *, settle: bool = False) -> Measure | Knee | NoKnee:
     """Return the next step after these points, in any order; `most` is the highest concurrency.
 
-    The later of two measurements of a concurrency counts. With `settle`, time is over: the knee is returned as well
-    as it is known.
+    The later of two measurements of a concurrency counts. `settle` means that time is over: return the knee as
+    precisely as it is known.
     """
     latest = {point.concurrency: point for point in points}
     seen = [latest[concurrency] for concurrency in sorted(latest)]
@@ -102,7 +102,7 @@ def _standing(seen: Sequence[SweepPoint]) -> tuple[list[SweepPoint], int | None]
 
 
 def _disputed(points: Sequence[SweepPoint], good: Sequence[SweepPoint], ceiling: int | None) -> int | None:
-    """Return where growth ended without an error, if it was measured only once."""
+    """Return the concurrency where growth ended without an error, if that point was measured only once."""
     ends = good[-1].concurrency if ceiling is None and not _grows(good) else ceiling
     seen = [point for point in points if point.concurrency == ends]
     once = len(seen) == 1 and seen[0].error_share <= MOST_ERRORS and seen[0].rows_per_second > 0
@@ -134,7 +134,7 @@ def _further(good: Sequence[SweepPoint], ceiling: int | None, most: int) -> Meas
 
 
 def _narrower(good: Sequence[SweepPoint], best: SweepPoint, ceiling: int | None, *, settle: bool) -> Measure | Knee:
-    """Return a concurrency between the highest that is too low and the lowest that is not; the knee if they are
+    """Return a concurrency between the highest below the plateau and the lowest on the plateau; the knee if both are
     close.
     """
     place = next(place for place, one in enumerate(good) if one.rows_per_second >= KNEE * best.rows_per_second)

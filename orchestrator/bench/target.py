@@ -30,10 +30,10 @@ VERSION_SECONDS = 5.0
 
 
 class BenchTarget(Struct, frozen=True):
-    """The place of a bench's rows.
+    """The engine that answers a bench's rows.
 
-    `cost_per_hour` is that of all upstreams together, in dollars; `options` are vLLM's beyond its defaults.
-    `start_seconds` is None if the engine already ran. `version` is None if unknown.
+    `cost_per_hour` is in dollars for all upstreams together; `options` are vLLM's settings that differ from defaults.
+    `start_seconds` is None if the engine was already running. `version` is None if unknown.
     """
 
     backend: str
@@ -88,7 +88,7 @@ def backend_named(config: Config, name: str | None) -> str:
 def target_of(
     config: Config, home: Home, name: str, model: str, tell: Callable[[str], None], options: Sequence[str] = ()
 ) -> Iterator[BenchTarget]:
-    """Provide the engine, ready for rows, during a block; an engine started here gets the additional `options`.
+    """Provide the engine, ready for rows, for the block. An engine that this starts gets the additional `options`.
 
     Raises BackendError, RefusedError or UsageError.
     """
@@ -136,12 +136,12 @@ def _engine(
 
 
 def _ready(driver: EngineDriver, model: str) -> EngineReport:
-    """Return the engine once it takes rows. Raises BackendError if it does not start."""
+    """Return the engine once it accepts rows. Raises BackendError if the engine does not start."""
     while True:
         report = next((one for one in driver.engines() if one.model == model), None)
         if report is not None and report.state is EngineState.WARM:
             return report
-        # An engine that failed once will fail again: a bench does not wait for a second start.
+        # A bench does not wait for a second start, as an engine that failed once will fail again.
         if (
             report is not None
             and report.problem is not None
@@ -152,7 +152,7 @@ def _ready(driver: EngineDriver, model: str) -> EngineReport:
 
 
 def require_no_daemon(home: Home) -> None:
-    """Raise RefusedError while a daemon of the home runs, because it uses the home's GPUs."""
+    """Raise RefusedError while a daemon of the home runs, because the daemon uses the home's GPUs."""
     if running_daemon(home) is not None:
         raise RefusedError(
             "the daemon of this home is running (`orch up`, or a job): settings are tried on engines started for it",
@@ -175,7 +175,7 @@ def _running(home: Home, base: BenchTarget) -> BenchTarget:
 
 
 def _versioned(target: BenchTarget) -> BenchTarget:
-    """Add the engine's version, if it reports one (vLLM does)."""
+    """Add the engine's version if the engine reports a version, as vLLM does."""
     root = target.urls[0].rstrip("/").removesuffix("/v1")
     headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
     try:

@@ -1,4 +1,4 @@
-"""Meaning of a measured throughput for a night: rows an hour, dollars, the time of the end, and the hosted price."""
+"""Meaning of a measured throughput for a night: rows an hour, dollars, the end time, and the hosted price."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NIGHT = timedelta(hours=20)
 
 
 class Verdict(Struct, frozen=True):
-    """The verdict of a bench, given `at`.
+    """The verdict of a bench at the time `at`.
 
-    `per_1000_usd` is the cost of 1,000 rows on this engine while it works, `hosted_per_1000_usd` at the `hosted`
-    model; None if there is no comparison. `overhead_seconds` are paid each night besides the work: the engine's
-    start, and idle time until it stops. `cheaper_from_hours` is how many hours of work a night make the engine
-    cheaper: 0 always, None never (or no comparison).
+    `per_1000_usd` is the cost of 1,000 rows on this engine while it works; `hosted_per_1000_usd` is the cost at the
+    `hosted` model, None without a comparison. `overhead_seconds` are paid each night besides the work: the engine's
+    start, and idle time until it stops. `cheaper_from_hours` is the number of work hours a night from which the
+    engine is cheaper: 0 means always, None means never, or no comparison.
     """
 
     at: datetime
@@ -73,7 +73,7 @@ class Verdict(Struct, frozen=True):
 
 
 def _clock(at: datetime, now: datetime) -> str:
-    """Return a moment by this machine's clock, with its day if the time alone would be ambiguous."""
+    """Format a moment in this machine's time, with the day if the time alone would be ambiguous."""
     local = at.astimezone()
     return f"{local:%H:%M}" if at - now < NIGHT else f"{local:%a %Y-%m-%d %H:%M}"
 
@@ -91,9 +91,9 @@ def verdict(
 ) -> Verdict:
     """Return the verdict on a measured throughput.
 
-    `cost_per_hour` is for all engines together that give `rows_per_second`. `hosted` is a model, its cost of a row in
-    dollars, and whether that is an estimate. Each night, the start and the idle time until the engine stops are paid
-    too.
+    `cost_per_hour` is for all engines that together reach `rows_per_second`. `hosted` is a model, the cost of a row
+    in dollars, and whether that cost is an estimate. Each night, the start and the idle time until the engine stops
+    are paid too.
     """
     per_hour = rows_per_second * HOUR
     per_row = cost_per_hour / Decimal(repr(per_hour))
@@ -122,7 +122,7 @@ def verdict(
 ASSUMED_WEIGHT = 8.0
 """Assumed work of an answer token relative to a prompt token, if not measured."""
 LEAST_SHARE, MOST_SHARE = 0.02, 0.98
-"""Bounds of the share of an engine's time that answers take: beyond them, only measurement errors remain."""
+"""Bounds of the share of an engine's time that answers take. Values outside are measurement errors."""
 
 
 class TokenSpeeds(NamedTuple):
@@ -135,10 +135,10 @@ class TokenSpeeds(NamedTuple):
 def token_rates(
     rows_per_second: float, input_tokens: float, output_tokens: float, prefill_rows_per_second: float | None
 ) -> TokenSpeeds:
-    """Return the rates of an engine that does this many rows a second, each with these tokens.
+    """Return the token rates of an engine that does `rows_per_second` rows with these tokens each.
 
-    `prefill_rows_per_second` is its rate for the same rows with answers of one token, None if unknown. The extra time
-    of whole answers is the time of their other tokens.
+    `prefill_rows_per_second` is the rate for the same rows with one-token answers, None if unknown. The extra time of
+    whole answers is the time of the remaining tokens.
     """
     if input_tokens <= 0 and output_tokens <= 0:
         return TokenSpeeds(rows_per_second, None)  # without token counts, a row counts as one token
@@ -149,7 +149,7 @@ def token_rates(
     if prefill_rows_per_second is None or output_tokens <= 1:
         prefill = rows_per_second * (input_tokens + ASSUMED_WEIGHT * output_tokens)
         return TokenSpeeds(prefill, prefill / ASSUMED_WEIGHT)
-    # Seconds of a row: of its prompt and one token, and of the rest of its answer.
+    # Seconds a row for the rest of the answer: the total, less the time for prompt and first token.
     rest = max(0.0, 1 / rows_per_second - 1 / prefill_rows_per_second)
     share = rest * rows_per_second * output_tokens / (output_tokens - 1)
     share = min(MOST_SHARE, max(LEAST_SHARE, share))

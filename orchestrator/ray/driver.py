@@ -1,7 +1,7 @@
-"""The driver `ray`: engines as actors of a Ray cluster. Ray places and revives them, but sees no rows.
+"""The driver `ray`: engines as actors of a Ray cluster. Ray places and revives engines, but sees no rows.
 
-A process of the cluster's own Python speaks to Ray (process.py). It runs only while an engine is wanted, so a
-cluster that can shrink to nothing will do so.
+A process of the cluster's own Python uses Ray (process.py). The process runs only while an engine is wanted, so that
+an autoscaling cluster can shrink to nothing.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from orchestrator.settings.backends import RayBackend
 
 CPU_CACHE_GIB = "4"
 FIRST_PAUSE, LONGEST_PAUSE, WELL_SECONDS = 1.0, 60.0, 60.0
-"""Seconds until a process that ended by itself is restarted; the pause doubles unless the process had run well."""
+"""Seconds until a process that ended by itself is restarted: the first and longest pause. A pause doubles unless
+the process ran for WELL_SECONDS."""
 TRIES = 3
-"""Engines count as given up after this many ends of the process in a row without reaching a cluster."""
+"""Engines are given up after the process ended this many times in a row without reaching a cluster."""
 STATES = {
     "pending": EngineState.PENDING,
     "lost": EngineState.PENDING,
@@ -40,7 +41,7 @@ Key = tuple[str, Slots]
 
 
 class _Seen(Struct):
-    """The last state that was reported of an engine."""
+    """The last reported state of an engine."""
 
     state: EngineState
     since: float
@@ -62,16 +63,16 @@ class RayDriver:
         self._environ = environ
         self._tell = tell
         self._key = secrets.token_urlsafe(32)
-        """Engines may be reachable by others, so they answer only requests with this key."""
+        """Other users may reach the engines, so engines answer only requests with this key."""
         self._lock = threading.RLock()
         self._wanted: set[Key] = set()
         self._seen: dict[Key, _Seen] = {}
         self._process: RayProcess | None = None
         self._connected_at: float | None = None
         self._ends = 0
-        """Number of times in a row that the child ended without having run well."""
+        """Number of times in a row that the child ended before WELL_SECONDS."""
         self._unreached = 0
-        """Number of times in a row that the child ended without having reached the cluster."""
+        """Number of times in a row that the child ended without reaching the cluster."""
         self._again_at = float("-inf")
         self._closed = False
 
@@ -201,7 +202,7 @@ class RayDriver:
                 self._tell(f"{model}: started again: {event.problem}")
 
     def _ended(self, made: list[RayProcess], code: int) -> None:
-        """Handle the end of a process, with which Ray ends its engines."""
+        """Handle the end of a process; Ray then ends that process's engines."""
         with self._lock:
             if not made or self._process is not made[0]:
                 return
@@ -220,7 +221,7 @@ class RayDriver:
         self._problem(problem, over=True)
 
     def _problem(self, problem: str | None, over: bool = False) -> None:
-        """Mark all engines as not running, because of `problem` unless more is known."""
+        """Mark all engines as not running; `problem` is the reason for engines without a more specific one."""
         state = EngineState.GIVEN_UP if self._unreached >= TRIES else EngineState.PENDING
         for key in self._wanted:
             seen = self._seen[key]
@@ -244,7 +245,7 @@ class RayDriver:
             "id": f"{name}/{slots[0]}",
             "arguments": arguments,
             "python": self._settings.vllm_python,
-            # In the environment: every user of the node can read a command line.
+            # In the environment, since every user of the node can read command lines.
             "env": {**cache, "VLLM_API_KEY": self._key},
             "gpus": model.gpus,
             "cpus": model.cpus,

@@ -1,4 +1,4 @@
-"""Engines on a Ray cluster; run by path with the cluster's own Python, standard library and Ray only.
+"""Engines on a Ray cluster; run by path with the cluster's own Python. Uses only the standard library and Ray.
 
     python engines_child.py serve ADDRESS LEASH     JSON lines: wanted engines on stdin, events on stdout
     python engines_child.py status ADDRESS          the nodes as one JSON object on stdout
@@ -9,7 +9,7 @@ engines no longer listed are stopped. An ENGINE is `{"id", "arguments", "python"
 
 Events: `{"event": "connected", "ray", "nodes": [...]}`; `{"event": "engine", "id", "state", "url", "node", "starts",
 "problem"}` with the states pending (no node has room yet), starting, ready, lost, and failed (given up); and
-`{"event": "there", "ids": [...]}`, all engines that are not completely gone, after each line and each end.
+`{"event": "there", "ids": [...]}`, all engines that are not completely gone, after each line and each engine's end.
 
 Each engine is an actor that holds one engine process in a placement group. Actors are not detached: when this process
 ends in any way, Ray ends them, and their leash (leash.py) ends the engines. This process ends when stdin does.
@@ -38,15 +38,15 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 TRIES = 3
-"""After this many failed starts in a row, an engine is given up."""
+"""Number of failed starts in a row after which an engine is given up."""
 FIRST_PAUSE, LONGEST_PAUSE, WELL_SECONDS = 1.0, 60.0, 60.0
 READY_SECONDS = 3600.0
 GRACE_SECONDS = 10.0
-"""Time for an engine to end by itself."""
+"""Seconds for an engine to end by itself."""
 LAST_WORDS_SECONDS = 20.0
-"""Time from the end of stdin to the end of this process, even if Ray hangs."""
+"""Seconds from the end of stdin to the end of this process, even if Ray hangs."""
 ANSWER_SECONDS = 8.0
-"""A live cluster shows its nodes within this time; Ray itself waits minutes for a dead cluster."""
+"""Seconds within which a live cluster shows its nodes; Ray itself waits minutes for a dead cluster."""
 LOOK_SECONDS = 0.25
 LOST_PAUSE_SECONDS = 0.5
 TAIL_LINES = 25
@@ -63,7 +63,7 @@ class EngineActor:
         self._url = ""
 
     async def start(self) -> dict[str, Any]:
-        """Start the process unless it runs, and return its URL and node."""
+        """Start the process unless it already runs, and return its URL and node."""
         if self._process is None or self._process.poll() is not None:
             self._spawn()
         return {"url": self._url, "node": ray.get_runtime_context().get_node_id()}
@@ -125,7 +125,7 @@ class EngineActor:
 
 
 def _own_address() -> str:
-    """Return this node's address as Ray knows it: a machine may have several."""
+    """Return this node's address as Ray knows it, since a machine may have several addresses."""
     own = ray.get_runtime_context().get_node_id()
     return next(str(node["NodeManagerAddress"]) for node in ray.nodes() if node["NodeID"] == own)
 
@@ -160,7 +160,7 @@ def _is_healthy(url: str) -> bool:
 
 
 def only_ours() -> TextIO:
-    """Return standard output for events alone: redirect other output, as from Ray, to standard error."""
+    """Reserve standard output for events and return it; other output, such as Ray's, goes to standard error."""
     ours = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return ours
@@ -170,7 +170,7 @@ EVENTS: list[TextIO] = []
 
 
 def tell(event: str, **more: Any) -> None:
-    """Write one event; a closed pipe is ignored, as engines must still be ended."""
+    """Write one event. A closed pipe is ignored, since this process must still end its engines."""
     for out in EVENTS:
         with contextlib.suppress(OSError):
             out.write(json.dumps({"event": event, **more}) + "\n")
@@ -197,9 +197,9 @@ class Placed:
             )
 
     def _make(self) -> None:
-        """Ask Ray for a place and an actor in it; both wait for a node with room, which makes a cluster grow."""
+        """Ask Ray for a placement group with an actor. Both wait for a node with room, which makes a cluster grow."""
         wanted, spreads = self.wanted, self.wanted["strategy"] == "SPREAD"
-        gpus = 0 if spreads else wanted["gpus"]  # across nodes, the engine's own Ray executor takes them
+        gpus = 0 if spreads else wanted["gpus"]  # across nodes, the engine's own Ray executor reserves the GPUs
         bundle = {"CPU": wanted["cpus"], **({"GPU": gpus} if gpus else {}), **wanted["resources"]}
         self._group = placement_group([{name: amount for name, amount in bundle.items() if amount}], "STRICT_PACK")
         self._actor = (
@@ -217,7 +217,7 @@ class Placed:
         )
 
     async def run(self) -> None:
-        """Keep it running until it is cancelled or given up."""
+        """Keep the engine running until this task is cancelled or the engine is given up."""
         failed = deaths = 0
         problem: str | None = None
         is_lost = False
@@ -239,7 +239,7 @@ class Placed:
                 else:
                     failed += 1
             except RayActorError as error:
-                # Its node or process is gone; Ray recreates it as soon as a node has room.
+                # The actor's node or process is gone; Ray recreates the actor as soon as a node has room.
                 if not is_lost:
                     sys.stderr.write(f"{self.wanted['id']}: {error}\n")
                     self._tell("lost", problem="its node, or its process there, is gone")
@@ -275,7 +275,7 @@ def _first_line(error: BaseException) -> str:
 
 
 class WantedEngines:
-    """All wanted engines, and what runs for them."""
+    """All wanted engines, with the tasks that run them."""
 
     def __init__(self, leash: str) -> None:
         self._leash = leash
@@ -283,7 +283,7 @@ class WantedEngines:
         self._ending: dict[str, asyncio.Task[None]] = {}
 
     def want(self, wanted: list[dict[str, Any]]) -> None:
-        """Run exactly these engines. An engine that is still ending is started once it is gone."""
+        """Run exactly these engines. A wanted engine that is still ending is started again once it is gone."""
         named = {one["id"]: one for one in wanted}
         for name in [name for name in self._running if name not in named]:
             self._ending[name] = asyncio.create_task(self._end(name, *self._running.pop(name)))
@@ -332,7 +332,7 @@ def nodes() -> list[dict[str, Any]]:
 
 
 def _read_lines(lines: queue.SimpleQueue[str | None]) -> None:
-    """Read stdin in a thread of its own: even if Ray hangs, this process ends soon after stdin does."""
+    """Read stdin in a separate thread, so that this process ends soon after stdin, even if Ray hangs."""
     for line in sys.stdin:
         lines.put(line)
     lines.put(None)
@@ -341,7 +341,7 @@ def _read_lines(lines: queue.SimpleQueue[str | None]) -> None:
 
 
 async def serve(leash: str, lines: queue.SimpleQueue[str | None]) -> None:
-    """Do what stdin says until it ends."""
+    """Follow the lines on stdin until stdin ends."""
     fleet = WantedEngines(leash)
     while (line := await asyncio.to_thread(lines.get)) is not None:
         fleet.want(json.loads(line)["wanted"])
@@ -349,7 +349,7 @@ async def serve(leash: str, lines: queue.SimpleQueue[str | None]) -> None:
 
 
 def connect(address: str) -> None:
-    """Connect to the cluster as a driver, without starting one. Raises ConnectionError."""
+    """Connect to the cluster as a driver, without starting a cluster. Raises ConnectionError."""
     ray.init(address=address, log_to_driver=False, logging_level="ERROR", ignore_reinit_error=False)
 
 

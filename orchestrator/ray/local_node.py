@@ -1,4 +1,4 @@
-"""This machine as a node of a Ray cluster: a person starts and ends it; in between it runs on its own."""
+"""This machine as a node of a Ray cluster. A person starts and ends the node; between, it needs no orch process."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ START_SECONDS = 180.0
 END_SECONDS = 60.0
 LOOK_SECONDS = 0.2
 STARTED = "Ray runtime started"
-"""Text that `ray start --block` writes once its processes run; it then stays in the foreground."""
+"""Text that `ray start --block` prints once Ray's processes run; the command then stays in the foreground."""
 
 
 class RayNode(Struct, frozen=True):
-    """A node started here: its process, when that began (in the kernel's ticks), and the cluster it joined."""
+    """A node started here: its process, that process's start (in kernel ticks), and the cluster it joined."""
 
     pid: int
     began: int
@@ -38,12 +38,12 @@ class RayNode(Struct, frozen=True):
 
     @property
     def runs(self) -> bool:
-        """True if that process still runs; a later process with the same number does not count."""
+        """True if the node's process still runs; a later process with the same id does not count."""
         return _began(self.pid) == self.began
 
 
 def node_of(folder: Path) -> RayNode | None:
-    """Return the node that was started from a folder, if it still runs."""
+    """Return the node that was started from a folder; None if the node no longer runs."""
     try:
         node = json_decoder(RayNode).decode((folder / RECORD).read_bytes())
     except (OSError, *JSON_ERRORS):
@@ -56,7 +56,7 @@ def start_node(
 ) -> RayNode:
     """Start a head, or a node that joins the cluster at `join`; `options` are those of `ray start`.
 
-    Returns once it runs. Raises UsageError if a node runs already, EngineUnavailable if it does not start.
+    Returns once it runs. Raises UsageError if a node already runs, EngineUnavailable if the node does not start.
     """
     if (node := node_of(folder)) is not None:
         raise UsageError(f"this machine is already a node (process {node.pid})", hint="orch cluster down")
@@ -99,7 +99,7 @@ def _wait_for_start(process: subprocess.Popen[bytes], log: Path, begin: int) -> 
 
 
 def end_node(folder: Path) -> bool:
-    """End the node that was started from a folder, with all that runs on it; return False if there was none."""
+    """End the node that was started from a folder, with all its processes; return False if no such node runs."""
     node = node_of(folder)
     if node is not None:
         os.kill(node.pid, signal.SIGTERM)

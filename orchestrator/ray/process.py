@@ -1,4 +1,4 @@
-"""The process that speaks to Ray (engines_child.py): it runs in the cluster's Python, and ends with this process."""
+"""The process that uses Ray (engines_child.py). It runs in the cluster's Python, and ends with this process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RayEvent(msgspec.Struct, frozen=True):
 
 
 def require_ray(python: Path, environ: Mapping[str, str]) -> None:
-    """Raise EngineUnavailable, with how to install Ray, unless this Python has it."""
+    """Raise EngineUnavailable, with instructions, if this Python does not have Ray."""
     try:
         done = subprocess.run(
             [python, "-I", "-c", HAS_RAY],
@@ -93,8 +93,8 @@ def _event(line: bytes) -> RayEvent | None:
 
 
 class RayProcess:
-    """A process that starts when it is created. `heard` gets its events, and `ended` is called last with its exit
-    code, both from a thread. Its stderr is appended to `log_path`.
+    """A process that starts when this object is created. A thread passes its events to `heard`, and finally its exit
+    code to `ended`. Its stderr is appended to `log_path`.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class RayProcess:
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     env=for_engines(environ),
-                    # Ctrl-C in a terminal is for this process: the child ends when its stdin does.
+                    # Only this process handles Ctrl-C in a terminal: the child ends when its stdin does.
                     start_new_session=True,
                 )
         except OSError as error:
@@ -140,7 +140,7 @@ class RayProcess:
             log.info("the Ray process has ended")
 
     def close(self) -> None:
-        """End it and the engines; returns when it is gone."""
+        """End the process and its engines; returns when the process is gone."""
         with contextlib.suppress(OSError):
             self._stdin().close()
         try:
@@ -164,6 +164,6 @@ class RayProcess:
                     self._heard(event)
                 else:
                     log.warning("the Ray process wrote a line that is not an event: %r", line[:200])
-        with contextlib.suppress(OSError):  # text not yet sent is lost
+        with contextlib.suppress(OSError):  # unsent text is dropped
             self._stdin().close()
         self._ended(self._process.wait())

@@ -1,4 +1,4 @@
-"""Calls as tasks on a Ray cluster; run by path with the cluster's own Python, standard library and Ray only.
+"""Calls as tasks on a Ray cluster; run by path with the cluster's own Python. Uses only the standard library and Ray.
 
 python reading_child.py ADDRESS VERSION MEMORY SECONDS PATIENCE VALUE MORE_MEMORY
 
@@ -10,9 +10,9 @@ connected and at every change; `{"event": "done", "id", "trip", "detail", "sizes
 Two final events end it: `{"event": "unreachable", "problem"}`, and `{"event": "unfit", "problem"}` if a node lacks
 what a task needs.
 
-A task runs on a node that has the same version of orch-batch. Ray does not repeat tasks: a call whose node or process
-is lost is made once more here, and a second loss fails it. This process ends when stdin does, and Ray then ends its
-tasks.
+A task needs a node with the same version of orch-batch. Ray does not repeat tasks: if a node or process is lost, this
+process repeats the call once, and a second loss fails the call. This process ends when stdin does, and Ray then ends
+its tasks.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def read(request: bytes, limits: tuple[int, int, float, int, int], version: str)
 
 
 def only_ours() -> BinaryIO:
-    """Reserve standard output for events; what Ray or its libraries print goes to standard error."""
+    """Reserve standard output for events; output of Ray and its libraries goes to standard error."""
     ours = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return ours
@@ -80,7 +80,7 @@ class SentCalls:
             self._out.flush()
 
     async def serve(self, calls: queue.SimpleQueue[Call | None]) -> None:
-        """Make incoming calls until stdin ends, then cancel those in progress."""
+        """Make incoming calls until stdin ends, then cancel the calls in progress."""
         looking = asyncio.create_task(self._look())
         while (call := await asyncio.to_thread(calls.get)) is not None:
             task = asyncio.create_task(self._make(*call))

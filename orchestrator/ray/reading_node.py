@@ -1,4 +1,4 @@
-"""The part of a Ray task that runs on its node: one call in a worker process, under the same limits as locally."""
+"""The part of a Ray task that runs on a node: one call in a worker process, under the same limits as locally."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orchestrator.core.bounded.process import Tripped, WorkerLimits
 from orchestrator.core.bounded.single import Single
 
 _worker = cache(Single)
-"""Returns the worker process for these limits, which is kept for the next task."""
+"""Returns the worker process for these limits, and keeps that process for later tasks."""
 
 
 def answer(request: bytes, limits: WorkerLimits) -> tuple[str, str, list[bytes]]:

@@ -1,6 +1,6 @@
 """Calls on all nodes of a Ray cluster, with results in the caller's order.
 
-Ray is not in this process: a child in the cluster's own Python (reading_child.py) submits the calls.
+This process does not import Ray: a child in the cluster's own Python (reading_child.py) submits the calls.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from orchestrator.core.version import __version__
 CHILD = Path(__file__).resolve().parent / "reading_child.py"
 END_SECONDS = 10.0
 AHEAD = 2
-"""Calls in progress per CPU of the cluster, so that no CPU waits for us."""
+"""Calls in progress per CPU of the cluster, so that no CPU waits for this process."""
 FIRST_CALLS = 16
-"""Calls in progress while the cluster has no CPUs: waiting tasks make it grow."""
+"""Calls in progress while the cluster has no CPUs, since waiting tasks make a cluster grow."""
 _READ = 1 << 20
-# Variables for a cluster node, without anything of a job: no keys.
+# Variables that the child gets; none of them belongs to a job or holds a key.
 _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "no_proxy", "NO_PROXY")
 
 
@@ -50,9 +50,9 @@ class ClusterTask:
 
 
 class Cluster(Struct, frozen=True):
-    """A Ray cluster: `python` is its interpreter with Ray and orch-batch; `address` is Ray's, such as `auto`.
+    """A Ray cluster. `python` is the interpreter with Ray and orch-batch; `address` is Ray's address, such as `auto`.
 
-    A cluster that is silent for `patience` seconds counts as absent; a busy machine starts Ray within that time.
+    A cluster that is silent for `patience` seconds counts as absent; even a busy machine starts Ray in that time.
     """
 
     python: Path
@@ -61,7 +61,7 @@ class Cluster(Struct, frozen=True):
 
 
 class ClusterPool:
-    """Makes calls on a cluster; the first call starts its child. For one thread at a time.
+    """Makes calls on a cluster; the first call starts the child. For use by one thread at a time.
 
     At most `workers` calls are in progress (default: enough to keep all CPUs of the cluster busy). `check` is called
     every LOOK_SECONDS while results are awaited, and may raise to end the wait. Raises JobFilesError if the cluster
@@ -103,13 +103,13 @@ class ClusterPool:
         self._count += 1
         stdin = self._started().stdin
         assert stdin is not None, "it is a pipe"
-        with suppress(BrokenPipeError):  # reading its output notices a dead child
+        with suppress(BrokenPipeError):  # reading the output notices a dead child
             stdin.write(head.encode() + b"\n" + request)
             stdin.flush()
         return task
 
     def results(self, task: ClusterTask) -> Iterator[Any]:
-        """Yield the values of a call. Raises Tripped after them if it did not finish."""
+        """Yield the values of a call. Raises Tripped after the last value if the call did not finish."""
         while not task.is_over:
             self._pump()
         self._held -= task.held
@@ -132,7 +132,7 @@ class ClusterPool:
             child.stdin.close()  # type: ignore[union-attr]
         child.stdout.close()  # type: ignore[union-attr]
         if self._silent_since is not None:
-            child.kill()  # it has no tasks to end
+            child.kill()  # the child never connected, so it has no tasks to end
         try:
             child.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -158,7 +158,7 @@ class ClusterPool:
                     stdout=subprocess.PIPE,
                     stderr=self._errors,
                     env={**kept, "PYTHONSAFEPATH": "1"},
-                    start_new_session=True,  # Ctrl-C in a terminal is for us: the child ends with its stdin
+                    start_new_session=True,  # only this process handles Ctrl-C: the child ends with its stdin
                 )
             except OSError as error:
                 self._errors.close()

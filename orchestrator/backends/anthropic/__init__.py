@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.policy.dialect.rules import TableRule
     from orchestrator.policy.prompt_cache import CacheRules
 
-# Its cap is 256 MB for a request, which may be slightly longer than its rows.
+# Anthropic's cap is 256 MB for a whole create request, which is slightly longer than its rows.
 PROFILE = Profile(
     "anthropic",
     limits=BatchLimits(max_rows=100_000, max_bytes=240 * MB),
@@ -38,7 +38,7 @@ class AnthropicPackage(BackendPackage[AnthropicBackend]):
         from orchestrator.backends.call_limits import open_client
 
         silent = settings.request_timeout
-        # A custom header is sent along with any redirect.
+        # `stay`: a redirect would carry the custom header with the key to another host.
         client = open_client(f"{settings.base_url.rstrip('/')}/v1", headers_of(access.key), silent, stay=True)
         api = AnthropicAPI(client, access.key, silent)
         return AnthropicBatches(access.name, api, PROFILE, settings.max_tokens, access.root)

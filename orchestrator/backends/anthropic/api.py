@@ -19,7 +19,7 @@ from orchestrator.core.errors import AccountError, BackendBusy, OrchError
 from orchestrator.policy.row_errors import Disposition, classify
 
 RESULTS = "results:"
-"""Prefix of the id of a batch's results; the batch's id follows. An earlier version had a third part."""
+"""Prefix of the id of a batch's results, before the batch's id. Ids of an earlier version had a third part."""
 _BATCHES = "messages/batches"
 _VERSION = "2023-06-01"
 _COUNTS = ("processing", "succeeded", "errored", "canceled", "expired")
@@ -70,7 +70,7 @@ class AnthropicAPI(HttpAPI):
 
 
 def batch_of(told: object, asked: str | None = None) -> object:
-    """Return a batch in OpenAI's shape, any other value as it is. An answer may omit the id `asked`."""
+    """Return a batch in OpenAI's shape; other values stay as they are. An answer may omit the batch's id, `asked`."""
     found = untyped.mapping(told)
     if not found:
         return told
@@ -78,7 +78,7 @@ def batch_of(told: object, asked: str | None = None) -> object:
     if name is None and "processing_status" not in found:
         return {"created_at": created_at}
     counts = {one: untyped.count(untyped.mapping(found.get("request_counts")).get(one)) or 0 for one in _COUNTS}
-    # A batch always has rows, so counts without any are unknown.
+    # A batch always has rows, so counts that are all zero mean that the counts are unknown.
     is_told = any(counts.values())
     batch: dict[str, Any] = {"id": name, "created_at": created_at, "request_counts": {"total": sum(counts.values())}}
     word = untyped.word(found.get("processing_status"))
@@ -105,11 +105,11 @@ def _status(word: str, counts: Mapping[str, int]) -> str:
 def of_answer(error: ApiRefusal, message: str, creating: bool) -> OrchError:
     """See `OfAnswer`."""
     status, code = error.status, call_errors.code_of(error)
-    # An account without credit shows only in the words of a bad request.
+    # For an account without credit, Anthropic answers 400; only the message says so.
     if status == HTTPStatus.BAD_REQUEST and classify(status, code, None, message).disposition is Disposition.STOP:
         return AccountError(message, status=status, code=code, hint=call_errors.ACCOUNT_HINT)
     if status == _OVERLOADED:
         after = call_errors.asked_pause(error.headers)
         return BackendBusy(message, status=status, code=code, retry_after=after)
-    # A conflict refuses this call; elsewhere it may mean that an earlier call was carried out.
+    # At Anthropic, a conflict refuses this call; at other providers, an earlier call may have been carried out.
     return call_errors.of_answer(error, message, creating and status != HTTPStatus.CONFLICT)

@@ -14,7 +14,7 @@ _MOST = 4096
 
 
 def least_tokens(model: str) -> int:
-    """Return the least number of tokens that a model caches as a prefix; for an unknown name, the highest of all."""
+    """Return the shortest prefix that a model caches, in tokens; for an unknown name, the highest of all minimums."""
     claude = claude_of(model)
     if claude is None or claude.line not in ("opus", "sonnet", "haiku"):
         return _MOST

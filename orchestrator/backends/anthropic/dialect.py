@@ -29,18 +29,18 @@ _TASK_NAMES = {
     "output_config": "`reasoning_effort`, and the task's `schema`",
     "output_format": "the task's `schema`",
 }
-"""Anthropic's names of settings that a task spells differently. With both names, one value would be lost."""
+"""Anthropic's names of settings that a task spells differently. If a task used both, one value would be lost."""
 LEFT_OUT = frozenset(
     {
         "logprobs", "top_logprobs", "metadata", "store", "service_tier", "prediction", "prompt_cache_key",
         "prompt_cache_options", "prompt_cache_retention",
     }
 )  # fmt: skip
-"""Fields without effect on the answer. They are left out, and a message names them."""
+"""Fields without effect on the answer. These are left out, and a message names them."""
 
 
 def check_fields(draft: Draft) -> None:
-    """Note the loss of fields without a counterpart in Anthropic's Messages."""
+    """Record fields that have no counterpart in Anthropic's Messages and would be lost."""
     for name, value in list(draft.fields.items()):
         is_set = value is not None and not (name in NEUTRAL and value == NEUTRAL[name])
         if is_set and name not in TRANSLATED and name not in LEFT_OUT:

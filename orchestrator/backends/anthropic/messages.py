@@ -30,7 +30,7 @@ from orchestrator.policy.dialect.rules import NEUTRAL
 Block = dict[str, Any]
 
 _THEIRS = ("thinking", "cache_control")
-"""Anthropic's own fields, which are passed unchanged; so is `top_k`, if the model takes it."""
+"""Anthropic's own fields, which are passed unchanged, as is `top_k` if the model accepts it."""
 _PDF = "application/pdf"
 _EFFORTS = {"minimal": "low", **{effort: effort for effort in ("low", "medium", "high", "xhigh", "max")}}
 
@@ -38,8 +38,8 @@ _EFFORTS = {"minimal": "low", **{effort: effort for effort in ("low", "medium", 
 def translate(body: Mapping[str, Any], max_tokens: int) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the params of a chat completion's body, and the names of the fields left out.
 
-    `max_tokens` is for a body without it, because Anthropic requires it. Raises InputError with the name of a field
-    that would change the answer.
+    `max_tokens` is the default for a body without a limit, because Anthropic requires the field. Raises InputError,
+    naming the field, for a field without a counterpart that would change the answer.
     """
     given = {name: value for name, value in body.items() if value is not None}
     left_out: LeftOut = {}
@@ -159,7 +159,7 @@ def _sampling(given: Mapping[str, Any], model: str) -> dict[str, Any]:
     for name in ("temperature", "top_p", "top_k"):
         value = given.get(name)
         if value is None or (value == 1 and name != "top_k"):
-            continue  # 1 is the default, and newer models refuse even that
+            continue  # 1 is the default, and newer models refuse even the default
         if not takes_sampling(model):
             raise InputError(f"{model} takes no sampling parameters", field=name)
         if name == "temperature" and not (isinstance(value, int | float) and 0 <= value <= 1):

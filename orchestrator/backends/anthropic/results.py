@@ -25,10 +25,10 @@ _PARTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_token
 
 
 def completion(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert any message to a chat completion's body: it is paid for, and must not be lost because of its shape.
+    """Convert a message of any shape to a chat completion's body, so that no paid answer is lost.
 
     Extensions: `reasoning_content`, and `other_content` with blocks that have no place in OpenAI's shape. Messages
-    have no time, so `created` is 0. A body that is an error stays one.
+    have no time, so `created` is 0. An error body remains an error body.
     """
     if is_error(message):
         return dict(message)

@@ -30,7 +30,7 @@ Json = dict[str, Any]
 
 
 def completion(answer: Mapping[str, Any]) -> Json:
-    """Convert any answer to a chat completion's body: it is paid for, and must not be lost because of its shape.
+    """Convert an answer of any shape to a chat completion's body, so that no paid answer is lost.
 
     Extensions: `reasoning_content`, and `other_content` with blocks that have no place in OpenAI's shape.
     """

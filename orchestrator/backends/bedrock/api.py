@@ -37,7 +37,7 @@ class BedrockAPI(S3FilesAPI):
     def __init__(
         self, services: Services, chain: CredentialChain, place: BucketPrefix, role: str, silent: float
     ) -> None:
-        # A bucket of the same name in another account gets nothing.
+        # Send nothing to a bucket of the same name in another account.
         owner = {"x-amz-expected-bucket-owner": role.split(":")[4]}
         super().__init__(services.bedrock, _NO_KEY, silent, services.bucket, place, owner)
         self._services, self._chain, self._role = services, chain, role
@@ -48,7 +48,7 @@ class BedrockAPI(S3FilesAPI):
         self._services.sts.close()
 
     def caller(self) -> str | None:
-        """Return the number of the account that the credentials belong to."""
+        """Return the account number of the credentials."""
         answer = self._answer(self._services.sts.post("/", content=_CALLER, headers=_FORM))
         return tag_in("Account", answer.content.decode(errors="replace"))
 
@@ -76,7 +76,7 @@ class BedrockAPI(S3FilesAPI):
         try:
             made = self._post(_JOB, job)
         except ApiRefusal as refusal:
-            # With a token that AWS has forgotten, a second create fails because of the name: the first one was
+            # If AWS has forgotten the token, a repeated create fails because of the name: then the first create was
             # carried out.
             if refusal.status not in _OVER or (found := self._named(job)) is None:
                 raise
@@ -86,7 +86,7 @@ class BedrockAPI(S3FilesAPI):
         return converted(made, lambda told: batch_of({**known, **told}, self._place) if told else told)
 
     def _named(self, job: Mapping[str, Any]) -> tuple[ApiAnswer, Mapping[str, Any]] | None:
-        """Return the listed job with the name and the output of this create."""
+        """Return the listed job that has this create's name and output."""
         listed = self._get("model-invocation-jobs", nameContains=job["jobName"], maxResults="100")
         found = untyped.mapping(listed.json()).get("invocationJobSummaries")
         same = (one for one in map(untyped.mapping, found if isinstance(found, list) else ()))

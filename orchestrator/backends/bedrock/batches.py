@@ -22,7 +22,7 @@ class BedrockBatches(WithBucket, TranslatedBatches):
         self._bedrock, self._settings = api, settings
 
     def account(self) -> str:
-        """Return the account of the credentials, with the region. Raises AccountError if the role is in another."""
+        """Return the credentials' account, with the region. Raises AccountError if the role is in another account."""
         if self._account is None:
             with self._translated("ask whose credentials these are"):
                 number = self._bedrock.caller()

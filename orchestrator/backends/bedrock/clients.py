@@ -1,4 +1,4 @@
-"""Signing HTTP clients of the AWS services, with the credentials of boto3's chain."""
+"""Signing HTTP clients of the AWS services, with credentials from boto3's chain."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CredentialChain:
         self._session: boto3.Session | None = None
 
     def current(self) -> AwsKeys:
-        """Return credentials, renewed if they end soon. Raises ApiRefusal without credentials."""
+        """Return credentials, renewed if they expire soon. Raises ApiRefusal without credentials."""
         try:
             if self._session is None:
                 self._session = boto3.Session(profile_name=self._profile)
@@ -46,7 +46,7 @@ class CredentialChain:
         raise ApiRefusal(BAD_CREDENTIALS, httpx2.Headers(), "", {"message": why, "code": "no_credentials"})
 
     def forget(self) -> None:
-        """Read files and variables again before the next request: somebody may have renewed what they hold."""
+        """Read files and variables again before the next request, since a user may have renewed the credentials."""
         self._session = None
 
 
@@ -60,7 +60,7 @@ def services_of(settings: BedrockBackend, chain: CredentialChain) -> Services:
         found.auth = Signature(chain.current, service, region)
         return found
 
-    # Certificates cover one label: a bucket with dots goes into the path.
+    # A certificate covers only one label, so a bucket name with dots goes into the path.
     in_path = f"{own or f'https://s3.{suffix}'}/{bucket}"
     return Services(
         client("bedrock", own or f"https://bedrock.{suffix}"),

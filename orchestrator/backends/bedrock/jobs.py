@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 
 def token_of(order: BatchOrder) -> str:
-    """Return the token that keeps a repeated create from making a second job; each shard has its own."""
+    """Return the shard's token, which keeps a repeated create from making a second job."""
     return blake2b(f"{order.home}\0{order.shard}".encode(), digest_size=16).hexdigest()
 
 
@@ -52,7 +52,7 @@ def creation(order: BatchOrder, place: BucketPrefix, role: str, hours: int) -> J
 
 
 def batch_of(job: object, place: BucketPrefix) -> object:
-    """Return a job as a batch in OpenAI's shape, without the fields that it lacks; other values stay as they are."""
+    """Return a job as a batch in OpenAI's shape; fields may be missing. Other values stay as they are."""
     told = untyped.mapping(job)
     if not told:
         return job
@@ -83,7 +83,7 @@ def _uri(job: Mapping[str, Any], config: str, of_s3: str) -> object:
 
 
 def _has_results(job: Mapping[str, Any], word: str) -> bool:
-    """True if records were processed: they are paid for however the job ended."""
+    """True if records were processed: processed records are billed however the job ended."""
     counts = [found for name in _PROCESSED if (found := untyped.count(job.get(name))) is not None]
     return word in _DONE or any(counts) or (word == "stopped" and not counts)
 

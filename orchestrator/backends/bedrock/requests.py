@@ -27,7 +27,7 @@ from orchestrator.core.errors import InputError
 
 _CONFIG = {"temperature": "temperature", "top_p": "topP"}
 OWN = ("additionalModelRequestFields", "guardrailConfig")
-"""Converse's own fields, which go out as they are."""
+"""Converse's own fields, which are sent unchanged."""
 KNOWN = NO_EFFECT.union({*_CONFIG, *OWN, "messages", "max_tokens", "max_completion_tokens", "stop"})
 _NOT_IN_A_BATCH = "has no counterpart in a batch of Bedrock"
 _PICTURES = {f"image/{kind}": kind for kind in ("png", "jpeg", "gif", "webp")}
@@ -39,7 +39,7 @@ Json = dict[str, Any]
 
 
 def record_id(custom_id: str) -> str:
-    """Return an alphanumeric id that stands for one custom_id alone."""
+    """Return the alphanumeric id of a custom_id; each custom_id has a different one."""
     return custom_id if _PLAIN_ID.fullmatch(custom_id) else f"{_CODED}{custom_id.encode().hex()}"
 
 
@@ -66,7 +66,7 @@ def named_record(line: bytes) -> bytes:
 
 
 def sent_line(line: bytes) -> tuple[str, bytes]:
-    """Return the id in a line and the digest of its request, whether the line is ours or a record."""
+    """Return the id in a line, either ours or a record, and the digest of its request."""
     told = untyped.decode_object(line) or {}
     if "recordId" in told:
         name = untyped.name(custom_id_of(told["recordId"])) or ""

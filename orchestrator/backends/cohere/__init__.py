@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from orchestrator.backends import Backend
     from orchestrator.policy.dialect.rules import TableRule
 
-# Cohere's guide: a dataset has 1.5 GB at most, and is deleted after 30 days. It names no number of rows, no window
-# and no discount. The synchronous API takes requests of another form than batches do.
+# Cohere's guide: a dataset has 1.5 GB at most, and is deleted after 30 days. The guide states no row limit, window or
+# discount. The synchronous API takes requests in another format than batches do.
 PROFILE = Profile(
     "cohere",
     limits=BatchLimits(max_bytes=GB),

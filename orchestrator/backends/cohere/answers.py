@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 
 def completion(answer: Mapping[str, Any]) -> Json:
-    """Convert any answer to a chat completion's body: it is paid for, and must not be lost because of its shape.
+    """Convert an answer of any shape to a chat completion's body, so that no paid answer is lost.
 
     Extensions: `reasoning_content`, and `other_content` with what has no place in OpenAI's shape.
     """
@@ -67,7 +67,7 @@ def _call(told: Any) -> Json | None:
 
 
 def _usage(usage: Mapping[str, Any]) -> Json:
-    """Count the tokens that are billed: Cohere's own preamble is counted in `tokens`, but costs nothing."""
+    """Count the billed tokens; `tokens` would include Cohere's own preamble, which costs nothing."""
     counted = untyped.mapping(usage.get("billed_units")) or untyped.mapping(usage.get("tokens"))
     prompt, output = (untyped.tokens(counted, name) for name in ("input_tokens", "output_tokens"))
     if not (prompt or output):

@@ -33,16 +33,16 @@ _INPUTS = "batch-chat-v2-input"
 _VALIDATED, _FAILED = "validated", ("failed", "skipped")
 _UNFINISHED = ("queued", "processing")
 _NOT_READY, _NOT_THERE = "file_not_ready", "file_not_found"
-"""OpenAI's codes for a create whose dataset is missing or not validated: it waits, and then uploads again."""
+"""OpenAI's codes for a create whose dataset is not validated (wait) or is missing (upload again)."""
 _MOST = 1000
-"""Maximum number of batches on a page. Their list is not newest first, so all of them may have to be read."""
+"""Maximum number of batches on a page. The list is not newest first, so a search may have to read all batches."""
 _OVER = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
 class CohereAPI(HttpAPI):
     """The calls, on an HTTP client that has Cohere's address and sends the key.
 
-    `signed` sends no key: signed addresses are another company's.
+    `signed` sends no key, since signed addresses belong to another company.
     """
 
     def __init__(self, http: httpx2.Client, signed: httpx2.Client, key: str, silent: float) -> None:
@@ -59,14 +59,14 @@ class CohereAPI(HttpAPI):
         return answer_of({"data": [{"id": untyped.mapping(one).get("name")} for one in listed]}, answer.headers)
 
     def files(self, limit: int, after: str | None = None) -> ApiAnswer:
-        """Return a page of input datasets; `after` is how many came before, as text. An empty page ends the list."""
+        """Return a page of input datasets; `after` counts the earlier ones, as text. An empty page ends the list."""
         start = int(after or 0)
         answer = self._get(_DATASETS, datasetType=_INPUTS, limit=str(limit), offset=str(start))
         listed = untyped.mapping(answer.json()).get("datasets") or []
         return answer_of({"data": [dataset_file(one) for one in listed]}, answer.headers, str(start + limit))
 
     def file(self, file_id: str) -> ApiAnswer:
-        """Return a dataset without its size, which is that of its Avro files. A missing dataset is refused."""
+        """Return a dataset without Cohere's size, which is that of Avro files. Refuses a missing dataset."""
         self.dataset(file_id)
         return answer_of({"id": file_id})
 
@@ -143,7 +143,7 @@ class CohereBatches(TranslatedBatches):
         return super().create(order)
 
     def _check_validated(self, dataset_id: str) -> None:
-        """Raise BackendRefused for a dataset that is not validated, or NotSent if that is unknown."""
+        """Raise BackendRefused for a dataset that is not validated, or NotSent if its state is unknown."""
         try:
             with self._translated("look at its dataset"):
                 dataset = self._api.dataset(dataset_id)

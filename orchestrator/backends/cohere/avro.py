@@ -1,4 +1,4 @@
-"""Records of Avro files, read as their bytes come."""
+"""Records of Avro files, read while the bytes arrive."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 _BROKEN = (EOFError, IndexError, KeyError, OverflowError, OSError, struct.error, zlib.error, lzma.LZMAError)
-"""Errors that fastavro raises, besides ValueError, for anything but a whole Avro file."""
+"""Errors that fastavro raises, besides ValueError, for a broken Avro file or other bytes."""
 
 
 class _Stream:
-    """The bytes of an answer as fastavro reads a file."""
+    """The bytes of an answer as a file that fastavro can read."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
@@ -38,7 +38,7 @@ class _Stream:
 def records(chunks: Iterable[bytes]) -> Iterator[Any]:
     """Yield the records of an Avro file. Raises ValueError for other bytes, and for a file that breaks off.
 
-    A block counts only once its end has arrived: blocks before a break are kept, and half a block is not.
+    If a file breaks off, complete blocks are kept, and an incomplete block is dropped.
     """
     import fastavro
 

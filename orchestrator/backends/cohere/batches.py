@@ -18,18 +18,18 @@ _TOKENS = ("input_tokens", "output_tokens")
 _OTHER = re.compile(rb"[^a-z0-9]")
 _CODED = re.compile(rb"-([0-9a-f]{2})")
 _SPELLED = r"((?:[a-z0-9]|-[0-9a-f]{2})+)"
-# No code begins with "sh" or "ho": h, o and s are not hexadecimal.
+# The dash code of a character is hexadecimal, so it cannot be confused with "-shard" or "-home".
 _NAME = re.compile(rf"orch-shard-{_SPELLED}(?:-home-{_SPELLED})?")
 Json = dict[str, Any]
 
 
 def spelled(name: str) -> str:
-    """Return a name in small letters, digits and hyphens, which `unspelled` reads."""
+    """Encode a name in lower-case letters, digits and hyphens; `unspelled` decodes it."""
     return _OTHER.sub(lambda found: b"-%02x" % found[0][0], name.encode()).decode()
 
 
 def unspelled(name: str) -> str:
-    """Return the name that `spelled` wrote in this form; a foreign name may turn into any name."""
+    """Decode a name from `spelled`. The result for a foreign name is arbitrary."""
     return _CODED.sub(lambda found: bytes.fromhex(found[1].decode()), name.encode()).decode(errors="replace")
 
 
@@ -77,9 +77,9 @@ def batch_of(told: object) -> object:
 
 
 def batch_page(told: object) -> tuple[object, str | None]:
-    """Return a page of the list in OpenAI's shape, and the token of the next one: without it, the list is complete.
+    """Return a page of the list in OpenAI's shape, and the next page's token, None if the list is complete.
 
-    An empty list may be left out of an answer.
+    An answer may omit an empty list.
     """
     if told == {}:
         return {"data": [], "has_more": False}, None

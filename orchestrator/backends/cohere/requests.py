@@ -1,7 +1,7 @@
 """Chat completions as rows of Cohere's batches. Pure.
 
-A row differs in form from a request of `/v2/chat`: content is a list, a picture's address and a tool's schema are
-texts, and fields are missing, `response_format` and `stop_sequences` among them. Sources: crmne/ruby_llm
+A row's format differs from a request of `/v2/chat`: content is a list, a picture's address and a tool's schema are
+texts, and some fields do not exist, such as `response_format` and `stop_sequences`. Sources: crmne/ruby_llm
 (protocols/cohere/batch_requests.rb, run against the live API), cohere 7.3.1 (types of `/v2/chat`).
 """
 
@@ -66,7 +66,7 @@ def translate(body: Mapping[str, Any]) -> Json:
 
 
 def _messages(role: str, parts: Iterable[MessagePart]) -> Iterator[Json]:
-    """Yield the messages of a role: the results of calls get messages of their own."""
+    """Yield the messages of a role; results of calls become separate messages."""
     content: list[Json] = []
     for part in parts:
         if isinstance(part, ResultPart):

@@ -8,7 +8,7 @@ from orchestrator.settings.backends import Discount, HostedBackend
 
 
 class CohereBackend(HostedBackend):
-    """Cohere's Batch API. No source says what its batches cost, so `discount` states it."""
+    """Cohere's Batch API. No source states the price of batches, so the user sets `discount`."""
 
     kind: Literal["cohere"]
     base_url: str = "https://api.cohere.com"

@@ -11,9 +11,9 @@ from orchestrator.backends.profiles import CHAT_ONLY, MB, BatchLimits, Profile
 if TYPE_CHECKING:
     from orchestrator.backends import Backend
 
-# fireworks-ai 1.2.30 (resources/datasets.py): an upload in one call takes at most 150 MB. An id is chosen by the
-# client, so an unanswered create is asked for by its id and need not show in a list. A line that is read back does
-# not name its model.
+# fireworks-ai 1.2.30 (resources/datasets.py): an upload in one call takes at most 150 MB. The client chooses the id,
+# so orch looks an unanswered create up by its id, and need not find it in a list. Lines read back do not name their
+# model.
 PROFILE = Profile(
     "fireworks",
     limits=BatchLimits(max_bytes=150 * MB),
@@ -26,7 +26,7 @@ PROFILE = Profile(
 
 
 class FireworksPackage(BackendPackage[FireworksBackend]):
-    """Fireworks' batch inference jobs, whose ids are chosen here."""
+    """Fireworks' batch inference jobs, whose ids orch chooses."""
 
     kinds = {"fireworks": FireworksBackend}  # noqa: RUF012
 

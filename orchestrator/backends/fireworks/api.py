@@ -41,7 +41,8 @@ _BESIDE = {"nextPageToken", "totalSize"}
 class FireworksAPI(HttpAPI):
     """The calls, on an HTTP client that has Fireworks' address and sends the key.
 
-    `signed` sends no key: signed addresses are another company's. A job that was deleted here counts as cancelled.
+    `signed` sends no key, since signed addresses belong to another company. A job that orch deleted counts as
+    cancelled.
     """
 
     def __init__(self, http: httpx2.Client, signed: httpx2.Client, account: str, key: str, silent: float) -> None:
@@ -56,7 +57,7 @@ class FireworksAPI(HttpAPI):
         self._signed.close()
 
     def models(self) -> ApiAnswer:
-        """Return the list of Fireworks' own models, each by its full and by its short name."""
+        """Return the list of Fireworks' own models, each under its full and its short name."""
         names, page = list[str](), dict[str, str]()
         while True:
             answer = self._get("v1/accounts/fireworks/models", pageSize=_MOST, **page)
@@ -73,7 +74,7 @@ class FireworksAPI(HttpAPI):
         return self._page(self._datasets, _DATASETS, limit, after, dataset_file)
 
     def file(self, file_id: str) -> ApiAnswer:
-        """Return a file without its size, which a dataset does not state. A missing file is refused."""
+        """Return a file without a size, since datasets state none. Refuses a missing file."""
         with self.content(file_id):
             return answer_of({"id": file_id})
 
@@ -85,7 +86,7 @@ class FireworksAPI(HttpAPI):
             try:
                 self._post(self._datasets, {"datasetId": dataset, "dataset": told})
             except ApiRefusal as refusal:
-                # The id has the file's name and bytes: an earlier call has made it, and may have filled it.
+                # The id stands for name and bytes: an earlier call created this dataset, and may have filled it.
                 if refusal.status != HTTPStatus.CONFLICT:
                     raise
                 if self._is_ready(dataset):
@@ -119,7 +120,7 @@ class FireworksAPI(HttpAPI):
             yield (convert(line) + b"\n" for line in lines(chunks))
 
     def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
-        """Create a job under its dataset's id, or return it if it exists: the call can be repeated."""
+        """Create a job under its dataset's id, or return the existing job, so that the call can be repeated."""
         dataset = order.input_file_id
         job = {
             "model": model_name(order.model),
@@ -134,7 +135,7 @@ class FireworksAPI(HttpAPI):
             try:
                 return self.batch(dataset)
             except ApiRefusal:
-                raise refusal from None  # it exists, and cannot be read yet
+                raise refusal from None  # the job exists, but cannot be read yet
         return converted(made, batch_of)
 
     def batches(self, limit: int, after: str | None = None) -> ApiAnswer:
@@ -149,7 +150,7 @@ class FireworksAPI(HttpAPI):
             return answer_of({"id": batch_id, "status": "cancelled"}, refusal.headers)
 
     def cancel(self, batch_id: str) -> None:
-        """Delete a job if none of its rows has run. Another job continues: a deletion would lose paid answers."""
+        """Delete a job if none of its rows has run. Other jobs continue, since deletion would lose paid answers."""
         path = path_of(self._jobs, batch_id)
         if not has_begun(untyped.mapping(self._get(path).json())):
             self._answer(self._http.delete(path))
@@ -173,7 +174,7 @@ class FireworksAPI(HttpAPI):
         answer = self._get(path, pageSize=str(limit), **query, **token)
         told = untyped.mapping(answer.json())
         next_page = untyped.name(told.get("nextPageToken"))
-        # An empty list is left out of an answer.
+        # An answer omits an empty list.
         found = [] if name not in told and told.keys() <= _BESIDE else untyped.entries(told, name)
         listed = {"data": [convert(one) for one in found], "has_more": next_page is not None}
         return answer_of(listed, answer.headers, next_page)
@@ -191,12 +192,12 @@ class FireworksBatches(ApiBatches):
         return Sighting(self.retrieve(intent.input_file_id))
 
     def cancel(self, batch_id: str) -> None:
-        """Delete a job if none of its rows has run; another job continues."""
+        """Delete a job if none of its rows has run; other jobs continue."""
         self._end(batch_id)
 
 
 def _identity(name: str, file: BinaryIO) -> tuple[str, int]:
-    """Return the id of a file's dataset, by its name and bytes, and the number of lines. Goes back to the start."""
+    """Return a dataset id that depends on a file's name and bytes, and the number of lines. Rewinds the file."""
     digest, rows = blake2b(name.encode(), digest_size=16), 0
     while block := file.read(_BLOCK):
         digest.update(block)

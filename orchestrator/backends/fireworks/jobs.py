@@ -36,13 +36,13 @@ _STATES = {
     "deleting": BatchStatus.CANCELLED,
     "deleting_cleaning_up": BatchStatus.CANCELLED,
 }
-"""States without `JOB_STATE_`; a job in any other state runs."""
+"""States without the prefix `JOB_STATE_`; a job in any other state is running."""
 _COUNTS = {"completed": "successfullyProcessedRequests", "failed": "failedRequests"}
 _decode_body = json_decoder(dict[str, msgspec.Raw]).decode
 
 
 def model_name(model: str) -> str:
-    """Return a model's resource name; a short name is one of Fireworks' own."""
+    """Return a model's resource name; a short name means one of Fireworks' own models."""
     return model if "/" in model else f"{_MODELS}{model}"
 
 
@@ -97,12 +97,12 @@ def dataset_file(dataset: object) -> dict[str, Any]:
 
 
 def sent_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield lines as Fireworks takes them: the model is a field of the job. Raises InputError."""
+    """Yield lines in Fireworks' format, without the model, which is a field of the job. Raises InputError."""
     return body_lines.body_lines(lines, body_of=_without_model)
 
 
 def sent_line(line: bytes) -> tuple[str, bytes]:
-    """Return the id in a line and the digest of its request, which are the same in our line and in Fireworks'
+    """Return the id in a line and the digest of its request; both are equal for our line and for Fireworks'
     copy.
     """
     return body_lines.sent_line(line, _without_model)
@@ -115,7 +115,7 @@ def _without_model(body: msgspec.Raw) -> bytes:
 
 
 def result_line(line: bytes) -> bytes:
-    """Return a result line in OpenAI's shape: Fireworks gives an answer without a status."""
+    """Return a result line in OpenAI's shape. Fireworks' own lines have no status."""
     told = untyped.decode_object(line)
     if told is None or "custom_id" not in told:
         return line
@@ -129,7 +129,7 @@ def result_line(line: bytes) -> bytes:
 
 
 def file_in(urls: Mapping[str, Any], kind: str) -> str | None:
-    """Return the signed address of a file in a results dataset, from addresses by name; None if it lacks the file."""
+    """Return the signed address of a results dataset's file; `urls` maps names to addresses. None if missing."""
     found = {name.rpartition("/")[2]: url for name, url in urls.items() if isinstance(url, str)}
     errors = {name for name in found if "error" in name.lower()}
     wanted = errors if kind == ERRORS else found.keys() - errors

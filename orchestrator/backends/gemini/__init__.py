@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from orchestrator.backends import Backend
     from orchestrator.policy.dialect.rules import TableRule
 
-# Its pages name 2 GB for a file and no number of rows; we hold a batch's ids in memory while collecting it. A batch
-# expires after 48 hours, whatever is asked for.
+# Google's pages state 2 GB for a file and no row limit; ours exists because orch holds a batch's ids in memory while
+# collecting. A batch expires after 48 hours, whatever window the create requests.
 PROFILE = Profile(
     "gemini",
     windows=("48h",),
@@ -40,7 +40,7 @@ class GeminiPackage(BackendPackage[GeminiBackend]):
         from orchestrator.backends.translated import TranslatedBatches
 
         silent = settings.request_timeout
-        # The key is a custom header, which is sent along with any redirect.
+        # `stay`: a redirect would carry the custom header with the key to another host.
         client = call_limits.open_client(settings.base_url, {"x-goog-api-key": access.key}, silent, stay=True)
         return TranslatedBatches(access.name, GeminiAPI(client, access.key, silent), PROFILE, translate)
 

@@ -43,7 +43,7 @@ def batch_of(operation: object) -> object:
         return operation
     facts = untyped.mapping(told.get("metadata"))
     if not facts:
-        # It holds every fact about a batch; an answer without it says nothing.
+        # `metadata` holds all facts about a batch; without it, the answer says nothing.
         return {}
     stats, output = untyped.mapping(facts.get("batchStats")), untyped.mapping(facts.get("output"))
     answer = untyped.mapping(told.get("response"))
@@ -67,7 +67,7 @@ def batch_of(operation: object) -> object:
 
 
 def listed(told: object, name: str, convert: Any) -> object:
-    """Return a list in OpenAI's shape; it is complete without a token of the next page."""
+    """Return a list in OpenAI's shape; without a token for a next page, the list is complete."""
     found = untyped.mapping(told)
     if not found and told != {}:
         return told
@@ -103,12 +103,12 @@ def error_of(body: object) -> Json:
 
 
 def status_of(body: object, status: int) -> int:
-    """Return the HTTP status of an error: Gemini refuses an invalid key with 400."""
+    """Return the HTTP status of an error; Gemini answers 400, not 401, for an invalid key."""
     return 401 if read_error_value(body).says_bad_key else status
 
 
 def completion(answer: Mapping[str, Any]) -> Json:
-    """Convert any answer to a chat completion's body: it is paid for, and must not be lost because of its shape.
+    """Convert an answer of any shape to a chat completion's body, so that no paid answer is lost.
 
     Extensions: `reasoning_content`, and `other_content` with parts that have no place in OpenAI's shape.
     """
@@ -166,7 +166,7 @@ def _end(candidate: Mapping[str, Any], calls: bool) -> str | None:
 
 
 def _usage(usage: Mapping[str, Any]) -> Json:
-    """Count tokens as OpenAI does: thoughts are part of the answer, and tools' prompts of the prompt."""
+    """Count tokens as OpenAI does: thoughts are part of the answer, and tool prompts are part of the prompt."""
     prompt = untyped.tokens(usage, "promptTokenCount") + untyped.tokens(usage, "toolUsePromptTokenCount")
     thoughts = untyped.tokens(usage, "thoughtsTokenCount")
     output = untyped.tokens(usage, "candidatesTokenCount") + thoughts

@@ -47,7 +47,7 @@ class GeminiAPI(HttpAPI):
             return self._uploaded(name, file, size) if size else nothing_sent(name)
 
     def _uploaded(self, name: str, content: Any, size: int) -> ApiAnswer:
-        """Send a file by Google's resumable protocol, in one piece."""
+        """Upload a file in one piece, by Google's resumable protocol."""
         base = str(self._http.base_url).rstrip("/")
         root, _, version = base.rpartition("/")
         begin = {

@@ -37,9 +37,9 @@ _CONFIG = {
     "top_logprobs": "logprobs",
 }
 _OWN = ("safetySettings", "cachedContent")
-"""Gemini's own fields, which go out as they are."""
+"""Gemini's own fields, which are sent unchanged."""
 _IN_A_CACHE = frozenset({"systemInstruction", "tools", "toolConfig"})
-"""What a request with an explicit cache must not have."""
+"""Fields that a request with an explicit cache must not have."""
 KNOWN = NO_EFFECT.union(
     {*_CONFIG, *_OWN, "messages", "max_tokens", "max_completion_tokens", "stop", "n", "response_format", "tools",
      "tool_choice", "reasoning_effort", "stream", "service_tier", "parallel_tool_calls"}
@@ -141,7 +141,7 @@ def _contents(messages: Any) -> tuple[list[Json], list[Json]]:
 
 
 def _part(part: MessagePart, called: dict[str, str]) -> Json:
-    """Return a part of a turn; `called` has the names of the functions that were called so far, by the call's id."""
+    """Return a part of a turn; `called` maps the ids of calls so far to function names."""
     match part:
         case TextPart():
             return {"text": part.text}

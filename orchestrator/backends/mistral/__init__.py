@@ -11,7 +11,7 @@ from orchestrator.backends.profiles import MB, BatchLimits, Profile
 if TYPE_CHECKING:
     from orchestrator.backends import Backend
 
-# Its guide says a million rows, its page of limitations 100,000; both were read in 2026-11. A job may take 7 days.
+# Mistral's guide says a million rows, its limitations page 100,000 (both read in 2026-11). A job may take 7 days.
 PROFILE = Profile(
     "mistral",
     windows=("24h", "48h", "72h", "96h", "120h", "144h", "7d"),

@@ -20,7 +20,7 @@ from orchestrator.settings.backends import window_seconds
 _JOBS = "batch/jobs"
 _HOUR = 3600
 _INPUTS = "batch_request"
-"""The kind of input files; Mistral lists its result files under the same purpose."""
+"""The kind of input files. Their purpose alone is not enough: result files have the same purpose."""
 _REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 
 
@@ -45,7 +45,7 @@ class MistralAPI(HttpAPI):
         return converted(self._post(_JOBS, job), batch_of)
 
     def batches(self, limit: int, after: str | None = None) -> ApiAnswer:
-        # It never says that it is complete: an empty page ends it.
+        # Mistral's list never says that it is complete: an empty page ends the list.
         return self._page(_JOBS, limit, after, lambda told: untyped.with_entries(told, batch_of), order_by="-created")
 
     def batch(self, batch_id: str) -> ApiAnswer:
@@ -58,7 +58,7 @@ class MistralAPI(HttpAPI):
     def _page(
         self, path: str, limit: int, after: str | None, convert: Callable[[object], object], **query: str
     ) -> ApiAnswer:
-        """Return a page of a list; `after` is its number from 0, as text."""
+        """Return a page of a list; `after` is the page's number from 0, as text."""
         number = int(after or 0)
         answer = converted(self._get(path, page=str(number), page_size=str(limit), **query), convert)
         return replace(answer, next_page=str(number + 1))

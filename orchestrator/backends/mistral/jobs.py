@@ -16,7 +16,7 @@ _ALIKE = ("id", "status", "created_at", "completed_at", "metadata", "model", "en
 
 
 def batch_of(job: object) -> object:
-    """Return a job as a batch in OpenAI's shape. Fields that it lacks are missing; a value that is not an object
+    """Return a job as a batch in OpenAI's shape; fields that the job lacks are missing. A value that is not an object
     stays as it is."""
     told = untyped.mapping(job)
     if not told:
@@ -27,7 +27,7 @@ def batch_of(job: object) -> object:
     inputs = told.get("input_files")
     if isinstance(inputs, list) and len(inputs) == 1:
         batch["input_file_id"] = inputs[0]
-    # If rows ran, this field sums up their errors. It says why the job failed only if there are no results.
+    # If rows ran, `errors` summarizes their errors. Only without results does it say why the job failed.
     if untyped.word(told.get("status")) == "failed" and not any(files.values()):
         batch["errors"] = told.get("errors")
     return batch

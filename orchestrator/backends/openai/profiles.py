@@ -1,4 +1,4 @@
-"""Profiles of Batch APIs that speak OpenAI's protocol. Data only.
+"""Profiles of Batch APIs that use OpenAI's protocol. Data only.
 
 Sources are the providers' own pages, as of 2026-11, and zai-sdk 0.2.3 (api_resource/batch/batches.py) for Zhipu.
 orch.toml may override a profile per backend.
@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 from orchestrator.backends.profiles import CHAT_ONLY, DAY, GB, MB, OWN_SERVER, BatchLimits, Profile
 
-# If a provider writes MB and the unit was never measured, the smaller unit is assumed.
+# If a provider writes MB and nobody measured the limit, assume the smaller unit.
 PROFILES = {
     profile.name: profile
     for profile in (
         Profile("openai", limits=BatchLimits(max_inputs=50_000, batches_per_hour=2_000), provider="openai"),
-        # Expiring files raise Azure's cap of 500 files to 10,000; two weeks are its minimum. Rows name deployments,
-        # which its list of models does not have.
+        # Files with an expiry raise Azure's cap of 500 files to 10,000; two weeks are the shortest expiry. Rows name
+        # deployments, which Azure's list of models does not have.
         Profile(
             "azure",
             limits=BatchLimits(max_rows=100_000, max_bytes=200 * MB),
@@ -25,7 +25,7 @@ PROFILES = {
             overruns=True,
             expires_after=14 * DAY,
             lists_models=False,
-            # A Global-Batch deployment answers only batches.
+            # A Global-Batch deployment accepts only batches.
             asks_directly=False,
         ),
         Profile(
@@ -35,7 +35,7 @@ PROFILES = {
             provider="groq",
             endpoints=CHAT_ONLY,
         ),
-        # Its prices are a list by tier, not a share of another price.
+        # Doubleword lists prices by tier, not as a share of another price.
         Profile(
             "doubleword",
             windows=("1h", "24h"),
@@ -44,11 +44,11 @@ PROFILES = {
             discount=None,
         ),
         Profile("parasail", limits=BatchLimits(max_bytes=500 * MB)),
-        # It takes 5,000,000 rows in 10 GB; we hold a batch's ids in memory while collecting it.
+        # Nebius takes 5,000,000 rows in 10 GB, but orch holds a batch's ids in memory while collecting.
         Profile("nebius", limits=BatchLimits(max_rows=200_000, max_bytes=2 * GB)),
         Profile("deepinfra", discount=Decimal("0.2")),
-        # Alibaba's Model Studio: its windows are whole hours up to 336, and whole days are enough. Batch Chat is its
-        # synchronous host, which queues a call for up to an hour and has the same half price.
+        # Alibaba's Model Studio: windows are whole hours up to 336; whole days are enough for us. Batch Chat is its
+        # synchronous host, which queues a call for up to an hour at the same half price.
         Profile(
             "alibaba",
             windows=tuple(f"{24 * days}h" for days in range(1, 15)),
@@ -56,7 +56,7 @@ PROFILES = {
             endpoints=CHAT_ONLY | {"/v1/embeddings"},
         ),
         Profile("alibaba-batch-chat", endpoints=CHAT_ONLY, at_once_as_batch=True),
-        # Unless a create says otherwise, the input file is deleted; then its rows could no longer identify a batch.
+        # By default, Zhipu deletes the input file, whose rows orch needs to identify a batch.
         Profile(
             "zhipu",
             limits=BatchLimits(max_bytes=100 * MB),
@@ -106,7 +106,7 @@ _HOSTS = {
 
 
 def profile_of(kind: str, base_url: str, name: str | None = None) -> Profile:
-    """Return the named profile, or that of an address; `other` if unknown. Raises KeyError."""
+    """Return the profile named `name`, or the address's profile, `other` if unknown. Raises KeyError."""
     if name is not None:
         return PROFILES[name]
     if kind == "azure":

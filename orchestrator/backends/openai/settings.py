@@ -1,4 +1,4 @@
-"""Settings of a backend that speaks OpenAI's Batch protocol, in orch.toml."""
+"""Settings in orch.toml of a backend that uses OpenAI's Batch protocol."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def _is_a_profile(name: str) -> str:
 
 
 class OpenAIBackend(NotifyingBackend):
-    """A provider's Batch API that speaks OpenAI's protocol.
+    """A provider's Batch API that uses OpenAI's protocol.
 
-    `profile` names the provider's profile, by default taken from the address.
+    `profile` names the provider's profile; by default, the address determines the profile.
     """
 
     kind: Literal["openai", "azure"]

@@ -11,8 +11,8 @@ from orchestrator.backends.profiles import CHAT_ONLY, MB, BatchLimits, Profile
 if TYPE_CHECKING:
     from orchestrator.backends import Backend
 
-# Its guide: 5,000 requests and 200 MB a batch, which may be slightly longer than its rows. A batch takes 24 hours at
-# most providers, 96 at Google Vertex, and usually costs half.
+# OpenRouter's guide: 5,000 requests and 200 MB a batch, where the batch is slightly longer than its rows. A batch
+# takes 24 hours at most providers, 96 at Google Vertex, and usually costs half.
 PROFILE = Profile(
     "openrouter",
     limits=BatchLimits(max_rows=5_000, max_bytes=190 * MB),

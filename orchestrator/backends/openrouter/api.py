@@ -20,13 +20,13 @@ from orchestrator.core.error_body import openai_error
 
 _WINDOW = "24h"
 RESULTS = "results:"
-"""Prefix of the id of a batch's results; the batch's id follows. The results are part of the batch."""
+"""Prefix of the id of a batch's results, before the batch's id. The results are part of the batch object."""
 _STATUSES = {
     "authentication": 401, "payment_required": 402, "permission_denied": 403, "not_found": 404, "timeout": 408,
     "precondition_failed": 412, "payload_too_large": 413, "unprocessable": 422, "rate_limit_exceeded": 429,
     "server": 500, "provider_unavailable": 502, "unmapped": 502, "provider_overloaded": 503, "invalid_request": 400,
 }  # fmt: skip
-"""OpenRouter's types of errors that say no more than an HTTP status; the others are codes of a refused request."""
+"""HTTP statuses for OpenRouter's general error types; any other type is the code of a refused request."""
 _ALIKE = ("id", "status", "created_at", "request_counts", "model", "endpoint")
 
 
@@ -42,7 +42,7 @@ class OpenRouterAPI(HttpAPI):
         yield (result_line(one) + b"\n" for one in results)
 
     def submit(self, order: BatchOrder, rows: BinaryIO) -> ApiAnswer:
-        """Create a batch. Every other field has to stand before the requests."""
+        """Create a batch. All other fields must come before `requests`."""
         fields = {"endpoint": order.endpoint, "model": order.model, "completion_window": _WINDOW}
         return converted(self._send("batches", rows, **fields), batch_of)
 
@@ -73,14 +73,14 @@ def batch_of(told: object) -> object:
     batch[f"{status}_at"] = found.get("finalized_at")
     if status == "failed":
         batch["errors"] = found.get("error")
-    # A list has no results, but the record of a failed batch has them.
+    # Lists omit results, but the object of a failed batch has its results.
     if status != "failed" or found.get("results"):
         batch["output_file_id"] = f"{RESULTS}{found.get('id')}"
     return batch
 
 
 def result_line(told: object) -> bytes:
-    """Return a result as a line in OpenAI's shape: an error has a type in place of a status and a code."""
+    """Return a result as a line in OpenAI's shape; OpenRouter's errors have a type in place of status and code."""
     found = untyped.mapping(told)
     if error := untyped.mapping(found.get("error")):
         kind = untyped.text(error.get("error_type"))

@@ -13,8 +13,8 @@ from orchestrator.backends.scaleway.settings import ScalewayBackend
 if TYPE_CHECKING:
     from orchestrator.backends import Backend
 
-# scaleway/docs-content 773e5de (use-batch-processing): 24 hours, after which a batch is terminated; its rate-limits
-# page: no rate limits, half price. No page that we could read has a call to end a batch.
+# scaleway/docs-content 773e5de (use-batch-processing): a batch is terminated after 24 hours; rate-limits page: no
+# rate limits, half price. No page that we could read describes a call to end a batch.
 PROFILE = Profile(
     "scaleway",
     limits=BatchLimits(max_bytes=200 * MB),

@@ -27,7 +27,7 @@ _UNKNOWN = "unknown_results"
 
 
 class ScalewayAPI(S3FilesAPI):
-    """The calls. `address` is the bucket's own: a create names it, whatever address the bucket's client uses."""
+    """The calls. `address` is the bucket's own, which each create names even if the client uses another address."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ScalewayAPI(S3FilesAPI):
 
     def create(self, order: BatchOrder, window: str, kept: int | None, extra: Mapping[str, Any]) -> ApiAnswer:
         fields = create_fields(order, window)
-        del fields["metadata"]  # No page says that a batch keeps its metadata; its file's address shows the owner.
+        del fields["metadata"]  # No page says that a batch keeps metadata; the file's address shows the owner.
         address = self._address + quote(order.input_file_id)
         return converted(self._post("batches", {**fields, "input_file_id": address}), self._batch_of)
 
@@ -60,7 +60,7 @@ class ScalewayAPI(S3FilesAPI):
         return converted(super().batches(limit, after), self._list_of)
 
     def batch(self, batch_id: str) -> ApiAnswer:
-        """Raises ValueError if its results have unknown names: a guess could lose paid answers."""
+        """Return a batch. Raises ValueError if its results have unknown names, as a guess could lose paid answers."""
         found = converted(super().batch(batch_id), self._batch_of)
         if unknown := untyped.mapping(found.json()).get(_UNKNOWN):
             raise ValueError(f"its results have an unknown address: {untyped.text(unknown)}")
@@ -83,14 +83,14 @@ class ScalewayAPI(S3FilesAPI):
         folder, _, name = key.rpartition("/")
         batch = {**found, "input_file_id": key, "metadata": metadata_in_file(name)}
         for field in filter(found.get, _RESULTS):
-            # Results lie in the folder of the input.
+            # Results are in the folder of the input file.
             result = unquote(_path_of(found[field])).rpartition("/")[2]
             is_known = result.endswith(FILE_ENDING)
             batch |= {field: f"{folder}/{result}"} if is_known else {field: None, _UNKNOWN: found[field]}
         return batch
 
     def _key_in(self, told: object) -> str | None:
-        """Return the key in the address of an object, however it is spelled; None for another bucket."""
+        """Return the key in an object's address, in any spelling; None for another bucket."""
         address = urlsplit(untyped.text(told, _LONGEST_ADDRESS))
         host, path, bucket = address.hostname or "", unquote(address.path).removeprefix("/"), self._place.bucket
         if host == bucket or host.startswith(f"{bucket}."):

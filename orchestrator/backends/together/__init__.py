@@ -13,8 +13,8 @@ from orchestrator.backends.together.settings import TogetherBackend
 if TYPE_CHECKING:
     from orchestrator.backends import Backend
 
-# docs.together.ai, 2026-11: 24 hours are a goal that cannot be changed; audio endpoints aside, batches are chats. Of
-# all its models, few have a discount.
+# docs.together.ai, 2026-11: the window is always 24 hours, as a goal. Except for audio endpoints, batches are chats.
+# Few models have a discount.
 PROFILE = Profile(
     "together",
     limits=BatchLimits(max_bytes=100 * MB, enqueued_tokens={"": 30_000_000_000}),

@@ -39,7 +39,7 @@ class TogetherAPI(HttpAPI):
                 files = {"file": (name, file)}
                 return self._answer(self._http.post("files/upload", data=fields, files=files, timeout=self._transfer))
             except ApiRefusal as refusal:
-                # The same bytes are there already: an earlier upload of this shard, as its lines carry its name.
+                # The file exists: it is an earlier upload of this shard, since the lines carry the file's name.
                 file_id = untyped.name(untyped.mapping(refusal.body).get("file_id"))
                 if refusal.status != HTTPStatus.CONFLICT or file_id is None:
                     raise
@@ -68,7 +68,7 @@ class TogetherAPI(HttpAPI):
 
 
 class TogetherBatches(ApiBatches):
-    """The verbs on these calls, with ids of any length."""
+    """The verbs on these calls, with custom_ids of any length."""
 
     def _read_lines(self, chunks: Iterable[bytes], input_path: Path) -> Iterator[bytes]:
         results = super()._read_lines(chunks, input_path)
@@ -96,7 +96,7 @@ def _created(told: object) -> object:
 
 
 def _input_files(told: object) -> object:
-    """Return the whole list of files, without those of other purposes."""
+    """Return the whole list of files, without files for other purposes."""
     files = untyped.entries(told, is_first=False)
     return {"data": [one for one in files if untyped.mapping(one).get("purpose") == _PURPOSE], "has_more": False}
 

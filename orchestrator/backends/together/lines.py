@@ -19,10 +19,10 @@ _SHORT_ID = re.compile(rb'("custom_id"\s*:\s*)("[0-9a-f]{48}")')
 
 
 def sent_lines(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """Yield lines as Together takes them, in a file of this name. Raises InputError.
+    """Yield lines in Together's format, for a file named `name`. Raises InputError.
 
-    Together gives files with the same bytes one id, and a batch has no metadata: its file says whose it is. So spaces
-    between the tokens of the first line carry the file's name, and no two shards share a file.
+    Together gives files with equal bytes one id, and only a batch's file shows its owner, since batches have no
+    metadata. So spaces between the first line's tokens encode the file's name, and shards never share a file.
     """
     number = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
     blanks = f"{number:064b}".replace("0", " ").replace("1", "\t").encode()
@@ -30,7 +30,7 @@ def sent_lines(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
 
 
 def with_own_ids(results: Iterable[bytes], source: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield result lines with our own ids where these were too long; `source` are our input lines."""
+    """Yield result lines with our own custom_ids, including those too long to send; `source` are our input lines."""
     ids = (bytes(line.custom_id) for line in request_lines(source, body_lines.decode_line))
     own = {short: long for long in ids if (short := _short(msgspec.Raw(long))) != long}
     for line in results:
@@ -38,7 +38,7 @@ def with_own_ids(results: Iterable[bytes], source: Iterable[bytes]) -> Iterator[
 
 
 def _short(custom_id: msgspec.Raw) -> bytes:
-    """Return an id as it is sent: a digest if it is too long."""
+    """Return a custom_id as it is sent; a digest replaces an id that is too long."""
     if len(bytes(custom_id)) <= LONGEST_ID or len(msgspec.json.decode(custom_id, type=str)) <= LONGEST_ID:
         return bytes(custom_id)
     return b'"%b"' % blake2b(bytes(custom_id), digest_size=24).hexdigest().encode()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from orchestrator.backends import Backend
 
 # Google's guide: 200,000 requests and 1 GB a job, up to 72 hours in the queue and 24 hours of work. A cached token
-# costs the same inside and outside a batch: its discount replaces the batch's.
+# costs the same inside and outside a batch: the cache's discount replaces the batch's.
 PROFILE = Profile(
     "vertex",
     windows=("96h",),

@@ -32,7 +32,7 @@ _OVER = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT)
 
 
 class VertexAPI(HttpAPI):
-    """The calls. `parent` is the path of the project and its location; `forget` is called for refused credentials."""
+    """The calls. `parent` is the path of project and location; refused credentials trigger a call of `forget`."""
 
     def __init__(
         self,
@@ -71,9 +71,9 @@ class VertexAPI(HttpAPI):
             return self._page(self._storage, self._objects, "items", object_of, after, **query)
 
     def file(self, file_id: str) -> ApiAnswer:
-        """Return an object without its size: lines are translated when they are read.
+        """Return an object without its size, since reading translates its lines.
 
-        A folder without results is refused.
+        Refuses a folder without results.
         """
         with self.content(file_id):
             return answer_of({"id": file_id})
@@ -111,7 +111,7 @@ class VertexAPI(HttpAPI):
 
     @contextmanager
     def content(self, file_id: str) -> Iterator[Iterator[bytes]]:
-        """Open an object, or the results in a folder one after the other."""
+        """Open an object, or the results in a folder one after another."""
         names = results_in(self._names(file_id)) if file_id.endswith("/") else [file_id]
         if not names:
             gone = {"message": f"no results are in {file_id}", "code": "not_found"}
@@ -170,7 +170,7 @@ class VertexAPI(HttpAPI):
 
 @contextmanager
 def _in_bucket() -> Iterator[None]:
-    """Report a missing bucket as a mistake in the settings, so that no row is lost for it."""
+    """Report a missing bucket as a mistake in the settings, so that it does not cost any row."""
     try:
         yield
     except ApiRefusal as refusal:

@@ -32,7 +32,7 @@ class VertexBatches(WithBucket, TranslatedBatches):
         return f"google:{self._settings.project}/{self._settings.region}"
 
     def input_ids(self, batch: RemoteBatch) -> frozenset[str] | None:
-        """Return None: no file at Google names rows. `input_lines` recognises them."""
+        """Return None, since no file at Google has row ids. `input_lines` recognises rows by their requests."""
         return None
 
     def _read_lines(self, chunks: Iterable[bytes], input_path: Path) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Access tokens of Google's credentials: google-auth finds and renews them, httpx2 sends, with our time limits."""
+"""Access tokens: google-auth finds and renews credentials, and httpx2 sends its requests within our time limits."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class _Response(Struct, frozen=True):
 
 
 class AccessTokens(httpx2.Auth):
-    """Puts an access token on each request, renewed before its end. `path` is the key of a service account.
+    """Puts an access token on each request, and renews it in time. `path` is the key file of a service account.
 
-    Credentials are looked for at the first request.
+    The first request searches for credentials.
     """
 
     def __init__(self, path: str | None, client: httpx2.Client) -> None:
@@ -38,7 +38,7 @@ class AccessTokens(httpx2.Auth):
         self._lock = Lock()
 
     def forget(self) -> None:
-        """Look for credentials again before the next request: somebody may have renewed what a file holds."""
+        """Search for credentials again before the next request, since a user may have renewed a file."""
         with self._lock:
             self._found = None
 
@@ -47,7 +47,7 @@ class AccessTokens(httpx2.Auth):
         yield request
 
     def _put(self, headers: MutableMapping[str, str]) -> None:
-        """Set the headers. Raises ApiRefusal for missing or refused credentials, ConnectError without a token now."""
+        """Set the headers. Raises ApiRefusal for missing or refused credentials, ConnectError if no token comes."""
         with self._lock:
             try:
                 if self._found is None:
@@ -77,7 +77,7 @@ class AccessTokens(httpx2.Auth):
         timeout: float | None = None,
         **_: Any,
     ) -> _Response:
-        """Send a request of google-auth."""
+        """Send a request for google-auth."""
         limit = self._client.timeout if timeout is None else httpx2.Timeout(timeout)
         try:
             found = self._client.request(method, url, content=body, headers=headers, timeout=limit, auth=None)

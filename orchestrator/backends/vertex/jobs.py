@@ -12,7 +12,8 @@ from orchestrator.backends import BatchOrder, untyped
 from orchestrator.backends.batch_names import display_name
 from orchestrator.backends.buckets import BucketPrefix
 
-# After a partial success, rows without an answer continue: no attempt is counted. A paused job can be resumed.
+# `expired`: after a partial success, unanswered rows are sent again without counting an attempt. A paused job can be
+# resumed.
 STATES = {"partially_succeeded": "expired", "paused": "in_progress", "updating": "in_progress"}
 _ENDED = frozenset({"succeeded", "partially_succeeded", "failed", "cancelled", "expired"})
 _COUNTS = {"completed": "successfulCount", "failed": "failedCount"}
@@ -20,18 +21,18 @@ _CODES = {
     1: "cancelled", 3: "invalid_argument", 4: "deadline_exceeded", 5: "not_found", 7: "permission_denied",
     8: "resource_exhausted", 9: "permission_denied", 13: "internal", 14: "unavailable",
 }  # fmt: skip
-"""google.rpc.Code by number. A bucket that the service agent does not see is 9: a matter of rights, not of a row."""
+"""Our code by google.rpc.Code. Code 9 means a bucket that the service agent cannot see: a missing permission."""
 _LONGEST_NAME = 128
 Json = dict[str, Any]
 
 
 def model_path(name: str) -> str:
-    """Return a model's resource name; a name without a slash is one of Google's own."""
+    """Return a model's resource name; a name without a slash means one of Google's own models."""
     return name if "/" in name else f"publishers/google/models/{name}"
 
 
 def creation(order: BatchOrder, place: BucketPrefix) -> Json:
-    """Return the fields of a create. The prefix of the results carries the shard and its home: each list has it."""
+    """Return the fields of a create. The results' prefix, which every list shows, carries shard and home."""
     return {
         "displayName": display_name(order)[:_LONGEST_NAME],
         "model": model_path(order.model),
@@ -44,7 +45,7 @@ def creation(order: BatchOrder, place: BucketPrefix) -> Json:
 
 
 def batch_of(job: object, place: BucketPrefix) -> object:
-    """Return a job as a batch in OpenAI's shape. Fields that it lacks are missing; a value that is not an object
+    """Return a job as a batch in OpenAI's shape; fields that the job lacks are missing. A value that is not an object
     stays as it is."""
     told = untyped.mapping(job)
     if not told:
@@ -82,7 +83,7 @@ def _error(error: Mapping[str, Any]) -> Json:
 
 
 def _has_results(word: str, stats: Mapping[str, Any], folder: str | None) -> bool:
-    """True if rows were processed: they are paid for however the job ended."""
+    """True if rows were processed: processed rows are billed however the job ended."""
     if word in ("succeeded", "partially_succeeded"):
         return True
     counts = [found for name in _COUNTS.values() if (found := untyped.count(stats.get(name))) is not None]
@@ -98,6 +99,6 @@ def object_of(one: object) -> Json:
 
 
 def results_in(names: list[str]) -> list[str]:
-    """Return the files of results among the objects of a folder. Parts of a longer run may lie beside the whole."""
+    """Return the result files among a folder's objects. Besides the whole file, the folder may have partial files."""
     whole = [name for name in names if name.rpartition("/")[2].startswith("predictions")]
     return whole or [name for name in names if name.endswith(".jsonl")]

@@ -1,8 +1,8 @@
 """Chat completions as requests of Vertex AI's batches: Gemini's, limited to what its import accepts. Pure.
 
-The import makes columns of all names: a name that a column cannot have, an object without fields, or too deep a
-nesting fails the whole job. Sources: googleapis/python-genai#2123 and OpenRouter's published notes on jobs that
-failed this way.
+Google's import turns every field name into a column. The whole job fails if a name cannot be a column, an object has
+no fields, or nesting is too deep. Sources: googleapis/python-genai#2123 and OpenRouter's published notes on such
+failures.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def translate(body: Mapping[str, Any]) -> Json:
 
 
 def _problems(value: Any, depth: int) -> Iterator[str]:
-    """Yield what the import refuses in a value."""
+    """Yield the reasons why the import would refuse a value."""
     if isinstance(value, list):
         for one in value:
             yield from _problems(one, depth)

@@ -78,12 +78,12 @@ class XaiAPI(HttpAPI):
         return replace(page, next_page=next_page(answer.json()))
 
     def _reason(self, status: int, body: object) -> tuple[int, object]:
-        # A key that is not accepted comes with 400.
+        # xAI answers 400, not 401, for a rejected key.
         is_key = read_error_value(body).says_bad_key
         return HTTPStatus.UNAUTHORIZED if is_key else status, openai_error(body)
 
 
 def _converted(answer: ApiAnswer, convert: _Convert) -> ApiAnswer:
-    """Return an answer in another shape, which depends on the time by the provider's clock."""
+    """Convert an answer to another shape that depends on the provider's time."""
     at = date_of(answer.headers.get("date")) or now()
     return converted(answer, lambda told: convert(told, at))

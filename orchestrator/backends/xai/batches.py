@@ -16,14 +16,14 @@ from orchestrator.backends.rpc import CANCELLED, row_status
 from orchestrator.core.error_body import openai_error
 
 RESULTS = "results:"
-"""Prefix of the id of a batch's results; the batch's id follows. The results are pages, not a file."""
+"""Prefix of the id of a batch's results, before the batch's id. The results are pages, not a file."""
 _COUNTS = {"total": "num_requests", "completed": "num_success", "failed": "num_error"}
 _DATE = len("2026-08-10")
 Json = dict[str, Any]
 
 
 def batch_of(told: object, at: datetime) -> object:
-    """Return a batch at this time in OpenAI's shape. A value that is not an object stays as it is."""
+    """Return a batch in OpenAI's shape, as of the time `at`. A value that is not an object stays as it is."""
     found = untyped.mapping(told)
     if not found:
         return told
@@ -52,7 +52,7 @@ def batch_of(told: object, at: datetime) -> object:
 
 
 def _status(found: Mapping[str, Any], state: Mapping[str, Any], at: datetime) -> str:
-    """Derive the status from counts and times: xAI has no word for it."""
+    """Derive the status from counts and times, since xAI states no status."""
     total, pending = (untyped.count(state.get(f"num_{name}")) for name in ("requests", "pending"))
     if found.get("cancel_by_xai_message"):
         # xAI did not accept its rows, or stopped the remaining ones.
@@ -72,14 +72,14 @@ def _has_results(state: Mapping[str, Any]) -> bool:
 
 
 def _latest(value: object) -> datetime | None:
-    """Return the latest time that a value may stand for: a date is that day's end."""
+    """Return the latest time that a value may mean; a date means the end of that day."""
     found = untyped.time(value)
     is_date = isinstance(value, str) and len(value.strip()) == _DATE
     return found + timedelta(days=1) if found is not None and is_date else found
 
 
 def list_of(told: object, name: str, convert: Callable[[object], object]) -> object:
-    """Return a list in OpenAI's shape; it is complete without a token of the next page."""
+    """Return a list in OpenAI's shape; without a token for a next page, the list is complete."""
     found = untyped.with_entries(told, convert, name)
     return {**found, "has_more": next_page(told) is not None} if isinstance(found, dict) else found
 
@@ -90,8 +90,8 @@ def next_page(told: object) -> str | None:
 
 
 def result_line(told: object) -> bytes:
-    """Return a result as a line in OpenAI's shape. The body has the endpoint's name, and is like its synchronous
-    answer."""
+    """Return a result as a line in OpenAI's shape. The body is under the endpoint's name, and looks like that
+    endpoint's synchronous answer."""
     found = untyped.mapping(told)
     result = untyped.mapping(found.get("batch_result")) or found
     bodies = untyped.mapping(result.get("response")).values()
