@@ -1,8 +1,8 @@
 """Limits on connections to this program's servers: how many, and for how long.
 
 A client can open connections and then send nothing, half a request, or never read an answer. So each step has a time
-limit, and the number of connections is capped. At the cap, a new connection replaces the one that has kept the
-server waiting longest. Part of the cap is reserved for connections that have shown a valid key.
+limit, and the number of connections is capped. At the cap, a new connection replaces the connection that
+has kept the server waiting longest. Part of the cap is reserved for connections that have shown a valid key.
 
 This module uses no library; `guarded_server` puts it between uvicorn and an application.
 """

@@ -279,7 +279,7 @@ def _of_list(entries: list[Any], depth: int) -> ErrorWords:
 
 
 def _of_entry(entry: Any, depth: int) -> ErrorWords:
-    # Of FastAPI's entries, only place and message are read: `input` is the row's own text.
+    # Read only place and message of FastAPI's entries: `input` is the row's own text.
     if not (isinstance(entry, dict) and isinstance(entry.get("msg"), str) and entry["msg"].strip()):
         return _read(entry, depth + 1) if isinstance(entry, dict | str) else ErrorWords()
     place = entry.get("loc")

@@ -1,4 +1,4 @@
-"""Finish reasons that servers use, including those that mean that the body is not an answer. Pure."""
+"""Finish reasons that servers use, including reasons that mean that the body is not an answer. Pure."""
 
 from __future__ import annotations
 

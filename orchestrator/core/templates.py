@@ -108,7 +108,7 @@ def check(source: str) -> Iterator[tuple[bool, str, int | None]]:
 
 
 def render(source: str, fields: Mapping[str, object]) -> Iterator[tuple[bool, str, int | None]]:
-    """Yield the prompt, or the reason why there is none; runs in a worker process."""
+    """Yield the prompt, or the reason for its absence; runs in a worker process."""
     try:
         yield False, _rendered(_compiled(source)[0], fields), None
     except TemplateProblem as problem:

@@ -45,8 +45,8 @@ def _load_ranks(name: str) -> dict[bytes, int]:
 def of_picture(data: bytes) -> int:
     """Return the tokens of a JPEG or PNG picture, from its first bytes: one for every 750 pixels.
 
-    This is Anthropic's rule for pictures that it does not scale down. For a page, OpenAI's patches (32 x 32 pixels,
-    at most 1,536), OpenAI's tiles and Qwen-VL's patches in vLLM (28 x 28) give no more tokens.
+    This is Anthropic's rule for pictures that it does not scale down. OpenAI's patches (32 x 32 pixels, at most
+    1,536) and tiles give no more tokens for a page. The same is true of Qwen-VL's patches in vLLM (28 x 28).
     """
     width, height = _dimensions(data)
     return -(-width * height // PIXELS_PER_TOKEN)

@@ -37,8 +37,8 @@ Tell = Callable[[str], None]
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
     """A folder's record of how much of the replica it holds.
 
-    The mark has the folder's own random name at the replica, the last generation that the folder held completely, and
-    the manifests that may have been committed last. A mark from before a roll-back has only outdated manifests.
+    The mark has the folder's own random name at the replica and the last generation that the folder held completely.
+    It also has the manifests that may be the newest. A mark from before a roll-back has only outdated manifests.
     """
 
     replica: str
@@ -60,7 +60,7 @@ class MarkedFolder:
         self._write(Mark(replica=replica, folder=self.mark.folder, generation=generation, manifests=(manifest,)))
 
     def note(self, *manifests: str) -> None:
-        """Record the manifests of which any may be the last committed one. Raises StorageError."""
+        """Record the manifests that may be the last committed manifest. Raises StorageError."""
         self._write(msgspec.structs.replace(self.mark, manifests=manifests))
 
     def is_ahead_of(self, head: ReplicaHead) -> bool:
