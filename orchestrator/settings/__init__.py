@@ -1,1 +1,1 @@
-"""User input and the places of state: orch.toml, job files, models, the home."""
+"""User input and the locations of state: orch.toml, job files, models, the home."""

@@ -42,7 +42,7 @@ def hours_of(text: str) -> str:
 
 
 def length(value: Any) -> float:
-    """Parse `10m` into seconds, above zero. Raises ValueError."""
+    """Parse a duration such as `10m` into seconds. Raises ValueError, also for zero."""
     seconds = durations.seconds_of(value) if isinstance(value, str) else None
     if not seconds:
         raise ValueError(f'{value!r} is not a length of time such as "10m" or "1h"')

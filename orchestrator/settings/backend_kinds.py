@@ -1,4 +1,4 @@
-"""Any backend of orch.toml, identified by its `kind`."""
+"""Type of any backend of orch.toml; the backend's `kind` selects its class."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _tag(data: Any) -> str:
 def _read(data: Any) -> Any:
     tag = _tag(data)
     if ByKind.member(tag) is None:
-        kinds = sorted({**_OURS, **hosted_kinds()}, key="sync".__eq__)  # last, as it is the rarest
+        kinds = sorted({**_OURS, **hosted_kinds()}, key="sync".__eq__)  # `sync` last, as the rarest kind
         raise PydanticCustomError("unknown_kind", f"kind must be one of {', '.join(kinds)}")
     return _reader(tag).validate_python(data)
 
@@ -37,7 +37,7 @@ def _reader(tag: str) -> TypeAdapter[Any]:
 
 
 class ByKind:
-    """Reader of a backend's settings. It imports and builds only what the kinds in the file need."""
+    """Reader of a backend's settings. It imports and builds only the classes of kinds that the file uses."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(_read)

@@ -1,4 +1,4 @@
-"""The packages of hosted backends: the folders of `orchestrator.backends`, and those of other distributions.
+"""Packages of hosted backends: folders of `orchestrator.backends`, and packages of other distributions.
 
 A package of another distribution is found by its entry point in the group `orch.backends`.
 """
@@ -16,18 +16,18 @@ from orchestrator.settings.backends import HostedBackend
 
 log = logging.getLogger(__name__)
 GROUP = "orch.backends"
-# By name: settings may not import the rooms above, and the packages there are found, not listed.
+# A name, since `settings` may not import the rooms above it. The folders found in this package are its backends.
 _OURS = "orchestrator.backends"
 _FIRST = "openai"
-"""Most providers speak its protocol."""
+"""The package to load first, as most providers speak its protocol."""
 
 
 class HasKinds(Protocol):
-    """A package of a hosted backend, as far as settings know it."""
+    """The part of a hosted backend's package that `settings` uses."""
 
     @property
     def kinds(self) -> Mapping[str, type[HostedBackend]]:
-        """The classes of its settings, by `kind`."""
+        """The classes of the package's settings, by `kind`."""
 
 
 @cache
@@ -53,5 +53,5 @@ def _others() -> Iterator[HasKinds]:
 
 
 def hosted_kinds() -> dict[str, type[HostedBackend]]:
-    """Return the settings of every kind of hosted backend."""
+    """Return the settings class of every kind of hosted backend."""
     return {kind: settings for package in packages() for kind, settings in package.kinds.items()}

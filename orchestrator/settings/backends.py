@@ -1,4 +1,4 @@
-"""Settings of backends in orch.toml: our own upstreams, synchronous APIs, hosted Batch APIs."""
+"""Settings of backends in orch.toml: the user's own servers, synchronous APIs, hosted Batch APIs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ StructuredOutput = Literal["json_schema", "json_object", "none"]
 
 
 class DialectRule(Strict):
-    """A rule for models of a backend, beyond what orch knows of them. `models` is a glob of their names.
+    """A rule for models of a backend that adds to orch's built-in rules. `models` is a glob of their names.
 
     `like` names a model whose rules apply, for deployments with their own names. `endpoint` moves the models to the
-    Responses API. For a `field`: `rename` it, `refuse` it, or keep it `at_least` or `at_most` a number.
+    Responses API. A `field` can be renamed, refused, or limited by `at_least` or `at_most`.
     """
 
     models: str = Field("*", min_length=1)
@@ -55,7 +55,7 @@ class DialectRule(Strict):
         return self
 
 
-# Larger values are typing errors, and would later overflow a clock, a socket or a database.
+# Larger values are typing errors that would later overflow a clock, a socket or a database.
 Dollars = Annotated[Decimal, Field(ge=0, le=1_000_000)]
 Count = Annotated[int, Field(ge=1, le=2**53)]
 Discount = Annotated[Decimal | None, Field(ge=0, lt=1, description="0.5 is half price; if the table has none")]
@@ -71,8 +71,8 @@ Rate = Annotated[float, Field(gt=0, le=1e9)]
 class LimitSettings(Strict):
     """Limits of a batch, and of all batches together; the backend's profile supplies missing values.
 
-    `max_inputs` counts the inputs of embedding rows. `enqueued_tokens` are the prompt tokens that may wait
-    together at the backend, for every model or for each by its name there.
+    `max_inputs` counts the inputs of embedding rows. `enqueued_tokens` limits the prompt tokens waiting at the
+    backend at once: one number for every model, or a number for each model by its name there.
     """
 
     min_rows: Count | None = None
@@ -84,7 +84,7 @@ class LimitSettings(Strict):
 
 
 class _AnyBackend(Strict):
-    # Local stays local: an address does not show where the text ends up (a gateway may listen on loopback).
+    # Local stays local: a URL does not show where text ends up, as a gateway on loopback may forward it.
     location: Literal["hosted", "local"] = "hosted"
     limits: Annotated[LimitSettings, OnUse()] = Field(default_factory=LimitSettings.model_construct)
     dialect: tuple[Annotated[DialectRule, OnUse()], ...] = ()
@@ -95,8 +95,8 @@ class _AnyBackend(Strict):
 class OwnServer(_AnyBackend):
     """Our own batch server in front of synchronous endpoints.
 
-    `rows_per_second` or `tokens_per_second` (prompts and answers together) is its assumed speed until it is measured.
-    `body_memory` limits the bytes of bodies in memory at once.
+    `rows_per_second` or `tokens_per_second` (prompts and answers together) is the assumed speed until orch measures
+    the real speed. `body_memory` limits the bytes of request and answer bodies in memory at once.
     """
 
     request_timeout: Wait = 600.0
@@ -115,7 +115,7 @@ class OwnServer(_AnyBackend):
 
 
 class TimedBackend(OwnServer):
-    """Our own batch server in front of endpoints that cost by the hour."""
+    """Our own batch server in front of endpoints that are paid by the hour."""
 
     cost_per_hour: Dollars | None = None
 
@@ -131,7 +131,7 @@ class TimedBackend(OwnServer):
 
 
 class LocalBackend(TimedBackend):
-    """Our own batch server in front of endpoints that cost by the hour, such as vLLM servers."""
+    """Our own batch server in front of endpoints that are paid by the hour, such as vLLM servers."""
 
     kind: Literal["local"] = "local"
     upstreams: tuple[str, ...] = Field(min_length=1)
@@ -162,7 +162,7 @@ ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,79}$")
 
 
 def _flags(options: tuple[str, ...]) -> tuple[str, ...]:
-    """Raise ValueError for options that do not begin with a flag: vLLM takes the first for the name of a model."""
+    """Raise ValueError unless the first option is a flag: vLLM would take another text for the name of a model."""
     if options and not options[0].startswith("-"):
         raise ValueError('begins without a flag: write options = ["--max-model-len", "8192"]')
     if any(re.match(r"--?[\w-]+\s", option) for option in options):
@@ -171,9 +171,9 @@ def _flags(options: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class EngineModel(Strict):
-    """A model of a fleet: a folder, a file or a name on the Hub. `options` are vLLM's own.
+    """A model of a fleet: a folder, a file or a name on the Hub. `options` are options of vLLM.
 
-    `tensor_parallel` is the number of GPUs of an engine. `swap` is how it frees its GPUs for another model.
+    `tensor_parallel` is the number of GPUs of an engine. `swap` is how the engine frees its GPUs for another model.
     """
 
     model: str = Field(min_length=1)
@@ -185,8 +185,8 @@ class EngineModel(Strict):
 class FleetBackend(TimedBackend):
     """Engines started on demand; each model has its own name at this backend.
 
-    They may run in `hours`, in local time. An engine ends after `idle` seconds without demand, and restarts if it
-    uses more than `host_memory` bytes of its machine.
+    Engines may run during `hours`, in local time. An engine ends after `idle` seconds without demand. It restarts if
+    it uses more than `host_memory` bytes of its machine.
     """
 
     hours: Annotated[str, AfterValidator(hours_of)] | None = None
@@ -194,11 +194,11 @@ class FleetBackend(TimedBackend):
     idle: Annotated[float, BeforeValidator(length)] = 600.0
     vllm_python: str | None = None
     moves: ClassVar[tuple[str, ...]] = ("models", "vllm_python")
-    """Settings whose change requires other engines."""
+    """Settings that require new engines if they change."""
 
     @property
     def open_hours(self) -> Hours | None:
-        """The hours, None for the whole day."""
+        """The hours in which engines may run, None for the whole day."""
         return None if self.hours is None else Hours.parse(self.hours)
 
     @property
@@ -216,12 +216,12 @@ class FleetBackend(TimedBackend):
         raise NotImplementedError
 
     def gpu_price(self, model: str) -> Decimal:
-        """Return the price of each of these GPUs in dollars an hour."""
+        """Return the price of one GPU of a model's engine in dollars an hour."""
         raise NotImplementedError
 
 
 class EnginesBackend(FleetBackend):
-    """vLLM engines on this machine. `vram` is a quota of each GPU in bytes; `cost_per_hour` is that of one GPU."""
+    """vLLM engines on this machine. `vram` is a quota of each GPU in bytes, `cost_per_hour` the price of one GPU."""
 
     kind: Literal["engines"]
     models: dict[ModelName, EngineModel] = Field(min_length=1)
@@ -267,10 +267,10 @@ def _of_each_model(value: Any) -> None:
 
 
 class ClusterModel(Strict):
-    """A model of a Ray fleet: a folder on every node, or a name on the Hub. `options` are vLLM's own.
+    """A model of a Ray fleet: a folder on every node, or a name on the Hub. `options` are options of vLLM.
 
-    `gpus`, `cpus` and `resources` are the needs of one engine, in Ray's terms. `engines` is the number of engines,
-    and `cost_per_hour` the price of one, from its lease to its release. `placement = "spread"` allows GPUs of several
+    `gpus`, `cpus` and `resources` are the needs of one engine, in Ray's terms. `engines` is the number of engines.
+    `cost_per_hour` is the price of one engine, from lease to release. `placement = "spread"` allows GPUs of several
     nodes.
     """
 
@@ -287,7 +287,7 @@ class ClusterModel(Strict):
 class RayBackend(FleetBackend):
     """vLLM engines on a Ray cluster that includes this machine. `ray_python` is the cluster's own Python.
 
-    `rows_per_second` is that of one engine.
+    `rows_per_second` is the speed of one engine.
     """
 
     kind: Literal["ray"]
@@ -321,9 +321,9 @@ class RayBackend(FleetBackend):
 
 
 class SyncBackend(OwnServer):
-    """Our own batch server in front of a provider's synchronous API, which costs by the token.
+    """Our own batch server in front of a provider's synchronous API, which is paid by the token.
 
-    `provider` is its name in the price table, by default taken from the address.
+    `provider` is the provider's name in the price table, by default taken from `base_url`.
     """
 
     kind: Literal["sync"]
@@ -343,8 +343,8 @@ class SyncBackend(OwnServer):
 class HostedBackend(_AnyBackend):
     """A provider's Batch API. Each package of a hosted backend has subclasses with its kinds.
 
-    While a call waits up to `request_timeout` seconds, no other job continues. `api_key_env` is None only for a
-    package whose credentials are not a key.
+    A call waits up to `request_timeout` seconds, and no other job continues meanwhile. `api_key_env` is None only for
+    a package whose credentials are not a key.
     """
 
     kind: str
@@ -380,7 +380,7 @@ _NEVER = frozenset(("never", "forever", "none", "off", "no", "unlimited"))
 
 
 def window_seconds(text: str, wanted: str = "a window such as 24h, 7d or 30m") -> int:
-    """Parse `24h`, `7d` or `30m` into seconds. Raises ValueError, which says what is `wanted`."""
+    """Parse `24h`, `7d` or `30m` into seconds. Raises ValueError with `wanted` in its message."""
     if (seconds := durations.window_seconds(text)) is None:
         cure = "; leave it out" if text.lower() in _NEVER else ""
         raise ValueError(f"{text!r} is not {wanted}{cure}")

@@ -1,7 +1,7 @@
 """Settings, read once: `orch.toml` and the environment.
 
-`place` finds the files and the state; this module reads the settings. Providers' keys are named by environment
-variable and never stand in a file.
+`discovery` locates the files and the state; this module reads the settings. A file never holds a provider's key, only
+the name of the key's environment variable.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from orchestrator.settings.telemetry import Telemetry
 
 
 class RateSettings(Strict):
-    """Dollars per million tokens; cached tokens, and tokens written to the cache, default to the price of `input`.
+    """Prices in dollars per million tokens. Tokens read from or written to the cache default to the price of `input`.
 
-    `cache_write_1h` is for tokens kept in the cache for an hour, `web_search` for a thousand searches. A model that
-    makes vectors has no `output`.
+    `cache_write_1h` is for tokens kept in the cache for an hour, `web_search` for a thousand searches. An embedding
+    model has no `output`.
     """
 
     input: Dollars
@@ -58,7 +58,7 @@ class RateSettings(Strict):
 
 
 class ModelPrice(RateSettings):
-    """Price of a model, in place of the price table: realtime, and at other tiers if offered."""
+    """Price of a model, used instead of the price table: realtime, and other tiers if the provider offers them."""
 
     batch: RateSettings | None = None
     flex: RateSettings | None = None
@@ -73,7 +73,7 @@ class Report(Strict):
 
 
 class Budget(Strict):
-    """Dollars that jobs share in every night or month, in local time; for all jobs, or those with a tag.
+    """Dollars that jobs share in every night or month, in local time; for all jobs, or the jobs with a tag.
 
     `warn_at` and `stop_at` are shares of the amount; at `night_starts` a night begins and the previous one ends.
     """
@@ -90,7 +90,7 @@ class Budget(Strict):
     @classmethod
     def _is_a_time_of_day(cls, value: Any) -> Any:
         if isinstance(value, int | float):
-            raise ValueError(f'{value} is not a time of day such as "22:00"')  # pydantic would read them as seconds
+            raise ValueError(f'{value} is not a time of day such as "22:00"')  # pydantic would read it as seconds
         return value
 
     @model_validator(mode="after")
@@ -131,7 +131,7 @@ _DAYS_OF = {"d": 1, "w": 7, "m": 30, "y": 365}
 
 
 def _days(value: Any) -> int:
-    """Parse `90d` or `36h`. `3m` is refused: whoever means months would lose the files after three minutes."""
+    """Parse `90d` or `36h`. `3m` is refused: a user who means months would lose files after three minutes."""
     if not isinstance(value, str):
         raise ValueError(f'{value} is not a time such as "90d" or "36h"')
     if found := _LONG_TIME.fullmatch(value):
@@ -166,7 +166,7 @@ class Retention(Strict):
 
 
 class Smtp(Strict):
-    """A mail server. `tls`: `starttls` (the usual, on 587), `tls` from the first byte (465), or `none`."""
+    """A mail server. `tls` is `starttls` (the default, port 587), `tls` from the first byte (port 465), or `none`."""
 
     host: str = Field(min_length=1)
     port: int = Field(587, ge=1, le=65535)
@@ -192,7 +192,7 @@ class Smtp(Strict):
 
 
 class Reports(Strict):
-    """Channels of reports and alerts; all named ones are used. `webhook_env` names the variable with the URL."""
+    """Channels of reports and alerts; orch uses every channel set. `webhook_env` names the variable with the URL."""
 
     webhook_env: VariableName | None = None
     email_to: tuple[Annotated[str, Field(pattern=EMAIL)], ...] = ()
@@ -211,7 +211,7 @@ class Reports(Strict):
 
     @property
     def zone(self) -> tzinfo | None:
-        """The zone of `tz`; None for this machine's."""
+        """The time zone that `tz` names; None for the zone of this machine."""
         return None if self.tz is None else zone_of(self.tz)
 
     @model_validator(mode="after")
@@ -224,10 +224,10 @@ class Reports(Strict):
 
 
 class AlertSettings(Strict):
-    """Thresholds of alerts about a running job: its chance to keep the deadline is below `chance`.
+    """Thresholds of alerts about a running job. One alert is for a chance to keep the deadline below `chance`.
 
-    It also alerts if over `failed_share` of its rows failed, or over `cut_share` of its accepted answers ended at
-    `max_tokens`; 1 is never.
+    Other alerts are for more than `failed_share` of its rows failed, and for more than `cut_share` of its accepted
+    answers cut off at `max_tokens`; a share of 1 never alerts.
     """
 
     chance: float = Field(0.8, gt=0, le=1)
@@ -236,10 +236,10 @@ class AlertSettings(Strict):
 
 
 class RoutingSettings(Strict):
-    """Probes of a job: a few rows for a backend that had none for `probe_after`, to measure it.
+    """Probes of a job: a few rows that measure a backend which received no rows for `probe_after`.
 
-    They cost at most `probe_share` of the job's money, and are sent only if the deadline holds whatever happens to
-    them.
+    Probes cost at most `probe_share` of the job's money. A probe is sent only if the deadline holds even if the probe
+    fails.
     """
 
     probe: bool = False
@@ -250,10 +250,10 @@ class RoutingSettings(Strict):
 class ReadingSettings(Strict):
     """Limits for reading documents: `max_seconds` of CPU time and `max_memory` for each, in `workers` processes.
 
-    Workers that read scans by OCR have `ocr_memory`. A document beyond the limits is a failed row. A file may unpack
+    Workers that read scans by OCR get `ocr_memory`. A document beyond the limits is a failed row. A file may unpack
     to `max_unpacked` or to 200 times its own bytes, whichever is more. `workers` defaults to one per core. With `pool
-    = "ray"`, the nodes of the Ray cluster at `address` read, in its own Python, `ray_python`. A `converter`,
-    LibreOffice's program, adds the formats that it alone reads.
+    = "ray"`, the nodes of the Ray cluster at `address` read documents, with the cluster's Python, `ray_python`.
+    `converter` is the path of LibreOffice's program, which adds formats that orch cannot read itself.
     """
 
     pool: Literal["local", "ray"] = "local"
@@ -333,7 +333,7 @@ class Config:
 
     @property
     def fleet_models(self) -> dict[str, dict[str, str]]:
-        """Models of fleets and their names at each backend: tasks may name them without an alias."""
+        """Models of fleets and their names at each backend: tasks may name these models without an alias."""
         found: dict[str, dict[str, str]] = {}
         for backend, settings in self.backends.items():
             for model in settings.model_names if isinstance(settings, FleetBackend) else ():
@@ -353,9 +353,9 @@ class Config:
 
     @property
     def keys_sent(self) -> list[tuple[str, str]]:
-        """Variables with keys that are sent to addresses from the file itself, and these addresses.
+        """Each variable whose key is sent to an address that the file sets, with that address.
 
-        An address of this machine is left out: such a key never leaves the machine.
+        Addresses of this machine are left out: a key sent to them never leaves the machine.
         """
         found = []
         for backend in self.backends.values():
@@ -374,7 +374,7 @@ class Config:
 
     @property
     def unknown_backends(self) -> list[InputError]:
-        """Mistakes in [models]: names for backends that the file does not have, so they would never be asked."""
+        """Mistakes in [models]: names of backends that the file does not have, which orch could never ask."""
         found = [
             ((alias, name) if isinstance(ladder, dict) else (alias, number, name), name)
             for alias, ladder in self.models.items()
@@ -390,7 +390,7 @@ class Config:
         ]
 
     def mistake(self, place: tuple[str | int, ...], message: str, hint: str | None) -> InputError:
-        """Return an error with its place in the file."""
+        """Return an error with the file, line and field of its cause."""
         lines = {} if self.path is None else load_toml(self.path, self.text)[1]
         return mistake(self.path, lines, place, message, hint)
 

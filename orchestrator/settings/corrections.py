@@ -1,6 +1,6 @@
 """Cures for values of the wrong kind in job files and orch.toml, by pydantic's error types. Pure.
 
-No cure repeats what stands in the file, apart from numbers, times and words that the field knows: it may be a secret.
+Text in the file may be a secret. So cures repeat only numbers, times and words that the field accepts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PATTERNS: Mapping[str, str] = {
     r"^[^:\s]+:[^\s]+$": "write PROVIDER:MODEL, such as openai:gpt-5-nano",
     EMAIL: "write an address, such as team@example.org",
 }
-"""Cures for texts that do not match a pattern."""
+"""Cures for texts that do not match a pattern, by this pattern."""
 _NOTHING = "nothing follows the colon: write a value (in quotes if it begins with #), or leave the field out"
 _FLAGS = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false", "never": "false"}
 _QUOTED_WORD = regex(r"'([^']*)'")
@@ -58,7 +58,7 @@ OTHER_WORDS: Mapping[str, str] = {
     "completion": "output", "to": "email_to", "recipients": "email_to", "webhook_url": "webhook_env",
     "org": "organization", "organisation": "organization", "upstreams": "base_url", "upstream": "base_url",
 }  # fmt: skip
-"""Our names of fields, by their names in other tools."""
+"""Names of our fields, by the names that other tools use."""
 MISSING: Mapping[str, str] = {
     "upstreams": 'for a provider\'s Batch API, add  kind = "openai"',
     "prompt": "the question that is asked about every document",
@@ -153,7 +153,7 @@ ELSEWHERE: Mapping[str, str] = {
     "examples": "write examples into `prompt` or `system`",
     "role": "write `system: …` beside `prompt: …`; a task has no other messages",
 }
-"""Cures for fields that a job file does not have anywhere."""
+"""Cures for fields that no part of a job file has."""
 _ADDRESSES = ("base_url", "url", "api_base", "host", "port", "address", "endpoint")
 NOT_HERE: Mapping[str, str] = {
     "model": "models are named in the job file:  models: {ALIAS: {BACKEND: MODEL}}",
@@ -199,7 +199,7 @@ NOT_HERE: Mapping[str, str] = {
     "email_to": "it belongs in [reports]",
     "email": 'mail is set in [reports]:  email_to = ["team@example.org"]',
 }
-"""Cures for fields that orch.toml does not have at their place."""
+"""Cures for fields that orch.toml does not have in the table where they were written."""
 
 
 KINDS: Mapping[str, str] = {
@@ -212,7 +212,7 @@ KINDS: Mapping[str, str] = {
     "aistudio": '"gemini"', "openrouter": '"sync"', "realtime": '"sync"', "flex": '"sync"',
     **{kind: f'"{kind}"' for kind in ("local", "engines", "ray", "sync")},
 }  # fmt: skip
-"""The kind of backend that a word stands for, besides the kinds of hosted backends."""
+"""Kinds of backends by the words users may write for them, besides the kinds of hosted backends."""
 
 
 _SHAPES: Mapping[str, str] = {
@@ -223,24 +223,24 @@ _SHAPES: Mapping[str, str] = {
     "extra": "write  extra: {NAME: VALUE}",
     "long": "write  long: {reduce: Make one answer of these.}",
 }
-"""Forms of mappings that a single value cannot stand for."""
+"""Corrected forms of fields that need a mapping but have a single value."""
 _TABLES: Mapping[str, str] = {
     "batch": "write  batch = {input = 1.25, output = 5.00}",
     "backends": "name each by its table:  [backends.NAME]",
     "smtp": 'write  smtp = {host = "smtp.example.org", from = "orch@example.org"}',
     "gpus": 'it belongs above the tables of its models, into [backends.NAME]:  gpus = "0-3"',
 }
-"""Forms of tables that a single value cannot stand for."""
+"""Corrected forms of fields that need a table but have a single value."""
 
 
 _TABLE_LISTS = {"budgets"}
 _FORMS = {"deadline": "8h", "windows": "24h", "hours": "20:00-07:00"}
-"""Texts with a form of their own: a number in quotes would be refused next."""
+"""Examples for texts with a required form: a number put in quotes would only be refused again."""
 _LENGTHS = {"deadline", "windows"}
 
 
 def of_value(problem: Mapping[str, Any], *, is_toml: bool) -> str | None:
-    """Return a cure for a value, from pydantic's description of what is wrong with it, or None."""
+    """Return a cure for an invalid value, based on pydantic's description of the problem, or None."""
     value, kind = problem["input"], str(problem["type"])
     text = value.strip() if isinstance(value, str) else ""
     match kind:
@@ -269,7 +269,7 @@ def of_value(problem: Mapping[str, Any], *, is_toml: bool) -> str | None:
             return 'use straight quotes: "…"' if cure and _SMART.search(text) else cure
         case "literal_error":
             words = _QUOTED_WORD.findall(str(problem["ctx"]["expected"]))
-            # Only a near miss is corrected: `any` for `germany` would let documents leave.
+            # Only a near miss is corrected: suggesting `any` for `germany` would let documents leave.
             near = get_close_matches(text.lower(), words, 1, 0.62)
             only = f"write {words[0]}, or leave the field out" if len(words) == 1 else None
             return f"did you mean {near[0]!r}?" if near else only
@@ -312,9 +312,9 @@ def _is_percent(value: Any, limits: Mapping[str, Any]) -> bool:
 
 
 def of_shape(name: str, value: Any, wanted: str, bare: str | None, *, is_toml: bool) -> str | None:
-    """Return a cure for a single value where a mapping or a list stands. `bare` is the field that it most likely is.
+    """Return a cure for a single value in a field that needs a mapping or a list (`wanted`).
 
-    `wanted` is `mapping` or `list`.
+    `bare` is the field that the value most likely belongs to.
     """
     if value is None:
         return _NOTHING
@@ -345,7 +345,7 @@ def of_shape(name: str, value: Any, wanted: str, bare: str | None, *, is_toml: b
 
 
 def of_kind(table: Any) -> str | None:
-    """Return a cure for the `kind` of a backend that is not one."""
+    """Return a cure for an unknown `kind` of backend."""
     said = str(table.get("kind", "")).lower() if isinstance(table, dict) else ""
     kinds = {**KINDS, **{kind: f'"{kind}"' for kind in hosted_kinds()}}
     meant = kinds.get(said) or next(iter(get_close_matches(said, set(kinds.values()), 1)), None)
@@ -353,18 +353,18 @@ def of_kind(table: Any) -> str | None:
 
 
 def meant_field(name: str, value: Any, known: list[str], *, is_job_file: bool) -> str | None:
-    """Return the known field that an unknown one with this `value` stands for, or None."""
+    """Return the known field that an unknown field with this `value` most likely means, or None."""
     meant, lower = OTHER_WORDS.get(name.lower(), ""), name.lower()
     if meant in known:
         return meant
-    # A field that is known elsewhere is only misspelt if it is very near.
+    # A field that another part of the file has counts as misspelt only if its name is very similar.
     is_elsewhere = _cure_elsewhere(name, known, is_job_file=is_job_file) is not None
     least = 0.85 if is_elsewhere else 0.6 if value is not None else 0.8
     return next(iter(get_close_matches(lower, known, 1, least)), None)
 
 
 def _cure_elsewhere(name: str, known: list[str], *, is_job_file: bool) -> str | None:
-    """Return the cure for a field that this kind of file lacks or has in another place; else None."""
+    """Return the cure for a field that this kind of file lacks or has in another part, or None."""
     lower = name.lower()
     if not is_job_file and lower in _ADDRESSES and not {"upstreams", "backends"} & {*known}:
         return None  # this table names no server
@@ -372,9 +372,9 @@ def _cure_elsewhere(name: str, known: list[str], *, is_job_file: bool) -> str | 
 
 
 def of_unknown(name: str, value: Any, known: list[str], elsewhere: Mapping[str, str], *, is_job_file: bool) -> str:
-    """Return a cure for an unknown field with its `value`: its name here, its place, or the names that exist.
+    """Return a cure for an unknown field: the correct name, the part of the file it belongs to, or the known names.
 
-    `elsewhere` maps fields of other parts of the file to the part that has them.
+    `elsewhere` maps each field of other parts of the file to the part that has it.
     """
     if not is_job_file and name.partition(".")[0] in known:
         return f"write  [{name}], without quotes"

@@ -9,10 +9,10 @@ from orchestrator.core.durations import seconds_of
 
 
 def deadline_at(text: str, now: datetime) -> datetime:
-    """Return the time (UTC) of a deadline that is given at `now`.
+    """Return the time (UTC) of a deadline that is written at `now`.
 
-    `8h` counts from now; `06:00` is the next time a local clock shows it; an ISO time is itself, local if it names no
-    zone. Raises ValueError with a sentence for the user.
+    `8h` counts from `now`; `06:00` is the next 06:00 in local time; an ISO time without a zone is local. Raises
+    ValueError with a sentence for the user.
     """
     try:
         return _instant(text, now)
@@ -37,8 +37,8 @@ def _next_time(text: str, hour: int, minute: int, now: datetime) -> datetime:
         today = local.replace(hour=hour, minute=minute, second=0, microsecond=0)
     except ValueError:
         raise ValueError(f"{text!r} is not a time of day; write 00:00 to 23:59") from None
-    # Naive arithmetic first, then the zone: 06:00 stays 06:00 in the night when clocks change. `fold` is the second
-    # time that a clock shows an hour in the night it is set back.
+    # The day is added before the zone, so 06:00 stays 06:00 in the night when clocks change. `fold` selects the
+    # second occurrence of an hour that clocks show twice when they are set back.
     days = (today, today + timedelta(days=1))
     times = (day.replace(fold=fold).astimezone(UTC) for day in days for fold in (0, 1))
     return next(at for at in times if at > now)

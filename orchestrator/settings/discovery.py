@@ -1,6 +1,6 @@
-"""Places of orch.toml, the home and the database. A light module: read-only commands need nothing else.
+"""Locations of orch.toml, the home and the database. This module imports little, as read-only commands need no other.
 
-`orch.toml` is `$ORCH_CONFIG`, or the first found in the working directory, its parents, and the user's config
+`orch.toml` is `$ORCH_CONFIG`, or the first one in the working directory, its parents, and the user's config
 directory. `ORCH_HOME` moves all state, `ORCH_DATABASE_URL` chooses the database.
 """
 
@@ -25,8 +25,8 @@ _DATABASE = re.compile(r"(sqlite|postgres(ql)?)(\+\w+)?://")
 class Place(Struct, frozen=True):
     """Paths and addresses of this process's state; `database_timeout` in seconds.
 
-    `is_found`: orch.toml was found in the working directory or above it. The user did not name it, and it may have
-    come with somebody else's files.
+    With `is_found`, orch.toml was found in the working directory or above. The user did not name this file, so it may
+    have come with somebody else's files.
     """
 
     path: Path | None
@@ -45,12 +45,12 @@ def find_file(environ: Mapping[str, str], start: Path) -> Path | None:
 
 
 def _users(environ: Mapping[str, str]) -> Path:
-    """Return the user's own orch.toml, the last resort."""
+    """Return the orch.toml in the user's config directory, the last one to look for."""
     return Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "orch" / FILE_NAME
 
 
 def is_same_file(one: str | Path | None, other: str | Path | None) -> bool:
-    """True if two names of settings files mean the same file; `None` and `"None"` mean no file."""
+    """True if two paths of settings files lead to the same file; `None` and `"None"` mean no file."""
     if str(one) == str(other):
         return True
     try:
@@ -60,7 +60,7 @@ def is_same_file(one: str | Path | None, other: str | Path | None) -> bool:
 
 
 def locate(environ: Mapping[str, str] = os.environ, start: Path | None = None) -> Place:
-    """Find all places. Raises InputError for an unreadable file or an invalid number."""
+    """Find all locations. Raises InputError for an unreadable file or an invalid number."""
     path = find_file(environ, start or Path.cwd())
     said = _said(path, is_used=not environ.get("ORCH_DATABASE_URL"))
     home = Path(environ.get("ORCH_HOME") or home_beside(path, said.get("home")) or _default_home(environ))
@@ -76,7 +76,7 @@ def serve_folder(place: Place) -> Path:
 
 
 def _said(path: Path | None, *, is_used: bool) -> dict[str, str]:
-    """Return `home` and `database_url` of a file. With `is_used`, the address must be one of a database."""
+    """Return `home` and `database_url` of a file. With `is_used`, the URL must be valid for a database."""
     if path is None:
         return {}
     try:
@@ -109,9 +109,9 @@ def _small_text(path: Path) -> str:
 
 
 def _loaded(text: str) -> dict[str, Any]:
-    """Parse a settings file, or at least what precedes its first table: the rest does not affect the places.
+    """Parse a settings file; if that fails, only the lines before its first table, which hold all locations.
 
-    The readers of the rest parse it again, and report its mistakes.
+    The readers of the tables parse the file again, and report mistakes in the tables.
     """
     try:
         return _parsed(text)
@@ -129,7 +129,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _with_lines(path: Path) -> dict[str, Any]:
-    """Read the file again with line numbers for mistakes; that module is heavy, so it is imported late."""
+    """Read the file again with line numbers for mistakes. The module for line numbers is slow, so imported late."""
     from orchestrator.settings.source_lines import load_toml
 
     return load_toml(path)[0]

@@ -1,4 +1,4 @@
-"""Paths under the home, which `discovery` locates. Bodies are in files; the database has each row's byte ranges."""
+"""Paths under the home. Files hold the bodies of rows; the database holds the byte range of each row's body."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.core.shards import ShardId
 
 BLANK = "\0 \r\n\t"
 COPIED_SECONDS = 60.0
-"""A file whose last change is this much later than its last write was copied."""
+"""A file was copied if its change time (ctime) is this many seconds later than its last write (mtime)."""
 
 
 def new_identity() -> str:
@@ -42,12 +42,12 @@ class Home(Struct, frozen=True):
 
     @property
     def settings(self) -> Path:
-        """Settings of the running daemon, and its differences from orch.toml."""
+        """Settings of the running daemon, and how they differ from orch.toml."""
         return self.root / "settings.json"
 
     @property
     def telemetry(self) -> Path:
-        """State of what was sent to this home's OpenTelemetry receiver."""
+        """Progress of sending this home's data to its OpenTelemetry receiver."""
         return self.root / "telemetry.json"
 
     @property
@@ -57,7 +57,7 @@ class Home(Struct, frozen=True):
 
     @property
     def mark(self) -> Path:
-        """File of what the home knows about its replica."""
+        """The home's mark, a file that records how much of the replica the home holds."""
         return self.root / MARK
 
     @property
@@ -67,7 +67,7 @@ class Home(Struct, frozen=True):
 
     @property
     def last_creates(self) -> Path:
-        """Notes of the last create at each backend whose list does not show who owns a batch."""
+        """Notes about the last create call at each backend whose batch list does not show who owns a batch."""
         return self.root / "creates"
 
     @property
@@ -87,14 +87,14 @@ class Home(Struct, frozen=True):
 
     @property
     def frames(self) -> Path:
-        """Job files, rows and requests of the Python interface, a folder per question.
+        """Job files, rows and requests of the Python interface, in a folder for each question.
 
-        A question without a name has a folder per frame: `QUESTION.FRAME`.
+        A question without a name has a folder for each frame: `QUESTION.FRAME`.
         """
         return self.root / "frames"
 
     def run_of(self, file: Path) -> str:
-        """Return the path that the runs of a job file share: its own, or one for all frames of a question."""
+        """Return the path that identifies runs of a job file: its own path, or one for all frames of a question."""
         real = Path(os.path.realpath(file))
         if real.parent.parent != Path(os.path.realpath(self.frames)):
             return str(real)
@@ -105,7 +105,7 @@ class Home(Struct, frozen=True):
         return self.root / "servers" / backend
 
     def bench(self, key: str) -> Path:
-        """Return the folder of a bench: its rows, and its measured points."""
+        """Return the folder of a benchmark: its rows, and its measured points."""
         return self.root / "bench" / key
 
     def job(self, job_id: JobId) -> Path:
@@ -118,7 +118,7 @@ class Home(Struct, frozen=True):
 
     @property
     def intake_lock(self) -> Path:
-        """Lock of a submit that checks whether its job exists, and records it."""
+        """Lock held by a submit while it checks whether its job exists and records the job."""
         return self.root / "intake.lock"
 
     def build_lock(self, job_id: JobId) -> Path:
@@ -143,19 +143,19 @@ class Home(Struct, frozen=True):
 
     @property
     def place(self) -> Path:
-        """Location of the home when its daemon last ran: a copy has the location of its original."""
+        """File with the home's path when its daemon last ran; in a copy, the file has the path of the original."""
         return self.root / "home.place"
 
     @property
     def has_identity(self) -> bool:
-        """True if the home was used before, and knows its id."""
+        """True if the home has an id, because it was used before."""
         try:
             return bool(self._identity.read_text(errors="replace").strip(BLANK))
         except OSError:
             return False
 
     def made_at(self, otherwise: datetime) -> datetime:
-        """Return when the home received its id, before any of its batches, or `otherwise` if it has none."""
+        """Return when the home received its id, which precedes all its batches, or `otherwise` without an id."""
         try:
             return datetime.fromtimestamp(self._identity.stat().st_mtime, UTC)
         except OSError:
@@ -163,7 +163,7 @@ class Home(Struct, frozen=True):
 
     @property
     def is_copy(self) -> bool:
-        """True if the file of the id was copied here: a backup may have been restored."""
+        """True if the file of the id is a copy, for example from a restored backup."""
         try:
             found = self._identity.stat()
         except OSError:
@@ -171,7 +171,7 @@ class Home(Struct, frozen=True):
         return found.st_ctime - found.st_mtime > COPIED_SECONDS
 
     def adopt(self, identity: str) -> None:
-        """Give the home this id, unless it has one by now. Raises StorageError."""
+        """Give the home this id if it still has none. Raises StorageError."""
         try:
             write_once(self._identity, identity.encode())
         except OSError as error:
@@ -187,9 +187,9 @@ class Home(Struct, frozen=True):
         return self.root / "home.id"
 
     def identity(self) -> str:
-        """Return this home's id, created on first use. Raises StorageError if it is lost.
+        """Return this home's id, created on first use. Raises StorageError if the id is lost.
 
-        On a shared database it identifies the home that has a job's files.
+        In a shared database, the id identifies the home that has a job's files.
         """
         path = self._identity
         try:

@@ -1,7 +1,7 @@
 """Reader of job files: `load` checks everything that can be checked without opening a document.
 
-Each mistake is reported with file, line and field. The fields of a job file are in `job_spec`.
-`check_names` compares its names with orch.toml.
+Each mistake is reported with file, line and field. `job_spec` defines the fields of a job file.
+`check_names` compares a job file's names with orch.toml.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def mistake_at(path: Path, place: Place, message: str, hint: str | None = None) 
 
 
 def place_of(path: Path, *place: str | int) -> str:
-    """Return where an accepted job file has a field: file, line and name."""
+    """Return the position of a field in an accepted job file: file, line and name."""
     return mistake_at(path, place, "").where
 
 
@@ -131,7 +131,7 @@ def _check_schemas(spec: JobSpec, path: Path, lines: Lines) -> None:
 
 
 def schema_hints(spec: JobSpec, path: Path) -> Iterator[str]:
-    """Yield the parts of the tasks' schemas that have no effect, with their places and the corrected lines."""
+    """Yield each part of the tasks' schemas that has no effect, with its position and the corrected line."""
     from orchestrator.core import schemas
 
     for index, task in enumerate(spec.tasks):
@@ -178,7 +178,7 @@ def _check_template(source: str, path: Path, lines: Lines, place: Place) -> None
 
 
 def _check_is_of_documents(source: str, path: Path, lines: Lines, place: Place) -> None:
-    """Raise InputError for a prompt that is equal for every document: all would have the same vector."""
+    """Raise InputError for a prompt that is equal for every document: all documents would get the same vector."""
     from orchestrator.core.templates import template
 
     if not template(source).variables:

@@ -20,7 +20,7 @@ from orchestrator.settings.strict import Ladder, PlainPath, VariableName
 from orchestrator.settings.task_spec import JobFilePart, Name, Task
 
 MAX_BUDGET = 9_000_000
-"""US dollars; larger amounts in picodollars exceed a database's integers."""
+"""Largest budget in US dollars; a larger one in picodollars exceeds a database's integers."""
 MAX_COUNT = 2**53
 
 
@@ -135,12 +135,12 @@ ENDINGS_HINT = f"name it {', '.join(list(FORMATS)[:-1])} or {list(FORMATS)[-1]},
 
 
 def format_of(place: str) -> OutputFormat | None:
-    """Return the format that a file's or address's ending stands for, or None."""
+    """Return the format of a file or URL by the ending of its name, or None."""
     return FORMATS.get(PurePath(place).suffix.lower())
 
 
 def has_unknown_ending(place: str) -> bool:
-    """True if a file's or address's name has an ending that names no format."""
+    """True if the name of a file or URL has an ending that is not a known format."""
     return bool(PurePath(place).suffix) and format_of(place) is None
 
 
@@ -180,7 +180,7 @@ class Output(JobFilePart):
     @classmethod
     def _has_the_format_of_its_ending(cls, given: Any) -> Any:
         path = given.get("path") if isinstance(given, dict) else None
-        # The name of a folder of nights has no ending.
+        # A partitioned path is a folder of nights, so its name has no ending.
         if not isinstance(path, str) or given.get("format") is not None or given.get("partition") is not None:
             return given
         if path.endswith(("/", "\\")):
@@ -192,7 +192,7 @@ class Output(JobFilePart):
     @field_validator("path", "url")
     @classmethod
     def _tells_no_secret(cls, value: str | None) -> str | None:
-        # The job file is kept with the job, and may be shared.
+        # No passwords here: the job file is stored with the job, and users may share it.
         if value is not None and re.search(r"://[^/]*:[^/]*@|://.*password=", value):
             raise ValueError(
                 "must not contain a password: `url_env` names the variable of a table's, a storage has its own"

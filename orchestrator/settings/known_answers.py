@@ -1,7 +1,7 @@
 """Known answers, and their comparison with a job's answers. Pure except for reading the file.
 
-A line of a gold file is `{"document": ..., "task": ..., "expect": {field: value, ...}}`. Each field counts once. If
-the task has no schema, `expect` is the whole text.
+A line of a gold file is `{"document": ..., "task": ..., "expect": {field: value, ...}}`. Each field counts once. For
+a task without a schema, `expect` is the answer's whole text.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Score(Struct, frozen=True):
 
 
 def tasks_of(spec: JobSpec) -> list[str]:
-    """Return the tasks whose answers can be known; a vector cannot be known in advance."""
+    """Return the tasks that can have known answers: all except embeddings, whose vectors nobody knows in advance."""
     return [task.id for task in spec.tasks if task.kind != "embedding"]
 
 
@@ -101,7 +101,7 @@ def alike(expected: Any, given: Any) -> bool:
     """True if an answer's value equals the expected one.
 
     Texts are equal regardless of case and spacing, numbers within TOLERANCE. Lists are compared element by element,
-    in order, and objects by their expected fields; anything else exactly.
+    in order; objects only by the expected fields; other values exactly.
     """
     if isinstance(expected, bool) or isinstance(given, bool):
         return expected is given
@@ -122,7 +122,7 @@ def _plain(text: str) -> str:
 
 
 def told(score: Score, absent: int) -> str:
-    """Describe a score: the share, the numbers and the misses."""
+    """Describe a score: the share of correct fields, the counts, and the misses."""
     words = f"{score.hits:,} of {number_of(score.fields, 'known field')} right, in {number_of(score.rows, 'row')}"
     if score.fields:
         words = f"{score.hits / score.fields:.1%}: {words}"

@@ -1,8 +1,8 @@
 """Aliases that list models from cheap to strong: each model of a list is a rung with its own alias. Pure.
 
-`analyst` is the first rung, `analyst@2` the second. A row is on one rung, so that a shard, a price and a limit have
-one model as usual. A backend without a name for a rung uses the next higher rung that it has a name for: no row gets
-a weaker model than its rung's.
+`analyst` is the first rung, `analyst@2` the second. A row is on one rung, so a shard, a price and a limit still
+concern one model. A backend without a model for a rung uses its model of the next higher rung: no row gets a weaker
+model than its rung asks for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec import Struct
 
 MOST = 9
-"""Maximum number of rungs of an alias, and so of bad answers paid for one row."""
+"""Maximum number of rungs of an alias, which limits the bad answers paid for one row."""
 Names = str | dict[str, str]
 """Name of a model at every backend, or names by backend."""
 _RUNG = re.compile(r"(.+)@([2-9])")
@@ -22,7 +22,7 @@ _RUNG = re.compile(r"(.+)@([2-9])")
 class Step(Struct, frozen=True):
     """The next rung of rows whose answers failed their check.
 
-    `models` are its names at the backends where the rows may go; `avoid` are the backends to avoid.
+    `models` are the rung's models at the backends where the rows may go; `avoid` are the backends to avoid.
     """
 
     alias: str
@@ -31,10 +31,10 @@ class Step(Struct, frozen=True):
 
 
 class RungStanding(Struct, frozen=True):
-    """Position of a shard's rows on their alias's list.
+    """Position of a shard's rows on the model list of their alias.
 
-    `lacks` are the job's allowed backends without a model as strong as the rung's. `is_alone`: only the rows' own
-    backend has such a model. `step` is None if no stronger model is left.
+    `lacks` are the job's allowed backends without a model as strong as the rung's. With `is_alone`, only the rows'
+    own backend has a model that strong. `step` is None if no stronger model is left.
     """
 
     lacks: frozenset[str] = frozenset()
@@ -43,18 +43,18 @@ class RungStanding(Struct, frozen=True):
 
 
 def rung_of(alias: str) -> tuple[str, int]:
-    """Return the alias as declared, and the number of its rung, from 1."""
+    """Split a rung's alias into the declared alias and the number of the rung, from 1."""
     found = _RUNG.fullmatch(alias)
     return (found[1], int(found[2])) if found else (alias, 1)
 
 
 def is_of(model: str, aliases: Collection[str] | None) -> bool:
-    """True if a row's model is on the list of one of these aliases, or if they are None."""
+    """True if a row's model is on the list of one of these aliases, or if `aliases` is None."""
     return aliases is None or rung_of(model)[0] in aliases
 
 
 def alias_words(alias: str) -> str:
-    """Format an alias for display, without the sign of its rungs."""
+    """Format an alias for display, without the `@` of rungs."""
     name, rung = rung_of(alias)
     return name if rung == 1 else f"{name} (model {rung} of its list)"
 
@@ -85,7 +85,7 @@ def above(alias: str, models: Mapping[str, Names]) -> list[str]:
 
 
 def standing(alias: str, backend: str, models: Mapping[str, Names], usable: Collection[str]) -> RungStanding:
-    """Return the position of rows asked at `backend` on the list of an expanded alias.
+    """Return the position of rows sent to `backend` on the model list of an expanded alias.
 
     The job may use the `usable` backends.
     """
@@ -101,7 +101,7 @@ def _step(alias: str, backend: str, models: Mapping[str, Names], usable: Collect
     answered = _places(models[alias], (backend,)).get(backend)
     for higher in above(alias, models):
         if _places(models[higher], (backend,)).get(backend) == answered:
-            continue  # at this backend, it is the same model that has just failed
+            continue  # this backend's model for the rung is the one that just failed
         places = _places(models[higher], usable)
         if not places:
             return None

@@ -1,4 +1,4 @@
-"""TOML files whose errors name file, line and field, and what YAML files (`yaml_files`) share with them.
+"""Reader of TOML files whose errors name file, line and field; `yaml_files` shares its checks.
 
 A file is read into plain data and a map from each value's path to its line. So a pydantic error at `("tasks", 0,
 "max_tokens")` becomes `job.yaml:14: tasks[0].max_tokens: ...`.
@@ -27,10 +27,10 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 MAX_KEY = 1000
-"""Characters; an error spells out the keys that lead to its place."""
+"""Maximum characters of a key, since an error message shows the keys on the path to its field."""
 _LONGEST_HEADER = 1000
 MAX_DIGITS = 4300
-"""Python's limit for a number: conversion time grows with the square of its digits."""
+"""Python's limit of digits in a number: conversion time grows with the square of their count."""
 _LONG_NUMBER = re.compile(r"[0-9_]{4301,}|0x[0-9A-Fa-f_]{3000,}")
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
@@ -38,13 +38,13 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 def read_text(path: Path) -> str:
     """Read a small settings file, without its BOM.
 
-    Raises InputError if it cannot be read, is larger than MAX_BYTES or is not UTF-8 text.
+    Raises InputError if the file cannot be read, is larger than MAX_BYTES or is not UTF-8 text.
     """
     return text_of(read_bytes(path, MAX_BYTES), path)
 
 
 def read_bytes(path: Path, most: int, field: str | None = None) -> bytes:
-    """Read a whole file. Raises InputError if it cannot be read, or has more than `most` bytes."""
+    """Read a whole file. Raises InputError if the file cannot be read, or has more than `most` bytes."""
     try:
         with path.open("rb") as file:
             data = file.read(most + 1)
@@ -58,7 +58,7 @@ def read_bytes(path: Path, most: int, field: str | None = None) -> bytes:
 
 
 def text_of(content: bytes, path: Path) -> str:
-    """Decode a settings file. Raises InputError if it is not UTF-8 text."""
+    """Decode the content of a settings file. Raises InputError if the content is not UTF-8 text."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -90,7 +90,7 @@ def refuse_no_text(data: Any, place: Place, lines: Lines, path: Path) -> None:
 
 
 def refuse_long_keys(data: Any, text: str, path: Path) -> None:
-    """Raise InputError for a key that would fill a screen in a message."""
+    """Raise InputError for a key so long that a message with the key would fill the screen."""
     inside = data.values() if isinstance(data, Mapping) else data if isinstance(data, list) else ()
     for key in data if isinstance(data, Mapping) else ():
         if len(str(key)) > MAX_KEY:
@@ -101,7 +101,7 @@ def refuse_long_keys(data: Any, text: str, path: Path) -> None:
 
 
 def load_toml(path: Path, text: str | None = None) -> tuple[dict[str, Any], Lines]:
-    """Return data and the line of each table and key, of the file or its `text`. Raises InputError."""
+    """Return a file's data and the line of each table and key. Parses `text` if given. Raises InputError."""
     text = read_text(path) if text is None else text
     if found := MANY_PARTS.search(text):
         line = text.count("\n", 0, found.start()) + 1
@@ -112,7 +112,7 @@ def load_toml(path: Path, text: str | None = None) -> tuple[dict[str, Any], Line
         at = re.search(r"\(at line (\d+), column \d+\)", str(error))
         line = int(at[1]) if at else len(text.splitlines())
         problem = re.sub(r"\s*\(at .*\)$", "", str(error))
-        if problem == 'Expected "\'"':  # reported at the file's end
+        if problem == 'Expected "\'"':  # tomllib reports it at the file's end
             line = next(number for number, row in enumerate(text.splitlines(), 1) if _leaves_open(row))
         hint = toml_hint(text.splitlines()[line - 1] if text else "", problem)
         raise InputError(f"is not valid TOML: {problem}", file=path, line=line, hint=hint) from None
@@ -163,7 +163,7 @@ def validated(model: type[Model], data: Any, lines: Lines, file: Path) -> Model:
 
 
 def _without_echoes(problems: list[Any], model: type[BaseModel], file: Path) -> list[Any]:
-    """Drop a complaint about a list that only lacks its invalid items, or about a field that is misspelt."""
+    """Drop errors that follow from others: a list too short without its invalid items, or a misspelt field missing."""
     places = [problem["loc"] for problem in problems]
     misspelt = {
         (
@@ -219,7 +219,7 @@ def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> 
 
 
 def _hint_of_missing(model: type[BaseModel], loc: Place, name: str) -> str | None:
-    """Return the purpose of a missing field, from its description."""
+    """Return the purpose of a missing field, as its description says."""
     if (cure := corrections.MISSING.get(f"{loc[0]}.{name}") or corrections.MISSING.get(name)) is not None:
         return cure
     here = _type_at(model, loc[:-1])
@@ -230,7 +230,7 @@ def _hint_of_missing(model: type[BaseModel], loc: Place, name: str) -> str | Non
 
 
 def _elsewhere(model: type[BaseModel], loc: Place) -> Mapping[str, str]:
-    """Map each field of other parts of the file to the part that it belongs to."""
+    """Map each field of other parts of the file to the part that has it."""
     found: dict[str, str] = {}
     for name, field in model.model_fields.items():
         inner = _inside(_member(_inside(field.annotation), 0)) if not _is_model(field.annotation) else None
@@ -246,12 +246,12 @@ def _names(model: Any) -> list[str]:
 
 
 def _is_union_tag(part: str | int, loc: Place, lines: Lines) -> bool:
-    """True for the name of a union's member, which pydantic adds to the place; the file has no such key."""
+    """True for the name of a union's member. Pydantic adds such names to the path; the file has no such key."""
     return isinstance(part, str) and bool(re.search(r"[\[\]()]|^(str|int|float|bool|dict|list|tuple)$", part))
 
 
 def _fields_at(model: type[BaseModel], place: Place) -> list[str]:
-    """Return the model's field names at a place, through lists, dicts and optional types."""
+    """Return the field names of the model at a path, looking into lists, dicts and optional types."""
     here = _type_at(model, place)
     return _names(here) if _is_model(here) else []
 
@@ -300,12 +300,12 @@ def _is_model(annotation: Any) -> bool:
 
 
 def mistake(file: Path | None, lines: Lines, place: Place, message: str, hint: str | None = None) -> InputError:
-    """Return an error about the value at a place of a file."""
+    """Return an error about the value at a path in a file."""
     return InputError(message, file=file, line=line_of(place, lines), field=spell(place) or None, hint=hint)
 
 
 def line_of(place: Iterable[str | int], lines: Lines) -> int | None:
-    """Return the line of the value at a place, or of the nearest enclosing value."""
+    """Return the line of the value at a path, or of the nearest enclosing value."""
     parts = tuple(place)
     while parts not in lines:
         if not parts:

@@ -1,4 +1,4 @@
-"""The checked job file of a job as stored, parsed once."""
+"""Cache of the parsed job files that are stored with jobs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _parsed(stored: _Stored) -> JobSpec:
 
 
 def spec_of(job: Job) -> JobSpec | None:
-    """Return the spec of a job's file, None for a ready batch file. Raises ValueError if another version wrote it."""
+    """Return a job's spec, None for a ready batch file. Raises ValueError if another version wrote the spec."""
     return None if job.kind is JobKind.BATCH else _parsed(_Stored(job))
 
 
@@ -45,12 +45,12 @@ def tasks_of(job: Job) -> tuple[Task, ...]:
 
 
 def refused_rows(job: Job, model: str, task: str) -> str:
-    """Name the rows of a kind that a backend refuses: by their model, and by their task if the job has several."""
+    """Name a group of rows that a backend refuses: by model, and also by task if the job has several tasks."""
     of_task = f"task {task} and " if len(tasks_of(job)) > 1 else ""
     return f"all rows of {of_task}model {alias_words(model)}"
 
 
 def expires(job: Job) -> bool:
-    """True if rows that miss the deadline are given up."""
+    """True if the job gives up rows that miss the deadline."""
     spec = spec_of(job)
     return spec is not None and spec.on_late == "expire"

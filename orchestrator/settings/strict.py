@@ -1,4 +1,4 @@
-"""Parts that the tables of orch.toml share: their base class, names of variables, and models of an alias."""
+"""Types that the tables of orch.toml share: a base class, names of variables, and models of an alias."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _plain(annotation: Any) -> Iterator[Any]:
 
 
 class OnUse:
-    """Mark of a part whose validator is built when a file has that part: most files have few of all parts."""
+    """Marks a part whose validator is built on first use, since most files use few parts."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(source.model_validate)
@@ -54,7 +54,7 @@ class Strict(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _is_no_flag(cls, value: Any, info: ValidationInfo) -> Any:
-        """Raise ValueError for true or false where only a number is meant, which would be 1."""
+        """Raise ValueError for true or false in a field of numbers: pydantic would read true as 1."""
         if isinstance(value, bool):
             field = cls.model_fields[str(info.field_name)]
             kinds = {kind for arg in (field.annotation, *get_args(field.annotation)) for kind in _plain(arg)}
@@ -65,7 +65,7 @@ class Strict(BaseModel):
 
 
 def _named(text: str) -> str:
-    # It may be a key, typed in the wrong place: no message repeats it.
+    # The text may be a secret key instead of a variable's name, so no message repeats the text.
     if not _VARIABLE.fullmatch(text):
         bare = _REFERENCE.fullmatch(text)
         cure = f": write {bare[1]} alone" if bare else ", such as OPENAI_API_KEY"
@@ -84,7 +84,7 @@ def _plain_path(text: str) -> str:
 
 
 PlainPath = Annotated[str, AfterValidator(_plain_path)]
-"""A path or address that is taken as it is written: it holds no $VARIABLE."""
+"""A path or address without a $VARIABLE, as orch does not expand variables."""
 
 
 def _said(text: str) -> str:
@@ -119,4 +119,4 @@ Ladder = Annotated[
         _form, custom_error_type="no_model", custom_error_message=f"{_NO_MODEL}, or a list of these, cheapest first"
     ),
 ]
-"""Value of an alias in a file: `Names`, or a tuple of them."""
+"""Value of an alias in a file: one `Names`, or a tuple of `Names`."""

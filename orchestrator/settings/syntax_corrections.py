@@ -28,26 +28,26 @@ _TOML_WORDS = {"true": "true", "yes": "true", "on": "true", "false": "false", "n
 _STARTS = "\"'[{0123456789"
 _SMART = "“”„‘’«»"
 _SECRET = regex(r"env$|key|secret|token|passw|url|hook|auth", re.IGNORECASE)
-"""Names of fields whose values are not repeated: a secret may stand there."""
+"""Matches names of fields whose values may be secrets, so no message repeats these values."""
 _IN_BRACES = 'quote the texts in braces and brackets (["*.txt"]), or write each on a line of its own'
 _PLACEHOLDER = regex(r"\{\{|\{\w+\}\s*\S")
 _BLOCK = regex(r"\w: +[|>][-+]?\s*$")
 _NO_COLON = "could not find expected ':'"
 _BRACED_PAIR = regex(r"[{,]\s*([A-Za-z_][\w-]*)\s*:\s")
 _QUESTION = regex(r"([A-Za-z_][\w-]*): +((?:(?![\w-]+: )[^?\"'{}\[\]]){1,200}\?)")
-"""A text with a question mark in braces, where YAML takes it for the mark of a key."""
+"""Matches a text with a question mark inside braces; YAML reads that question mark as the sign of a key."""
 _IS_TOML = "orch.toml is TOML: a table begins with its name, such as [backends.local]"
 _CONTROL = regex(r"[\x00-\x08\x0b-\x1f\x7f]")
 _OPEN = "a quote is not closed"
 _STRAIGHT = 'use straight quotes: "…"'
 MOST = 200
-"""Longest line that is shown again."""
+"""Maximum characters of a line that a message repeats."""
 
 
 def yaml_hint(lines: Sequence[str], number: int, problem: str) -> str | None:
-    """Return a cure for the line (from 0) at which YAML stopped, or None. The slip may be in the line before.
+    """Return a cure for the line (from 0) at which the YAML parser stopped, or None.
 
-    `problem` is what YAML says of it.
+    The mistake may be in the line before. `problem` is the parser's message.
     """
     here = lines[number] if number < len(lines) else ""
     if "\t" in here[: len(here) - len(here.lstrip())]:
@@ -94,7 +94,7 @@ def _indent(line: str) -> int:
 
 
 def _of_line(line: str) -> str | None:
-    """Return a cure for a slip that the line shows by itself."""
+    """Return a cure for a mistake that is visible without other lines, or None."""
     if found := _TAB_AFTER_COLON.fullmatch(line):
         return f"put a space, not a tab, after the colon:  {found[1]}: …"
     if _DASH.match(line):
@@ -124,7 +124,7 @@ def _of_line(line: str) -> str | None:
 
 
 def _is_closed(text: str) -> bool:
-    """True if a quoted text ends with its quote, and has none inside that is not doubled."""
+    """True if a quoted text ends with the quote it begins with, and every quote inside is doubled."""
     mark, inner = text[0], text[1:-1]
     return len(text) > 1 and text[-1] == mark and mark not in inner.replace(f"\\{mark}", "").replace(mark * 2, "")
 
@@ -140,7 +140,7 @@ def _shown(name: str, value: str) -> str:
 
 
 def toml_hint(line: str, problem: str) -> str | None:
-    """Return a cure for a line that TOML does not accept, or None; `problem` is what TOML says of it."""
+    """Return a cure for a line that the TOML parser rejects, or None; `problem` is the parser's message."""
     if len(line) > MOST:
         return None
     if problem.startswith("Cannot overwrite"):
@@ -209,7 +209,7 @@ def toml_hint(line: str, problem: str) -> str | None:
 
 
 def _amount(name: str, text: str) -> str:
-    """Return an amount with its sign or unit as TOML writes it: dollars and shares as numbers, others in quotes."""
+    """Return an amount with a sign or unit in TOML's form: dollars and shares as numbers, other amounts in quotes."""
     if text.endswith("%"):
         return f"{float(text[:-1]) / 100:g}"
     return text[1:] if text[0] in "$€£" else _shown(name, text)

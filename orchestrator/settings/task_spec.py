@@ -1,4 +1,4 @@
-"""The tasks of a job file: their questions, kinds, and limits of their answers."""
+"""The tasks of a job file: their questions, kinds, and the limits of their answers."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from orchestrator.settings.strict import Strict
 AUTO: Literal["auto"] = "auto"
 DEFAULT_MAX_TOKENS = 512
 MAX_LABELS = 500
-"""Maximum number of labels: providers take up to 1,000 values in the enums of a schema."""
+"""Maximum number of labels: providers accept up to 1,000 values in the enums of a schema."""
 MAX_DIMENSIONS = 16_000
-"""Maximum length of a vector, as in pgvector."""
+"""Maximum length of a vector; pgvector has the same limit."""
 
 _Bound = Annotated[
     Annotated[Annotated[int, Field(ge=1, le=MAX_TOKENS)], Tag("int")] | Annotated[Literal["auto"], Tag("auto")],
@@ -38,7 +38,7 @@ Name = Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME)]
 TaskKind = Literal["chat", "classify", "embedding"]
 Endpoint = Literal["chat", "responses"]
 _PROMPTS: Mapping[Any, str] = {"classify": "Which label fits the document best?", "embedding": "{{ text }}"}
-"""Default prompts of kinds."""
+"""Default prompts, by kind of task."""
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 
 
@@ -339,23 +339,23 @@ SCHEMA_SHAPES = {
     "properties": "; write a mapping of names:  {NAME: {type: string}}",
     "items": "; write one schema:  {type: string}",
 }
-"""Forms of the values of keywords."""
+"""Cures for values of the wrong type, by keyword of JSON Schema."""
 _TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 JSON_TYPES = {
     "str": "string", "text": "string", "date": "string", "datetime": "string", "int": "integer", "float": "number",
     "decimal": "number", "bool": "boolean", "list": "array", "dict": "object", "map": "object", "none": "null",
 }  # fmt: skip
-"""JSON Schema's names for types of other languages."""
+"""Types of JSON Schema, by the names of such types in other languages."""
 
 
 def _wrong_type(types: Any) -> str | None:
-    """Return the name that is not a type of JSON Schema, the first of several."""
+    """Return the first name that is not a type of JSON Schema, or None."""
     names = types if isinstance(types, list) else [types]
     return next((name for name in names if isinstance(name, str) and name not in _TYPES), None)
 
 
 def _type_hint(written: str) -> str:
-    """Return a cure for a `type` that JSON Schema does not have, by the notations of other languages."""
+    """Return a cure for a `type` unknown to JSON Schema; it recognizes the notations of other languages."""
     if (meant := JSON_TYPES.get(written.lower())) is not None:
         return f"; did you mean {meant!r}?"
     bare = written.removesuffix("?").removeprefix("Optional[").removesuffix("]")
@@ -376,13 +376,13 @@ def _type_hint(written: str) -> str:
 
 
 def _only(info: ValidationInfo, kind: TaskKind, *, is_set: bool) -> None:
-    """Raise ValueError if a field of another kind of task is set."""
+    """Raise ValueError if a field is set that only tasks of another kind have."""
     if is_set and info.data.get("kind") not in (kind, None):
         raise ValueError(f"is for `kind: {kind}`: write  kind: {kind}  above it, or leave it out")
 
 
 def _check_references(schema: dict[str, Any]) -> None:
-    """Raise ValueError for a `$ref` that leads outside the schema: nothing is fetched for an answer."""
+    """Raise ValueError for a `$ref` that leads outside the schema: orch never fetches a schema."""
     from referencing import Registry
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT202012

@@ -18,9 +18,9 @@ _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 class Telemetry(Strict):
     """An OpenTelemetry receiver of OTLP over HTTP; orch appends `/v1/traces` and `/v1/metrics` to `endpoint`.
 
-    `headers_env` maps each header to the variable with its value. `sample` is the share of succeeded rows that get a
-    span besides failed ones. `content` adds prompts, answers and messages of failures. `location` says whether data
-    there stays with the user, as for a backend.
+    `headers_env` maps each header to the variable with its value. All failed rows get a span; `sample` is the share
+    of succeeded rows that get a span. `content` adds prompts, answers and messages of failures. `location` says
+    whether data at the receiver stays with the user, as for a backend.
     """
 
     endpoint: str
@@ -48,5 +48,5 @@ class Telemetry(Strict):
 
     @property
     def stays_here(self) -> bool:
-        """True if the data stays with the user: by `location`, or because it does not leave this machine."""
+        """True if the data stays with the user: `location` says so, or the endpoint is on this machine."""
         return self.location == "local" or is_local_url(self.endpoint)

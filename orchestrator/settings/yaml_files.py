@@ -1,4 +1,4 @@
-"""YAML files, which are job files. A command without one does not import YAML."""
+"""Reader of job files, which are YAML. Commands without a job file do not import PyYAML."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MAX_LEVELS = 60
 MAX_NUMBER = 400
 """Maximum characters of a number; the largest number in a float has 309 digits."""
 
-# PyYAML lets these out if an explicit tag (`!!int x`) does not fit its value.
+# PyYAML raises the other errors if an explicit tag (`!!int x`) does not fit its value.
 _UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError)
 
 
 class _Yaml12(yaml.SafeLoader):
-    """YAML with the 1.2 core scalars: `22:00` and `no` stay strings, as their author meant."""
+    """Loader of YAML with the scalars of the 1.2 core schema: `22:00` and `no` stay strings, as authors expect."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}  # type: ignore[misc]
 
@@ -59,7 +59,7 @@ for _tag, _pattern, _first in (
 
 
 def load_yaml(path: Path) -> tuple[Any, Lines]:
-    """Return data and the line of each value. Raises InputError for syntax errors and repeated keys."""
+    """Return a file's data and the line of each value. Raises InputError for syntax errors and repeated keys."""
     text = read_text(path)
     try:
         loader = _Yaml12(text)
