@@ -163,7 +163,7 @@ def validated(model: type[Model], data: Any, lines: Lines, file: Path) -> Model:
 
 
 def _without_echoes(problems: list[Any], model: type[BaseModel], file: Path) -> list[Any]:
-    """Drop errors that follow from others: a list too short without its invalid items, or a misspelt field missing."""
+    """Drop errors that follow from others: a list too short without invalid items, or a misspelt field missing."""
     places = [problem["loc"] for problem in problems]
     misspelt = {
         (

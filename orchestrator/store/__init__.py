@@ -1,6 +1,6 @@
-"""Storage of orch's state: every query as a domain verb, with the same code for SQLite and Postgres.
+"""Storage of orch's state. Each query is a method in domain terms, with the same code for SQLite and Postgres.
 
-`Store` lists the verbs. No connection, row or driver error leaves this package.
+`Store` lists the groups of methods. No connection, row or driver error leaves this package.
 """
 
 from __future__ import annotations

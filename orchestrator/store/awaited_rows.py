@@ -1,4 +1,4 @@
-"""Rows that await another job's row, which is at a backend now: they are not sent themselves."""
+"""Rows that are not sent, since they await the answer to another job's row at a backend."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _SOURCES = (
 
 
 class AwaitedEnd(Struct, frozen=True):
-    """A row whose wait is over. `answer` is the awaited row's outcome, None if it has none or is gone.
+    """A row whose wait is over. `answer` is the awaited row's outcome, None if that row has no outcome or is gone.
 
-    `is_shown_fault`: the request for the answer showed the fault of an earlier one.
+    With `is_shown_fault`, the request for the answer showed the fault of an earlier answer.
     """
 
     seq: int
@@ -116,10 +116,10 @@ class AwaitedRows:
         *,
         task: str | None = None,
     ) -> dict[int, tuple[int, str]]:
-        """Return the answers of other jobs that rows with these outcomes can take, by place, as `awaits` writes it.
+        """Return the answers of other jobs that rows with these outcomes can take, by `seq`, in the form of `awaits`.
 
-        The newest answer of a run of the same file comes first, then any job's answer to the very same request.
-        Without an answer, rows await that request in flight, or unsent in an open run of the file.
+        The newest answer of a run of the same file comes first, then any job's answer to an identical request.
+        If there is no answer, a row awaits an identical request in flight, or an unsent one of the file's open runs.
         """
         others = set(open_jobs) - {job.id}
         c = requests.c
@@ -130,7 +130,7 @@ class AwaitedRows:
             end = 1 + (tx.scalar(select(func.max(c.seq)).where(c.job_id == job.id)) or 0)
         for start in range(0, end, PAGE):
             with self._db.read() as tx:
-                # A range and no LIMIT, which may sort the whole job; the index over all states finds a range too.
+                # A range of `seq` instead of a LIMIT, which may sort the whole job. An index finds the range.
                 page = tx.execute(mine.where(c.seq >= start, c.seq < start + PAGE))
                 rows = [row for row in page if row.state in states and row.length and task in (None, row.task)]
                 by_key = _answers_by_key(tx, job, {row.cache_key for row in rows if row.cache_key is not None})
@@ -149,7 +149,7 @@ class AwaitedRows:
     def asked_by(
         self, jobs: Collection[JobId], keys: Collection[str], ids: Mapping[str, str] = MappingProxyType({})
     ) -> dict[str, tuple[int, str]]:
-        """Return the open rows that these jobs ask themselves, by cache key or custom_id, as `awaits` writes them.
+        """Return the open rows that these jobs ask themselves, by cache key or custom_id, in the form of `awaits`.
 
         `ids` maps each custom_id to its fingerprint.
         """
@@ -171,7 +171,7 @@ class AwaitedRows:
         }
 
     def sources(self, job_id: JobId) -> dict[JobId, int]:
-        """Return the number of a job's waiting rows for each other job that they await."""
+        """Return, for each other job that a job's rows await, the number of these rows."""
         with self._db.read() as tx:
             return {JobId(of): rows for of, rows in tx.execute(_SOURCES, {"job": job_id})}
 
@@ -217,7 +217,7 @@ class AwaitedRows:
         return [_ended(row, found.get((row.carried_from, row.of_seq))) for row in rows]
 
     def of_source(self, job_id: JobId, of_job: JobId) -> list[int]:
-        """Return the places of a job's rows that await rows of another job."""
+        """Return the `seq` of each row of a job that awaits a row of another job."""
         c = requests.c
         query = select(c.seq).where(c.job_id == job_id, IS_AWAITING, c.carried_from == of_job).order_by(c.seq)
         with self._db.read() as tx:
@@ -239,7 +239,7 @@ class AwaitedRows:
             return {ShardId(shard_id) for shard_id in tx.scalars(query)}
 
     def take(self, job_id: JobId, answers: Mapping[int, Earlier]) -> int:
-        """Give rows the outcomes that they awaited, at no cost; return the number of rows changed."""
+        """Give rows the outcomes they awaited, at no cost; return the number of rows changed."""
         names = (*records.CARRIED, "carried_from", "twin_of")
         self._db.before_naming_files()
         with self._db.write() as tx:
@@ -248,7 +248,7 @@ class AwaitedRows:
             return bulk.change(tx, requests, names, ("job_id", "seq"), values) if values else 0
 
     def release(self, job_id: JobId, seqs: Sequence[int]) -> int:
-        """Let rows be asked by their own job, once for equal requests; return the number of released rows."""
+        """Let a job send rows itself, one of each group of equal requests; return the number of released rows."""
         c = requests.c
         with self._db.write() as tx:
             open_ = set(open_rows(tx, None, job_id, seqs))
@@ -271,10 +271,10 @@ class AwaitedRows:
 
 
 def _answers_by_key(tx: Connection, job: Job, keys: Collection[str]) -> dict[str, Any]:
-    """Return the newest answers of other jobs of the home to the very same requests, by cache key."""
+    """Return the newest answers of other jobs of the home to identical requests, by cache key."""
     if not keys:
         return {}
-    # Answers of a task were checked; answers of a ready batch file were not.
+    # Answers to tasks were checked; answers to a ready batch file were not.
     checked = job.kind is JobKind.DOCUMENTS
     columns = (*_ANSWER, requests.c.cache_key, requests.c.released_at)
     rows = answers_to(tx, columns, job.home, keys, checked=checked)
@@ -286,7 +286,7 @@ def _answers_by_id(tx: Connection, runs: Collection[str], wanted: Mapping[str, s
     if not runs or not wanted:
         return {}
     c = requests.c
-    # Filtered here: in the query, Postgres might look at every row of a run.
+    # Runs are filtered here. With the runs in the query, Postgres might look at every row of a run.
     rows = tx.execute(bulk.each(select(*_ANSWER).where(IS_FRESH, *_ANSWERED), c.custom_id, list(wanted), tx.dialect))
     same = (row for row in rows if row.job_id in runs and row.fingerprint == wanted[row.custom_id])
     return {row.custom_id: row for row in sorted(same, key=AGE)}

@@ -1,6 +1,6 @@
 """Comparison of two runs, row by row: rows added, removed and answered differently. Results are streamed.
 
-For a document in parts, only the row of its answer counts: an edit gives it other parts.
+For a document in parts, only the row of its final answer counts, as an edit changes the parts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MINE, _THEIRS = requests.alias("mine"), requests.alias("theirs")
 
 
 class Comparisons:
-    """Verbs on two runs; `before` and `after` are jobs, of the same series or not."""
+    """Operations on two runs; `before` and `after` are jobs, of the same series or not."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -71,7 +71,7 @@ class Comparisons:
 
     def removed_documents(self, before: JobId, after: JobId) -> Iterator[str]:
         """Yield the names of documents that only the run before had."""
-        # Not a join: documents have no index, and SQLite would search all of them for each.
+        # Not a join: documents have no index, and SQLite would search all documents for each document.
         only = _documents(before).except_(_documents(after)).subquery()
         for row in self._db.stream(select(only.c.document).order_by(only.c.document), PAGE):
             yield row.document
@@ -109,7 +109,7 @@ class Comparisons:
             yield finished(row[: len(FINISHED)]), finished(row[len(FINISHED) :])
 
     def _beside(self, job_id: JobId | None) -> tuple[Any, ColumnElement[bool]]:
-        """Return a run's counterpart of `_MINE`, and its join condition; None is a run without rows."""
+        """Return the rows to join with `_MINE`, and the join condition; None stands for a run without rows."""
         # For `job_id IS NULL`, SQLite would scan all rows of all jobs for each row: its index covers only values.
         run = _NO_JOB if job_id is None else job_id
 

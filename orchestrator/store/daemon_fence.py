@@ -1,7 +1,7 @@
-"""The right of a home's daemon to write to a shared database: only the newest generation has it.
+"""The right of a home's daemon to write to a shared database: only the newest generation may write.
 
-Used for a home with a replica (`daemon/replica`), on Postgres. Every transaction of its daemon checks that its
-generation is still the newest. Its lock keeps the next generation from starting before the transaction ends.
+Used for a home with a replica (`daemon/replica`), on Postgres. Every transaction of the daemon checks that its
+generation is still the newest. A lock keeps the next generation from starting before the transaction ends.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class DaemonFences:
         self._db = database
 
     def take(self, fence: DaemonFence) -> None:
-        """Keep daemons with an older generation from writing. Raises FencedOff if there is a newer one."""
+        """Keep daemons with an older generation from writing. Raises FencedOff if a newer generation exists."""
         table, add = daemon_fences, self._db.upsert(daemon_fences)
         told = add.excluded
         row = {"home": fence.home, "replica": fence.replica, "generation": fence.generation}
@@ -72,7 +72,7 @@ class DaemonFences:
             fence.require(tx)
 
     def leave(self, home: str) -> None:
-        """Record that the home has no replica: daemons that had one cannot write any more."""
+        """Record that the home has no replica. Daemons that started with a replica can no longer write."""
         with self._db.write() as tx:
             tx.execute(delete(daemon_fences).where(daemon_fences.c.home == home))
 
@@ -89,5 +89,5 @@ class DaemonFences:
 
 
 def _name(home: str) -> str:
-    # The name of earlier versions: each ends the other's connections.
+    # Unchanged since earlier versions, so that old and new daemons can end each other's connections.
     return f"orch engine {home} "

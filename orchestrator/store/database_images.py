@@ -1,4 +1,4 @@
-"""Consistent images of SQLite databases that others write to, taken at one moment."""
+"""Consistent images of SQLite databases while other connections write to them, all from one moment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WatchedDatabase:
         self._path = path
         with _read_errors(path):
             self._inode = path.stat().st_ino
-            # Two connections: one inside a read transaction does not see changes.
+            # Two connections, since a connection inside a read transaction does not see changes.
             self._watch, self._read = _connected(path), _connected(path)
 
     def close(self) -> None:
@@ -42,7 +42,7 @@ class WatchedDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Keep one view during the block, so that `image` shows its start."""
+        """Keep one view during the block, so that `image` shows the database at the block's start."""
         with _read_errors(self._path):
             self._read.execute("BEGIN")
             try:
@@ -53,7 +53,7 @@ class WatchedDatabase:
                 self._read.rollback()
 
     def image(self, target: Path) -> bytes | Path:
-        """Return the bytes of its file, or copy a large one to `target` and return that."""
+        """Return the bytes of the database's file. Copies a large file to `target` and returns that path instead."""
         pages, size = (self._number(f"PRAGMA {name}") for name in ("page_count", "page_size"))
         if pages * size <= LARGEST_IN_MEMORY:
             return self._read.serialize()
@@ -69,7 +69,7 @@ class WatchedDatabase:
 
 @contextmanager
 def reading_at_once(first: WatchedDatabase | None, others: Iterable[WatchedDatabase]) -> Iterator[bool]:
-    """Start reading all databases; yield True if the first one was not written to meanwhile."""
+    """Start reading all databases; yield True if nobody wrote to the first database meanwhile."""
     with ExitStack() as stack:
         before = None if first is None else first.version()
         for database in (*([] if first is None else [first]), *others):
@@ -78,7 +78,7 @@ def reading_at_once(first: WatchedDatabase | None, others: Iterable[WatchedDatab
 
 
 def has_rows(path: Path, tables: Iterable[str]) -> bool:
-    """True if a database exists and one of these tables has a row."""
+    """True if a database exists and at least one of these tables has a row."""
     if not path.exists():
         return False
     with _read_errors(path), closing(_connected(path)) as database:

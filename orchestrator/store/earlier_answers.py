@@ -1,4 +1,4 @@
-"""Queries about requests before they are asked: earlier outcomes, other jobs' answers, equal rows."""
+"""Queries about requests before orch sends them: earlier outcomes, other jobs' answers, equal rows."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _ABOUT = (
     "custom_id", "fingerprint", "job_id", "carried_from", "released_at", "cut_from_tokens", "sent_as", "notes",
 )  # fmt: skip
 EARLIER = [requests.c[name] for name in (*CARRIED, *_ABOUT)]
-"""Columns that `earlier` takes: half of them, as a night reads a row for each unchanged document."""
+"""Columns that `earlier` takes. They are half of all columns, as a night reads a row for each unchanged document."""
 _STATE, _ERROR_CODE = CARRIED.index("state"), CARRIED.index("error_code")
 _FACTS = len(CARRIED)
 _CUSTOM_ID, _FINGERPRINT, _JOB_ID, _, _RELEASED_AT = range(_FACTS, _FACTS + 5)
 
 
 class Known:
-    """Queries about requests before they are asked."""
+    """Queries about requests before orch sends them."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -39,11 +39,11 @@ class Known:
             return frozenset(tx.scalars(bulk.each(query, requests.c.custom_id, custom_ids, tx.dialect)))
 
     def earlier(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
-        """Return for each request its newest outcome from these runs (oldest first).
+        """Return the newest outcome of each request from these runs (oldest first).
 
-        If no run asked it as it is now, an answer that the newest run took for the same request counts. `wanted` maps
-        custom_ids to fingerprints: an answer to an old wording counts again when that wording returns. An outcome
-        released from quarantine does not count.
+        If no run sent the current request, an answer that the newest run took over for the same request counts.
+        `wanted` maps custom_ids to fingerprints: an answer to an old wording counts again when that wording returns.
+        An outcome released from quarantine does not count.
         """
         if not runs or not wanted:
             return {}
@@ -52,13 +52,13 @@ class Known:
         return found | self._taken(runs, left) if left else found
 
     def _newest_answers(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
-        # Runs are filtered here and not in the query: by custom_id an index finds the few fresh answers, while a join
+        # Runs are filtered here and not in the query. An index by custom_id finds the few fresh answers, while a join
         # by job would look for every id in every night.
         query = select(*EARLIER).where(IS_FRESH, requests.c.state.in_((RequestState.SUCCEEDED, RequestState.FAILED)))
         age = {job_id: number for number, job_id in enumerate(runs)}
         with self._db.read() as tx:
             found = tx.execute(bulk.each(query, requests.c.custom_id, list(wanted), tx.dialect)).all()
-        # By place: a name takes a third of the time that a row does here.
+        # Columns by position, as access by name would take a third of the time per row.
         rows = [row for row in found if row[_JOB_ID] in age and wanted[row[_CUSTOM_ID]] == row[_FINGERPRINT]]
         rows.sort(key=lambda row: age[row[_JOB_ID]])
         newest = {row[_CUSTOM_ID]: row for row in rows}
@@ -80,7 +80,7 @@ class Known:
         }
 
     def before(self, job_id: JobId, custom_ids: Sequence[str]) -> dict[str, EarlierRow]:
-        """Return the facts from which a run made these rows, for the rows that it has."""
+        """Return the facts from which a run made these rows; rows that the run lacks are left out."""
         c = requests.c
         columns = (c.custom_id, c.fingerprint, c.content, c.wording, c.prompt_version, c.model, c.state, c.sent_model)
         with self._db.read() as tx:
@@ -96,7 +96,7 @@ class Known:
             yield row.document
 
     def answers(self, home: str, keys: Collection[str], *, checked: bool) -> dict[tuple[str, str, str], Earlier]:
-        """Return, for each request, model and backend, the newest answer that a job of this home received itself.
+        """Return the newest answer for each request, model and backend that a job of this home received itself.
 
         Keys are the cache key, the backend, and the model's name there. With `checked`, only answers that passed a
         task's checks: rows of a ready batch file have no checks.
@@ -107,16 +107,16 @@ class Known:
         return {(row.cache_key, row.backend, row.sent_model): earlier(row) for row in rows if row.backend is not None}
 
     def originals(self, job_id: JobId, keys: Collection[str]) -> dict[tuple[str, str, str], int]:
-        """Return the places of the job's rows that are sent themselves, by cache key, model and task."""
+        """Return the `seq` of each row that the job sends itself, by cache key, model and task."""
         c = requests.c
-        # The job is filtered here: in the query, Postgres would look at every row of it.
+        # The job is filtered here. With the job in the query, Postgres would look at all its rows.
         query = select(c.job_id, c.cache_key, c.model, c.task, c.seq).where(HAS_KEY)
         with self._db.read() as tx:
             rows = tx.execute(bulk.each(query, c.cache_key, keys, tx.dialect))
             return {(row.cache_key, row.model, row.task): row.seq for row in rows if row.job_id == job_id}
 
     def same(self, job_id: JobId, other_id: JobId) -> int:
-        """Count a job's rows with the same place, identity and fingerprint in another job."""
+        """Count a job's rows that have the same place, identity and fingerprint in another job."""
         mine = requests.alias("mine").c
 
         def same_place(there: Any) -> ColumnElement[bool]:
@@ -134,10 +134,10 @@ def answers_to(
 ) -> list[Row[Any]]:
     """Return the answers, oldest first, that jobs of a home received themselves to requests with these cache keys.
 
-    `columns` have at least those of `AGE`. With `checked`, only answers that passed a task's checks.
+    `columns` must include the columns of `AGE`. With `checked`, only answers that passed a task's checks.
     """
     c = requests.c
-    # Looked up for each answer: a join from the home's jobs would find all of their rows.
+    # The home is looked up for each answer, as a join from the home's jobs would find all rows of these jobs.
     whose = select(jobs.c.home).where(jobs.c.id == c.job_id).scalar_subquery().label("home")
     query = (
         select(*columns, whose)

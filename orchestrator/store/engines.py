@@ -21,7 +21,7 @@ class MeasuredRates:
         self._db = database
 
     def put(self, rates: EngineRates) -> None:
-        """Record an engine's rates: the latest ones replace those for the same options, version and GPU."""
+        """Record an engine's rates, replacing earlier rates for the same options, version and GPU."""
         values = {name: getattr(rates, name) for name in _FIELDS}
         keys = [column.name for column in engine_rates.primary_key]
         facts = {name: value for name, value in values.items() if name not in keys}
@@ -51,7 +51,7 @@ class EngineHolds:
         self._db = database
 
     def keep(self, holds: Sequence[EngineHold]) -> None:
-        """Record holds, or their progress."""
+        """Record new holds, and new end times of recorded holds."""
         rows = [{name: getattr(one, name) for name in _HOLD_FIELDS} for one in holds]
         if not rows:
             return
@@ -62,7 +62,7 @@ class EngineHolds:
             tx.execute(statement.on_conflict_do_update(index_elements=keys, set_=moved), rows)
 
     def since(self, when: datetime | None = None) -> list[EngineHold]:
-        """Return the holds that lasted until `when` or later, or all of them, by start."""
+        """Return the holds that lasted until `when` or later, or all holds, by start."""
         c = engine_holds.c
         query = select(*(c[name] for name in _HOLD_FIELDS)).order_by(c.began_at, c.backend, c.engine)
         if when is not None:

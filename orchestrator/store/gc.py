@@ -25,7 +25,7 @@ IS_OVER: ColumnElement[bool] = or_(jobs.c.finished_at.is_not(None), jobs.c.error
 
 
 class Lines(Struct, frozen=True):
-    """Result lines of a shard's file that a home's rows refer to: their number, and the end of the last one."""
+    """Result lines of a shard's file that a home's rows refer to: their number, and where the last line ends."""
 
     shard: str
     kind: str
@@ -34,7 +34,7 @@ class Lines(Struct, frozen=True):
 
 
 class Removals:
-    """Verbs of gc. `home` is a home's id: on a shared database each home handles its own jobs."""
+    """Operations of gc. `home` is a home's id: on a shared database, each home handles its own jobs."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -46,7 +46,7 @@ class Removals:
             return [Job(**{**row._mapping, "kind": JobKind(row.kind)}) for row in tx.execute(query)]
 
     def carriers(self, home: str) -> dict[JobId, dict[JobId, int]]:
-        """Return, for each job with carried answers, the jobs that carry them and their numbers of rows."""
+        """Return, for each job whose answers were carried over, the jobs that carry them, with numbers of rows."""
         c = requests.c
         query = (
             select(c.carried_from, c.job_id, func.count())
@@ -67,9 +67,9 @@ class Removals:
             return frozenset(map(JobId, tx.scalars(select(ledger.c.job_id).distinct().where(ledger.c.at >= at))))
 
     def clear(self, job_id: JobId, folder: Path, now: datetime) -> bool:
-        """Mark a job whose folder will be removed: nothing is carried from it or retried. False if it is not over.
+        """Mark a job whose folder will be removed: no run carries its answers over or retries its rows.
 
-        Counts, costs and reasons of its rows stay.
+        Counts, costs and reasons of its rows stay. Returns False if the job is not over.
         """
         with self._db.write() as tx:
             locked = select(jobs.c.options, jobs.c.output_path).where(jobs.c.id == job_id, IS_OVER).with_for_update()
@@ -86,9 +86,9 @@ class Removals:
             return True
 
     def forget(self, job_id: JobId) -> bool:
-        """Delete a job with its rows, events and ledger. False if it is not over, or gone.
+        """Delete a job with its rows, events and ledger lines. Returns False if the job is not over, or gone.
 
-        The last job of a file takes the file's acknowledgements with it.
+        With the last job of a file, the file's acknowledgements are deleted too.
         """
         with self._db.write() as tx:
             series = tx.scalar(select(jobs.c.series).where(jobs.c.id == job_id))
@@ -110,7 +110,7 @@ class Removals:
             return [Lines(*row) for row in tx.execute(query)]
 
     def result_lines(self, home: str) -> Iterator[tuple[str, str, Span]]:
-        """Yield (shard, kind, place) of each line that rows refer to, by file, in the order of the lines."""
+        """Yield (shard, kind, byte range) of each line that rows refer to, by file, in the order of the lines."""
         c = requests.c
         place = (c.result_shard, c.result_kind, c.result_offset, c.result_length)
         query = (
@@ -123,7 +123,7 @@ class Removals:
             yield row.result_shard, row.result_kind, Span(row.result_offset, row.result_length)
 
     def request_files(self, home: str) -> list[tuple[JobId, int]]:
-        """Return a home's jobs with a request file, and the end of the last line in it that a row refers to."""
+        """Return a home's jobs with a request file, and where the last line that a row refers to ends in it."""
         c = requests.c
         query = (
             select(c.job_id, func.max(c.offset + c.length))
@@ -141,7 +141,7 @@ class Removals:
         return self._db.path is not None
 
     def copy_to(self, path: Path) -> None:
-        """Copy the database if it is a file; others may write to it meanwhile."""
+        """Copy the database if it is a file; other connections may write to it meanwhile."""
         if self._db.path is not None:
             copy_sqlite(self._db.path, path)
 
@@ -151,7 +151,7 @@ def _with_files(home: str) -> Any:
 
 
 def copy_sqlite(source: Path, target: Path) -> None:
-    """Copy a SQLite database consistently and durably; others may write to it meanwhile.
+    """Copy a SQLite database consistently and durably; other connections may write to it meanwhile.
 
     Raises StorageError.
     """
@@ -177,7 +177,7 @@ def check_sqlite(path: Path) -> str | None:
 
 
 def served_files(path: Path) -> list[str]:
-    """Return the files, relative to its folder, that a batch server's database names. Raises StorageError."""
+    """Return the files named in a batch server's database, relative to the database's folder. Raises StorageError."""
     try:
         with closing(sqlite3.connect(path)) as database:
             return [str(row[0]) for row in database.execute("SELECT path FROM files ORDER BY path")]

@@ -1,4 +1,4 @@
-"""Job lookup by what a user types: an id, its beginning, or the name of a job or schedule."""
+"""Job lookup by what a user types: an id, the beginning of an id, or the name of a job or schedule."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from orchestrator.store import Store
 
 
 def job_named(store: Store, home: str, name: str) -> Job:
-    """Return the job with this id, the newest run of this job or schedule name, or the job whose id begins with it.
+    """Return the job with the id `name`, the newest run with this name, or the job whose id begins with `name`.
 
-    A limited run is found by its id, or if there is no other run. If several homes have the name, `home` wins. Raises
+    A name finds a limited run only if no unlimited run exists. If several homes have the name, `home` wins. Raises
     UsageError if no job or several jobs match.
     """
     if (exact := store.jobs.find(JobId(name))) is not None:
@@ -27,7 +27,7 @@ def job_named(store: Store, home: str, name: str) -> Job:
 
 
 def _of_schedule(store: Store, name: str) -> list[Job]:
-    """Return the newest job of a schedule's nights, in a list."""
+    """Return the newest job of a schedule's nights, as a list of one or none."""
     schedule = store.schedules.find(name)
     nights = [] if schedule is None else store.schedules.nights(schedule.id)
     made = (store.jobs.find(night.job_id) for night in reversed(nights) if night.job_id is not None)

@@ -1,4 +1,4 @@
-"""Jobs, their tags and events, and the documents that they found."""
+"""Jobs, their tags and events, and the documents found by their builds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.store.database import Database
 from orchestrator.store.records import FileMark, SeenDocument
 from orchestrator.store.tables import documents, events, jobs, tags
 
-# Built once: a new statement costs three times what it takes to execute it.
+# Built once, since building a statement takes three times as long as executing it.
 _BY_ID = select(jobs).where(jobs.c.id == bindparam("job"))
 _OF_SERIES = select(jobs).where(jobs.c.series == bindparam("series")).order_by(desc(jobs.c.created_at))
 _UNFINISHED = (
@@ -78,8 +78,8 @@ class Jobs:
         return None if row is None else job_of(row)
 
     def newest(self, limit: int | None = None, *, skip: int = 0, text: str = "") -> list[Job]:
-        """Return jobs, newest first, after the first `skip`; `text` limits them to jobs with it in their name or
-        id."""
+        """Return jobs, newest first, without the first `skip`. With `text`, only jobs whose name or id contains
+        it."""
         query = select(jobs).order_by(desc(jobs.c.created_at), jobs.c.id).limit(limit).offset(skip)
         if text:
             query = query.where(or_(*(one.icontains(text, autoescape=True) for one in (jobs.c.name, jobs.c.id))))
@@ -100,7 +100,7 @@ class Jobs:
             return frozenset(tx.scalars(query))
 
     def follow(self, job: Job, moved: Job, identity: str) -> Job:
-        """Give a job whose file was moved the file and settings of `moved`; return it."""
+        """Give a job whose file was moved the file and settings of `moved`; return the changed job."""
         with self._db.write() as tx:
             row = tx.execute(select(jobs.c.options).where(jobs.c.id == job.id).with_for_update()).one()
             options = {**row.options, "config": moved.options["config"]}
@@ -125,12 +125,12 @@ class Jobs:
         return {row.key: row.value for row in rows}
 
     def mark_built(self, job_id: JobId, now: datetime) -> None:
-        """Mark the requests of the job as complete. Raises StateConflict if they already were."""
+        """Mark the requests of the job as complete. Raises StateConflict if they were complete before."""
         self._db.before_naming_files()
         self._set(job_id, jobs.c.built_at.is_(None), built_at=now)
 
     def ignored(self, job_id: JobId, found: Mapping[str, Any]) -> None:
-        """Record what a build found besides documents."""
+        """Record what a build found besides documents, such as ignored files."""
         self._set(job_id, jobs.c.built_at.is_(None), ignored=found)
 
     def revise(self, job_id: JobId, **terms: datetime | Decimal) -> None:
@@ -138,7 +138,7 @@ class Jobs:
         self._set(job_id, jobs.c.finished_at.is_(None), **terms)
 
     def request_cancel(self, job_id: JobId, code: CancelCode, reason: str, now: datetime) -> bool:
-        """Request the cancellation of a job; False if it was requested before, or the job is over."""
+        """Request the cancellation of a job; False if a cancellation was requested before, or the job is over."""
         try:
             condition = jobs.c.finished_at.is_(None) & jobs.c.cancel_requested_at.is_(None) & jobs.c.error.is_(None)
             self._set(job_id, condition, cancel_requested_at=now, cancel_code=code, cancel_reason=reason)
@@ -149,7 +149,7 @@ class Jobs:
     def finish(
         self, job_id: JobId, output_path: str, now: datetime, *, error: str | None = None, code: str | None = None
     ) -> None:
-        """Record a job's end with its result file; with an error, the file is not where it belongs."""
+        """Record a job's end and its result file; with `error`, the file could not be delivered."""
         values = {"finished_at": now, "output_path": output_path, "error": error, "error_code": code}
         self._db.before_naming_files()
         self._set(job_id, jobs.c.finished_at.is_(None), **values)
@@ -200,7 +200,7 @@ class Jobs:
             return tx.execute(query).first() is not None
 
     def discard(self, job_id: JobId) -> bool:
-        """Forget a job that is not built; False if it is, because a daemon may already have sent rows."""
+        """Delete an unbuilt job. Returns False for a built job, as a daemon may already have sent its rows."""
         with self._db.write() as tx:
             return tx.execute(delete(jobs).where(jobs.c.id == job_id, jobs.c.built_at.is_(None))).rowcount == 1
 
@@ -210,12 +210,12 @@ class Jobs:
                 raise StateConflict(f"job {job_id} is not in the expected state")
 
     def counts(self, job_ids: Sequence[JobId]) -> dict[JobId, Counts]:
-        """Return each job's counts of requests by state, and of accepted answers that are counted separately."""
+        """Return each job's counts of requests by state, and of accepted answers with a mark, such as cut answers."""
         with self._db.asking() as ask:
             return job_figures.counts(ask, job_ids)
 
     def submitted(self, job_ids: Sequence[JobId]) -> frozenset[JobId]:
-        """Return the jobs with a batch that was sent, or is about to be."""
+        """Return the jobs that have sent a batch, or are about to send one."""
         with self._db.asking() as ask:
             return job_figures.submitted(ask, job_ids)
 
@@ -228,7 +228,7 @@ class Jobs:
         shard_id: ShardId | None = None,
         code: str | None = None,
     ) -> None:
-        """Add to the job's event log, unless the job was removed meanwhile."""
+        """Add an event to the job's log, unless the job was removed meanwhile."""
         values = {"job_id": job_id, "shard_id": shard_id, "at": now, "kind": kind, "code": code, "reason": reason}
         there = select(*(literal(value, events.c[name].type) for name, value in values.items()))
         with self._db.write() as tx:
@@ -253,7 +253,7 @@ class Jobs:
             tx.execute(add.on_conflict_do_update(index_elements=["series", "key"], set_=changed), rows)
 
     def still_there(self, series: str, keys: Sequence[str], now: datetime) -> None:
-        """Record that documents were found unchanged."""
+        """Record that a build found these documents unchanged."""
         with self._db.write() as tx:
             bulk.change(tx, documents, ("last_seen_at",), ("series", "key"), ((now, series, key) for key in keys))
 
@@ -273,7 +273,7 @@ class Jobs:
             return {key: FileMark(*rest) for key, *rest in tx.execute(query)}
 
     def of_table(self, series: str, file: str, stamp: str, first: int, limit: int) -> list[tuple[str, str | None]]:
-        """Return key and content of a table's documents under a stamp, at up to `limit` places from `first` on."""
+        """Return key and content of a table's documents recorded with `stamp`, up to `limit` rows from `first` on."""
         c = documents.c
         query = (
             select(c.key, c.content)

@@ -39,9 +39,9 @@ DAY = 86_400_000_000  # microseconds
 
 
 class BookedJob(Struct, frozen=True):
-    """Tokens that a job paid for, and how far its cost is an estimate.
+    """Tokens that a job paid for, and how much of its cost is an estimate.
 
-    `unpriced` rows used something that the cost does not cover.
+    `unpriced` counts rows that used something which the cost does not cover.
     """
 
     usage: Usage
@@ -61,7 +61,7 @@ class Ledger:
             return job_figures.spent(ask, job_id)
 
     def booked(self, job_id: JobId, running: Collection[str] = ()) -> BookedJob:
-        """Return the sums of a job's lines; tokens without those of `running` shards, which their backends count."""
+        """Return the sums of a job's lines. Tokens of `running` shards are left out, as their backends count them."""
         c = ledger.c
         counted = [case((c.shard_id.in_(running), 0), else_=c[name]) if running else c[name] for name in COUNTS]
         query = select(
@@ -112,12 +112,12 @@ class Ledger:
         return found
 
     def newest(self) -> int:
-        """Return the number of the newest line, or 0. Numbers rise, but may be committed in another order."""
+        """Return the number of the newest line, or 0. Numbers rise, but lines may be committed in another order."""
         with self._db.read() as tx:
             return tx.scalar(select(func.max(ledger.c.id))) or 0
 
     def unpaid(self, tag: tuple[str, str] | None) -> list[Shard]:
-        """Return the shards that may still be booked, from the intent until collected, of every home."""
+        """Return the shards of every home whose cost may still be booked: from the intent until collected."""
         query = select(shards).where(shards.c.state.in_(AT_BACKEND)).order_by(shards.c.created_at, shards.c.id)
         if tag is not None:
             query = query.where(shards.c.job_id.in_(_tagged(tag)))
@@ -157,8 +157,8 @@ class Ledger:
     ) -> list[BookedUsage]:
         """Return sums by `job`, `day`, `task`, `model`, `backend`, a tag's value (`tag:KEY`) or every tag (`tag`).
 
-        Each is split by backend, model and day. Days are those of `zone`, None for this machine's. By `tag`, a line
-        counts once for every tag of its job.
+        Each sum is split by backend, model and day. `zone` sets where a day begins; None is this machine's time zone.
+        By `tag`, a line counts once for every tag of its job.
         """
         day = self._day(zone)
         in_vain, cost = ledger.c.kind == "uncertain", cast(ledger.c.cost, BigInteger)
@@ -202,7 +202,7 @@ class Ledger:
             found[_name(by, group)] += number
             groups[job].append(number)
         found[None] = sum(numbers[0] for numbers in groups.values() if len(numbers) == 1)
-        # Groups of one job may share documents.
+        # Several groups of one job may share documents, so the total is not the sum of such groups.
         if several := [job for job, numbers in groups.items() if len(numbers) > 1]:
             found[None] += sum(number for *_, number in self._documents("job", since, several, None))
         return dict(found)
@@ -217,11 +217,11 @@ class Ledger:
             return tx.execute(_narrowed(query, by, since, job_ids).group_by("group", c.job_id)).all()
 
     def _day(self, zone: tzinfo | None) -> ColumnElement[int]:
-        """Return the number of a line's day since 1970, by the clocks of a zone."""
+        """Return the number of days from 1970 to a line's day in a time zone."""
         at = cast(ledger.c.at, BigInteger)
         if zone is UTC:
             return at // DAY
-        # The first and last line booked: `min` and `max` would read every line, for each page that shows a cost.
+        # The first and last line booked stand in for `min` and `max`, which would read every line.
         with self._db.read() as tx:
             first, last = (
                 tx.scalar(select(ledger.c.at).order_by(end).limit(1)) for end in (ledger.c.id, ledger.c.id.desc())
@@ -256,7 +256,7 @@ def _narrowed(query: Select[Any], by: str, since: datetime | None, job_ids: Coll
     return found if job_ids is None else found.where(ledger.c.job_id.in_(job_ids))
 
 
-# The line that paid for our answer belongs to the shard of that answer. All others paid for nothing.
+# The line that paid for a row's answer belongs to the shard of that answer. All other lines paid for nothing.
 _WASTED = or_(
     ledger.c.kind != "settled",
     requests.c.state != RequestState.SUCCEEDED,

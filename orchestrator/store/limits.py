@@ -1,4 +1,4 @@
-"""Lessons from a backend's refusals: how much it accepts for a model, and how long to pause."""
+"""Limits learned from a backend's refusals: how much the backend accepts for a model, and how long to pause."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LearnedLimits:
         self._db = database
 
     def of(self, backend: str, model: str) -> LearnedLimit:
-        """Return the known limits; empty if nothing was learned."""
+        """Return the learned limits; an empty record if orch has learned none."""
         with self._db.read() as tx:
             row = tx.execute(_OF_MODEL, {"backend": backend, "model": model}).first()
         return LearnedLimit(backend, model) if row is None else LearnedLimit(**row._mapping)
@@ -28,7 +28,7 @@ class LearnedLimits:
             return [LearnedLimit(**row._mapping) for row in tx.execute(select(limits).order_by(*limits.primary_key))]
 
     def put(self, learned: LearnedLimit) -> None:
-        """Record what was learned."""
+        """Record learned limits."""
         values = {name: getattr(learned, name) for name in learned.__struct_fields__}
         keys = ("backend", "model")
         facts = {name: value for name, value in values.items() if name not in keys}

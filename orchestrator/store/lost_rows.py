@@ -1,4 +1,4 @@
-"""Rows that were paid for and whose answers are lost, without consent to pay for them again."""
+"""Rows that were paid for, but whose answers are lost; nobody has agreed yet to pay for them again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orchestrator.store.database import Database
 from orchestrator.store.tables import IS_LOST, jobs, ledger, requests, shards
 
 LOST, REPAID = "lost", "repaid"
-"""Kinds of the ledger line for a lost row, and for a batch that somebody agreed to pay for again."""
+"""Kinds of ledger lines: for a lost row, and for a batch that somebody agreed to pay for again."""
 _CHUNK = 500
 
 
@@ -39,8 +39,8 @@ class LostRows:
     def like(self, job: Job, shard: Shard, model: str) -> list[LostRow]:
         """Return the lost rows with the same request as a row of an unsent shard, at its backend.
 
-        `model` is the model's name there. Rows of another file count as the same if the cache could answer them. A
-        job that carries nothing over asks its rows again, so only its own rows count.
+        `model` is the model's name at the backend. Rows of another file count as the same if the cache could answer
+        them. A job that carries nothing over asks its rows again, so only its own rows count.
         """
         with self._db.read() as tx:
             found = tx.execute(_LOST.where(ledger.c.backend == shard.backend, ledger.c.model == model)).all()

@@ -1,4 +1,4 @@
-"""Connections to Postgres with durable settings, also behind a pooler that shares them.
+"""Connections to Postgres with durable settings, with or without a connection pooler.
 
 A pooler such as PgBouncer accepts no options at the start of a connection. With transaction pooling, the next
 transaction may run on another session. Behind a pooler, each transaction sets what it needs.
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from orchestrator.store.daemon_fence import DaemonFence
 
 ENCODING = "UTF8"
-# A commit that is not on disk when it returns could lose the intent of a paid batch. A stronger setting than `on` is
-# the operator's choice, and stays.
+# A commit that returns before it is on disk could lose the intent of a paid batch. Settings stronger than `on` stay,
+# as they are the operator's choice.
 _COMMIT = (
     "set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN ('off', 'local',"
     " 'remote_write') THEN 'on' ELSE current_setting('synchronous_commit') END, {})"
@@ -38,10 +38,10 @@ def postgres_engine(url: str, timeout: float, fence: DaemonFence | None) -> Engi
 
 
 class _Sessions:
-    """Settings of an engine's sessions; the first connection shows how to set them."""
+    """Settings of an engine's sessions, set once or in each transaction, as the first connection shows."""
 
     def __init__(self, engine: Engine, timeout: float) -> None:
-        # JIT compilation takes longer than most of our queries, and is triggered by the planner's wrong estimates.
+        # JIT compilation takes longer than most of our queries, and wrong estimates of the planner trigger it.
         self._settings = {"lock_timeout": f"{int(timeout * 1000)}ms", "jit": "off"}
         self._is_pooled = False
         self._engine = engine
@@ -59,16 +59,16 @@ class _Sessions:
             except psycopg.errors.ConnectionTimeout:
                 raise
             except psycopg.OperationalError:
-                # A pooler refuses options; any other refusal happens again without them.
+                # A pooler refuses options. If the cause is another one, connecting without options fails too.
                 connection = self._connect_pooled(dialect, arguments, named)
                 self._is_pooled = True
-                # Not before: with a listener, each statement takes a tenth more.
+                # The listener is added only here, as it makes each statement a tenth slower.
                 event.listen(self._engine, "begin", self._begin)
                 return connection
         return self._connect_pooled(dialect, arguments, named)
 
     def _connect_pooled(self, dialect: Dialect, arguments: list[Any], named: dict[str, Any]) -> Any:
-        # The next server session does not know a statement prepared on the previous one.
+        # No prepared statements: the pooler's next server session does not know statements of the previous session.
         return dialect.connect(*arguments, **{**named, "prepare_threshold": None})
 
     def _begin_session(self, connection: Any, record: Any) -> None:

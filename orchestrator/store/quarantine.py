@@ -1,8 +1,8 @@
 """Rows in quarantine: failures that keep a document from being asked again every night, and their release.
 
-Quarantine is derived from the rows. A row is in it if its job file's newest run has a lasting failure of it, which
-the next run carries over; `policy/row_errors` tells lasting failures from passing ones. It ends when the document or
-the question changes, because that makes it another row. After a release, the failure is no longer carried over.
+Quarantine is derived from the rows. A row is in quarantine if it has a lasting failure in the newest run of its job
+file; the next run carries the failure over. `policy/row_errors` tells lasting failures from passing ones. A changed
+document or question makes a new row, outside quarantine. After a release, the failure is no longer carried over.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHUNK = 500
 class Held(Struct, frozen=True):
     """A row in quarantine: its failure, the first run with that failure (`since`), and the number of such runs.
 
-    `job` is the newest run of its job file.
+    `job` is the newest run of the row's job file.
     """
 
     document: str
@@ -66,7 +66,7 @@ class Quarantine:
             yield from self._with_runs(job_id, name, of, waiting)
 
     def release(self, held: Sequence[Held], now: datetime) -> int:
-        """Let the next run of the job files ask rows again; return how many were not released before."""
+        """Let the next run of each job file ask these rows again; return how many rows were not released before."""
         c, released = requests.c, 0
         with self._db.write() as tx:
             for start in range(0, len(held), CHUNK):

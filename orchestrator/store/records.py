@@ -1,4 +1,4 @@
-"""Records as the store exchanges them, and the table columns of requests. They need no database library."""
+"""Records that the store takes and returns, and the table columns of requests. No database library is needed."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ FINISHED = (
     "error_code", "error_message", "carried_from", "twin_of", "job_id", "settled_at", "why", "part", "parts",
     "sent_as", "notes", "repaired", "quotes",
 )  # fmt: skip
-"""The columns that `finished` takes, in its order."""
+"""The columns whose values `finished` takes, in this order."""
 STATES = {state.value: state for state in RequestState}
-"""States by column value; calling the class takes ten times as long."""
+"""States by column value; calling `RequestState` takes ten times as long."""
 _WHYS = {None: None} | {why.value: why for why in Why}
 
 
 class Earlier(Struct, frozen=True):
     """An earlier run's outcome of a request; `facts` are the values of `CARRIED`.
 
-    `job_id` is the job that asked. `taken_from` is the backend and model if the answer is from a job of another file,
-    None if a run of this file asked. `cut_from_tokens` is the length of the document before it was cut, `sent_as`
-    names its pages sent as pictures, and `notes` says what was not read.
+    `job_id` is the job that asked. `taken_from` is the answer's backend and model if a job of another file asked,
+    None if a run of this file asked. `cut_from_tokens` is the document's length before it was cut. `sent_as` names
+    the document's pages sent as pictures, and `notes` says what was not read.
     """
 
     custom_id: str
@@ -77,7 +77,7 @@ class Earlier(Struct, frozen=True):
 
     @property
     def answered_as(self) -> str | None:
-        """The model's name where it was sent; None if it has no answer."""
+        """The model's name at the backend that answered; None without an answer."""
         name: str | None = self.facts[_SENT_MODEL]
         return name if self.state is RequestState.SUCCEEDED else None
 
@@ -88,17 +88,17 @@ class Earlier(Struct, frozen=True):
 
     @property
     def line(self) -> tuple[ShardId, str, Span] | None:
-        """The place of the result line, None if the row has no line."""
+        """The shard, file kind and byte range of the result line, None if the row has no line."""
         shard_id, kind, offset, length = self.facts[_LINE]
         return None if shard_id is None or kind is None else (shard_id, kind, Span(offset, length))
 
     def as_read(self) -> Earlier:
-        """Return the outcome as one whose answer needed no repair."""
+        """Return a copy of the outcome, marked as an answer that needed no repair."""
         return replace(self, facts=(*self.facts[:_REPAIRED], False, *self.facts[_REPAIRED + 1 :]))
 
 
 class EarlierRow(Struct, frozen=True):
-    """Ingredients and state of an earlier run's row; an empty `fingerprint` means that its files are gone.
+    """Inputs and state of an earlier run's row; an empty `fingerprint` means that the run's files are gone.
 
     `sent_model` is the model's name at the backend that answered.
     """
@@ -115,7 +115,7 @@ class EarlierRow(Struct, frozen=True):
 class Settled(Struct, frozen=True):
     """A row's outcome, its cost (None: nothing is booked), and the possible cost of sends without an answer.
 
-    `used` is the estimate behind the price, if the answer states no tokens.
+    `used` is the token estimate behind the price if the answer states no tokens.
     """
 
     outcome: Outcome
@@ -125,10 +125,10 @@ class Settled(Struct, frozen=True):
 
 
 class InShard(Struct, frozen=True):
-    """A row of a shard: its identity, the place of its request line, and the maximum tokens of its answer.
+    """A row of a shard: its identity, the byte range of its request line, and the maximum tokens of its answer.
 
-    `text_at`, `part` and `parts` are as in `Row`. `again` counts the requests that showed the model its fault;
-    `first` is then the place of the line without the fault.
+    `text_at`, `part` and `parts` are as in `Row`. `again` counts the requests that showed the model the fault of its
+    answer; `first` is then the byte range of the original line.
     """
 
     seq: int
@@ -165,9 +165,9 @@ class OpenRows(Struct, frozen=True):
 class SeenDocument(Struct, frozen=True):
     """A document as a build found it; `problem` is its error code if it could not be read.
 
-    `stamp` is the system's description of its file, None if untrustworthy; `content` identifies bytes and text.
-    For a row of a table, `file` is the table's key and `place` the row's place in it. A table also has its own entry,
-    written with the entries of all its rows.
+    `stamp` is the file system's description of its file, None if unreliable; `content` identifies bytes and text.
+    For a row of a table, `file` is the table's key and `place` the row's position in the table. The table has an
+    entry of its own, written together with the entries of all its rows.
     """
 
     key: str
@@ -181,7 +181,7 @@ class SeenDocument(Struct, frozen=True):
 
 
 class FileMark(Struct, frozen=True):
-    """Stored facts about a file: its stamp and content (None for a table); `digest` is of its bytes."""
+    """Stored facts about a file: its stamp and content (None for a table), and the `digest` of its bytes."""
 
     stamp: str | None
     content: str | None
@@ -199,7 +199,7 @@ class WrittenOutput(Struct, frozen=True):
 
 
 class RowInFlight(Struct, frozen=True):
-    """An open row whose shard was sent. `model` is the alias in the shard."""
+    """An open row whose shard was sent. `model` is the alias stored in the shard."""
 
     job_id: JobId
     seq: int
@@ -209,19 +209,19 @@ class RowInFlight(Struct, frozen=True):
 
 
 def awaits(row: RowInFlight) -> tuple[int, str]:
-    """Return `twin_of` and `carried_from` for a row that awaits this one."""
+    """Return `twin_of` and `carried_from` for a row that awaits `row`."""
     return place_elsewhere(row.seq), row.job_id
 
 
 def place_elsewhere(place: Any) -> Any:
-    """Convert the place of another job's row to a negative `twin_of`, and back."""
+    """Convert the `seq` of another job's row to a negative `twin_of`, or back."""
     return -1 - place
 
 
 class SampleRow(Struct, frozen=True):
-    """A row whose line shows the fields of its task's rows.
+    """A row whose request line is an example of the fields that its task sends.
 
-    `span` is the place of its line; `rows` counts the rows of its task if known.
+    `span` is the line's byte range; `rows` counts the task's rows if known.
     """
 
     job_id: JobId
@@ -237,8 +237,8 @@ class SampleRow(Struct, frozen=True):
 class RefusalHold(Struct, frozen=True):
     """The reason why rows of a job are not sent to a backend, in the provider's words.
 
-    `model` is the alias in the rows. `held_at` is when the refusal was last seen, `probe_at` when one row may be
-    tried, and `times` how often all rows were refused.
+    `model` is the rows' alias. `held_at` is when the backend last refused them, `probe_at` when orch may try one row,
+    and `times` how often the backend refused all rows.
     """
 
     job_id: JobId
@@ -270,7 +270,7 @@ def added(
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return the values of `ADDED` for a row that carries a `known` outcome over, has failed already, or waits.
 
-    With `awaits`, it waits for a row of that job.
+    With `awaits`, the row waits for a row of the job with that id.
     """
     made = (
         job_id, row.seq, row.custom_id, row.document, row.task, row.endpoint, row.model, row.fingerprint,
@@ -307,7 +307,7 @@ def booked(
     shard_id: ShardId, job_id: JobId, backend: str, row: Settled, kind: str, price: Price, now: datetime
 ) -> tuple[Any, ...]:
     outcome = row.outcome
-    # The settled line has the tokens: those of a send without an answer are unknown.
+    # Only the settled line has tokens: the tokens of a send without an answer are unknown.
     usage = Usage() if kind == "uncertain" else row.used or outcome.usage
     return (
         job_id, outcome.seq, shard_id, now, kind, backend, outcome.model or "", *_tokens(usage), outcome.tier,
@@ -328,7 +328,7 @@ def finished(
         error_code, error_message, carried_from, twin_of, job_id, settled_at, why, part, parts, sent_as, notes,
         repaired, quotes,
     ) = values  # fmt: skip
-    # A twin takes its outcome from its own job.
+    # A twin's outcome comes from a row of the twin's own job.
     is_twin = twin_of is not None and state != RequestState.PENDING
     return FinishedRow(
         seq, custom_id, document, task, model, prompt_version, cut_from_tokens, STATES[state], attempt,

@@ -1,4 +1,4 @@
-"""Rows by document, with the places of their request lines."""
+"""Rows by document, with the byte ranges of their request lines."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from orchestrator.store.tables import HAS_FAILED, OF_SHARD, requests, shards
 
 PAGE = 2000
 NEAR = 64
-"""Number of rows that are read at a time to find those of a document."""
+"""Number of rows to read at a time when searching the rows of a document."""
 MAX_SEQ = 2**63 - 1
 
 
 class FoundRow(Struct, frozen=True):
-    """A row of a job: `request` is the place of its line (length 0: no line), `sent_model` its model at the backend.
+    """A row of a job. `request` is the byte range of its request line; length 0 means that it has no line.
 
-    `sent_model` is None if the row was not sent. `text_at` says where the document's text stands in the request, if
-    answers quote it.
+    `sent_model` is the model's name at the backend, None if the row was not sent. `text_at` is the position of the
+    document's text in the request, if answers quote the text.
     """
 
     row: FinishedRow
@@ -38,10 +38,10 @@ ORDERS = ("document", "task", "state", "input_tokens", "output_tokens", "cost", 
 
 
 class RowFilter(Struct, frozen=True):
-    """Conditions for a list of a job's rows; None leaves a condition out. `text` is searched in documents and ids.
+    """Conditions for a list of a job's rows; None means no condition. `text` is searched in documents and ids.
 
-    `order` is a column from `ORDERS`, or None for input order. Equal rows are in input order; `descending` reverses
-    the whole list.
+    `order` is a column from `ORDERS`, or None for input order. Rows with equal values are in input order;
+    `descending` reverses the whole list.
     """
 
     state: str | None = None
@@ -59,13 +59,13 @@ class RowsByDocument:
         self._db = database
 
     def rows(self, job_id: JobId, document: str) -> list[FoundRow]:
-        """Return the rows of a document, in input order; scans every row of the job."""
+        """Return the rows of a document, in input order. This scans every row of the job."""
         return self._of_job(job_id, requests.c.document == document)
 
     def near(self, job_id: JobId, document: str, ids: Collection[str]) -> list[FoundRow]:
-        """Return the same as `rows`, given the usual ids of the document's rows; reads few other rows.
+        """Return the same as `rows` if one of the usual `ids` exists, else an empty list; this reads few other rows.
 
-        A document's rows stand together, followed by those of its parts. Empty if no row has such an id.
+        A document's rows are next to each other, followed by the rows of its parts.
         """
         c = requests.c
         query = select(c.seq).where(c.job_id == job_id, c.custom_id.in_(ids), c.document == document)
@@ -120,7 +120,7 @@ class RowsByDocument:
         return found if before is None else found[::-1]
 
     def where(self, *conditions: ColumnElement[bool], most: int) -> list[FoundRow]:
-        """Return the first rows under conditions, in input order. For the store's own verbs."""
+        """Return the first rows that meet all conditions, in input order. For use inside the store."""
         return self._selected(and_(*conditions), most)
 
     def tasks(self, job_id: JobId) -> list[str]:
@@ -167,7 +167,7 @@ class RowsByDocument:
 
 
 def _keys(table: FromClause, wanted: RowFilter) -> list[ColumnElement[Any]]:
-    """Return the sort keys of a list: the column, then the place in the job."""
+    """Return the sort keys of a list: the chosen column, then the row's place in the job."""
     if wanted.order is None:
         return [table.c.seq]
     column = table.c[wanted.order]
@@ -176,7 +176,7 @@ def _keys(table: FromClause, wanted: RowFilter) -> list[ColumnElement[Any]]:
 
 
 def _beyond(job_id: JobId, wanted: RowFilter, seq: int, *, is_forward: bool) -> ColumnElement[bool]:
-    """Return the condition for rows that come after the row at a place, or before it."""
+    """Return the condition for rows listed after the row with this `seq`, or before that row if not `is_forward`."""
     c, there = requests.c, requests.alias("there")
     if wanted.order is None:
         return c.seq > seq if is_forward else c.seq < seq

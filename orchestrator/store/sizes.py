@@ -1,4 +1,4 @@
-"""Amounts of work in rows: open rows, and lengths of prompts and answers of the same kind."""
+"""Amounts of work in rows: open rows, and lengths of earlier prompts and answers of the same task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.store.records import OpenRows
 from orchestrator.store.tables import IS_AWAITING, IS_CANARY, IS_ORIGINAL, requests
 
 _PRIME, _STEP = 9_973, 6_163
-"""Factors of an order that spreads rows evenly over a job: place times step, modulo the prime."""
+"""Constants of an order that spreads rows evenly over a job: `seq` times step, modulo the prime."""
 
 
 class Sizes:
@@ -22,7 +22,7 @@ class Sizes:
         self._db = database
 
     def open_work(self, job_id: JobId, *, canary: bool = False, awaiting: bool = False) -> list[OpenRows]:
-        """Return a job's rows without outcome that are sent themselves, grouped by what decides cost and place.
+        """Return a job's open rows that it sends itself, grouped by what decides their cost and backend.
 
         With `canary`, only canary rows. With `awaiting`, rows that await another job's rows instead.
         """
@@ -88,7 +88,7 @@ class Sizes:
             return {int(tokens): count for tokens, count in tx.execute(query)}
 
     def prompt_sizes(self, runs: Sequence[JobId], task: str, prompt_version: str) -> tuple[int, int, int]:
-        """Return number, prompt tokens and line bytes of the answers to a task in these runs."""
+        """Return the number of answers to a task in these runs, and their total prompt tokens and line bytes."""
         c = requests.c
         query = select(
             func.count(), func.coalesce(func.sum(c.input_tokens), 0), func.coalesce(func.sum(c.length), 0)
@@ -105,7 +105,7 @@ class Sizes:
             return rows, int(tokens), int(size)
 
     def sample(self, job_id: JobId, task: str, many: int) -> list[Span]:
-        """Return the places of up to `many` request lines of a task, spread evenly over the job."""
+        """Return the byte ranges of up to `many` request lines of a task, spread evenly over the job."""
         c = requests.c
         mine = (c.job_id == job_id, c.task == task, c.length > 0)
         with self._db.read() as tx:
@@ -117,7 +117,7 @@ class Sizes:
             return [Span(offset, length) for offset, length in tx.execute(query)]
 
     def cut_at(self, runs: Sequence[JobId], task: str, prompt_version: str) -> int | None:
-        """Return the highest limit, in tokens, at which an answer to a task was cut in these runs, or None."""
+        """Return the highest limit, in tokens, at which an answer to a task was cut off in these runs, or None."""
         c = requests.c
         query = select(func.max(c.max_output)).where(
             c.job_id.in_(runs),

@@ -1,7 +1,7 @@
-"""A reader of a SQLite database without the database library, for a list of jobs: importing the library takes longer.
+"""Reads a list of jobs from SQLite without SQLAlchemy, whose import would take longer than the reading.
 
-A `StatusReader` has the few methods of the store that such a list needs. If it cannot read the database (other kind,
-other version, missing or damaged), the caller asks the store, which repairs it or reports the problem.
+A `StatusReader` has the few methods of the store that such a list needs. It cannot read a database of another kind or
+version, or a missing or damaged one. The caller then uses the store, which repairs it or reports the problem.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _SQLITE = "sqlite:///"
 
 
 class CannotRead(Exception):
-    """The caller has to use the store."""
+    """The database cannot be read without SQLAlchemy: the caller has to use the store."""
 
 
 @contextmanager
 def status_reader(url: str, timeout: float) -> Iterator[StatusReader]:
     """Open a consistent, read-only view of a database. The block may raise CannotRead."""
     path = url.removeprefix(_SQLITE)
-    if path == url or not path or {"?", "%"} & set(path):  # only the library reads escapes and options
+    if path == url or not path or {"?", "%"} & set(path):  # only SQLAlchemy understands escapes and options
         raise CannotRead(url)
     try:
         with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=timeout)) as connection:

@@ -1,4 +1,4 @@
-"""Data for telemetry about jobs and shards that are over."""
+"""Data for telemetry about ended jobs and shards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orchestrator.store.tables import HAS_FAILED, events, jobs, ledger, requests
 
 
 class Spread(Struct, frozen=True):
-    """A histogram: numbers of values up to each bound and above the last, their sum, minimum and maximum."""
+    """A histogram: counts of values up to each bound and above the last bound, and their sum, minimum and maximum."""
 
     counts: tuple[int, ...]
     total: int
@@ -29,7 +29,7 @@ class Spread(Struct, frozen=True):
 
 
 class Booked(Struct, frozen=True):
-    """Ledger data of a shard; the spreads are of tokens by row, None if no row has any."""
+    """Ledger data of a shard; each spread is of tokens per row, None if no row has tokens."""
 
     cost: Decimal
     input_tokens: Spread | None
@@ -82,16 +82,16 @@ class TelemetryRecords:
         return self._spreads(c.latency_ms, bounds, measured, by=c.error_code)
 
     def notable_rows(self, shard_id: ShardId, every: int | None, most: int) -> list[FoundRow]:
-        """Return the first rows of a shard that failed, or whose number in their job `every` divides; by place."""
+        """Return the first rows of a shard that failed, or whose `seq` is a multiple of `every`; in input order."""
         c = requests.c
         wanted = HAS_FAILED if every is None else or_(HAS_FAILED, c.seq % every == 0)
-        # By the shard alone: with a condition on the job, Postgres might scan all of its rows.
+        # No condition on the job, since Postgres might then scan all rows of the job.
         return self._rows.where(c.shard_id == shard_id, c.settled_at.is_not(None), wanted, most=most)
 
     def never_sent(self, job_id: JobId, most: int) -> list[FoundRow]:
         """Return the first rows of a job that failed without being sent: their documents could not be read."""
         c = requests.c
-        # Phrased to avoid the index of most rows, which Postgres would read besides that of the failures.
+        # Phrased so that Postgres uses only the index of failures, and not also an index of most rows.
         is_own = and_(func.coalesce(c.carried_from, "") == "", func.coalesce(c.twin_of, -1) == -1)
         return self._rows.where(c.job_id == job_id, HAS_FAILED, c.shard_id.is_(None), is_own, most=most)
 
