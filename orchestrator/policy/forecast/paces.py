@@ -41,8 +41,8 @@ def wait_quantile(
     """Return the quantile at `chance` of a wait like these, in seconds.
 
     The distribution mixes decay-weighted observations with a log-normal prior. `assumed` is the prior's 99 %
-    quantile. A single outlier is capped until a second one confirms it. All observations fade, so none lasts for
-    good. `smoothed` applies a log-normal kernel, so the tail may exceed the longest observation. Use it for few,
+    quantile. A single outlier is capped until a second one confirms it. The weight of all observations decays.
+    `smoothed` applies a log-normal kernel, so the tail may exceed the longest observation. Use `smoothed` for few,
     widely spread waits.
     """
     observed = _weighted_waits(seen, assumed, at)
@@ -114,7 +114,7 @@ ASSUMED_HAZARD = 0.0002
 ASSUMED_OUTAGE = HOUR
 """Seconds an outage lasts before any was observed."""
 _NOISE_SECONDS = 10.0 * MINUTE
-"""Measuring time that the noise of `Pace.now` refers to. Noise variance falls as 1 / seconds."""
+"""Measuring time for which `Pace.now` states its noise. Noise variance falls as 1 / seconds."""
 _CHANGE_SIGMAS = 2.5
 """A measured rate this many standard deviations off the forecast replaces it: the engine has changed."""
 _CHANGED_SPREAD = 0.3
@@ -125,7 +125,7 @@ class Pace(Struct, frozen=True):
     """Log-normal rate of an upstream: median `rate` in rows a second, `spread` of its logarithm.
 
     `ahead` rows of other jobs are done first. A stopped engine needs `start` seconds. `hazard` is the expected number
-    of outages an hour, `observed_hazard` the observed one. An outage lasts `outage` seconds on average. `steps` is
+    of outages an hour, `observed_hazard` the observed number. An outage lasts `outage` seconds on average. `steps` is
     the hourly profile: (seconds from now, factor on `rate`). `is_known` is True if enough nights were observed. With
     probability `stands`, a standstill seen tonight continues, and the rate is 0.
     """

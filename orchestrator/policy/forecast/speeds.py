@@ -1,7 +1,7 @@
 """Speed of an engine, learned from its progress on earlier nights and tonight.
 
-The model has a level per night, a profile by hour of day, a drift within the night and outages. Each is estimated by
-itself, with exponential decay. So one bad night neither sets the forecast nor is forgotten.
+The model has a level per night, a profile by hour of day, a drift within the night and outages. Each part is
+estimated separately, with exponential decay. So one bad night does not set the forecast, but is not forgotten either.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from orchestrator.policy.forecast.warm_ups import WarmUp, age, warm_up
 from orchestrator.policy.forecast.words import source
 
 ENOUGH_NIGHTS = 10
-"""Nights after which the source no longer mentions the prior."""
+"""Number of nights from which on the forecast's source text no longer mentions the prior."""
 ASSUMED_DRIFT = 0.15
 """Prior spread of a rate within a night."""
 _NIGHTS_SPREAD = 0.25
@@ -80,12 +80,12 @@ _LIKELY = 0.5
 class Speeds(Struct, frozen=True):
     """Statistics of the earlier nights of an engine.
 
-    `nights` are (rate, weight), newest first, in work per second with the hourly profile removed. `idle` counts the
-    nights without rows since each. `by_date` are the means of all nights, outages included. `unfaded` is the total
-    weight of `nights` without idle time. `hours` is the profile: 24 factors (UTC). `drift` is the spread within a
-    night. `outages` were observed in `watched` hours. They lasted `outage_seconds` in total, and `ended_outages` of
-    them ended; both include one assumed outage. `alike` is the share of the work from the forecast's own job series.
-    Work is tokens if `counted`, otherwise rows.
+    `nights` are (rate, weight), newest first, in work per second with the hourly profile removed. `idle` has, for
+    each night, the number of nights without rows since then. `by_date` are the means of all nights, outages included.
+    `unfaded` is the total weight of `nights` without idle time. `hours` is the profile: 24 factors (UTC). `drift` is
+    the spread within a night. `outages` were observed in `watched` hours. They lasted `outage_seconds` in total, and
+    `ended_outages` of them ended; both include one assumed outage. `alike` is the share of the work from the
+    forecast's own job series. Work is tokens if `counted`, otherwise rows.
     """
 
     nights: tuple[tuple[float, float], ...] = ()
@@ -194,8 +194,8 @@ def pace(
 ) -> Pace:
     """Return the forecast from now on, in rows a second, for rows of `tokens` tokens of work.
 
-    `assumed` is in rows a second. `today` are tonight's stints. The last row known to be done was `answered` then,
-    which ends a standstill.
+    `assumed` is in rows a second. `today` are tonight's stints. `answered` is when the last row known to be done was
+    done, which ends a standstill.
     """
     a_row = tokens if speeds.counted and tokens > 0 else 1.0
     tonight = in_common_unit([one for one in today if one.seconds > 0], a_row, counted=speeds.counted)
@@ -209,7 +209,7 @@ def pace(
     least = max(_STANDSTILL_SECONDS, _STANDSTILL_ROWS / usual.rate) if usual.rate > 0 else math.inf
     tonight, stood_at = _split_standstill(tonight, least, answered)
     if stood_at is not None:
-        # Time alone proves nothing: P(the engine still stands) falls as earlier outages ended.
+        # Elapsed time alone does not end a standstill: earlier outages show how P(it continues) falls.
         stands = speeds.lasts((now - stood_at).total_seconds())
         if stands > _LIKELY:
             return usual.now(0.0, least)
@@ -239,7 +239,7 @@ def _split_standstill(
             working += [*idle, one]
         idle = []
     since = [one for one in idle if answered is None or one.end > answered]
-    # The first seconds after rows were sent again confirm nothing.
+    # The first seconds after rows were sent again do not confirm a standstill.
     confirmed = [piece for piece in _in_pieces(since) if _seconds(piece) >= least]
     if confirmed:
         return working, confirmed[-1][-1].end
@@ -297,7 +297,7 @@ def _prior_pace(speeds: Speeds, assumed: Assumed, now: datetime, a_row: float, a
 
 
 def _assumed_weight(assumed: Assumed, count: int) -> float:
-    """Return the weight of a stated or benched rate: the oldest night's, reduced by its spread. A guess weighs 0."""
+    """Return the weight of a stated or measured rate: the oldest night's, less for a wide spread; 0 for a guess."""
     if assumed.rate <= 0 or assumed.source == GUESS:
         return 0.0
     return max(0.0, 1.0 - assumed.spread) * math.pow(_DECAY, count)
@@ -314,8 +314,8 @@ def _variance(squares: float, nights: float, total: float) -> float:
 
 
 def _squared_deviations(nights: Sequence[tuple[float, float]], idle: Sequence[int]) -> tuple[float, float, float]:
-    """Return the weighted sum of squared one-step forecast errors, its number of nights, and the variance of an idle
-    night.
+    """Return the weighted sum of squared one-step forecast errors, the number of nights in it, and the variance of an
+    idle night.
 
     The spread between nights changes more slowly than the level, so old nights decay more slowly here.
     """

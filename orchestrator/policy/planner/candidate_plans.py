@@ -1,8 +1,8 @@
 """Candidate plans: which rows go to batches and to synchronous options, and when leftovers are rerouted.
 
-`judge` prices a candidate plan and decides whether it holds. A cancelled batch costs only what it has done, so a
-batch is a bet that costs only time. So the search decides how long to wait: until the last moment at which the
-fallback surely finishes the leftovers, or less if waiting becomes dearer.
+`judge` prices a candidate plan and decides whether it holds. A cancelled batch costs only its finished rows, so a
+batch is a bet whose only stake is time. The search decides how long to wait: until the last moment at which the
+fallback surely finishes the leftovers, or less if waiting longer costs more.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ It is at least `slips` x `MIN_SLIP_SHARE`.
 WAITS = tuple(60.0 * 1.35**step for step in range(27))
 """Candidate waits before a reroute, in seconds.
 
-They are the same for every deadline, so more time never removes a choice. Short waits are dense, because the next
-replanning decides again.
+The list is the same for every deadline, so more time never removes a choice. Short waits are close together, and
+long ones need not be, because the next replanning decides again.
 """
 
 LeftOver = tuple[float, str]
-"""Dollars for rerouted rows, and the backend of their second batch, if there is one."""
+"""Dollars for rerouted rows, and the backend of their second batch; "" without a second batch."""
 Sources = tuple[tuple[str, int], ...]
-"""Rows by the option that they leave."""
+"""Number of rows that leave an option, by option."""
 
 
 class CandidatePlan(Struct, frozen=True):
@@ -48,10 +48,10 @@ class CandidatePlan(Struct, frozen=True):
 
     `batch_shares` are rows in batches; the last `bets` of them are not sent yet. `new` rows are sent to synchronous
     options, which then hold `held`. `coming` rows from cancelled batches are free within `free_in` seconds (95 %) and
-    within `usually_free_in` (median). With probability `slips`, that takes far longer. The first `fallback` options
-    may take rerouted rows. So may batches of `others`; they go to a `second` batch if that is cheaper. Batches are
-    rerouted `reroute_after` seconds from now; never if it is None. `cancel` names batches to reroute at once, and
-    `sources` counts rows that leave an option. Abandoned batches still cost `sunk`.
+    within `usually_free_in` (median). With probability `slips`, a cancel takes far longer. The first `fallback`
+    options may take rerouted rows, or a `second` batch at one of `others` if that is cheaper. Batches are rerouted
+    `reroute_after` seconds from now (None: never). `cancel` names batches to reroute at once, and `sources` counts
+    rows that leave an option. Abandoned batches still cost `sunk`.
     """
 
     batch_shares: tuple[BatchShare, ...]
@@ -88,12 +88,12 @@ class CandidatePlan(Struct, frozen=True):
 
     @property
     def causes(self) -> frozenset[str]:
-        """Backends whose slowness would trigger this reroute, and those of other jobs with rows there."""
+        """Backends whose slowness would trigger this reroute, and reroutes of other jobs with rows there."""
         return frozenset(batch_share.option.backend for batch_share in self.batch_shares)
 
     @property
     def before(self) -> Rows:
-        """Rows that each option held before these orders."""
+        """Rows that each option held before the plan's orders."""
         return tuple(held - new for held, new in zip(self.held, self.new, strict=True))
 
 
@@ -175,8 +175,8 @@ def judge(candidate: CandidatePlan, capacity: Capacity, terms: Terms, *, late: b
 
 
 def is_in_time(candidate: CandidatePlan, capacity: Capacity) -> bool:
-    """Return True if rerouted rows are done by the deadline: the surer, the likelier a reroute is."""
-    # The tail beyond SLIPS counts in the plan's chance instead: charging it to each cancel would be dear.
+    """Return True if rerouted rows are done by the deadline. A likelier reroute has to be surer."""
+    # The part above SLIPS counts in the plan's chance instead. Charging it to each cancel would make plans expensive.
     tail = min(SLIPS, slips(candidate))
     burden, likely = candidate.in_batches + candidate.coming, _runs_until_reroute(candidate, capacity)
     at, causes = arrival(candidate), candidate.causes
@@ -190,7 +190,7 @@ def slips(candidate: CandidatePlan) -> float:
 
 
 def cancel_too_slow(candidate: CandidatePlan, capacity: Capacity, at: float, *, coming: bool = False) -> float:
-    """Return P(a cancel takes longer than the time left for it). It falls with spare time.
+    """Return P(a cancel takes longer than the time left for it). The result falls with spare time.
 
     A batch runs until its cancel takes effect, so it may still end by itself. `coming` asks about batches that were
     cancelled before.
@@ -250,7 +250,7 @@ def _arrivals(candidate: CandidatePlan) -> list[tuple[float, float]]:
 
 
 def _synchronous_cost(candidate: CandidatePlan, capacity: Capacity, at: float | None = None) -> float:
-    """Return the expected dollars at synchronous options, with rerouted rows that are free `at` (None: never)."""
+    """Return the expected dollars at synchronous options, if rerouted rows are free `at` (None: no reroute)."""
     if not candidate.fallback:
         return capacity.price(candidate.held, (), 0)
     rerouted = [] if at is None else [(at, float(candidate.in_batches))]
@@ -260,11 +260,11 @@ def _synchronous_cost(candidate: CandidatePlan, capacity: Capacity, at: float | 
 def _left_over(
     candidate: CandidatePlan, ats: Sequence[float], latest: float, alone: float, capacity: Capacity
 ) -> Iterator[LeftOver]:
-    """Yield the dollars for all rows in batches, if they are rerouted and free at each of `ats`.
+    """Yield, for each of `ats`, the dollars for all rows in batches if they are rerouted and free at that time.
 
-    They go to synchronous options, which cost `alone` without them, or to a second batch if that is cheaper. Its rows
-    are rerouted to synchronous options in time to be free at `latest`, which is one of `ats`. A backend that has only
-    a probe may get the second batch.
+    The rows go to synchronous options, which cost `alone` without these rows, or to a cheaper second batch. Rows of a
+    second batch can be rerouted again, to synchronous options, to be free at `latest`, one of `ats`. A backend that
+    has only a probe may get the second batch.
     """
     dollars = [_synchronous_cost(candidate, capacity, at) - alone for at in ats]
     at_last = dollars[ats.index(latest)] if latest else 0.0
@@ -274,7 +274,7 @@ def _left_over(
     others = (one for one in candidate.others if there[one.backend] <= MAX_PROBE_SHARE * rows)
     shares = [BatchShare(one, rows) for one in others if one.least <= rows <= most_rows(one)]
     for at, least in zip(ats, dollars, strict=True):
-        # Rows come back all together or not at all, so the price of the dear routes is weighted by that chance.
+        # All rows come back, or none do. So the price of the expensive routes is weighted by that chance.
         cheapest = least, ""
         for share in shares:
             done = share.by(latest - share.free_after - at)
@@ -297,7 +297,7 @@ def _cost_with_reroute(candidate: CandidatePlan, reroute_after: float, left_over
 def _holds_without_reroute(candidate: CandidatePlan, capacity: Capacity) -> bool:
     if candidate.batch_shares:
         return not candidate.fallback and chance_of(candidate, capacity) >= capacity.target
-    # Options that do not keep up can hand rows to the rest of the fallback, so only the sum has to fit.
+    # An option that is too slow can give rows to the rest of the fallback, so only the sum has to fit.
     return capacity.fits(
         candidate.coming, candidate.held, candidate.free_in, candidate.fallback, tail=min(SLIPS, slips(candidate))
     )
@@ -356,7 +356,7 @@ def at_most(candidate: CandidatePlan, capacity: Capacity) -> Decimal:
     """Return the 95 % quantile of the cost.
 
     It is the larger of two extremes: all batches are done, or all fail while paces are low and each option has an
-    early outage. Routes are filled cheapest first, so cost is convex and no other case is dearer.
+    early outage. Routes are filled cheapest first, so cost is convex and no other case costs more.
     """
     sync_options, fallback, sunk = capacity.sync_options, candidate.fallback, candidate.sunk.p95
     stay = [

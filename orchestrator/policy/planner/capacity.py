@@ -1,8 +1,8 @@
 """Capacity of synchronous options: rows done by a time, their cost and their risk. Times are seconds from now.
 
-Paces are uncertain. `sure` figures take every pace at its low quantile at once. That is safe if engines are slow
+Paces are uncertain. `sure` figures take the low quantile of every pace at once. This is safe if engines are slow
 together, and sums stay monotone in time and in the number of routes. In addition, one engine at a time may fail
-(`risk`): the other options do its rows, or they are at risk.
+(`risk`): either the other options can do its rows, or the deadline is at risk.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from orchestrator.policy.planner.types import Claim, SynchronousOption
 KNOWN_RISK_SHARE = 1 / 3
 """Share of the allowed P(failure) that forecasts may use. The rest covers model error."""
 MIN_LIKELY = 0.25
-"""A reroute that is less likely than this has to be as sure as one with this probability."""
+"""Lower bound of a reroute's probability: a rarer reroute has to be as sure as a reroute this likely."""
 DETECTION_SECONDS = 600.0
-"""Seconds until a standstill is detected and the engine's rows are elsewhere."""
+"""Seconds until orch detects a standstill and moves the engine's rows to other backends."""
 REPLAN_SECONDS = 60.0
-"""Seconds until a replanning or two show that an option will not finish its last rows."""
+"""Seconds until one or two replannings show that an option will not finish its last rows."""
 GIVE_UP_SECONDS = 120.0
-"""Seconds until rows are free of a batch that is no longer waited for."""
+"""Seconds until rows are free after orch stops waiting for their batch."""
 NEGLIGIBLE = 1e-5
 """Smaller probabilities count as 0."""
 MAX_OUTAGES = 16
@@ -34,7 +34,7 @@ MAX_OUTAGES = 16
 _EXPECTED_OUTAGES = -math.log(0.95)
 """Expected number of outages at which P(no outage) is 95 %."""
 HOPEFUL_SIGMAS = 1.28
-"""A cheap option may get what it does at its 90 % quantile, if a batch does the rest once tonight's rate is known."""
+"""A cheap option may get the rows of its 90 % quantile, if a batch can do the rest once tonight's rate is known."""
 _SQRT_HALF = math.sqrt(0.5)
 _FLOAT_EPSILON = 1e-17
 """A term below this share of a sum leaves the float unchanged."""
@@ -62,7 +62,7 @@ class OptionCapacity(Struct, frozen=True):
 
     @property
     def outage_free_seconds(self) -> float:
-        """Seconds that, with 95 % probability, bring no outage long enough for its rows to be moved."""
+        """Seconds that, with 95 % probability, pass without an outage long enough to move the option's rows."""
         outages = max(self.hazard, self.option.pace.observed_hazard / HOUR) * math.exp(
             -DETECTION_SECONDS / self.option.pace.outage
         )
@@ -71,8 +71,8 @@ class OptionCapacity(Struct, frozen=True):
     def between(self, at: float, end: float, rate: float, *, warm: bool = False) -> float:
         """Return the rows done from `at` to `end` at this rate, if the job's rows arrive at `at`.
 
-        A stopped option has to start first, and rows of other jobs go first. A `warm` option has rows now, so it
-        starts now.
+        A stopped option has to start first, and rows of other jobs go first. A `warm` option has rows now, so its
+        start does not wait for `at`.
         """
         begin = (at if at >= self.start else self.start) if warm else at + self.start
         if end <= begin or rate <= 0.0:
@@ -89,8 +89,8 @@ class Capacity(Struct, frozen=True):
     """The synchronous options, cheapest first, until the `horizon`: the seconds until rows must be answered.
 
     `lows` are the low quantiles of their rates. `claims` are the possible needs of other jobs. `finishes` is P(the
-    job finishes in time | its rows are answered by the horizon). `budget` is in dollars. A row that an option turns
-    out to be too slow for costs `later_dollars` in a batch, which is in time with probability `later_chance`.
+    job finishes in time | its rows are answered by the horizon). `budget` is in dollars. A row that an option is too
+    slow to do costs `later_dollars` in a later batch, which is in time with probability `later_chance`.
     """
 
     sync_options: tuple[OptionCapacity, ...]
@@ -124,8 +124,8 @@ class Capacity(Struct, frozen=True):
         """Return True if all rows are surely done by the deadline: those `held`, and `burden` rows arriving at `at`.
 
         Only the first `fallback` options take arriving or leftover rows. `tail` is the P(failure) of earlier steps.
-        Claims with the same `cause` count as certain. The rows arrive with probability `likely`: the rarer that is,
-        the more often it may fail.
+        Claims with the same `cause` count as certain. The rows arrive with probability `likely`: a rarer arrival may
+        fail more often.
         """
         burden, at = burden + self._certain_claims(cause), max(at, self.release_seconds(held))
         allowed = (1.0 - self.target) / max(MIN_LIKELY, likely)
@@ -140,7 +140,7 @@ class Capacity(Struct, frozen=True):
         return self._spare_rows(self._rates(allowed - risk), burden, held, at, fallback) >= 0
 
     def _rates(self, failure: float) -> list[float]:
-        """Return the rates that P(failure) allows to rely on."""
+        """Return the rates that a plan may rely on if it may fail with probability `failure`."""
         z = -NORMAL.inv_cdf(min(0.5, failure * KNOWN_RISK_SHARE))
         return [sync.rate * math.exp(-z * sync.option.pace.spread) for sync in self.sync_options]
 
@@ -155,7 +155,7 @@ class Capacity(Struct, frozen=True):
         return max(0.0, likely) * self.finishes * (1.0 - self.slow_too(burden, held, at, fallback, cause))
 
     def slow_too(self, burden: float, held: Sequence[int], at: float, fallback: int, cause: Collection[str]) -> float:
-        """Return P(an option is as slow as on nights on which `cause` was late, and that is too slow)."""
+        """Return P(an option is as slow as on nights when `cause` was late, and is too slow for its rows)."""
         chance = 0.0
         for place, (sync, rows) in enumerate(zip(self.sync_options, held, strict=True)):
             seen = (sync.option.slow_with.get(backend, (0.0, 1.0)) for backend in cause)
@@ -182,7 +182,7 @@ class Capacity(Struct, frozen=True):
         return 1.0 - _widen_tail(_normal_cdf(-bottom)) if bottom > -4.0 else 0.0
 
     def _certain_claims(self, cause: Collection[str]) -> float:
-        """Return the rows of other jobs that surely arrive: the cause is the same, or their option is too slow."""
+        """Return the rows of other jobs that surely arrive: they have the same cause, or their option is too slow."""
         total = 0.0
         for claim in self.claims:
             if claim.source in cause:
@@ -214,7 +214,7 @@ class Capacity(Struct, frozen=True):
             if sync.hazard * exposed_seconds <= NEGLIGIBLE:
                 continue
             if place and not rows and self._spare_rows(lows, burden, held, at, place) >= 0:
-                continue  # cheaper options do all of it
+                continue  # cheaper options do all rows
             if place < fallback and self._others_suffice(lows, burden, held, at, fallback, place):
                 exposed_seconds = min(exposed_seconds, max(0.0, end + DETECTION_SECONDS - self.horizon))
             risk += _outages_exceed(
@@ -228,7 +228,8 @@ class Capacity(Struct, frozen=True):
         return min(1.0, risk)
 
     def _usual_end(self, burden: float, held: Sequence[int], at: float, fallback: int, place: int) -> float:
-        """Return when an option usually ends its own rows and, within the fallback, its share of `burden`."""
+        """Return the usual seconds until an option finishes its own rows. One of the first `fallback` options also
+        finishes its share of `burden`."""
         sync = self.sync_options[place]
         if sync.rate <= 0:
             return math.inf
@@ -241,7 +242,7 @@ class Capacity(Struct, frozen=True):
     def _others_suffice(
         self, rates: Sequence[float], burden: float, held: Sequence[int], at: float, fallback: int, place: int
     ) -> bool:
-        """Return True if the other options do all rows when this one fails now, including the claims it serves."""
+        """Return True if the other options can do all rows, including claims, when this option fails now."""
         rates, others_held, option = list(rates), list(held), self.sync_options[place].option
         rates[place], others_held[place] = 0.0, 0
         more = held[place] + sum([claim.rows for claim in self.claims if claim.source == option.backend])
@@ -255,7 +256,7 @@ class Capacity(Struct, frozen=True):
         room, horizon = -burden, self.horizon
         until = min(at, horizon)  # work after the deadline does not count
         for place, (sync, rows, rate) in enumerate(zip(self.sync_options, held, rates, strict=True)):
-            if place >= fallback:  # outside the fallback: it does its own rows only, and no option takes them over
+            if place >= fallback:  # outside the fallback: the option does only its own rows, and no other takes them
                 own = sync.between(0.0, horizon, rate) - rows
                 if own < 0:
                     return own
@@ -266,9 +267,9 @@ class Capacity(Struct, frozen=True):
         return room
 
     def latest_arrival(self, burden: float, held: Sequence[int], at: float, fallback: int) -> float:
-        """Return the latest time, within about 3 %, at which `burden` rows may arrive to be usually done in time.
+        """Return the latest arrival, within about 3 %, at which `burden` rows are usually still done in time.
 
-        It is `at` if even that is too late.
+        Returns `at` if even an arrival at `at` is too late.
         """
         rates = [sync.rate for sync in self.sync_options]
         bottom, top = at, max(at, self.horizon)
@@ -286,9 +287,9 @@ class Capacity(Struct, frozen=True):
         return rows * float(dearest + price) <= self.budget
 
     def wait_for_cancels(self, burden: float, held: Sequence[int], fallback: int) -> float:
-        """Return the seconds that orch may wait for cancelled batches, so that others surely do all their rows.
+        """Return the seconds that orch may wait for cancelled batches if other options must surely do all their rows.
 
-        These are `burden` rows, and free `GIVE_UP_SECONDS` later. It is below 0 if that is too late.
+        The batches have `burden` rows, which are free `GIVE_UP_SECONDS` later. A result below 0 means too late.
         """
         bottom, top = -1.0, self.horizon
         while top - bottom > GIVE_UP_SECONDS / 4:
@@ -303,10 +304,10 @@ class Capacity(Struct, frozen=True):
         self, held: Sequence[int], at: float, fallback: int, *, sure: bool, outage_free: bool = False,
         hopeful: bool = False,
     ) -> list[float]:  # fmt: skip
-        """Return the rows that each option of the fallback can take from `at`, besides those held.
+        """Return the rows that each option of the fallback can take from `at`, besides the rows it holds.
 
-        If `outage_free`, count only the time in which it surely has no outage. If `hopeful`, options do their high
-        quantile, as long as a batch does the rest later.
+        With `outage_free`, only the time in which the option surely has no outage counts. With `hopeful`, an option
+        counts with its high quantile if a batch can do the rest later.
         """
         room = []
         for place, (sync, rows) in enumerate(zip(self.sync_options[:fallback], held, strict=False)):
@@ -320,8 +321,8 @@ class Capacity(Struct, frozen=True):
     def until(self, place: int, fallback: int) -> float:
         """Return the time until which an option of the fallback may work, in seconds from now.
 
-        If other options could take over, it stops early enough to move the remaining rows. An option that fails often
-        stops early enough to detect an outage.
+        An option whose rows others could take over stops early enough to move the remaining rows. An option that
+        fails often stops early enough to detect an outage.
         """
         if (
             fallback < 2
@@ -336,7 +337,7 @@ class Capacity(Struct, frozen=True):
     def fill(self, rows: int, room: Sequence[float]) -> Rows:
         """Distribute rows to options, cheapest first.
 
-        Rows beyond all room are shared in proportion to rate, so that they end soonest.
+        Rows beyond all room are divided in proportion to rate, so that they end soonest.
         """
         left, taken = rows, [0] * len(self.sync_options)
         for place, free in enumerate(room):
@@ -393,9 +394,9 @@ class Capacity(Struct, frozen=True):
         return total
 
     def is_hopeful(self, place: int, fallback: int) -> bool:
-        """Return True if a batch would later do what this option is too slow for, cheaper than the next option.
+        """Return True if a batch could later do the rows this option is too slow for, cheaper than the next option.
 
-        If its speed changes with the hour, its present rate does not predict its later rate.
+        False for an option whose speed changes with the hour, as its present rate does not predict its later rate.
         """
         if not self.later_chance or place >= fallback - 1 or self.sync_options[place].option.pace.steps:
             return False
@@ -404,7 +405,7 @@ class Capacity(Struct, frozen=True):
     def _later(self, rows: float, usual: float, place: int, fallback: int) -> float:
         """Return the rows expected in a later batch, if an option usually does `usual` of `rows`.
 
-        Rows beyond its high quantile are not among them: they need not wait to see its rate tonight.
+        Rows beyond the option's high quantile do not count: they need not wait until tonight's rate is known.
         """
         if rows <= 0 or usual <= 0 or not self.is_hopeful(place, fallback):
             return 0.0
@@ -412,22 +413,22 @@ class Capacity(Struct, frozen=True):
         return self.later_chance * shortfall(min(rows, usual * sync.good_night), usual, sync.option.pace.spread)
 
     def slowest(self, held: Sequence[int]) -> float:
-        """Return the seconds until the last option finishes what it holds; infinite if an option stands still."""
+        """Return the seconds until all options finish the rows they hold; infinite if an option stands still."""
         return max(
             (sync.option.pace.seconds_for(rows) for sync, rows in zip(self.sync_options, held, strict=True)),
             default=0.0,
         )
 
     def slack(self, burden: float, held: Sequence[int], free_in: float, fallback: int, most: float) -> float:
-        """Return the seconds until a row has to move between options, within about 20 %. Looks no further than
-        `most` seconds."""
+        """Return the seconds until a row has to move between options, within about 20 %, and at most `most`
+        seconds."""
         wait, step, release = 0.0, 60.0, self.release_seconds(held)
         while wait < most and step < self.horizon and self.fits(burden, held, max(free_in, step + release), fallback):
             wait, step = step, step * 1.2
         return wait
 
     def seconds(self, burden: float, held: Sequence[int], at: float, fallback: int) -> tuple[float, float]:
-        """Return the median seconds until all rows are done, and the spread; infinite if no option moves."""
+        """Return the median seconds until all rows are done, and the spread; infinite if all options stand still."""
         rows_left, rate, spread, start, outside_end = burden, 0.0, 0.0, 0.0, 0.0
         for place, (sync, rows) in enumerate(zip(self.sync_options, held, strict=True)):
             if place >= fallback and not rows:

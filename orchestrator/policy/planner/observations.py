@@ -1,6 +1,6 @@
-"""Observations of backends as the planner's inputs: shards and progress in, forecasts out. Pure.
+"""Turns observations of backends (shards and progress) into the planner's inputs (forecasts). Pure.
 
-Everything is derived from times stored with shards, so it survives a crash and is equal in all processes.
+All forecasts are derived from times stored with shards, so they survive a crash and are equal in all processes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from orchestrator.policy.planner.types import SLIPS, BatchOption, Claim
 ASSUMED_CANCEL, OWN_CANCEL = 600.0, 60.0
 """Assumed seconds until rows of a cancelled batch are free: at a provider, and at our own server."""
 ASSUMED_START, QUICK_START = 60.0, 10.0
-"""Assumed seconds until the first row: of an engine that starts, and of an API that always runs."""
+"""Assumed seconds until the first row is done: by an engine that has to start, and by an API that always runs."""
 ASSUMED_FINISH, FINISH_ROWS = 60.0, 500.0
-"""Assumed seconds from the end of the last batch to the finished job; and the rows that add one second."""
+"""Assumed seconds from the end of the last batch to the finished job; and how many rows add one second."""
 SILENT_AFTER = 15 * MINUTE
-"""A provider without an answer for this long is silent. Batches are polled more often."""
+"""A provider without an answer for this long counts as silent. Orch polls batches more often than this."""
 GIVEN_UP = 2 * MINUTE
 """Seconds until rows are free at a provider that is silent or cannot cancel: orch does not wait for its answer."""
 TODAY = timedelta(hours=12)
@@ -38,19 +38,19 @@ TODAY = timedelta(hours=12)
 UNSEEN_SLIP = 0.05
 """P(a cancel takes far longer than planned) before any cancel was observed. It falls as 1 / (1 + count)."""
 FINISH_QUANTILE, WAIT_QUANTILE = 0.99, 0.95
-"""Planned quantile of the time to finish, and of cancels and starts."""
+"""Quantiles to plan with: of the time to finish, and of cancels and starts."""
 _UNSEEN_NIGHTS = 2.0
-"""Weight of a prior, in nights: a late batch says nothing about an engine, and shows no row before its end."""
+"""Weight, in nights, of the prior that late batches say nothing about engines and show no row before their end."""
 _NIGHT_DECAY = 0.93
 """Each newer night multiplies the weight of all older ones by this."""
 SLIP_FACTOR = 1.5
 """A cancel that takes this many times the planned time is too late."""
 CONFIRMED_BY = 20
-"""Runs after which a cost beyond its p95 is forgotten, unless one of them cost about as much."""
+"""Number of newer runs after which a cost above its p95 is forgotten, unless a newer run cost about as much."""
 
 
 class Asker(Struct, frozen=True):
-    """The job that a forecast is for. Rows of the jobs in `first` go before its own."""
+    """The job that a forecast is for. Rows of the jobs in `first` go before the rows of this job."""
 
     series: str
     first: frozenset[JobId] = frozenset()
@@ -127,7 +127,7 @@ def median_cancel(shards: Sequence[Shard], now: datetime) -> float:
 def slips(shards: Sequence[Shard], now: datetime, seconds: float) -> float:
     """Return P(a cancel takes far longer than `seconds`)."""
     if silence(shards, now):
-        return SLIPS  # orch does not wait for a cancel there, so the lengths of cancels do not matter
+        return SLIPS  # orch does not wait for a cancel at this provider, so the lengths of cancels do not matter
     seen = _cancel_waits(shards)
 
     def longer(wait: float) -> float:
@@ -145,7 +145,7 @@ def _cancel_age(shards: Sequence[Shard], now: datetime) -> float:
 
 
 def _cancel_waits(shards: Sequence[Shard]) -> list[Wait]:
-    """Return the lengths of observed cancels: the longest of each hour, because those of an hour are correlated.
+    """Return the lengths of observed cancels: only the longest of each hour, as cancels of an hour are correlated.
 
     Batches that completed before their cancel do not count, nor do batches given up at a silent provider.
     """
@@ -164,9 +164,9 @@ def _cancel_waits(shards: Sequence[Shard]) -> list[Wait]:
 
 
 def first_row_share(shards: Sequence[Shard]) -> float:
-    """Return the share of its run time after which a batch's first row is seen done, of nights' latest batches.
+    """Return the share of a batch's run time after which its first row is seen done, by each night's latest batch.
 
-    On the assumed nights none was seen before the end.
+    On the nights assumed as a prior, no row was seen before the end.
     """
     latest: dict[date, float] = {}
     for one in shards:
@@ -180,7 +180,7 @@ def first_row_share(shards: Sequence[Shard]) -> float:
 
 
 def paid_twice(shards: Sequence[Shard]) -> float:
-    """Return the share of nights when orch rerouted a batch and no longer waited for it, so it is billed as well."""
+    """Return the share of nights when orch rerouted a batch without waiting for its end, so both are billed."""
     nights, twice = set[date](), set[date]()
     for one in shards:
         if one.submitted_at is not None:
@@ -201,8 +201,8 @@ def late_nights(shards: Sequence[Shard]) -> frozenset[date]:
 def slow_with(late: Mapping[str, Collection[date]], known: Speeds, rate: float) -> dict[str, tuple[float, float]]:
     """Return, by batch backend, P(an engine does less than half of `rate` | batches there are late).
 
-    The second value is the smallest share of `rate` that the engine did then. `late` has each backend's late nights.
-    `rate` is in work per second. Backends without such a night are left out.
+    The second value is the smallest share of `rate` that the engine did on such nights. `late` has each backend's
+    late nights. `rate` is in work per second. Backends without slow late nights are left out.
     """
     found = {}
     for backend, nights in late.items():
@@ -213,7 +213,7 @@ def slow_with(late: Mapping[str, Collection[date]], known: Speeds, rate: float) 
 
 
 def silence(shards: Sequence[Shard], now: datetime) -> float:
-    """Return the seconds since the provider's last answer; 0 if it answers, or has no batches."""
+    """Return the seconds since a provider's last answer; 0 if the provider answers, or has no batches."""
     asked = [shard.seen_at or shard.submitted_at for shard in shards if shard.state is ShardState.SUBMITTED]
     last = max((at for at in asked if at is not None), default=now)
     silent = (now - last).total_seconds()
@@ -224,7 +224,7 @@ def claims(
     others: Mapping[JobId, Sequence[Shard]], deadlines: Mapping[JobId, datetime], options: Iterable[BatchOption],
     synchronous: frozenset[str], now: datetime,
 ) -> tuple[Claim, ...]:  # fmt: skip
-    """Return the rows that other jobs may need at the synchronous routes, grouped by their present backend."""
+    """Return the rows that other jobs may move to the synchronous routes, grouped by the rows' present backend."""
     by_name = {option.backend: option for option in options}
     rows: dict[str, int] = defaultdict(int)
     in_time: dict[str, float] = defaultdict(lambda: 1.0)
@@ -266,7 +266,7 @@ def _assumed_finish(rows: int) -> float:
 
 
 def start_seconds(sight: Sight, now: datetime, assumed: float = ASSUMED_START) -> float:
-    """Return the 95 % quantile of the seconds from sending rows to an idle engine until the first is done."""
+    """Return the 95 % quantile of the seconds from sending rows to an idle engine until the first row is done."""
     waits = [
         Wait(one.sent, (one.first - one.sent).total_seconds())
         for one in starts_of(sight)
@@ -279,7 +279,7 @@ def start_seconds(sight: Sight, now: datetime, assumed: float = ASSUMED_START) -
 
 
 def speeds(sight: Sight, series: str, now: datetime, weight: float = OUTPUT_WEIGHT) -> Speeds:
-    """Return the speeds that an engine had on earlier nights. `weight` is that of output tokens (see `work_of`)."""
+    """Return the speeds of an engine on earlier nights. `weight` is the work of an output token (see `work_of`)."""
     return forecast.learn(stints_of(sight, series, start_seconds(sight, now), now, weight=weight), now)
 
 
@@ -297,8 +297,8 @@ def pace(
 ) -> Pace:
     """Return the forecast of an engine's rate for rows of about `tokens` tokens of work (see `work_of`).
 
-    `known` is the result of `speeds`, if already computed. `history` has observations for the asker's models only, if
-    the backend serves others too.
+    `known` is the result of `speeds`, if already computed. If the backend serves several models, `history` has the
+    observations of the asker's models only.
     """
     start = start_seconds(sight, now, starts)
     shards_there = [shard for shard in sight.shards if shard.state in AT_BACKEND]
@@ -356,12 +356,12 @@ def reached_share(runs: Sequence[tuple[int, int]], rows: int) -> tuple[float, fl
 
 
 def dearest(runs: Sequence[tuple[float, float, float]]) -> float:
-    """Return what a run may cost, as a multiple of its p50, by earlier runs that cost more than their p95.
+    """Return the most a run may cost, as a multiple of its p50, judged by earlier runs that exceeded their p95.
 
-    `runs` are (p50, p95, cost), newest first. It is 0 if there was no such run. No forecast knows some causes, such
-    as an unannounced price rise. The few seen are hardly the worst ones, so the largest excess of k runs counts (1 +
-    1/k) times. It counts until `CONFIRMED_BY` runs in a row stayed below half of it. The p95 of later runs includes
-    it, so they do not exceed that.
+    `runs` are (p50, p95, cost), newest first. Returns 0 if no run exceeded its p95. Forecasts miss some causes, such
+    as an unannounced price rise. The few excesses seen are hardly the worst, so the largest of k excesses counts
+    (1 + 1/k) times. An excess counts until `CONFIRMED_BY` runs in a row stay below half of it. The p95 of later runs
+    includes the excess, so these runs do not exceed their p95 again.
     """
     seen = [(cost / p50 - 1.0, cost > p95) for p50, p95, cost in runs if p50 > 0]
     recent = max((excess for excess, _ in seen[:CONFIRMED_BY]), default=0.0)

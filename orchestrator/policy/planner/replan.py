@@ -49,7 +49,7 @@ MIN_MOVE_SHARE = 0.03
 MIN_CHANCE_GAIN = 0.05
 """If no plan holds, a move must raise the chance by this much."""
 MIN_GIVE_UP_CHANCE = 0.5
-"""Rows of a cancel that takes too long are asked elsewhere only if they are likely to be in time there."""
+"""If a cancel takes too long, its rows are sent to other backends only if P(in time there) is at least this."""
 MIN_BATCH_CHANCE = 0.5
 """Rows move to a batch only if P(done before its reroute) is at least this."""
 MIN_TIME_GAIN = 0.2
@@ -57,7 +57,7 @@ MIN_TIME_GAIN = 0.2
 MIN_MOVE_GAIN = 0.02
 """If the deadline is uncertain, a move between options must raise the chance by this much."""
 PROBE_SECONDS = 600.0
-"""Rows of a probe wait at least this long at an option that stands still."""
+"""Minimum seconds that a probe's rows wait at an option that stands still."""
 MAX_PROBE_LOSS = 0.002
 """Largest loss of chance by a probe that waits, if no plan holds."""
 MIN_REPLAN_SECONDS, MAX_REPLAN_SECONDS = 30.0, 1800.0
@@ -69,8 +69,8 @@ WATCH_SECONDS = DETECTION_SECONDS / 2
 class _Board(Struct, frozen=True):
     """State of a job for one replanning.
 
-    `batches` may get rows. `held` counts rows by usable option, `excluded` those in options that must give them back.
-    After `cancel_wait` seconds, the rows of a cancel that takes too long are asked elsewhere (infinite: never).
+    `batches` may get rows. `held` counts rows by usable option, `excluded` rows in options that must give them back.
+    If a cancel takes longer than `cancel_wait` seconds, its rows are sent to other backends (infinite: never).
     """
 
     ours: Capacity
@@ -93,9 +93,9 @@ class _Board(Struct, frozen=True):
 def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> Decision:
     """Decide what to do now with a job's open rows.
 
-    Every backend that holds rows must be among the options, otherwise KeyError. A synchronous option with an
-    objection gives its rows back; batches there keep running. Raises ValueError for invalid figures. Waiting rows
-    keep waiting for a cheaper hour if the target is still met.
+    A synchronous option with an objection gives its rows back; batches at such a backend keep running. Waiting rows
+    keep waiting for a cheaper hour if the target is still met. Raises KeyError if a backend that holds rows is not
+    among the options, and ValueError for invalid figures.
     """
     check(options, terms, now, job)
     send_now = best = _replan(job, price_over_time(options, _open_rows(job)), terms, now)
@@ -103,9 +103,9 @@ def replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
         return send_now
     held = dict(job.synchronous)
     if any(isinstance(one, SynchronousOption) and one.cost_steps and held.get(one.backend) for one in options):
-        return send_now  # rows done until then cost today's price
+        return send_now  # rows done before the cheaper hour cost the present price
     for start, then in starts(options, terms, now):
-        # Keep the age of running batches: they then have less time, which is safe.
+        # Running batches keep their age, so they seem to have less time, which is the safe side.
         young = tuple(replace(one, submitted_at=one.submitted_at + (start - now)) for one in job.running)
         later = _replan(replace(job, running=young), price_over_time(then, _open_rows(job)), terms, start)
         is_sure = bool(later.sends) and later.chance >= terms.target
@@ -153,9 +153,9 @@ def _replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -
 
 
 def _wait_for_cancels(job: Open, ours: Capacity, held: Rows, options: Sequence[Option], now: datetime) -> float:
-    """Return the seconds after which the rows of a cancel that takes too long are asked elsewhere.
+    """Return the seconds after which rows are sent to other backends although their batch's cancel has not ended.
 
-    It is infinite without such a cancel, and if others would be late with all rows of its batch.
+    Infinite if no cancel takes too long, or if other backends would be late with all rows of its batch.
     """
     if not job.coming or not held:
         return math.inf
@@ -182,10 +182,10 @@ def _coming_in(job: Open, now: datetime) -> float:
 
 
 def _with_probe(chosen: Chosen, board: _Board, waiting: int) -> Chosen:
-    """Return the plan with a few of its new rows at a cheaper option that has none, to see if it is faster now.
+    """Return the plan with a few of its new rows at a cheaper option without rows, to see if it is faster now.
 
-    That option stands still, or was too slow for more rows. Nothing changes if these rows could not be taken over
-    late.
+    That option stood still, or was too slow for more rows. The plan stays unchanged if other options could not take
+    these rows over late.
     """
     candidate, ours = chosen.candidate, board.ours
     shares, new, held = list(candidate.batch_shares), list(candidate.new), list(candidate.held)
@@ -217,7 +217,7 @@ def _with_probe(chosen: Chosen, board: _Board, waiting: int) -> Chosen:
 
 
 def _with_batch_probe(chosen: Chosen, rest: CandidatePlan, rows: int, price: float, board: _Board) -> Chosen:
-    """Return the plan with this many rows of `rest` in a batch of a cheaper backend that has none."""
+    """Return the plan with this many rows of `rest` in a batch at a cheaper backend that has no rows."""
     taken = {share.option.backend for share in rest.batch_shares}
     cheaper = [
         one for one in board.batches
@@ -260,7 +260,7 @@ def _ended_probes(job: Open, rest: Open, candidate: CandidatePlan, terms: Terms,
 
 
 def _rows_can_stay(candidate: CandidatePlan, ours: Capacity, seconds: float) -> bool:
-    """Return True if other options could take over rows in this many seconds, and later than that after a reroute."""
+    """Return True if other options could take over rows after `seconds`, or when rerouted rows arrive, if later."""
     burden = candidate.coming + (0 if candidate.reroute_after is None else candidate.in_batches)
     later = max(seconds, arrival(candidate))
     return ours.horizon > 0 and ours.fits(burden, candidate.held, later, candidate.fallback)
@@ -331,13 +331,13 @@ def _choose(job: Open, board: _Board, now: datetime) -> Chosen | None:
         return all_cancelled
     if board.terms.late_cost is not None:
         return all_cancelled if all_cancelled.value < waiting.value else waiting
-    # A plan that has cancelled holds however long cancels may take, so it can be far less likely than waiting.
+    # A plan that cancels holds however long cancels take, so its chance can be far below the chance of waiting.
     gain = board.terms.target - 1.0 if all_cancelled.holds else MIN_CHANCE_GAIN
     return all_cancelled if all_cancelled.chance > waiting.chance + gain else waiting
 
 
 def _surplus_to_batches(position: Position, board: _Board, found: Chosen | None) -> Chosen | None:
-    """Consider moving rows that options will not do in time to a batch, which is cheaper than a late reroute."""
+    """Consider moving rows that options cannot do in time to a batch, which is cheaper than a late reroute."""
     held, sync_options, horizon = board.held, board.ours.sync_options, board.ours.horizon
     does = [sync.between(0.0, max(0.0, horizon), sync.rate) for sync in sync_options]
     surplus = [max(0, math.ceil(rows - done)) for rows, done in zip(held, does, strict=True)]
@@ -354,9 +354,9 @@ def _surplus_to_batches(position: Position, board: _Board, found: Chosen | None)
 
 
 def _dear_to_cheaper(position: Position, board: _Board, found: Chosen | None) -> Chosen | None:
-    """Consider moving rows from dear options to cheaper ones with spare time.
+    """Consider moving rows from expensive options to cheaper options with spare time.
 
-    If no plan fits the budget, the rows at dear options may be the reason.
+    If no plan fits the budget, the rows at expensive options may be the reason.
     """
     if found is not None and not found.holds:
         return found
@@ -395,13 +395,13 @@ def _is_better(other: Chosen, than: Chosen | None, terms: Terms) -> bool:
 
 
 def _position(job: Open, board: _Board, running: Sequence[Running], count: int, now: datetime) -> Position:
-    """Return where rows are after `count` of the running batches are cancelled."""
+    """Return the position of all rows after the first `count` running batches are cancelled."""
     cancelled, remaining = running[:count], running[count:]
     batch_shares: dict[str, BatchShare] = {}
     for one in remaining:
         option, age = _option_of(board, one), max(0.0, (now - one.submitted_at).total_seconds())
         same = batch_shares.get(one.backend)
-        # The age of the youngest batch is safe for all batches of a backend.
+        # Taking the age of the youngest batch for all batches of a backend is the safe side.
         rows, age = (one.rows + same.rows, min(age, same.age)) if same else (one.rows, age)
         owed = (same.owed if same else 0) + _billed_rows(one, option)
         begun = one.has_begun and (same is None or same.begun)
@@ -431,7 +431,7 @@ def _position(job: Open, board: _Board, running: Sequence[Running], count: int, 
 
 
 def _billed_rows(running: Running, option: BatchOption) -> int:
-    """Return the rows of a batch that are billed even after a cancel: those done, or all if it has no effect."""
+    """Return the rows of a batch billed even after a cancel: finished rows, or all if cancels have no effect."""
     return running.rows if running.is_over or option.silent > 0 or not option.cancels else 0
 
 
@@ -460,7 +460,7 @@ def _sends(job: Open, candidate: CandidatePlan, ours: Capacity) -> list[Send]:
     sends = [send for bet in candidate.unsent for send in _take(pool, bet.rows, bet.option.backend, from_end=False)]
     for sync, rows in zip(ours.sync_options, candidate.new, strict=True):
         sends += _take(pool, rows, sync.option.backend, from_end=True)
-    # Rows that already are at the target stay.
+    # Rows that are already at the target stay there.
     return [send for send in sends if send.source != send.backend]
 
 
@@ -478,7 +478,7 @@ def _take(pool: deque[tuple[str | None, int]], rows: int, backend: str, *, from_
 
 
 def _moves(chosen: Chosen, ours: Capacity) -> list[Send]:
-    """Return moves away from options that are too slow, unless the others could still take over later."""
+    """Return moves away from options that are too slow, unless other options could still take over later."""
     candidate = chosen.candidate
     before, held, fallback = candidate.before, candidate.held, candidate.fallback
     burden = candidate.coming + (0 if candidate.reroute_after is None else candidate.in_batches)
@@ -505,12 +505,12 @@ def _is_probe_left(candidate: CandidatePlan, ours: Capacity) -> bool:
 
 
 def _helps(candidate: CandidatePlan, after: Sequence[int], later: float, burden: float, ours: Capacity) -> bool:
-    """Return True if a move pays off even though no plan holds: moved rows start over."""
+    """Return True if a move pays off although no plan holds and moved rows start over."""
     held, fallback = candidate.held, candidate.fallback
     if sum(max(0, b - a) for a, b in zip(held, after, strict=True)) < MIN_MOVE_SHARE * sum(held):
         return False
     if any(a > b and not low for a, b, low in zip(held, after, ours.lows, strict=True)):
-        return True  # each wait for a stalled option costs a little of the chance, and in the end all of it
+        return True  # each wait for a stalled option lowers the chance a little, in the end to 0
     before = 0.0 if ours.horizon <= 0 else ours.chance(burden, held, later, fallback)
     if before < MIN_CHANCE or ours.slowest(held) > ours.horizon:
         # The chance counts moves to come, so waiting for them looks harmless until it is too late.

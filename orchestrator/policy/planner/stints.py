@@ -1,4 +1,4 @@
-"""Stints (stretches in which engines worked on our rows), from shards and progress samples. Pure."""
+"""Stints (times in which engines worked on our rows), derived from shards and progress samples. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from orchestrator.core.shards import Shard, ShardState
 from orchestrator.policy.forecast import Stint
 
 OUTPUT_WEIGHT = 8.0
-"""Assumed work of an output token, in prompt tokens. `token_weights` learns it."""
+"""Assumed work of an output token, in prompt tokens. `token_weights` learns the real value."""
 MAX_GAP = timedelta(minutes=15)
 """Progress samples further apart say nothing about the time between them."""
 MAX_PAUSE = timedelta(seconds=5)
-"""A shard sent within this time after the previous one follows without a pause."""
+"""A shard sent within this time after the previous shard counts as sent without a pause."""
 DOUBTED_FOR = timedelta(hours=12)
 """How long an engine whose rows were taken back may still be idle."""
 MIN_ROWS, MIN_SPAN = 10, timedelta(seconds=2)
@@ -39,7 +39,7 @@ class Sight(Struct, frozen=True):
     shards: Sequence[Shard]
     progress: Sequence[ProgressSample] = ()
     holds: Sequence[EngineHold] = ()
-    """Times at which its engines took rows, if their number changes with demand."""
+    """Times at which the backend's engines took rows, if the number of engines changes with demand."""
     most_engines: int = 0
     """Largest number of engines; 0 if the number does not change."""
 
@@ -53,7 +53,7 @@ class Sight(Struct, frozen=True):
 
 
 def unfinished(shard: Shard, rows: int) -> int:
-    """Return the number of a shard's `rows` open rows that its backend has not done, as reported.
+    """Return how many of a shard's open `rows` its backend has not done yet, by the backend's own report.
 
     If the batch has ended but its files are missing, all rows are unfinished.
     """
@@ -68,7 +68,7 @@ def waits_for_answers(shard: Shard) -> bool:
 class Start(Struct, frozen=True):
     """Rows sent to an idle engine, and the time of their first answer.
 
-    An engine is `doubted` if its last rows were taken back: it may stand still, so the wait does not count as a
+    An engine is `doubted` if its last rows were taken back. It may stand still, so the wait does not count as a
     start.
     """
 
@@ -109,7 +109,7 @@ def stints_of(
 ) -> list[Stint]:
     """Return a backend's stints since `since`, sorted and without overlap.
 
-    They come from progress samples. For jobs without samples of work, they come from shards.
+    Stints come from progress samples, or from shards for jobs without samples of work.
     """
     by_job: dict[JobId, list[ProgressSample]] = defaultdict(list)
     for one in sight.progress:
@@ -208,7 +208,7 @@ def samples_at_work(
         if not (a.at < b.at <= a.at + MAX_GAP and a.left and b.left and b.left >= MIN_LEFT_SHARE * rows):
             continue
         place = bisect_right(begins, a.at) - 1
-        if place < 0 or intervals[place][1] >= b.at:  # before the oldest known shard, assume that it had rows
+        if place < 0 or intervals[place][1] >= b.at:  # before the oldest known shard, the job is assumed to have rows
             yield a, b
 
 
@@ -237,8 +237,8 @@ def _stints_of_shards(
     """Yield the stints of jobs that ran between two polls, from their shards. Their rate is a lower bound.
 
     Overlapping shards are one stint, because the order of their rows is unknown. At an `idle` engine, the stint
-    begins when the first row is done. That time is unreliable for a few rows: if they took little longer than a
-    start, they only reflect the start.
+    begins when the first row is done. For a few rows that time is unreliable: rows that took little longer than a
+    start show only the start.
     """
     groups: list[list[Shard]] = []
     until = datetime.min.replace(tzinfo=UTC)
