@@ -31,17 +31,17 @@ class AnswerCheck(Protocol):
 
     @property
     def has_codes(self) -> bool:
-        """True if each answer gives back the code of its row."""
+        """True if each answer must repeat the code of its row."""
 
     @property
     def has_quotes(self) -> bool:
         """True if answers quote their documents."""
 
     def code_problem(self, answer: Answer, custom_id: str) -> tuple[str, str] | None:
-        """Return `(code, message)` if an answer gives back the code of no row or of another row, or None."""
+        """Return `(code, message)` if an answer does not repeat the code of its own row, or None."""
 
     def is_repaired(self, answer: Answer) -> bool:
-        """True for an answer without a problem whose JSON stood in other text."""
+        """True for an answer without a problem whose JSON was surrounded by other text."""
 
     def quotes(self, answer: Answer) -> list[Quote]:
         """Return the quotes in an answer without a problem."""
@@ -51,7 +51,7 @@ class AnswerCheck(Protocol):
 
 
 def check_of(task: Task, calibration: ConfidenceCurve | None = None, *, job_name: str = "") -> AnswerCheck:
-    """Return the check of a task's answers; `calibration` is for its labels, if known answers gave one.
+    """Return the check of a task's answers; `calibration` is for the task's labels, if known answers gave a curve.
 
     Codes of rows are derived with the name of the job.
     """
@@ -131,7 +131,7 @@ class OutputCheck:
 
     @property
     def has_codes(self) -> bool:
-        """True if each answer gives back the code of its row."""
+        """True if each answer must repeat the code of its row."""
         return self._codes_of is not None
 
     @property
@@ -140,7 +140,7 @@ class OutputCheck:
         return self._marks is not None or self._has_named_quotes
 
     def code_problem(self, answer: Answer, custom_id: str) -> tuple[str, str] | None:
-        """Return `(code, message)` if an answer gives back the code of no row or of another row, or None."""
+        """Return `(code, message)` if an answer does not repeat the code of its own row, or None."""
         if self._codes_of is None:
             return None
         given, wanted = coded_lines.code_in(answer), row_codes.code_of(self._codes_of, custom_id)
@@ -150,7 +150,7 @@ class OutputCheck:
         return WRONG_CODE, f"the answer {told}: it must be the code at the end of the prompt"
 
     def is_repaired(self, answer: Answer) -> bool:
-        """True for an answer without a problem whose JSON stood in other text."""
+        """True for an answer without a problem whose JSON was surrounded by other text."""
         return self._check is not None and bool(answer.text) and self._read(answer, repair=self._repair).repaired
 
     def quotes(self, answer: Answer) -> list[Quote]:

@@ -1,9 +1,9 @@
 """Evidence about an acknowledged batch: whether it is gone, whether answers exist, whether its files are complete.
 Pure.
 
-One answer is not proof. A provider's replicas lag, its gateways answer for it, and its files are read while they are
-written. What counts as gone or missing is requested again, and paid twice if it turns up after all. So each claim
-needs several answers over some time, and each wait has an end.
+One answer is not proof. A provider's replicas lag, gateways answer in its place, and files may be read while they are
+written. Rows that count as gone or missing are requested again, and paid twice if their answers turn up after all. So
+each claim needs several answers over some time, and each wait has an end.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from orchestrator.core.counts import number_of
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 DENIALS = 4
-"""Number of times that a backend must deny that it knows a batch, or show a list without it."""
+"""Number of times that a backend must deny that it knows a batch, or show a list without the batch."""
 DENIED_FOR = 30 * MINUTE
 UNLISTED_FOR = 6 * HOUR
-"""How long denials must last instead if the backend's list cannot be read."""
+"""How long denials must last if the backend's list cannot be read."""
 HURRIED_DENIALS, HURRIED_FOR = 2, 5 * MINUTE
-"""Denials needed, and how long they must last, for a batch whose rows are needed elsewhere in time."""
+"""Number and duration of denials needed for a batch whose rows would otherwise be late at other backends."""
 
 FILES_APPEAR = 15 * MINUTE
-"""A batch may be reported as over before its files are named, and a file may be named before it can be read."""
+"""Longest wait for files after a batch ends: files may be named late, and readable only later than named."""
 SETTLES = MINUTE
 ANSWERS_KEPT = DAY
 """Longest wait for answers that exist, even if the deadline is later."""
 ASSUMED_REASK_SHARE = 2 * HOUR
-"""Time assumed for asking rows again, if no batch has shown it."""
+"""Assumed time for asking rows again, before any batch has shown the real time."""
 
 
 class EvidenceVerdict(Struct, frozen=True):
-    """The verdict on a claim. `why` says what orch still waits for; None if it waits for nothing."""
+    """The verdict on a claim. `why` says what orch still waits for; None if no wait is needed."""
 
     why: str | None = None
 
@@ -46,9 +46,9 @@ class EvidenceVerdict(Struct, frozen=True):
 
 
 class Denied(Struct, frozen=True):
-    """A backend's denials that it knows a batch: their number, and the time of the first.
+    """A backend's denials that it knows a batch: their number, and the time of the first denial.
 
-    `is_unlisted` says that its whole list lacks the batch; None if the list could not be read.
+    `is_unlisted` is True if the backend's whole list lacks the batch, None if the list could not be read.
     """
 
     since: datetime
@@ -73,7 +73,7 @@ def gone(denied: Denied, backend: str, now: datetime, *, is_needed: bool) -> Evi
 def answers_until(ended: datetime, deadline: datetime | None, again: timedelta | None) -> datetime:
     """Return the latest time to wait for answers that exist: as long as asking again could be in time, a day at most.
 
-    `again` is how long asking usually takes. If it could not be in time any more, there is no hurry.
+    `again` is how long asking usually takes. If asking again would be late in any case, orch waits the whole day.
     """
     last = ended + ANSWERS_KEPT
     if deadline is None:
@@ -87,8 +87,8 @@ def waits_until(
 ) -> datetime:
     """Return the latest time to wait for answers: later than `until` if only this machine's clock has reached it.
 
-    That clock is set, and may have been wrong when the batch `ended`. So that time must also have passed by the
-    backend's clock (`told` since the end, None if unknown), or under this process's eyes (`watched`).
+    This machine's clock can be adjusted, and may have been wrong when the batch `ended`. So the wait must also have
+    passed by the backend's clock (`told` since the end, None if unknown), or while this process `watched`.
     """
     left = until - ended - max(watched, timedelta())
     if now < until or left <= timedelta() or told is None or told >= until - ended:
@@ -97,9 +97,9 @@ def waits_until(
 
 
 class EndedBatch(Struct, frozen=True):
-    """An ended batch's report on its rows and files. `is_counted`: its counts are stated, not missing.
+    """A backend's report on an ended batch's rows and files. With `is_counted`, the backend stated row counts.
 
-    `has_begun`: one of its rows may have run.
+    With `has_begun`, at least one row may have run.
     """
 
     status: BatchStatus
@@ -114,26 +114,26 @@ class EndedBatch(Struct, frozen=True):
 def nothing_until(ended: datetime, late: timedelta | None) -> datetime:
     """Return how long to look for a batch's files if its provider says that the batch did nothing.
 
-    The provider says three times that there is nothing: counts of zero, no usage, empty files. `late` is the longest
-    that its files have ever come after the end, None if no batch has shown it. The wait is at most an hour, even
-    without `late`.
+    Three facts say that the batch did nothing: counts of zero, no usage, empty files. `late` is the longest time that
+    the provider's files have come after a batch's end, None if unknown. The wait is at most an hour, even without
+    `late`.
     """
     return ended + (HOUR if late is None else min(HOUR, max(FILES_APPEAR, late)))
 
 
 def nothing(backend: str, rows: int, until: datetime, now: datetime) -> EvidenceVerdict:
-    """Judge whether a batch's rows go back because the provider says that it did nothing; see `nothing_until`."""
+    """Judge whether to take back rows of a batch that did nothing, as its provider says; see `nothing_until`."""
     told = f"{backend} says that the batch is completed, with 0 of {number_of(rows, 'row')}, no usage and empty files"
     return _until(told, until, now)
 
 
 def unnamed(status: str | None, until: datetime, now: datetime) -> EvidenceVerdict:
-    """Judge whether a batch that should have answers never names their file; `until` is when they are given up."""
+    """Judge if a batch that should have answers will never name their file; orch gives the answers up at `until`."""
     return _until(f"the batch is {status}, and names no file with its answers", until, now)
 
 
 def named(batch: EndedBatch, since: datetime, until: datetime, now: datetime) -> EvidenceVerdict:
-    """Judge whether all files of a batch are named; `until` is when answers that exist are given up."""
+    """Judge whether all files of a batch are named; orch gives up answers that exist at `until`."""
     if batch.status is BatchStatus.FAILED:
         return EvidenceVerdict()
     if batch.completed and not batch.has_output:
@@ -147,15 +147,15 @@ def named(batch: EndedBatch, since: datetime, until: datetime, now: datetime) ->
     told = f"the batch is {batch.status}; its output or error file is not named yet"
     if batch.status is BatchStatus.COMPLETED or (not batch.is_counted and batch.has_begun):
         return _until(told, since + FILES_APPEAR, now)
-    # Counts of zero are an answer. Rows that ran a moment before the end may not be counted yet.
+    # Counts of zero may be final. But rows that ran a moment before the end may not be counted yet.
     return _until(told, since + SETTLES, now) if batch.has_begun else EvidenceVerdict()
 
 
 class FileReading(Struct, frozen=True):
     """The result of reading a batch's files: `rows` with a line, and `bytes` received.
 
-    `told` is the size that the backend states, or None; `has_grown`: it stated a smaller size before. `cut` is why a
-    transfer broke off, `absent` are the files that are named but missing.
+    `told` is the size that the backend states, or None; with `has_grown`, the backend stated a smaller size before.
+    `cut` is why a transfer broke off. `absent` are files that are named but missing.
     """
 
     rows: int = 0
@@ -182,9 +182,9 @@ def whole(
 ) -> EvidenceVerdict:
     """Judge whether a batch's files are complete: as many rows as `expected`, or nothing more to come.
 
-    Files with exactly the stated length are believed once they have not grown for a while. A stated size that has
-    grown before is not believed: it only covers what is written so far. Files of another or unknown length, broken
-    off, missing or unrelated are awaited while that makes sense.
+    Files with exactly the stated length count as complete once they have not grown for a while. A stated size that
+    has grown before proves nothing: it only covers the bytes written so far. If files have another or unknown length,
+    broke off, are missing or hold unrelated rows, orch waits for the rest until `until` at most.
     """
     if reading.rows >= expected and (expected or not (reading.absent or reading.cut)):
         return EvidenceVerdict()

@@ -17,7 +17,7 @@ def with_model(line: bytes, model: str) -> bytes:
 
 
 def resolve_model(alias: str, backend: str, models: Mapping[str, str | Mapping[str, str]]) -> str | None:
-    """Return a backend's name for a model; None if the alias has no name there."""
+    """Return a backend's name for a model; None if the alias has no name at that backend."""
     found = models.get(alias)
     if found is None:
         return None

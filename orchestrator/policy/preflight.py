@@ -1,4 +1,4 @@
-"""The row that is asked before a batch: which rows need it, and what its answer means for the others. Pure."""
+"""The preflight: one row sent before a batch. When it is needed, and what its answer means for the batch. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REFUSED = "preflight_refused"
 _REQUEST_STATUSES = frozenset({400, 422})
 _NOT_FOUND = 404
 _KINDS = ("response_format", "text")
-"""Fields whose kind counts besides their name: a model may take one kind and refuse another."""
+"""Fields whose kind counts besides their name: a model may accept one kind and refuse another."""
 
 
 class PreflightFinding(StrEnum):
@@ -51,8 +51,8 @@ class DirectAnswer(Struct, frozen=True):
 
 
 def fields_of(line: bytes) -> str:
-    """Return a body's field names, with the kind of its schema: `max_tokens messages model`. Raises ValueError for
-    anything but a request line."""
+    """Return the field names of a request line's body, with the kind of its schema: `max_tokens messages model`.
+    Raises ValueError if `line` is not a request line."""
     return " ".join(sorted(_names(body_of(line))))
 
 
@@ -87,7 +87,7 @@ def _kind(value: Any) -> str:
 
 
 def is_about_model(answer: DirectAnswer) -> bool:
-    """True if a refusal may mean that the provider lacks the model, which its list of models then shows."""
+    """True if a refusal may mean that the provider lacks the model; the provider's list of models then shows it."""
     error = answer.error
     if answer.status != _NOT_FOUND or error is None:
         return False
@@ -96,7 +96,7 @@ def is_about_model(answer: DirectAnswer) -> bool:
 
 
 def _is_whole(body: bytes) -> bool:
-    """True unless a body says that it is not an answer: then status 200 proves nothing."""
+    """True unless a body says that it is not an answer; such a body can have status 200."""
     try:
         return read_answer(body).is_answer
     except batch_api.JSON_ERRORS:
@@ -104,7 +104,7 @@ def _is_whole(body: bytes) -> bool:
 
 
 def judge(answer: DirectAnswer, sent: Mapping[str, Any], *, is_unlisted: bool) -> PreflightFinding:
-    """Return the verdict on an answer to the body `sent`; `is_unlisted`: the provider does not list its model."""
+    """Return the verdict on an answer to the body `sent`; with `is_unlisted`, the provider does not list the model."""
     if answer.is_answer and answer.body is not None:
         return PreflightFinding.ANSWERED if _is_whole(answer.body) else PreflightFinding.UNCLEAR
     if answer.error is None:

@@ -1,7 +1,7 @@
 """Cost of rows, in Decimal dollars, each figure with its source. Pure, except that it reads the price table.
 
 An unknown price is an error or marked `estimated`; it is never zero, and never replaced silently by another tier's
-price. Hosted prices are those of genai-prices; prices of a model in orch.toml come first.
+price. Hosted prices come from genai-prices, unless orch.toml has prices for the model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HOUR = Decimal(3600)
 _QUARTER = 900
 """Listed prices begin only at quarters of an hour, so rows answered in the same quarter share a look-up."""
 _OLDEST = 30 * 86_400
-"""Oldest plausible time of an answer, in Unix seconds. Servers that fill in a constant state an older one."""
+"""Oldest plausible time of an answer, in Unix seconds. Some servers state a small constant instead of a time."""
 _KEYS = {
     "input": "input_mtok",
     "output": "output_mtok",
@@ -45,7 +45,7 @@ _KEYS = {
     "request": "requests_kcount",
     "search": "web_searches_kcount",
 }
-"""The rates' names in genai-prices."""
+"""Names of our rates in genai-prices."""
 _BY_THOUSAND = frozenset({"request", "search"})
 
 
@@ -79,7 +79,7 @@ _CONTEXTS = {
 
 
 def local_price(upstream_seconds: float, cost_per_hour: Decimal | None, *, idle: bool) -> Price:
-    """Return a local row's share of the upstream's time at the hourly cost of one upstream; nothing if it is idle."""
+    """Return the price of a local row: its upstream seconds at the hourly cost of one upstream; 0 for `idle` time."""
     if idle:
         return Price(Decimal(0), "local: free, as the machine is idle")
     if cost_per_hour is None:
@@ -89,7 +89,7 @@ def local_price(upstream_seconds: float, cost_per_hour: Decimal | None, *, idle:
 
 
 class PriceOverride(Struct, frozen=True):
-    """A model's prices in orch.toml, by tier; `source` says where they are from."""
+    """A model's prices in orch.toml, by tier; `source` names the origin of these prices."""
 
     standard: TokenRates
     batch: TokenRates | None = None
@@ -115,13 +115,13 @@ def row_price(
     overrides: Overrides = NO_OVERRIDES,
     expected: Usage = NO_USAGE,
 ) -> Price:
-    """Return the cost of a hosted row at the tier that served it; `model` and `asked` are what was requested.
+    """Return the cost of a hosted row at the tier that served it; `model` and `asked` are the requested ones.
 
-    The price is the one valid when it was answered, if the answer states that, else `at` (now). A row of a batch is
-    BATCH whatever its answer says; a synchronous row has its answer's tier, or else the requested one. A row without
-    an answer was not billed; a success is an answer, whatever its content. If an answer states no tokens, `expected`
-    is booked as an estimate; if it was served by another tier without a price, the standard price applies. Errors are
-    those of `rates`. `listed` is the price of the same tokens at the standard tier.
+    The price is valid at the time that the answer states, else at `at` (now). A row of a batch has the tier BATCH
+    whatever its answer says; a synchronous row has its answer's tier, or else the requested tier. A row without an
+    answer was not billed; a success is an answer, whatever its content. If an answer states no tokens, `expected` is
+    booked as an estimate. If the tier that served it has no price, the standard price applies. Raises the errors of
+    `rates`. `listed` is the price of the same tokens at the standard tier.
     """
     at = _answered_at(outcome, at)
     used = outcome.billed or outcome.usage
@@ -156,7 +156,7 @@ def row_price(
 
 
 def _answered_at(outcome: Outcome, now: datetime) -> datetime:
-    """Return when a row was answered; `now` if it states no plausible time."""
+    """Return when a row was answered; `now` if the answer states no plausible time."""
     told = outcome.answered_at
     if told is None or not 0 <= now.timestamp() - told <= _OLDEST:
         return now
@@ -169,7 +169,7 @@ def _quarter(number: int) -> datetime:
 
 
 def _without_unpriced(price: Price, unpriced: tuple[str, ...]) -> Price:
-    """Return the price of the tokens alone: an estimate, if the answer used more than tokens."""
+    """Return the price of the tokens alone, marked as an estimate if the answer used more than tokens."""
     if not unpriced:
         return price
     return Price(price.cost, f"{price.source}, without {', '.join(unpriced)}", estimated=True, unpriced=True)
@@ -188,10 +188,10 @@ def rates(
 ) -> TierPrice:
     """Return a model's prices at a tier, from orch.toml or else the provider's list at `at`.
 
-    `provider` is the price table's name for it, None if it has none; `answered` is the answering model's own name.
-    `discount` is the reduction of batch and flex from the standard price (0.5: half) if they have no own price; such
-    a figure is an estimate. Without `stacks`, cached tokens cost the same at every tier, unless orch.toml has another
-    price. Raises InputError without a price.
+    `provider` is its name in the price table, None if the table lacks it. `answered` is the answering model's name.
+    `discount` is the reduction of batch and flex from the standard price (0.5: half) if they have no price of their
+    own; such a figure is an estimate. Without `stacks`, cached tokens cost the same at every tier, unless orch.toml
+    has another price. Raises InputError if no price is known.
     """
     found = _find(provider, model, answered, tier, at, discount, stacks, overrides)
     if found is None:
@@ -209,7 +209,7 @@ def _find(
     stacks: bool,
     overrides: Overrides,
 ) -> TierPrice | None:
-    """Return the rates of a tier, None if the model has none for it. Raises InputError for an unknown model."""
+    """Return the rates of a tier, None if the model has no price for it. Raises InputError for an unknown model."""
     names = (model,) if answered is None or answered == model else (model, answered)
     for name in names if overrides else ():
         if override := overrides.get(name):
@@ -233,7 +233,7 @@ def _find(
 def _listed_at(
     provider: str, names: tuple[str, ...], tier: Tier, at: datetime, discount: Decimal | None, stacks: bool
 ) -> TierPrice | str | None:
-    """Return the table's price of the last of these models that it has; without one, the reason.
+    """Return the price of the last of these models that the table has, or the reason why it has none of them.
 
     None if that model has no price at this tier. The answering model is billed; the requested name, which comes
     first, may be an alias or a deployment.
@@ -289,7 +289,7 @@ def _place(model: str, tier: Tier) -> str:
 def price_changes(
     provider: str | None, model: str, at: datetime, until: datetime, overrides: Overrides = NO_OVERRIDES
 ) -> list[datetime]:
-    """Return the times when the provider's list changes its price, as DeepSeek's does by the hour of the day."""
+    """Return the times when a model's listed price changes. DeepSeek's prices change with the hour of the day."""
     if provider is None or model in overrides:
         return []
     times, dates = _marks(provider, model)
@@ -322,8 +322,8 @@ def _marks(provider: str, model: str) -> tuple[frozenset[time], frozenset[date]]
 
 @lru_cache(maxsize=1024)
 def _listed(provider: str, model: str, at: datetime) -> Mapping[Tier, TierPrice] | str:
-    """Return the table's prices of a model by tier, including the standard one; or else the reason for their
-    absence."""
+    """Return the table's prices of a model by tier, including the standard tier, or the reason why the table has
+    none."""
     import genai_prices
 
     try:
@@ -346,7 +346,7 @@ def _listed(provider: str, model: str, at: datetime) -> Mapping[Tier, TierPrice]
 
 
 def _absence(provider: str, model: str) -> str:
-    """Say that the table lacks a provider or a model, and which names are near."""
+    """Say that the table lacks a provider or a model, and which known names are similar."""
     from genai_prices.data_snapshot import get_snapshot
 
     known = {one.id: [each.id for each in one.models] for one in get_snapshot().providers}
@@ -356,7 +356,7 @@ def _absence(provider: str, model: str) -> str:
 
 
 def _batch_variant(provider: str, model: str, at: datetime) -> ModelPrice | None:
-    """Return the price of a model's batches, if the table has it under a name of its own, as for OpenRouter."""
+    """Return the price of a model's batches if the table lists it under another model name, as for OpenRouter."""
     import genai_prices
 
     name = f"{model}:batch"
@@ -371,8 +371,8 @@ def _batch_variant(provider: str, model: str, at: datetime) -> ModelPrice | None
 def _has(entry: PriceCalculation, context: Mapping[str, str], at: datetime) -> bool:
     """True if the table has a separate price for a tier at `at`.
 
-    For a missing tier the table silently gives the standard price; it also does so for every tier of a model that it
-    knows from another provider (Azure's from OpenAI).
+    For a missing tier, the table silently returns the standard price. It also does so for every tier of a model
+    whose prices it takes from another provider (Azure's from OpenAI).
     """
     is_own = any(entry.model is model for model in entry.provider.models)
     return is_own and any(

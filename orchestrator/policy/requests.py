@@ -1,7 +1,7 @@
-"""Documents × tasks → request lines, with identities that stay the same over nights.
+"""Turns documents × tasks into request lines, with identities that stay the same over nights.
 
-The document comes first and the question last, and the tasks of a document follow each other. So the engine's prefix
-cache reads a document once, however many questions it gets.
+The document comes first and the question last, and the tasks of a document follow each other. So an engine with a
+prefix cache reads a document once, however many questions it gets.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from orchestrator.settings.job_spec import Clean, JobSpec
 from orchestrator.settings.task_spec import Long, Task
 
 _READERS = "2"
-"""Part of fingerprints: once the version of all readers. Now a changed reader shows in the text that it reads."""
+"""Constant part of fingerprints, once the version of all readers. Now only a changed text shows a changed reader."""
 
 
 class Built(msgspec.Struct, frozen=True):
     """One request and its JSON line without newline; the line is empty if the row has a problem.
 
-    `setting` is the setting of the source that is at fault, as in `UnreadableDocument`.
+    `setting` is the source's setting that caused the problem, as in `UnreadableDocument`.
     """
 
     row: Row
@@ -70,7 +70,7 @@ def part_id(document_key: str, task_id: str, text: str, times_before: int) -> st
 
 def content_of(document: Document) -> str:
     """Return the document's part of a row's fingerprint: 32 hex digits."""
-    # The text too: another `text_column` or `encoding` reads another text from the same bytes.
+    # The text counts too, since another `text_column` or `encoding` reads another text from the same bytes.
     digest = sha256(f"{document.digest}\0{document.text}".encode())
     for picture in document.pictures:
         digest.update(f"\0{picture.page}\0{picture.data}".encode())
@@ -88,9 +88,9 @@ class _Question:
         asked = question_of(task)
         self.prompt = template(asked)
         self.system = None if task.system is None else template(task.system)
-        # A vector is of the prompt alone, without anything around it.
+        # A vector is made from the prompt alone, so the prompt itself has to contain the text.
         self.places_text = "text" in self.prompt.variables or self.url == EMBEDDINGS
-        # With the bound as written: a bound that is learned anew each night must not change every row.
+        # With the token limit as written in the job file: a limit learned each night must not change every row.
         self.asked = fixed_fields(task)
         about: dict[str, Any] = {
             "body": self.asked, "prompt": asked, "system": task.system, "cut": task.max_document_tokens,
@@ -103,7 +103,7 @@ class _Question:
             about["quotes"] = [QUOTES if task.check == QUOTES else None, task.output_schema]
         if cleaned.is_on:
             about["clean"] = [cleanup.RULES_VERSION, cleaned.whitespace, cleaned.boilerplate]
-        # Not sorted: a schema's properties are answered in their order.
+        # Keys are not sorted, since models answer a schema's properties in their order.
         digest = sha256(json.dumps(about, default=str).encode())
         self.version = digest.hexdigest()[:12]
         self.wording = sha256(f"{asked}\0{task.system or ''}".encode()).hexdigest()[:12]
@@ -122,7 +122,7 @@ class _Question:
     def text_at(
         self, document: Document, text: str, messages: list[dict[str, Any]], whole: str = "", start: int = 0
     ) -> str | None:
-        """Return where the text stands in the messages, if answers quote it; it begins at `start` of `whole`."""
+        """Return the text's position in the messages, if answers quote it; the text begins at `start` of `whole`."""
         if not self.has_quotes:
             return None
         asked = question_text(messages)
@@ -138,7 +138,7 @@ class _Question:
         if not self.places_text and (text or not document.pictures):
             content = f"<document>\n{text}\n</document>\n\n{question}"
         user: dict[str, Any] = {"role": "user", "content": content}
-        if document.pictures:  # first, like a document's text: its tasks have it in common
+        if document.pictures:  # pictures first, like a document's text, as all its tasks share them
             shown = [{"type": "image_url", "image_url": {"url": picture.url}} for picture in document.pictures]
             user["content"] = [*shown, {"type": "text", "text": content}]
         return [user] if self.system is None else [{"role": "system", "content": self.system.render(fields)}, user]
@@ -168,10 +168,10 @@ class _Reduce(Struct, frozen=True):
 
 
 def reduce_line(task: Task, row_id: str, bound: int, answers: Sequence[str]) -> bytes | tuple[str, str]:
-    """Return the request that reduces the answers to a long document's parts to one; a code and a message if
+    """Return the request that combines the answers to a long document's parts, or a code and a message if
     impossible.
 
-    `bound` is the maximum tokens of its answer.
+    `bound` is the maximum tokens of the combined answer.
     """
     from orchestrator.core.templates import TemplateProblem, template
 
@@ -211,7 +211,7 @@ def variables(task: Task) -> frozenset[str]:
 
 
 def places_text_late(task: Task) -> bool:
-    """True if a prompt places `{{ text }}` itself, but not at its start: then no two tasks share a prefix."""
+    """True if a prompt contains `{{ text }}`, but not at its start, so that tasks share no prefix."""
     from orchestrator.core.templates import template
 
     head = task.prompt.split("{{", 1)
@@ -223,7 +223,7 @@ def places_text_late(task: Task) -> bool:
 
 
 class Identity(Struct, frozen=True):
-    """A request's identity, before it is built; `caches` says whether another job's answer would do for it."""
+    """A request's identity, before it is built; with `caches`, another job's answer may be used for it."""
 
     custom_id: str
     fingerprint: str
@@ -232,7 +232,7 @@ class Identity(Struct, frozen=True):
 
 
 class SentBefore(Protocol):
-    """Facts that an earlier row has about its request and document."""
+    """Facts about an earlier row's request and document."""
 
     @property
     def custom_id(self) -> str: ...
@@ -250,11 +250,11 @@ class SentBefore(Protocol):
 
     @property
     def notes(self) -> str | None:
-        """Parts of the document that were not read; None if all were."""
+        """Parts of the document that were not read; None if all parts were read."""
 
 
 class Builder:
-    """Turns documents into request lines. The `model` in a line is the task's alias; a route replaces it by its name.
+    """Turns documents into request lines. The `model` in a line is an alias; a backend's name replaces it later.
 
     `bound_of` returns the maximum tokens of an answer to a task, by its prompt version.
     """
@@ -271,10 +271,10 @@ class Builder:
         return narrowed
 
     def build(self, document: Document | UnreadableDocument) -> Iterator[Built]:
-        """Yield one request per task, in the order of the tasks; a problem of the document fails each of them.
+        """Yield one request per task, in the order of the tasks; a problem of the document fails all its requests.
 
-        For a task that splits documents, a long document gives a request without a line, and then a request for each
-        part. The first request is built later from the answers to the parts.
+        If a task splits documents, a long document gives a request without a line, and then a request for each part.
+        The line of the first request is built later, from the answers to the parts.
         """
         from orchestrator.core.templates import TemplateProblem
 
@@ -308,7 +308,7 @@ class Builder:
     def unread(self, key: str, content: str, earlier: Sequence[SentBefore]) -> Iterator[Built]:
         """Yield the rows of a document whose answers are known, without its text and so without lines.
 
-        `earlier` has, for each question, the row with its identity, which says what was sent of the document.
+        `earlier` has, for each question, the earlier row with the same identity.
         """
         for question, before in zip(self._questions, earlier, strict=True):
             task = question.task
@@ -354,7 +354,7 @@ class Builder:
         built = [Built(whole, b"")]
         seen: Counter[str] = Counter()
         for number, ((part, of_part), asked) in enumerate(zip(told, messages, strict=True), 1):
-            # By the request, not by the document, which changes when another part of it changes.
+            # From the part's request, not from the document, which also changes with other parts.
             fingerprint = question.fingerprint(sha256(msgspec.json.encode(asked)).hexdigest())
             row = replace(
                 self._row(question, document.key, fingerprint, content, cut_from=cut_from),
@@ -368,7 +368,7 @@ class Builder:
 
     def _failed(self, question: _Question, key: str, content: str | None, problem: tuple[str, str]) -> Built:
         if content is None:
-            fingerprint = _fingerprint("unreadable", problem[0])  # whatever would be asked about it
+            fingerprint = _fingerprint("unreadable", problem[0])  # the same for every question
         else:
             fingerprint = question.fingerprint(f"{content}\0{problem[0]}\0{problem[1]}")
         return Built(self._row(question, key, fingerprint, content, problem=problem), b"")

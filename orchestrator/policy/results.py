@@ -1,7 +1,7 @@
-"""Result lines → outcomes, with checked outputs; and outcomes → merged rows. Pure, except for the lines it reads.
+"""Turns result lines into outcomes with checked outputs, and outcomes into merged rows. Pure, except for file reads.
 
-A result file may contain anything: rows in any order, twice, of other batches, broken. `outcome` reads what it says
-of a row; the pipeline decides about rows without a line.
+A result file may contain anything: rows in any order, duplicates, rows of other batches, broken lines. `outcome`
+reads a row's line; the pipeline decides about rows without a line.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from orchestrator.policy.unpriced import unpriced
 
 
 def normal(custom_id: str) -> str:
-    """Return an id without differences in case, spaces and spelling."""
+    """Return the normal form of an id, which ignores differences in case, spaces and spelling."""
     plain = unicodedata.normalize("NFC", custom_id).strip().casefold()
     return plain.lstrip("0") or "0" if plain.isdecimal() and plain.isascii() else plain
 
 
 class Recognised:
-    """The ids of one batch's result lines: `see` each of them, then ask for their rows."""
+    """Matches the ids of one batch's result lines to rows: call `see` for each line, then `row` for each id."""
 
     def __init__(self, rows: Collection[str]) -> None:
         self._rows = rows
@@ -53,7 +53,7 @@ class Recognised:
         self._is_changed = False
 
     def see(self, told: str, content: bytes) -> None:
-        """Note a line with this id; its content distinguishes it from another line with the same id."""
+        """Note a line with this id; `content` distinguishes the line from other lines with the same id."""
         is_row = told in self._rows
         if is_row and not self._alike:
             self._exact.add(told)
@@ -74,7 +74,7 @@ class Recognised:
         if form in self._alike:
             return told if told in self._rows and not self._is_ambiguous(form) else None
         seen = self._odd.get(form, {})
-        # Two spellings of one id are two claims to it; if the row was also named exactly, they are duplicates.
+        # Two spellings of one id are ambiguous; if another line has the row's exact id, they are duplicates.
         return self._one.get(form) if len(seen) == 1 or self._one.get(form) in self._exact else None
 
     def names_each_of(self, lines: int) -> bool:
@@ -82,7 +82,7 @@ class Recognised:
         return len(self._exact) == lines and not self._alike
 
     def is_doubtful(self, told: str) -> bool:
-        """True if a line with this id is about one of several rows and it is unclear which."""
+        """True if a line with this id is about one of several rows, and it is unclear which one."""
         form = normal(told)
         return form in self._alike and self._is_ambiguous(form)
 
@@ -124,8 +124,8 @@ class FoundLine(msgspec.Struct, frozen=True):
 class NotExecuted(Struct, frozen=True):
     """A row that the backend did not finish: `batch_expired` or `batch_cancelled`.
 
-    `upstream_seconds` is its use of the upstream before it was taken back; `uncertain` is how often it was sent
-    without an answer, which may be billed.
+    `upstream_seconds` is the row's use of the upstream before it was taken back. `uncertain` is how often the row was
+    sent without an answer, which may be billed.
     """
 
     code: str
@@ -134,7 +134,7 @@ class NotExecuted(Struct, frozen=True):
 
 
 class RowRefusal(Struct, frozen=True):
-    """Reason for a row without an answer, in its backend's own words; `status` is HTTP's. None: not stated.
+    """Reason for a row without an answer, in the backend's own words; `status` is the HTTP status. None: not stated.
 
     `param` is the part of the request that the backend names along with its message.
     """
@@ -176,8 +176,8 @@ def _lines_of(file: BinaryIO) -> Iterator[FoundLine]:
 
 
 class Survey(Struct):
-    """Rows by their lines in result files: any line (`told`), a line that says that they ran (`executed`), or a line
-    with an answer (`answered`). `is_plain`: each line has the exact id of a row of its own, and no other id is alike.
+    """Rows by their lines in result files: rows with any line (`told`), rows whose line says that they ran
+    (`executed`), rows with an answer (`answered`). With `is_plain`, all lines have exact ids of different rows.
     """
 
     recognised: Recognised
@@ -221,7 +221,7 @@ def survey(paths: Iterable[Path], rows: Collection[str]) -> Survey:
 
 
 def together(surveys: Sequence[Survey]) -> Survey | None:
-    """Return the survey of a batch's files from the survey of each; None if the files must be read together."""
+    """Combine the surveys of a batch's files into one; None if the files must be read together."""
     if len(surveys) == 1:
         return surveys[0]
     told = {name for one in surveys for name in one.told}
@@ -263,8 +263,8 @@ def outcome(
 ) -> Outcome | NotExecuted:
     """Return a row's outcome by its result line. `found.line` must be a result line.
 
-    `bound` returns the bound that was sent for the answer, None if not known for certain. `sent` returns the document
-    that is searched for its quotes. Only rows paid `by_token` can have used something that no price covers.
+    `bound` returns the token limit that was sent for the answer, None if not known for certain. `sent` returns the
+    document to search for the answer's quotes. Only rows paid `by_token` can have used something without a price.
     """
     line = found.line
     assert line is not None
@@ -288,7 +288,7 @@ def outcome(
         return _ended(seq, kind, found, answers.AnswerHead(), _no_object(response.body), response.status_code)
     if head.error is not None:
         failed = _failed(seq, kind, found, head, refusal(line))
-        # With tokens it was billed: a bad answer, but it has to be booked.
+        # A failure with tokens was billed, so it counts as a bad answer, which is booked.
         return replace(failed, status=response.status_code) if any(head.tokens) else failed
     is_full = line.orch is not None and line.orch.window_full
     is_read = check is not None or not any(head.tokens) or not head.is_complete or is_full
@@ -327,11 +327,11 @@ def _problem(
     *,
     is_full: bool,
 ) -> tuple[str, str] | None:
-    """Return an answer's problem; without a check, only a full context window is one."""
+    """Return an answer's problem; without a check, only a full context window is a problem."""
     if answer is None:
         return None
     found = None if check is None else check.problem(answer)
-    # The model's own refusal says more than where its text ended.
+    # The model's own refusal explains more than the reason for the end of its text.
     if found is not None and found[0] == "refusal":
         return found
     if is_full and answer.choices == 1:
@@ -348,7 +348,7 @@ def _no_object(body: msgspec.Raw) -> tuple[str, str]:
 
 
 def stands(outcome: Outcome) -> bool:
-    """True if an outcome is about a complete answer, good or bad: its row is not sent again unchanged."""
+    """True if an outcome is about a complete answer, good or bad; such a row is not sent again unchanged."""
     if outcome.state is not RequestState.FAILED:
         return True
     return outcome.is_answer and (outcome.error_code in BAD_ANSWERS or outcome.error_code == INVALID)
@@ -361,7 +361,7 @@ def unreadable(seq: int, kind: str, found: FoundLine, why: str) -> Outcome:
 
 
 def ambiguous(seq: int, told: str) -> Outcome:
-    """Return the outcome of a row that may be meant by lines with an ambiguous id."""
+    """Return the outcome of a row to which lines with an ambiguous id may belong."""
     message = f"its batch's results name {told!r}, which may mean this row or another one: nothing was guessed"
     return Outcome(seq, RequestState.FAILED, error_code=AMBIGUOUS, error_message=_short(message))
 
@@ -374,11 +374,11 @@ def unrecognised(seq: int, told: str) -> Outcome:
 
 def _failed(seq: int, kind: str, found: FoundLine, head: answers.AnswerHead, refused: RowRefusal) -> Outcome:
     status = None if refused.status is None else f"http_{refused.status}"
-    # If the status says that the failure may pass, no provider's code may hide that.
+    # A status that marks a passing failure takes precedence over the provider's code.
     said = None if is_passing(status) else refused.code
     code = said or status or refused.type or "error"
     if refuses_images(refused.message):
-        code = NO_IMAGES  # neither a status nor a provider's code says what to do about it
+        code = NO_IMAGES  # neither a status nor a provider's code says how to fix the row
     message = refused.message or "the backend gave neither an answer nor a reason"
     return _ended(seq, kind, found, head, (code, message), refused.status)
 
@@ -422,13 +422,13 @@ def refused(said: Outcome, line: batch_api.ResultLine) -> RowRefusal:
 
 
 def refusal(line: batch_api.ResultLine) -> RowRefusal:
-    """Return why a line has no answer; empty if it has one."""
+    """Return why a line has no answer; an empty reason if the line has an answer."""
     response = line.response
     status = response.status_code if response else None
     if status is not None and 200 <= status < 300:
-        status = None  # it says that there is an answer
+        status = None  # a status of success is no reason
     body = batch_api.read_json(response_json(response)) if response else None
-    # `vllm run-batch` puts it next to the response.
+    # `vllm run-batch` puts the error next to the response.
     words = _words_in(body) or _words_in(line.error)
     if words is None:
         error = body.get("error") if isinstance(body, dict) else body

@@ -1,7 +1,7 @@
 """Candidate plans: which rows go to batches and to synchronous options, and when leftovers are rerouted.
 
 `judge` prices a candidate plan and decides whether it holds. A cancelled batch costs only its finished rows, so a
-batch is a bet whose only stake is time. The search decides how long to wait: until the last moment at which the
+batch is a bet that risks only time. The search decides how long to wait: until the last moment at which the
 fallback surely finishes the leftovers, or less if waiting longer costs more.
 """
 
