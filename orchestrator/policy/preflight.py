@@ -104,7 +104,7 @@ def _is_whole(body: bytes) -> bool:
 
 
 def judge(answer: DirectAnswer, sent: Mapping[str, Any], *, is_unlisted: bool) -> PreflightFinding:
-    """Return the verdict on an answer to the body `sent`; with `is_unlisted`, the provider does not list the model."""
+    """Return the verdict on an answer to the body `sent`. `is_unlisted`: the provider does not list the model."""
     if answer.is_answer and answer.body is not None:
         return PreflightFinding.ANSWERED if _is_whole(answer.body) else PreflightFinding.UNCLEAR
     if answer.error is None:

@@ -24,7 +24,7 @@ NEWEST = 200
 """Number of newest batches from which turnaround is computed."""
 RECENT = timedelta(hours=24)
 BOUNDS = (60, 300, 900, 1800, 3600, 2 * 3600, 4 * 3600, 8 * 3600, 16 * 3600, 24 * 3600)
-"""Upper bounds of the turnaround groups, in seconds; a last group has what took longer."""
+"""Upper bounds of the turnaround groups, in seconds; a last group has the batches that took longer."""
 
 Health = Callable[[str], Mapping[str, Any] | None]
 """Health report of a backend's batch server, or None if none is running."""
@@ -33,7 +33,7 @@ Health = Callable[[str], Mapping[str, Any] | None]
 def backends_report(store: Store, settings: Config, health: Health, now: datetime) -> list[dict[str, Any]]:
     """Describe each backend, in the order of orch.toml, in the stable form of docs/reference/json.md.
 
-    Backends that are no longer there follow, if batches of this home's open jobs are at them.
+    Backends that orch.toml no longer has follow, if batches of this home's open jobs are at them.
     """
     learned, fields = store.limits.all(), store.refused_fields.all(now)
     removed = of_home(store, Home(settings.home).identity(), settings.backends)
@@ -103,7 +103,7 @@ def _waiting(shards: Sequence[Shard]) -> dict[str, Any]:
 
 
 def _pace(shards: Sequence[Shard], now: datetime) -> dict[str, Any]:
-    """Return the rows of these shards that are completed, and the rate over the time in which batches ran."""
+    """Return the number of completed rows of these shards, and the rate over the time in which batches ran."""
     rows = sum(one.provider_completed for one in shards)
     ran = [one for one in shards if one.submitted_at is not None and not one.preflight]
     spans = sorted((max(one.submitted_at, now - RECENT), one.ended_at or now) for one in ran if one.submitted_at)

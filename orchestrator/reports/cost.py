@@ -30,7 +30,7 @@ Listed = Callable[[str, str, datetime], TierPrice]
 
 
 class Estimate(Struct, frozen=True):
-    """Forecast cost of jobs, in dollars; of finished jobs also their forecast (`over_p50`) and cost (`over_paid`)."""
+    """Forecast cost of jobs in dollars. `over_p50` and `over_paid` are forecast and cost of finished jobs only."""
 
     p50: Decimal
     over_p50: Decimal
@@ -45,9 +45,9 @@ class Estimate(Struct, frozen=True):
 class CostLine(Struct, frozen=True):
     """One line of a cost report; dollars. `wasted` is a part of `cost`, `uncertain` a part of `wasted`.
 
-    `listed` is the non-batch list price of the same tokens at the model that answered. It is an estimate if the
-    compared model stands in for a model without a list price. `realtime` and `batch` are prices of the compared
-    model. `estimate` is None if the group has no forecast. `unpriced` counts rows whose cost does not cover all that
+    `listed` is the non-batch list price of the same tokens for the model that answered. If that model has no list
+    price, the price of the compared model is the estimate. `realtime` and `batch` are prices of the compared model.
+    `estimate` is None if the group has no forecast. `unpriced` counts rows whose cost does not cover everything that
     their answer used.
     """
 
@@ -83,11 +83,11 @@ class CostLine(Struct, frozen=True):
 
 
 class CostReport(Struct, frozen=True):
-    """Costs by group, and their sum. `compare` is the hosted model whose list prices are shown beside them.
+    """Costs by group, and their sum. `compare` is the hosted model whose list prices are shown beside the costs.
 
-    `days` are the first and last day (UTC) with a ledger line, None without ledger lines. `running` is what running
-    batches have cost so far: it is not booked yet, so no line has it. `relisted`: some lines are older than the
-    booking of list prices, and have those of today's orch.toml.
+    `days` are the first and last day (UTC) with a ledger line, None without ledger lines. `running` is the cost of
+    running batches so far, which is not booked yet and so in no line. With `relisted`, some ledger lines were booked
+    without a list price, and the list price is from today's orch.toml.
     """
 
     by: str
@@ -113,7 +113,7 @@ class CostReport(Struct, frozen=True):
     def to_csv(self, *, excel: bool = False) -> str:
         """Return the lines as CSV with a header; group names that look like formulas are quoted.
 
-        With `excel`, spreadsheets read it as UTF-8.
+        With `excel`, the text begins with a BOM, so that spreadsheets read it as UTF-8.
         """
         out = io.StringIO(BOM if excel else "")
         out.seek(0, io.SEEK_END)
@@ -181,15 +181,15 @@ def _json(line: CostLine) -> dict[str, Any]:
 
 
 def _text(dollars: Decimal | None) -> str | None:
-    """Round to a picodollar: the value was divided."""
+    """Round to a picodollar, as divided values have more digits."""
     return None if dollars is None else f"{dollars.quantize(PICO):f}"
 
 
 class CostFacts(Struct, frozen=True):
     """Input of a cost report.
 
-    `lines` are the parts of the groups, `whole` the parts of the total. They differ if a line is in several groups.
-    `documents` and `estimates` are by group; the key None has the total.
+    `lines` are the parts of the groups, `whole` the parts of the total. Both differ if a ledger line is in several
+    groups. `documents` and `estimates` are by group; the key None has the total.
     """
 
     lines: Sequence[BookedUsage]
@@ -260,7 +260,7 @@ def estimates(by: str, forecasts: Iterable[Forecast], jobs: Iterable[BookedUsage
 
 
 def by_day(jobs: Iterable[BookedUsage]) -> list[BookedUsage]:
-    """Return ledger lines by day, from those by job."""
+    """Turn ledger lines by job into ledger lines by day."""
     found: dict[tuple[Any, ...], list[BookedUsage]] = {}
     for one in jobs:
         found.setdefault((one.day, one.backend, one.model, one.listed is None), []).append(one)
@@ -289,7 +289,7 @@ def _grouped(lines: Iterable[BookedUsage]) -> dict[str, list[BookedUsage]]:
 
 
 def _is_relisted(part: BookedUsage, listed: Listed) -> bool:
-    """True if a list has a price for tokens without a booked one."""
+    """True if a list has a price for tokens without a booked list price."""
     if part.listed is not None or part.usage == Usage():
         return False
     try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.store import Store
 
 GROUPS = ("job", "day", "task", "model", "backend", "tag")
-"""Groupings of a cost report; `tag:KEY` is a further one."""
+"""Groupings of a cost report, besides `tag:KEY`."""
 
 
 def cost_of(

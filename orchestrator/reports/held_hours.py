@@ -1,4 +1,4 @@
-"""GPU hours that our own engines held, and what they cost, idle or not. Pure."""
+"""GPU hours that our own engines held, and the cost of these hours, busy or idle. Pure."""
 
 from __future__ import annotations
 

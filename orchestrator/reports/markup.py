@@ -1,4 +1,4 @@
-"""HTML of the pages and of reports as files: the environment of their templates, and text that stays text."""
+"""HTML of pages and report files: the environment of their templates, and functions that escape text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.core.sanitize import escape_controls
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST = 24
-"""Letters of a name that stay together; a longer part may continue anywhere in the next line."""
+"""Longest part of a name, in letters, that stays on one line; a longer part may break anywhere."""
 _SEAM = re.compile(r"(?<=[/\\_@=:&?+])(?=\w)|(?<=\.)(?=[^\W\d]\w{4})")
 """Places where a name may continue in the next line; an ending such as `.json` stays with it."""
 _SPACE, _PATH = re.compile(r"(\s+)"), re.compile(r"[/\\]")
@@ -21,7 +21,7 @@ _LONG = re.compile(rf"[^\s-]{{{LONGEST}}}(?=[^\s-])")
 
 
 def environment(*folders: Path) -> Environment:
-    """Return an environment for templates of these folders, and of reports. It escapes every value."""
+    """Return an environment for templates of these folders and of reports, which escapes every value."""
     made = Environment(
         loader=FileSystemLoader([*folders, TEMPLATES]),
         autoescape=True,

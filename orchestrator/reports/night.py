@@ -36,7 +36,7 @@ from orchestrator.policy.night_figures import (
 from orchestrator.policy.row_errors import SWAPPED
 
 MOST = 20
-"""Maximum number of documents, rows and reroutes that are named; all are counted."""
+"""Maximum number of documents, rows and reroutes to name; the counts include all of them."""
 R = TypeVar("R")
 
 
@@ -166,9 +166,9 @@ class NightFacts(Struct, frozen=True):
     `reasons` says why rows failed: code, message, number of rows. `known` has the reasons known from an earlier run
     or acknowledged, with the time they began. `finished_in_batches` and `failed_in_batches` count pending rows of
     running batches, and `running` is the cost of these batches so far, which is not booked yet. `held` says
-    what batches wait for, `withheld` why the output was not delivered, None if it was. `quotes` counts the quotes of
-    the answers by status, None if they have none. `run` is the run that made the job, if its schedule has several
-    a day.
+    what batches wait for. `withheld` says why the output was not delivered, None if it was delivered. `quotes` counts
+    the quotes of answers by status, None for a job without quotes. `run` is the run that made the job, if its
+    schedule has several runs a day.
     """
 
     job: Job
@@ -299,7 +299,7 @@ class NightReport(Struct, frozen=True):
 
     @property
     def counted(self) -> list[JobReport]:
-        """The jobs whose rows the report's sums have; the other jobs ask some of the same rows."""
+        """The jobs whose rows the report's sums include; the other jobs ask some of the same rows."""
         return counted_runs(self.jobs, lambda job: job.facts.job)
 
     @property
@@ -349,8 +349,8 @@ class NightReport(Struct, frozen=True):
 def last_runs(runs: Sequence[R], job_of: Callable[[R], Job]) -> list[R]:
     """Return the runs that no later run replaced, in their order.
 
-    A run of a whole job file replaces all earlier runs of the file, a limited run the earlier ones with its limits.
-    A run that has no rows yet, or got none, replaces nothing.
+    A run of a whole job file replaces all earlier runs of the file. A limited run replaces earlier runs with the same
+    limits. A run without rows replaces no other run.
     """
     kept: dict[tuple[str, str | None], str] = {}
     without_rows = {job.id for job in map(job_of, runs) if job.built_at is None}
@@ -362,7 +362,7 @@ def last_runs(runs: Sequence[R], job_of: Callable[[R], Job]) -> list[R]:
 
 
 def counted_runs(runs: Sequence[R], job_of: Callable[[R], Job]) -> list[R]:
-    """Return the last runs whose rows no other one includes: limited runs only without a run of the whole file."""
+    """Return the last runs whose rows no other run includes: limited runs only without a run of the whole file."""
     last = last_runs(runs, job_of)
     whole = {job_of(run).series for run in last if not job_of(run).is_limited}
     return [run for run in last if not job_of(run).is_limited or job_of(run).series not in whole]

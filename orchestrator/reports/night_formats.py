@@ -80,7 +80,7 @@ def headline(report: NightReport) -> str:
 
 
 def _left_out(report: NightReport) -> list[str]:
-    """Say how many jobs the rows leave out: one phrase, or an empty list."""
+    """Say how many jobs the row counts leave out: one phrase, or an empty list."""
     if not (number := len(report.jobs) - len(report.counted)):
         return []
     return [f"{number_of(number, 'job')} not counted: another run has {'its' if number == 1 else 'their'} rows"]
@@ -130,7 +130,7 @@ def job_title(job: JobReport, *, dated: bool = True) -> str:
 
 
 def note_of(report: NightReport, job: JobReport) -> str:
-    """Return the note behind a job's heading, which says whether the headline leaves out its rows."""
+    """Return the note after a job's heading, which says if the headline leaves out the job's rows."""
     return "" if job in report.counted else ", not counted above: another run has its rows"
 
 
@@ -319,7 +319,7 @@ def sections(
     *,
     dated: bool,
 ) -> list[JobSection]:
-    """Return the jobs of a night as its page and its file show them; `notes` are by job."""
+    """Return the jobs of a night as the HTML page and the Markdown file show them; `notes` are by job."""
     return [
         JobSection(
             job.facts.job.id,
@@ -344,7 +344,7 @@ _COLOURS = {
 
 
 def _plot(block: Block, job: JobReport) -> str:
-    """Draw the plot of a section as SVG; empty if it has none."""
+    """Draw the plot of a section as SVG; empty if the section has no plot."""
     match block.title:
         case "Documents":
             counts = {fate: job.facts.documents.counts.get(fate, 0) for fate in _ORDER}

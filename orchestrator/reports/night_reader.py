@@ -55,7 +55,7 @@ def _moved(
 
 
 def _said(lines: ResultLines, row: FinishedRow, check: AnswerCheck | None) -> Said | None:
-    """Return a row's outcome, or None if its line is gone or nested too deeply."""
+    """Return a row's outcome, or None if its result line is gone or nested too deeply."""
     if row.state is not RequestState.SUCCEEDED:
         return Said(row.state, row.error_code)
     try:
@@ -68,14 +68,14 @@ def _said(lines: ResultLines, row: FinishedRow, check: AnswerCheck | None) -> Sa
 def job_report(
     store: Store, home: Home, line: JobLine, now: datetime, most: int = nights.MOST, *, glance: bool = False
 ) -> JobReport:
-    """Report on a job as its line says that it stands. A `glance` leaves out its documents and the run before."""
+    """Report on a job in the state of its line. A `glance` leaves out the job's documents and the run before."""
     job = line.job
     earlier = None if glance else last_run(store, job)
     since = None if earlier is None else earlier.id
     known = store.comparisons
     quality, reasons = store.quality.of(job.id), store.failures.reasons(job.id)
     shards = store.shards.of_job(job.id)
-    # A document outside a limited run is not gone.
+    # A limited run does not ask all documents, so a document that it lacks is not gone.
     removed = () if earlier is None or job.is_limited else known.removed_documents(earlier.id, job.id)
     facts = NightFacts(
         job=job,

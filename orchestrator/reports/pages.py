@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 DAYS, GROUPS = 31, 12
 """Maximum number of days and groups in a plot: the newest days, the most expensive groups."""
 _COLUMNS = {"in": "tokens in", "cached": "tokens cached", "out": "tokens out"}
-"""Names of columns that have more room than in a terminal."""
+"""Longer names of columns, as a page has more room than a terminal."""
 PAID, LIST = "#2b6cb0", "#b8c4d4"
 
 
 def cost_page(report: CostReport, at: datetime, since: str | None) -> str:
-    """Render a cost report; `at` is when it was made, `since` how far back it goes, in the user's words."""
+    """Render a cost report made `at` a time; `since` is the start of its period, in the user's words."""
     total = report.total
     ordered = report if report.by == "day" else replace(report, lines=_dearest_first(report))
     names, *rows, sums = cost_cells(ordered)
@@ -67,7 +67,7 @@ def _dearest_first(report: CostReport) -> list[CostLine]:
 
 
 def cost_plot(report: CostReport) -> str:
-    """Draw what was paid beside the list price: days from left to right, other groups one below the other."""
+    """Draw paid cost and list price side by side: days from left to right, other groups one below the other."""
     lines = _shown(report)
     if not lines:
         return ""
@@ -82,6 +82,6 @@ def cost_plot(report: CostReport) -> str:
 
 def template(name: str) -> Template:
     """Return the template of a report as a file."""
-    from orchestrator.reports.markup import environment  # Jinja is slow to import, and most commands need none
+    from orchestrator.reports.markup import environment  # Jinja is slow to import, and most commands do not need it
 
     return environment().get_template(name)

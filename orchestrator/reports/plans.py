@@ -23,7 +23,7 @@ def plan_lines(
     plan: Plan, deadline: datetime | None, width: int | None, problems: Mapping[str, str] = MappingProxyType({}),
     words: TermWords = TermWords.OPTIONS,
 ) -> list[Line]:  # fmt: skip
-    """Show routes taken and refused, the total cost, and if the plan does not hold, what would.
+    """Show routes taken and refused, the total cost, and if the plan does not hold, changes that would make one hold.
 
     `problems` are current problems of backends that the plan uses.
     """

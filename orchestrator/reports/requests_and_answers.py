@@ -34,8 +34,9 @@ MOST_NAMES = 20_000
 class Exchange(Struct, frozen=True):
     """A row with the lines of its request and its result, each None if missing or if its file is gone.
 
-    `merged` is the row as `orch fetch` writes it; `gone` says which files are missing. `text_at` is the place of the
-    document's text in the request, if answers quote it. `price` is what was booked for the answer, if this job asked.
+    `merged` is the row as `orch fetch` writes it; `gone` says which files are missing. `text_at` is the position of
+    the document's text in the request, if answers quote the text. `price` is the booked price of the answer, if this
+    job asked.
     """
 
     row: FinishedRow
@@ -149,7 +150,7 @@ def _exchange(
 def _request(store: Store, home: Home, job_id: JobId, found: FoundRow) -> tuple[bytes | None, TextAt | None]:
     """Return a row's request line, with the model name its backend was sent, and its `text_at`.
 
-    A row that was carried over unread has no line of its own: the line is in the run that asked.
+    A row that was carried over unread has no line in its own run; the line is in the run that asked.
     """
     sent_model, origin = found.sent_model, found.row.carried_from
     seen = {job_id}

@@ -34,7 +34,7 @@ class JobLine(Struct, frozen=True):
     """One job in a listing. `done` counts rows that were answered or failed, including those in running batches.
 
     `failing` says which failed rows are new; `failed_so_far` also counts rows that failed in running batches.
-    `running` is the part of the cost that running batches have so far, which is not booked yet.
+    `running` is the part of the cost from running batches so far, which is not booked yet.
     """
 
     job: Job
@@ -77,7 +77,7 @@ class JobLine(Struct, frozen=True):
         return self.done - self.failed_so_far
 
     def due(self, now: datetime) -> DeadlineResult | None:
-        """Return how the job keeps its deadline, or None if it has none."""
+        """Return how the job keeps its deadline, or None if the job has no deadline."""
         return deadline_result(self.job, self.state, self.counts, now)
 
     def is_late(self, now: datetime) -> bool:
@@ -133,10 +133,10 @@ class JobLine(Struct, frozen=True):
 class JobDetail(Struct, frozen=True):
     """Everything known about one job. `model_names` maps shards to their backends' names of the model.
 
-    `holds` are the refusals for which rows wait; empty once the job has ended. `settled` counts the rows with an
-    outcome in collected shards whose provider counted none, `failed_rows` the failed rows of each shard. With
-    `is_estimate`, some of the booked cost is an estimate; `unpriced` rows used something that it does not cover.
-    `carried` rows have an earlier outcome, and `carried_answers` of them are answers.
+    `holds` are the refusals that keep rows waiting; empty once the job has ended. `settled` counts the rows with an
+    outcome in collected shards for which the provider counted none. `failed_rows` counts the failed rows of each
+    shard. With `is_estimate`, some of the booked cost is an estimate; it does not cover everything that `unpriced`
+    rows used. `carried` rows have an outcome from an earlier run; `carried_answers` of these outcomes are answers.
     """
 
     line: JobLine
@@ -163,16 +163,16 @@ class JobDetail(Struct, frozen=True):
         return self.line.counts.succeeded - self.carried_answers
 
     def done_in(self, shard: Shard) -> int:
-        """Return how many rows a batch has finished or failed. Rows that continue elsewhere count there."""
+        """Return how many rows a batch has finished or failed. Rows that left the batch count in their new batch."""
         return self.settled.get(shard.id, shard.done_rows)
 
     def failed_in(self, shard: Shard) -> int:
-        """Return the failed rows of a batch, as the job counts them: an answer that fails its check has failed."""
+        """Return the failed rows of a batch as the job counts them, including answers that failed their check."""
         return failing_now(shard) if shard.state is ShardState.SUBMITTED else self.failed_rows.get(shard.id, 0)
 
     @property
     def done_in_batches(self) -> int:
-        """Finished rows that the rate counts: without rows asked before their batch."""
+        """Finished rows that count for the rate: all but preflight rows."""
         return self.line.done - sum(shard.done_rows for shard in self.shards if shard.preflight)
 
     def model_name(self, shard: Shard) -> str:
@@ -180,7 +180,7 @@ class JobDetail(Struct, frozen=True):
         return self.model_names.get(shard.id) or alias_words(shard.model)
 
     def is_well(self, fail_on: FailOn = FailOn.UNACKNOWLEDGED) -> bool:
-        """True if every row ran, no failure counts against the job, and the answers are as good as it asks."""
+        """True if every row ran, no failure counts against the job, and the answers are as good as required."""
         counts, withheld = self.line.counts, self.quality is not None and self.quality.withheld is not None
         has_run = counts.done == counts.total
         bad = self.line.failing.counted(fail_on) + (counts.cut if fail_on is FailOn.CUT else 0)
@@ -321,7 +321,7 @@ def _line(
     ahead = sum(shard.done_rows for shard in running)
     finished = min(counts.pending, sum(0 if _is_unclear(shard) else shard.done_rows for shard in running))
     rate = 0.0
-    # A row that was asked first says nothing about batches.
+    # A preflight row is sent before its batch, so its times say nothing about batches.
     sent = [shard for shard in running if not shard.preflight]
     started = [shard.submitted_at for shard in sent if shard.submitted_at is not None]
     if started and (done := sum(shard.done_rows for shard in sent)):
@@ -334,7 +334,7 @@ def _line(
 
 
 def _is_unclear(shard: Shard) -> bool:
-    """True if a batch has only failures and their reasons are not read yet: all of its rows may be asked again."""
+    """True if a batch has only failures whose reasons are not read yet, so all of its rows may be asked again."""
     return shard.failing is None and not shard.provider_completed
 
 
@@ -376,7 +376,7 @@ def _describe(job: Job, holds: Sequence[RefusalHold]) -> str | None:
 
 
 def detail(store: Store, job: Job, now: datetime, running_cost: RunningCost, problem: str | None = None) -> JobDetail:
-    """Return everything about one job, tokens and cost of running batches included."""
+    """Return everything about one job, including tokens and cost of running batches."""
     counts = store.jobs.counts([job.id])[job.id]
     shards = store.shards.of_job(job.id)
     submitted = job.id in store.jobs.submitted([job.id])

@@ -1,6 +1,6 @@
 """Tables and paragraphs for a terminal of a given width. Pure.
 
-Nothing is cut off: text without room is wrapped, put below its row, or left out and named.
+No text is cut off: text without room is wrapped or put below its row. A column without room is left out and named.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GAP = 2
 PROSE = 30
 """Least width of a prose column; a narrower one goes below its row."""
 WORD = 12
-"""Least width of other texts when they wrap."""
+"""Least width of a column without prose when its texts wrap."""
 INDENT = 4
 NOTHING = ("", "—")
 
@@ -78,7 +78,7 @@ def _wrapped(paragraph: str, width: int, words: bool) -> Iterator[str]:
     line, used = "", 0
     for blanks, word in re.findall(r"( *)([^ ]+)", paragraph):
         size = cell_width(word)
-        # A word that stays whole and fits no line continues the current line.
+        # A word that stays whole but is longer than any line continues the current line.
         if line.strip(" ") and used + len(blanks) + size > width and (words or size <= width):
             yield line
             line, used, blanks = "", 0, ""
@@ -209,7 +209,7 @@ def _fit(columns: Sequence[Column], rows: Sequence[Sequence[StyledText]], width:
             shown.remove(least)
             left_out.append(columns[least].name)
         else:
-            # Names break nowhere well: prose makes room for them, down to a word.
+            # Names are hard to read if broken, so prose columns make room for them, down to the width of a word.
             widths = _with_prose(columns, natural, shown, width, WORD) or _squeezed(widths, width)
             break
     in_order = [column.name for column in columns if column.name in left_out]
@@ -231,7 +231,7 @@ def _with_prose(
 ) -> list[int] | None:
     """Return widths that shrink only prose columns, or None if prose would become too narrow to read.
 
-    `alone` is the least width of a prose column without another.
+    `alone` is the least width of a prose column that is the only one.
     """
     prose = [place for place in shown if columns[place].prose]
     least = alone if len(prose) == 1 else WORD

@@ -38,7 +38,7 @@ _TRUST = {True: "yes", False: "no", None: "too few"}
 
 
 def tokens(usage: Usage, answered: int = 0) -> str:
-    """Describe tokens: unknown if rows were `answered` without a usage, and "" before the first answer."""
+    """Describe tokens. Says so if the `answered` rows state no tokens; "" before the first answer."""
     if not usage.input_tokens and not usage.output_tokens:
         return "no token counts in the answers" if answered else ""
     sent, cached = usage.input_tokens, usage.cached_tokens
@@ -135,7 +135,7 @@ def cost_notes(report: CostReport) -> list[str]:
 
 
 def unpriced_words(rows: int) -> str:
-    """Say that a cost does not cover all that its rows used."""
+    """Say that a cost does not cover everything that `rows` rows used."""
     return f"the cost leaves out something without a price in {number_of(rows, 'row')}"
 
 
@@ -179,7 +179,7 @@ def _share(share: float | None) -> str:
 
 
 def marked_words(counts: Counts) -> dict[str, str]:
-    """Return phrases, by short name, about accepted answers that may be incomplete or not quite as asked."""
+    """Return phrases, by short name, about accepted answers that may be incomplete or not quite as requested."""
     told = (
         ("cut", counts.cut, "ended at max_tokens"),
         ("odd ends", counts.odd_ends, "ended for a reason that is not known"),

@@ -15,9 +15,9 @@ from orchestrator.store.tables import jobs
 
 
 class AlertRecord(Struct, frozen=True):
-    """A message to people; `key` is unique. An empty `message` is written when it is sent.
+    """A message to people; `key` is unique. The text of an empty `message` is written when the message is sent.
 
-    It concerns a job, or the `home` if it concerns no job.
+    A message concerns a job, or else a `home`.
     """
 
     key: str
@@ -40,7 +40,7 @@ class AlertRecords:
         self._db = database
 
     def add(self, told: AlertRecord) -> bool:
-        """Record a message; False if its key is already known, and then nothing changes."""
+        """Record a message; False, without a change, if its key is already known."""
         values = {name: getattr(told, name) for name in _FIELDS}
         with self._db.write() as tx:
             statement = self._db.upsert(alerts).values(**values).on_conflict_do_nothing(index_elements=["key"])

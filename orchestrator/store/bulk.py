@@ -1,8 +1,8 @@
 """Statements on many rows at once whose worst plan is harmless.
 
-Postgres plans by its statistics, which know nothing about a new job, or only what earlier jobs were like. For a list
-of keys it may scan the job for each key. So keys are looked up and changed one by one through their index, in one
-round trip, whatever the statistics say.
+Postgres plans by statistics, which do not cover a new job, or describe only earlier jobs. For a list of keys, it may
+scan the job for each key. So these statements look up and change keys one by one through their index, in one round
+trip, whatever the statistics say.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def each(query: Select[Any], key: ColumnElement[Any], values: Collection[Any], d
         return query.where(key.in_(values))
     given = bindparam(None, list(values), type_=ARRAY(key.type))
     wanted = func.unnest(given).table_valued(column("value", key.type), name="wanted").render_derived()
-    # OFFSET keeps the planner from flattening it.
+    # OFFSET keeps the planner from flattening the subquery.
     found = query.where(key == wanted.c.value).offset(NONE_SKIPPED).lateral("found")
     return select(found).select_from(wanted.join(found, true()))
 
@@ -87,7 +87,7 @@ def each(query: Select[Any], key: ColumnElement[Any], values: Collection[Any], d
 def beside(
     other: FromClause, condition: Callable[[Any], ColumnElement[bool]], dialect: Dialect
 ) -> tuple[FromClause, ColumnElement[bool]]:
-    """Return the table to join, and the condition, to find rows of `other` through the condition's index."""
+    """Return the table to join and the join condition that find rows of `other` through the condition's index."""
     if dialect.name == "sqlite":
         return other, condition(other.c)
     return select(other).where(condition(other.c)).offset(NONE_SKIPPED).lateral(other.name), true()  # type: ignore[attr-defined]

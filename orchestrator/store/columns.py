@@ -21,7 +21,7 @@ from sqlalchemy import (
 from orchestrator.core.model import PICO, Usage
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Rows that are settled together share their time.
+# Rows settled together have the same time, so few conversions are needed.
 _instant = lru_cache(maxsize=1024)(lambda micros: _EPOCH + timedelta(microseconds=micros))
 
 
@@ -65,7 +65,7 @@ class Names(TypeDecorator[tuple[str, ...]]):
 
 
 class Words(TypeDecorator[str]):
-    """Text for people, often from elsewhere: NUL and lone surrogates, which databases reject, are replaced."""
+    """Text for people, often from outside orch: NUL and lone surrogates, which databases reject, are replaced."""
 
     impl = Text
     cache_ok = True
@@ -81,5 +81,5 @@ Serial = BigInteger().with_variant(Integer(), "sqlite")
 
 
 def more_counts() -> list[Column[int]]:
-    """Return the columns of `Usage` after its first three, which a table names itself."""
+    """Return the columns of `Usage` after the first three; tables name the first three themselves."""
     return [Column(count.name, Integer, nullable=False, server_default="0") for count in fields(Usage)[3:]]

@@ -20,7 +20,7 @@ _ORDER = tuple(
     f"ix_requests_{name}"
     for name in ("answers", "job_id_state", "cache", "twins", "reduce", "canary", "waiting", "shard_id", "failures")
 )
-"""The migrations' order: of two equally good indexes, Postgres takes the younger one."""
+"""Order in which migrations create indexes: of two equally good indexes, Postgres takes the younger one."""
 _NO_STATISTICS = (("requests", "job_id"), ("ledger", "job_id"), ("events", "job_id"), ("documents", "series"))
 """Columns whose statistics would claim that the newest job has no rows, which leads to bad plans."""
 
@@ -50,7 +50,7 @@ def _place(index: Index) -> tuple[int, str]:
 
 
 def _partial_on_postgres() -> None:
-    """Make indexes partial as on SQLite. The tables do not say so: that would import the dialect for everyone."""
+    """Make indexes partial as on SQLite. Stating this in the tables would import the Postgres dialect everywhere."""
     for table in metadata.tables.values():
         for index in table.indexes:
             index.dialect_options["postgresql"]["where"] = index.dialect_options["sqlite"]["where"]

@@ -42,8 +42,8 @@ sqlite3.register_adapter(RequestState, str.__str__)
 class Database:
     """Transactions on one database. Only this class turns SQLAlchemy's errors into StorageError.
 
-    If it is not `ours`, it belongs to somebody else, and its settings stay unchanged. With a `fence`, nothing is
-    written once another daemon has taken over.
+    A database that is not `ours` belongs to another program, and its settings stay unchanged. With a `fence`, nothing
+    is written once another daemon has taken over.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """Open a write transaction: all of it is durable at the end, or nothing."""
+        """Open a write transaction: at its end, all changes are durable, or none are made."""
         with self._translated(), self._engine.connect() as connection:
             self._begin(connection, write=True)
             with connection.begin():
@@ -131,11 +131,11 @@ class Database:
                 yield connection
 
     def _begin(self, connection: Connection, *, write: bool = False) -> None:
-        """Start a transaction on SQLite: its driver would start a writer's too late."""
+        """Start a transaction on SQLite, whose driver would start a write transaction too late."""
         if self.is_sqlite:
             # Not a listener of SQLAlchemy's event: with one, each statement takes a tenth more.
             driver: Any = connection.connection.dbapi_connection
-            # A writer takes the lock immediately: upgrading it later would fail instead of waiting.
+            # A writer takes the lock immediately, as upgrading a read lock later would fail instead of waiting.
             driver.execute("BEGIN IMMEDIATE" if write else "BEGIN")
 
     @contextmanager
@@ -220,7 +220,7 @@ def _migrate(connection: Connection) -> None:
 
 
 def _is_of_a_value(error: Exception) -> bool:
-    """True if the value to be written is at fault, and not the database."""
+    """True if the value to be written caused the error, and not the database."""
     if isinstance(error, exc.DataError):
         return True
     found = getattr(error, "orig", None) if isinstance(error, exc.StatementError) else error

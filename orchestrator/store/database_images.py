@@ -69,7 +69,7 @@ class WatchedDatabase:
 
 @contextmanager
 def reading_at_once(first: WatchedDatabase | None, others: Iterable[WatchedDatabase]) -> Iterator[bool]:
-    """Start reading all databases; yield True if nobody wrote to the first database meanwhile."""
+    """Start reading all databases; yield True if the first database was not written to meanwhile."""
     with ExitStack() as stack:
         before = None if first is None else first.version()
         for database in (*([] if first is None else [first]), *others):

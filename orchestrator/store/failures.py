@@ -2,8 +2,8 @@
 
 A failure is known if its document and task failed with the same code in an earlier run, without another outcome
 since. An acknowledgement lasts as long as the failure: a failure that returns later is new. `failed_since` is the
-creation time of the first run with the failure. The row stores it, because that run may be removed before the failure
-ends.
+creation time of the first run with the failure. The row stores this time, because that run may be removed before the
+failure ends.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from orchestrator.store.tables import HAS_FAILED, jobs, requests
 CHUNK = 500
 PAGE = 2000
 RUNS = 30
-"""Earlier runs to search for a row's last outcome: runs cancelled before the row ran have none."""
+"""Number of earlier runs to search for a row's last outcome, as a cancelled run may have no outcome of the row."""
 
 
 class FailureReason(Struct, frozen=True):
     """Rows that did not succeed for one reason: the message of one of them, their number, and how many are new.
 
-    `since` is the start of the oldest known failure. `document` is that of the message; `has_others` is True if other
-    documents have such rows as well.
+    `since` is the start of the oldest known failure. `document` is the document that the message is about. With
+    `has_others`, other documents have such rows as well.
     """
 
     code: str
@@ -188,7 +188,7 @@ class Failures:
         return sum(one.acknowledged_at is None for one in failures)
 
     def take_back(self, failures: Sequence[Failure]) -> int:
-        """Withdraw acknowledgements of these failures; return how many there were."""
+        """Withdraw acknowledgements of these failures; return the number of acknowledgements."""
         mine = [one for one in failures if one.acknowledged_at is not None]
         given = [{"b_series": one.series, "b_custom_id": one.custom_id, "b_code": one.code} for one in mine]
         if given:
@@ -216,7 +216,7 @@ class Failures:
     def _since(
         self, tx: Connection, job: Job, runs: Sequence[tuple[JobId, datetime]], failing: Mapping[str, str]
     ) -> dict[str, datetime]:
-        """Return when rows began to fail with these codes, by their last outcomes before."""
+        """Return when rows began to fail with these codes, judged by their last outcomes in earlier runs."""
         c, left = requests.c, dict(failing)
         since = dict.fromkeys(failing, job.created_at)
         for job_id, at in runs:
@@ -225,7 +225,7 @@ class Failures:
             query = select(c.custom_id, c.state, c.error_code, c.failed_since).where(c.job_id == job_id)
             for row in tx.execute(bulk.each(query, c.custom_id, list(left), tx.dialect)):
                 if row.state not in (RequestState.SUCCEEDED, RequestState.FAILED):
-                    continue  # it never ran: earlier runs say more
+                    continue  # the row never ran in this run: earlier runs say more
                 if row.error_code == left[row.custom_id]:
                     since[row.custom_id] = row.failed_since or at
                 if row.error_code != left[row.custom_id] or row.failed_since is not None:
@@ -254,7 +254,7 @@ _KEYS = ["series", "custom_id", "code"]
 
 
 def acknowledgement_of(row: Any, database: Database) -> tuple[Any, ColumnElement[bool]]:
-    """Return the acknowledgement of a row's failure, and its join condition. The row is joined with its job."""
+    """Return the acknowledgement to join with a row's failure, and the join condition. The row must have its job."""
     return bulk.beside(acknowledgements, lambda told: _same_failure(told, row), database.dialect)
 
 

@@ -42,7 +42,7 @@ class Forecasts:
         """Record the actual result in the unit of the kind. The first figure stays; without a forecast nothing
         happens.
 
-        `censored`: the run was cut short, so that its value would have been larger.
+        With `censored`, the run was cut short, so its value would have been larger.
         """
         c = forecasts.c
         statement = (
@@ -127,7 +127,7 @@ class Observations:
             return [(int(rows), last, end) for rows, last, end in tx.execute(query) if last is not None]
 
     def reasked(self, runs: Sequence[JobId]) -> list[tuple[int, int]]:
-        """Return answered rows, and those not answered at the first try, of each run, in the given order."""
+        """Return, for each run, the answered rows and the rows not answered at the first try, in the given order."""
         c = requests.c
         more = cast(or_(c.attempt > 0, c.again > 0, c.first_model.is_not(None)), Integer)
         query = (
@@ -156,7 +156,7 @@ class Observations:
         return [found[run] for run in runs if run in found]
 
     def unmade(self, job_id: JobId) -> int:
-        """Count a job's rows whose requests are made from answers that do not exist yet."""
+        """Count a job's rows whose requests need answers that do not exist yet."""
         query = select(func.count()).where(requests.c.job_id == job_id, IS_BLOCKED)
         with self._db.read() as tx:
             return tx.scalar(query) or 0

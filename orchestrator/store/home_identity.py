@@ -1,4 +1,4 @@
-"""The identity of a home: recognised by its jobs if its id is gone, and kept apart from that of a copy."""
+"""The identity of a home: recovered from its jobs if the id is gone, and kept apart from the identity of a copy."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def owners(home: Home, store: Store) -> frozenset[str]:
 
 
 def recognise(home: Home, store: Store) -> str | None:
-    """Give a home without an id the id that its jobs show; return it, or None if nothing changed.
+    """Give a home without an id the id that its jobs show; return this id, or None if nothing changed.
 
-    None means that it has an id or no jobs. Raises RefusedError if its jobs belong to several homes.
+    None means that the home has an id or no jobs. Raises RefusedError if its jobs belong to several homes.
     """
     if home.has_identity:
         return None
@@ -40,9 +40,9 @@ def recognise(home: Home, store: Store) -> str | None:
 
 
 def adopt(home: Home, store: Store, identity: str | None) -> str:
-    """Continue a home here, with this id or the one it has. Raises RefusedError.
+    """Continue a home in this folder, with the id `identity` or the id it has. Raises RefusedError.
 
-    If it is a copy, the original is marked: its daemon does not start again.
+    If this home is a copy, the original is marked, so that its daemon does not start again.
     """
     if identity is None and recognise(home, store) is None and not home.has_identity:
         # No job here belongs to a home, so a new id orphans none.
@@ -62,9 +62,9 @@ def adopt(home: Home, store: Store, identity: str | None) -> str:
 
 
 def require_own_place(home: Home) -> None:
-    """Raise RefusedError if this home is a copy of an existing home: each would pay for the other's rows.
+    """Raise RefusedError if this home is a copy of an existing home: both would pay for the same rows.
 
-    A home that was moved continues.
+    A home that was moved is not a copy.
     """
     other = _other_place(home)
     if other is not None:

@@ -1,4 +1,4 @@
-"""Figures of a list of jobs, in SQL for SQLite and Postgres. The store runs it; `orch status` does on sqlite3."""
+"""SQL for figures of a list of jobs, for SQLite and Postgres. Run by the store, and by `orch status` on sqlite3."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.core.model import PICO, JobId
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Ask = Callable[[str, Sequence[str]], Iterable[Sequence[Any]]]
-"""Runs a statement in one consistent view, its `{}` replaced by a placeholder for each job, and returns the rows."""
+"""Runs a statement in one consistent view and returns the rows. `{}` becomes a placeholder for each job."""
 
 _STATES = "SELECT job_id, state, count(*) FROM requests WHERE job_id IN ({}) GROUP BY job_id, state"
 _MARKED = """\

@@ -1,4 +1,4 @@
-"""Rows that were paid for, but whose answers are lost; nobody has agreed yet to pay for them again."""
+"""Rows that were paid for, but whose answers are lost. Paying for these rows again needs consent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets of fields that a provider's models have answered, and waiting rows that could prove others."""
+"""Sets of fields that a provider's models have answered, and waiting rows that could prove other sets."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Proofs:
     def cache_use(self, backend: str, model: str, since: datetime) -> tuple[int, int]:
         """Return the tokens read from a model's cache and written to it, in jobs that wrote it before their batches.
 
-        `model` is its name at the backend.
+        `model` is the model's name at the backend.
         """
         s, c = shards.c, ledger.c
         jobs = select(s.job_id).where(s.backend == backend, s.preflight.startswith(MARK), s.created_at >= since)
@@ -57,7 +57,7 @@ class Proofs:
         return int(read), int(written)
 
     def smallest_waiting(self, job_id: JobId, avoid: tuple[str, ...], *, canary: bool = False) -> list[SampleRow]:
-        """Return, of a job's waiting rows, the one with the shortest line for each endpoint, model and task."""
+        """Return a job's waiting row with the shortest line for each endpoint, model and task."""
         c = requests.c
         of_job = and_(c.job_id == job_id, IS_WAITING, keeps_from(avoid), IS_CANARY if canary else true())
         kind = (c.endpoint, c.model, c.task)

@@ -48,7 +48,7 @@ class Qualities:
             tx.execute(insert(quality).values(job_id=job_id, at=now, **facts))
 
     def of(self, job_id: JobId) -> Quality | None:
-        """Return a job's quality; None if it has no known answers, or is not over."""
+        """Return a job's quality; None if the job has no known answers, or is not over."""
         c = quality.c
         with self._db.read() as tx:
             row = tx.execute(select(c.hits, c.fields, c.rows, c.absent, c.withheld).where(c.job_id == job_id)).first()

@@ -1,6 +1,6 @@
 """Rows that ask about the answers to a document's parts, once these answers exist.
 
-Such a row stands before the rows of its parts in the same job: its place and their number identify them.
+Such a row comes before the rows of its parts in the same job. Its `seq` and the number of parts identify the parts.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _PART = requests.alias("part")
 
 
 class Unmade(Struct, frozen=True):
-    """A row without a request line, and what its line is made from; `max_output` is the maximum tokens of its
-    answer.
+    """A row without a request line, and the facts that its line is made from; `max_output` is the maximum tokens of
+    its answer.
     """
 
     seq: int

@@ -1,7 +1,7 @@
-"""Rows that wait because a backend refused all of their kind: a task's rows for a model in a job.
+"""Rows that wait because a backend refused their whole group: all rows of a task for a model in a job.
 
-Such a row keeps its place and its attempts, and avoids the backend until the hold is lifted. One row may go ahead of
-the others, as a probe.
+Such a row keeps its place and its attempts, and avoids the backend until the hold is lifted. As a probe, one row may
+be sent before the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RefusalHolds:
         self._db = database
 
     def put(self, hold: RefusalHold) -> None:
-        """Record a hold, and make its waiting rows avoid the backend."""
+        """Record a hold, and make the rows that wait because of it avoid the backend."""
         values = {name: getattr(hold, name) for name in RefusalHold.__struct_fields__}
         keys = [column.name for column in refusal_holds.primary_key]
         facts = {name: value for name, value in values.items() if name not in keys}
@@ -73,7 +73,7 @@ class RefusalHolds:
     def end(self, hold: RefusalHold, now: datetime) -> int:
         """Fail the rows that still wait, with the provider's code and words; return their number, twins included.
 
-        They are released immediately: the next run of their job file asks them again.
+        The failed rows are released from quarantine at once, so the next run of their job file asks them again.
         """
         c = requests.c
         ended = update(requests).values(
@@ -92,7 +92,7 @@ class RefusalHolds:
             return rows + (tx.execute(twins).rowcount if rows else 0)
 
     def has_answers(self, job_id: JobId, backend: str | None, model: str, task: str) -> bool:
-        """True if a backend has answered a row of this kind in a job; with None, if any has."""
+        """True if a backend has answered a row of this kind in a job; with None, if any backend has."""
         c, s = requests.c, shards.c
         there = select(s.id).where(s.job_id == job_id, s.model == model)
         if backend is not None:

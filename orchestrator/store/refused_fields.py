@@ -17,8 +17,8 @@ BELIEVED_FOR = timedelta(days=30)
 class LearnedField(Struct, frozen=True):
     """A field that a model has refused.
 
-    `model` is its name at the backend, `endpoint` the path of the task, `field` the name as sent. `code` and
-    `message` are the provider's words.
+    `model` is the model's name at the backend, `endpoint` the path of the task, `field` the field's name as sent.
+    `code` and `message` are the provider's words.
     """
 
     backend: str
@@ -31,7 +31,7 @@ class LearnedField(Struct, frozen=True):
 
     @property
     def until(self) -> datetime:
-        """Time when it is forgotten."""
+        """Time when the refusal is no longer valid."""
         return self.learned_at + BELIEVED_FOR
 
 

@@ -1,4 +1,4 @@
-"""Requests: built, given to shards, settled, released again, read for the merge."""
+"""Rows (requests): created by builds, given to shards, settled, released again, and read for the merge."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from orchestrator.store.tables import (
 PAGE = 5000
 
 
-# In the order of their index, so that the index is used.
+# The columns are in the order of the index, so that databases use the index.
 _WAITING = (
     select(requests.c.seq)
     .where(requests.c.job_id == bindparam("job"), IS_WAITING)
@@ -87,12 +87,12 @@ class Rows:
         whys: Mapping[int, Why] = MappingProxyType({}),
         awaited: Mapping[int, tuple[int, str]] = MappingProxyType({}),
     ) -> None:
-        """Record rows with the places of their lines; rows in `earlier` (by custom_id) carry that outcome over,
-        unpaid.
+        """Record rows with the byte ranges of their lines. Rows in `earlier` (by custom_id) carry that outcome over
+        at no cost.
 
-        `twins` (by place) are not sent: they take the outcome of the row at the given place. `whys` (by place) say
-        why the others are asked. Rows in `awaited` (by place) wait for a row of another job. Raises InputError if a
-        custom_id occurs twice in the job.
+        `twins` maps the `seq` of rows that are not sent to the `seq` of the row whose outcome they take. `whys` (by
+        `seq`) says why the other rows are asked. Rows in `awaited` (by `seq`) wait for a row of another job. Raises
+        InputError if a custom_id occurs twice in the job.
         """
         given = (
             records.added(
@@ -140,7 +140,7 @@ class Rows:
 
     def _of_canary(self, job_id: JobId) -> list[Any]:
         """Return the waiting canary rows, in order."""
-        # Few rows, filtered here: in SQL the other conditions would use indexes over all waiting rows.
+        # These few rows are filtered here. In SQL, the other conditions would use indexes over all waiting rows.
         query = select(*_WAITS).where(requests.c.job_id == job_id, IS_CANARY)
         with self._db.read() as tx:
             rows = [
@@ -157,7 +157,7 @@ class Rows:
     def settled(self, shard_ids: Collection[ShardId]) -> dict[str, int]:
         """Count the rows with an outcome, for each of these collected shards.
 
-        Rows that continue elsewhere have left their shard, so that an index has all that is counted.
+        Rows that continue at another backend have left their shard, so an index alone suffices for the count.
         """
         rows = select(func.count()).where(requests.c.shard_id == bindparam("shard"))
         with self._db.read() as tx:
@@ -182,7 +182,7 @@ class Rows:
             yield custom_id
 
     def named(self, shard: Shard, custom_ids: Collection[str], *, anywhere: bool = False) -> dict[str, InShard]:
-        """Return a shard's rows with these custom_ids; with `anywhere`, its job's rows."""
+        """Return a shard's rows with these custom_ids; with `anywhere`, the rows of its whole job."""
         query = select(*_IN_SHARD, requests.c.shard_id).where(requests.c.job_id == shard.job_id)
         with self._db.read() as tx:
             rows = tx.execute(bulk.each(query, requests.c.custom_id, list(custom_ids), tx.dialect))
@@ -202,9 +202,9 @@ class Rows:
     ) -> int:
         """Give rows their outcome and book their cost, in one transaction; return how many had none before.
 
-        `model` is the model's name at the backend; without it, other jobs cannot take the answer. A row's twins end
-        with it, at no cost. Rows with an outcome, or in another shard by now (unless `anywhere`), stay unchanged, so
-        that a repetition after a crash changes nothing. What was paid for them here is still booked, once.
+        `model` is the model's name at the backend; without `model`, other jobs cannot take the answer. A row's twins
+        end with the row, at no cost. Rows that have an outcome or left the shard (unless `anywhere`) stay unchanged,
+        so a repeated call after a crash changes nothing. The cost of such rows is still booked, once.
         """
         if not settled:
             return 0
@@ -235,7 +235,7 @@ class Rows:
     ) -> None:
         """Let a shard's rows without an outcome wait for another shard, at a backend outside `avoid`.
 
-        With None, they avoid the same backends as before.
+        With None, the rows avoid the same backends as before.
         """
         c = requests.c
         kept = {} if avoid is None else {"avoid": avoid}
@@ -249,7 +249,7 @@ class Rows:
                 tx.execute(freed, rows)
 
     def release(self, shard_id: ShardId, *, count_attempt: bool) -> int:
-        """Let a shard's rows without an outcome wait for another shard; return their number."""
+        """Let a shard's rows without an outcome wait for another shard; return the number of rows."""
         statement = (
             update(requests)
             .where(requests.c.shard_id == shard_id, requests.c.state == RequestState.PENDING)
@@ -259,9 +259,9 @@ class Rows:
             return tx.execute(statement).rowcount
 
     def end_open(self, job_id: JobId, state: RequestState, code: str, message: str, now: datetime) -> int:
-        """End rows that no shard at a backend holds, and their twins, without a result; return their number.
+        """End rows that no shard at a backend holds, and their twins, without a result; return the number of rows.
 
-        This includes rows that wait for their document's parts, whatever happens to these, and rows that await
+        This includes rows that wait for their document's parts, even if the parts continue, and rows that await
         another job's rows.
         """
         planned = select(shards.c.id).where(
@@ -274,7 +274,7 @@ class Rows:
             .values(state=state, error_code=code, error_message=message, settled_at=now)
         )
         sent = _FIRST.c.job_id == job_id, _FIRST.c.seq == c.twin_of, _FIRST.c.state != RequestState.PENDING
-        # OFFSET keeps Postgres from making it a join, which may scan the whole job for each twin.
+        # OFFSET keeps Postgres from making the subquery a join, which may scan the whole job for each twin.
         has_ended = exists(select(_FIRST.c.seq).where(*sent).correlate(requests).offset(literal_column("0")))
         twins = statement.where(IS_TWIN, has_ended)
         with self._db.write() as tx:
@@ -289,8 +289,8 @@ class Rows:
         """Make rows with these outcomes pending again, if they have a request or can get one; the job continues.
 
         With `task`, only rows of that task. `awaiting` has the `twin_of` and `carried_from` of rows that take another
-        job's answer, by place. It is one transaction. Returns the number of pending rows; without any, a
-        job that is over stays over.
+        job's answer, by `seq`. All changes are one transaction. Returns the number of pending rows; without
+        pending rows, an ended job stays ended.
         """
         c = requests.c
         of_task = () if task is None else (c.task == task,)
@@ -301,7 +301,7 @@ class Rows:
                 state=RequestState.PENDING,
                 attempt=c.attempt + 1,
                 avoid=(),
-                # Restart at the first rung: the last one may be at a backend that refused the row.
+                # Restart at the first rung, since the last rung may be at a backend that refused the row.
                 model=func.coalesce(c.first_model, c.model),
                 cost=Decimal(0),
                 **dict.fromkeys(_OF_AN_ATTEMPT),
@@ -317,7 +317,7 @@ class Rows:
                 open_ = open_rows(tx, None, job_id, places[start : start + PAGE])
                 links = [(*awaiting[seq], job_id, seq) for seq in open_]
                 bulk.change(tx, requests, ("twin_of", "carried_from"), ("job_id", "seq"), links)
-            # A user who retries a stopped job wants all of it.
+            # A user who retries a stopped job wants all its rows, not only the canary.
             tx.execute(update(requests).where(c.job_id == job_id, IS_CANARY).values(canary=None))
             number = tx.scalar(pending) or 0
             condition = jobs.c.id == job_id if number else (jobs.c.id == job_id) & jobs.c.error.is_not(None)
@@ -325,7 +325,7 @@ class Rows:
             return number
 
     def finished(self, job_id: JobId, only: Collection[str] | None = None) -> Iterator[FinishedRow]:
-        """Yield every row of a job in input order, or those with `only` these custom_ids; open rows too."""
+        """Yield every row of a job in input order, open rows too; with `only`, the rows with these custom_ids."""
         columns = (*(requests.c[name] for name in records.FINISHED), *OF_SHARD)
         of_shards = select(*columns).outerjoin(shards, shards.c.id == requests.c.result_shard)
         query = of_shards.where(requests.c.job_id == job_id)
@@ -377,7 +377,7 @@ def _in_shard(row: Sequence[Any]) -> InShard:
 def open_rows(tx: Connection, shard_id: ShardId | None, job_id: JobId, seqs: Collection[int]) -> list[int]:
     """Return the rows without an outcome in a shard (None: in any), locked until the transaction ends."""
     c = requests.c
-    # Shard and state are filtered here: in the query, their indexes would find a whole job.
+    # Shard and state are filtered here. In the query, their indexes would find all rows of a job.
     query = select(c.seq, c.shard_id, c.state).where(c.job_id == job_id).with_for_update()
     rows = tx.execute(bulk.each(query, c.seq, sorted(seqs), tx.dialect))
     pending = ((seq, shard) for seq, shard, state in rows if state == RequestState.PENDING)

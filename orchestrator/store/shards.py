@@ -21,7 +21,7 @@ from orchestrator.store.database import Database
 from orchestrator.store.tables import IS_CANARY, IS_UNCLEAN, IS_WAITING, jobs, keeps_from, requests, shards
 
 PAGE = 1000
-# Built once: a new statement costs three times what it takes to execute it.
+# Built once, since building a statement takes three times as long as executing it.
 _BY_ID = select(shards).where(shards.c.id == bindparam("shard"))
 _OF_JOB = select(shards).where(shards.c.job_id == bindparam("job")).order_by(shards.c.number)
 _UNCLEAN = (
@@ -98,8 +98,8 @@ class Shards:
                 raise StateConflict(f"{rows.rows} rows were to go into shard {shard.id}, but {taken} wait")
 
     def adopt(self, shard: Shard, custom_ids: Collection[str]) -> int:
-        """Record a shard for an existing batch with those of its rows that wait; return their number, or do nothing
-        for 0.
+        """Record a shard for an existing batch with its rows that still wait; return the number of rows, or record
+        nothing if no row waits.
         """
         c = requests.c
         query = select(c.seq, c.endpoint, c.model, c.length, c.max_output, IS_WAITING.label("waits"))
@@ -196,7 +196,7 @@ class Shards:
             return tx.scalar(query) or 0
 
     def told_tokens(self, backend: str, model: str, newest: int = 20) -> tuple[int, int]:
-        """Return prompt tokens of the newest completed batches: our estimate, and the provider's figure."""
+        """Return the total prompt tokens of the newest completed batches: our estimate, and the provider's figure."""
         c = shards.c
         recent = (
             select(c.tokens, c.provider_input_tokens)

@@ -1,4 +1,4 @@
-"""All verbs on one database, imported on use: code that names `Store` as a type needs no database library."""
+"""All groups of methods on one database, imported on use: naming `Store` as a type needs no database library."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Store:
         Raises StorageError.
         """
         if fence is not None:
-            # Without the fence at first: leftovers of earlier daemons may block whatever needs it.
+            # First without the fence, since transactions left by earlier daemons may block any that need the fence.
             with cls.open(url, timeout=timeout) as store:
                 store.daemon_fences.take(fence)
         store = cls(url, timeout=timeout, fence=fence)

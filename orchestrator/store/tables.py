@@ -1,4 +1,4 @@
-"""The tables. They store facts only: bodies are in files; counts and states of jobs are derived from rows."""
+"""The tables. They store facts only: bodies are in files, and counts and states of jobs are derived from rows."""
 
 from __future__ import annotations
 
@@ -156,7 +156,8 @@ requests = Table(
     Column("max_output", Integer),
     Column("trimmed_tokens", Integer, nullable=False, server_default="0"),
     Column("cache_key", String(32)),
-    # The place of the row of this job whose outcome it takes. Below 0, it awaits row -1 - twin_of of `carried_from`.
+    # The `seq` of the job's row whose outcome this row takes. Below 0, this row awaits row -1 - twin_of of the job
+    # `carried_from`.
     Column("twin_of", Integer),
     Column("avoid", Names),
     Column("state", String(16), nullable=False),
@@ -176,9 +177,9 @@ requests = Table(
     Column("output_tokens", Integer, nullable=False, default=0),
     *more_counts(),
     Column("tier", String(16)),
-    # True if the answer is accepted although it ended at max_tokens. False if it is accepted with one of the marks
-    # below, null for all others, so that one index finds them: its JSON stood in other text (null of an earlier
-    # version), or the reason for its end is unknown.
+    # True if the answer is accepted although it ended at max_tokens. False if it is accepted with a mark of the next
+    # columns: other text around its JSON (null for earlier versions), or an unknown finish reason. Null for all other
+    # answers, so that one index finds all marked answers.
     Column("cut", Boolean),
     Column("repaired", Boolean),
     Column("odd_end", Boolean),
@@ -191,8 +192,8 @@ requests = Table(
     Column("why", String(24)),
     Column("content", String(32)),
     Column("wording", String(12)),
-    # Checked answers: whether the row is in the canary, and when its failure was released from quarantine. Then how
-    # often its model was shown its fault, and the place of its first line if it has another.
+    # If the row is in the canary; when its failure was released from quarantine. Later columns: how often its model
+    # was shown the answer's fault, and the byte range of the original request line if a new line replaced it.
     Column("canary", Boolean),
     Column("released_at", Instant),
     # When a failed row's document and task began to fail for this reason.
@@ -200,10 +201,10 @@ requests = Table(
     Column("again", Integer, nullable=False, server_default="0"),
     Column("first_offset", BigInteger),
     Column("first_length", Integer),
-    # A document in parts: the row of its answer has their number; the rows after it also have their own numbers.
+    # A document in parts: the row of the final answer has `parts`; each row of a part also has its number, `part`.
     Column("part", Integer),
     Column("parts", Integer),
-    # The document's pages that are sent as pictures, as in the results.
+    # The document's pages that are sent as pictures, in the form used in results.
     Column("sent_as", Text),
     # Unread contents of its document.
     Column("notes", Text),
@@ -218,7 +219,7 @@ requests = Table(
 # fresh answers are looked up by custom_id.
 IS_FRESH = requests.c.carried_from.is_(None)
 Index("ix_requests_answers", requests.c.custom_id, sqlite_where=IS_FRESH)
-# Rows asked for themselves: other rows with the same body may take their answers.
+# Rows that are sent themselves; other rows with the same body may take their answers.
 IS_ORIGINAL = and_(IS_FRESH, requests.c.twin_of.is_(None))
 HAS_KEY = and_(requests.c.cache_key.is_not(None), IS_ORIGINAL)
 Index("ix_requests_cache", requests.c.cache_key, sqlite_where=HAS_KEY)
@@ -232,18 +233,18 @@ Index("ix_requests_reduce", requests.c.job_id, requests.c.seq, sqlite_where=IS_R
 Index("ix_requests_shard_id", requests.c.shard_id, sqlite_where=requests.c.shard_id.is_not(None))
 # A pending row has not been settled. A condition on its state would use the index of states, over all rows.
 _IS_LEFT = and_(requests.c.settled_at.is_(None), requests.c.shard_id.is_(None), requests.c.twin_of.is_(None))
-# A row without a line cannot be asked yet: it needs the answers to its document's parts.
+# A row without a request line cannot be sent yet, as its line needs the answers to its document's parts.
 IS_WAITING = and_(_IS_LEFT, requests.c.length > 0)
 IS_BLOCKED = and_(_IS_LEFT, IS_REDUCE, requests.c.length == 0)
 _WAITING = requests.c.job_id, requests.c.endpoint, requests.c.model, requests.c.seq
 Index("ix_requests_waiting", *_WAITING, sqlite_where=_IS_LEFT)
-# A successful job has few of these. The range tells Postgres that this index finds fewer rows than any other.
+# A successful job has few failed rows. The range tells Postgres that this index finds fewer rows than any other.
 HAS_FAILED = requests.c.error_code >= ""
 Index(
     "ix_requests_failures", requests.c.job_id, requests.c.error_code, sqlite_where=requests.c.error_code.is_not(None)
 )
 
-# Most jobs have no such answer.
+# Most jobs have no cut or marked answer.
 Index("ix_requests_cut", requests.c.job_id, requests.c.cut, sqlite_where=requests.c.cut.is_not(None))
 
 # The few canary rows of a job.
@@ -301,7 +302,7 @@ _BOOKED_BY_LENGTH = exists().where(
 # Only rows without tokens are looked up in the ledger.
 _HAS_TOKENS = or_(requests.c.input_tokens > 0, requests.c.output_tokens > 0)
 OF_SHARD = (shards.c.backend, shards.c.batch_id, case((_HAS_TOKENS, false()), else_=_BOOKED_BY_LENGTH))
-"""Columns that `records.finished` takes besides `FINISHED`: where a row was answered, whether its cost is a guess."""
+"""Columns that `records.finished` takes besides `FINISHED`: a row's backend and batch, and if its cost is a guess."""
 
 events = Table(
     "events",
@@ -325,8 +326,8 @@ documents = Table(
     Column("problem", String(32)),
     Column("first_seen_at", Instant, nullable=False),
     Column("last_seen_at", Instant, nullable=False),
-    # Saves reading: the system's description of the file, and the result of reading it. A table has its own entry,
-    # and each of its documents names the table and its place in it.
+    # These columns save reading unchanged files: the system's description of the file, and the result of reading it.
+    # A table has an entry of its own; each document of a table names the table and its position in the table.
     Column("stamp", Text),
     Column("content", String(32)),
     Column("file", Text),
@@ -350,7 +351,7 @@ tags = Table(
 )
 
 # Forecasts and actual results, which `report forecast` compares. `shard_id` and `task` are "" if not applicable, so
-# that a forecast is made once.
+# that the key keeps out a second forecast.
 forecasts = Table(
     "forecasts",
     metadata,
@@ -372,7 +373,7 @@ forecasts = Table(
     Index(None, "made_at"),
 )
 
-# GPUs that engines have held: somebody pays for them, busy or idle.
+# GPUs that engines have held; they cost money, busy or idle.
 engine_holds = Table(
     "engine_holds",
     metadata,
