@@ -123,7 +123,7 @@ def test_what_cannot_be_benched_is_said(orch: Orch, engine: Upstream, orch_home:
 def test_why_an_engine_refuses_the_rows_is_said_in_its_words(orch: Orch, orch_home: Path, tmp_path: Path) -> None:
     with upstreams(tmp_path) as make:
         write_config(orch_home, [make(model=["test-model"], max_model_len=16).base_url])
-        ran = orch("bench", "job.yaml", *QUICK, "--json", timeout=120)
+        ran = orch("bench", "job.yaml", "--minutes", "1", "--json", timeout=240)
     assert "attempts failed: status 400: This model's maximum context length is 16 tokens" in ran.stdout + ran.stderr
 
 
