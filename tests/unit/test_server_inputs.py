@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.server.dispatch.inputs import BLOCK_BYTES, Input, Unreadable
-from orchestrator.server.dispatch.plan import LONG, InputRows, make_plan
+from orchestrator.server.dispatch.plan import InputRows, make_plan
 from orchestrator.server.dispatch.request_header import decode_line
+from orchestrator.server.memory_limits import SMALL
 from tests.support.examples import ample
 
 CHAT = "/v1/chat/completions"
@@ -96,7 +97,7 @@ def test_a_cut_file_harms_the_rows_behind_the_cut_until_it_is_put_back(tmp_path:
             told(rows, index)
 
 
-LONG_TEXT = json.dumps("x" * LONG)
+LONG_TEXT = json.dumps("x" * SMALL)
 
 
 def long_row(custom_id: str, fields: str, beside: str = "") -> bytes:

@@ -51,7 +51,7 @@ _SAMPLING = (
     "logprobs",
     "top_logprobs",
 )
-_OPENAI_CACHES_UNASKED = r"gpt-(3\.?5|4|5(?!\.[6-9]))|o\d|chatgpt|codex"
+_OPENAI_WITHOUT_CACHE_OPTIONS = r"gpt-(3\.?5|4|5(?!\.[6-9]))|o\d|chatgpt|codex"
 _DEEPSEEK_THINKS = r"deepseek-(reasoner|v[4-9])"
 _KIMI_THINKS = r"kimi-k(2\.[5-9]|[3-9])"
 _KIMI_ALWAYS_THINKS = r"kimi-k(2\.7-code|[3-9])"
@@ -154,7 +154,7 @@ _OPENAI_RULES = (
     ),
     TableRule(
         _OPENAI,
-        _OPENAI_CACHES_UNASKED,
+        _OPENAI_WITHOUT_CACHE_OPTIONS,
         NotTaken(("prompt_cache_options",)),
         "openai 3.52 (chat/completion_create_params.py): supported for gpt-5.6 and later; theopenco/llmgateway#2979",
         read="2026-11-30",

@@ -21,17 +21,17 @@ from orchestrator.core.counts import number_of
 from orchestrator.core.request_lines import TOO_DEEP, duplicate_error, find_custom_id, id_key, lines, shown
 from orchestrator.server.dispatch.request_header import Head, LongRow, RequestBody, can_share, long_row, reader
 from orchestrator.server.dispatch.row_order import RowOrder, Sorter
+from orchestrator.server.memory_limits import SMALL
 
 BUCKETS = 256
 _READ_BYTES = 1 << 18
-LONG = 1 << 20
 
 
 class InputRows(Struct, frozen=True):
     """Rows of an input file by index: their positions, which of them are done, and their order.
 
     Row i is the bytes `offsets[i]:offsets[i + 1]`, which may end with blank lines. `faults` are rows that must not be
-    sent, and why: lines that were accepted once but would not be now. `long` are lines above `LONG` bytes whose
+    sent, and why: lines that were accepted once but would not be now. `long` are lines above `SMALL` bytes whose
     bodies are found without decoding.
     """
 
@@ -119,7 +119,7 @@ class _Survey:
                 if isinstance(head, Head):
                     keys.add(key(head.custom_id), len(offsets))
                     if head.body.model == self.model or self._has_model(head):
-                        if len(raw) > LONG and (known := long_row(raw, head)) is not None:
+                        if len(raw) > SMALL and (known := long_row(raw, head)) is not None:
                             self.long[len(offsets)] = known
                         offsets.append(offset)
                         end = offset + len(raw)
