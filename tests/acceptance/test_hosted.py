@@ -249,8 +249,8 @@ def test_no_credit_stops_with_one_message_and_the_same_command_goes_on(user: Use
     assert ran.stderr.count("You exceeded your current quota") == 1
     calls = user.provider.calls(verb)
     assert calls.keys() == {429}
-    # The pauses double, and five minutes are the most: three at once, or one after the other.
-    assert calls[429] <= 7, "an account without credit is asked a few times, not at every look"
+    # Five refused tries end the run. Each may find all three shards under way, and the clock here outruns the pauses.
+    assert 5 <= calls[429] <= 15, "an account without credit is asked a few times, not at every look"
     user.provider.clear()
     code, job = user.run(path, "openai")
     assert (code, job["requests"]["succeeded"]) == (0, 3)
