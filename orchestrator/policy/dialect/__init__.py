@@ -1,7 +1,7 @@
-"""Fields that a model at a provider accepts in a request, and their names there. Pure.
+"""Request fields that a model at a provider accepts, and the provider's names for them. Pure.
 
-A request is built once, in its task's spelling, which is its identity. The dialect changes the line that is written
-for a route: it renames and transforms fields, and reports fields that cannot be expressed there.
+A request is built once, in its task's spelling, which identifies it. For each route, the dialect renames and
+transforms the fields of the written line, and reports fields that the recipient cannot express.
 """
 
 from orchestrator.policy.dialect.draft import Loss

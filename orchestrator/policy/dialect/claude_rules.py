@@ -1,4 +1,4 @@
-"""Rules of Claude models that hold at every provider of them. Pure."""
+"""Rules of Claude models that hold at every provider of Claude. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ BOUNDS = ("max_completion_tokens", "max_tokens")
 
 
 def takes_sampling(model: str) -> bool:
-    """Return True for models with temperature, top_p and top_k. A name without a version may accept them."""
+    """Return True for models that accept temperature, top_p and top_k, and for names without a version."""
     claude = claude_of(model)
     return claude is None or claude.version < NO_SAMPLING_SINCE
 
 
 def takes_no_sampling(draft: Draft) -> bool:
-    """Return True for models without temperature, top_p and top_k."""
+    """Return True for models that refuse temperature, top_p and top_k."""
     return not takes_sampling(draft.model)
 
 
@@ -42,7 +42,7 @@ def leave_out_default_top_p(draft: Draft) -> None:
 
 
 def bound_answer(draft: Draft) -> None:
-    """Lower a bound to the model's maximum: it never answers in more tokens."""
+    """Lower an answer bound to the model's maximum, which no answer of the model exceeds."""
     claude = claude_of(draft.model)
     most = None if claude is None else claude_most_tokens(claude)
     for name in BOUNDS:
@@ -50,7 +50,7 @@ def bound_answer(draft: Draft) -> None:
 
 
 def check_stops(draft: Draft) -> None:
-    """Note that stops consisting only of whitespace are lost. With `drop`, the other stops stay."""
+    """Note the loss of stops that consist only of whitespace. With `drop`, the other stops stay."""
     stop = draft.fields.get("stop")
     stops = [stop] if isinstance(stop, str) else stop if isinstance(stop, list | tuple) else []
     remaining = [one for one in stops if not isinstance(one, str) or one.strip()]
@@ -92,7 +92,7 @@ def check_effort(draft: Draft) -> None:
 
 
 def check_thinking(draft: Draft) -> None:
-    """Note the loss of a kind of thinking that the model does not support, and of sampling fields with thinking."""
+    """Note the loss of a kind of thinking that the model does not support, and of fields that thinking excludes."""
     thinking, model = draft.fields.get("thinking"), claude_of(draft.model)
     if not isinstance(thinking, dict) or model is None:
         return
@@ -129,7 +129,7 @@ def _check_budget(draft: Draft, thinking: dict[str, object], model: Claude) -> N
 
 
 def forces_no_tool(draft: Draft) -> bool:
-    """Return True if the model always thinks, or has a budget for it. Adaptive thinking yields to a forced call."""
+    """True if no tool call can be forced: the model always thinks, or the request sets a thinking budget."""
     model = claude_of(draft.model)
     has_budget = named(draft.fields.get("thinking"), "type") == "enabled"
     return model is not None and (has_budget or _always_thinks(model))

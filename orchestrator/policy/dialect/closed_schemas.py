@@ -1,4 +1,4 @@
-"""JSON Schemas with closed objects, and most limits in words: the form of Anthropic's structured outputs. Pure."""
+"""JSON Schemas for Anthropic's structured outputs: closed objects, and most limits in descriptions. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEEPEST = 100
 
 
 def ask_closed(draft: Draft) -> None:
-    """Convert the schema to its closed form. If the model accepts none, the prompt states the schema."""
+    """Convert the schema to its closed form. If that form is not accepted, the prompt states the schema."""
     asked = schema_of(draft)
     if asked is None:
         return
@@ -40,11 +40,11 @@ def ask_closed(draft: Draft) -> None:
 
 
 def closed_schema(schema: Any, where: str, levels: int = DEEPEST) -> dict[str, Any]:
-    """Return a schema with closed objects, and with its limits in its descriptions.
+    """Return a schema with closed objects, and with unsupported limits in its descriptions.
 
     orch checks answers against the limits. The provider reports other unsupported features (recursion, `oneOf`) in
-    the row's answer. Raises InputError if it is not a schema, has more than `levels` levels, or has objects with
-    unlisted keys: these would be empty there.
+    the row's answer. Raises InputError for a value that is not a schema, for more than `levels` levels, and for
+    objects with unlisted keys, as the provider would leave them empty. `where` is the field that the error names.
     """
     if not isinstance(schema, dict):
         raise InputError("must be a schema object", field=where)
@@ -87,7 +87,7 @@ MOST_UNIONS = 16
 
 
 def is_taken(schema: Any) -> bool:
-    """Return True if structured outputs accept a fitted schema: no recursion, empty object or unsupported keyword."""
+    """Return True if structured outputs accept a closed schema: no recursion, empty object or unsupported keyword."""
     nodes = [*_nodes(schema)]
     unions = sum("anyOf" in node or isinstance(node.get("type"), list) for node in nodes)
     optional = sum(

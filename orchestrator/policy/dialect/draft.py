@@ -18,7 +18,7 @@ NEVER_DROPPED = frozenset(
         MODEL,
     }
 )  # fmt: skip
-"""Fields that bound the cost, keep a text private or set the form of the answer. A task cannot give them up."""
+"""Fields that bound the cost, keep a text private, set the answer's form or name the model. They always stay."""
 
 
 class Loss(Struct, frozen=True):
@@ -42,10 +42,10 @@ class Loss(Struct, frozen=True):
 
 
 class Draft(Struct):
-    """The fields of a body except its messages, while the rules of `model` at `recipient` change them.
+    """A body's fields without its messages, for the rules of `model` at `recipient` to change.
 
-    `name` is the recipient's name of the model. `edits` change the messages. With `drop`, a field that is not
-    accepted is left out if allowed; its loss is noted in any case.
+    `name` is the recipient's name for the model. `edits` change the messages. `losses` notes every refused field;
+    with `drop`, the field is also left out if allowed.
     """
 
     fields: dict[str, Any]
@@ -58,7 +58,7 @@ class Draft(Struct):
     edits: list[Callable[[Messages], Messages]] = field(default_factory=list)
 
     def lose(self, name: str, why: str) -> None:
-        """Note that a field is not accepted, and leave it out if allowed."""
+        """Note that the recipient refuses a field. With `drop`, leave the field out if allowed."""
         loss = Loss(name, f"{self.name or self.model} {why}")
         if loss not in self.losses:
             self.losses.append(loss)
@@ -66,7 +66,7 @@ class Draft(Struct):
             self.fields.pop(name, None)
 
     def rename(self, name: str, to: str) -> None:
-        """Rename a field; a field that already has the new name wins."""
+        """Rename a field. If the body already has a field of the new name, its value wins."""
         if name in self.fields:
             value = self.fields.pop(name)
             self.fields.setdefault(to, value)
@@ -77,7 +77,7 @@ def is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def named(value: Any, name: str) -> Any:
-    """Return a member of an object, or None."""
+    """Return a member of a JSON object; None if `value` is not an object or lacks the member."""
     return value.get(name) if isinstance(value, Mapping) else None
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 LATEST = (99, 0)
 MOST_MODELS = 256
-"""Number of cached model names, as every row looks its model up."""
+"""Maximum number of model names whose facts are cached: every row looks up its model."""
 _VENDOR = re.compile(r"^(?:ft:|arn:[^/]*/)?(?:[a-z0-9_.-]+/)*", re.IGNORECASE)
 
 
@@ -21,16 +21,16 @@ def plain_name(model: str) -> str:
 
 
 class Reasoning(Struct, frozen=True):
-    """How a model family reasons: by default or not, and with which efforts.
+    """Reasoning of a model family: on by default or not, and the efforts that a request may set.
 
-    A family without efforts does not reason.
+    A family without efforts does not reason, or has no setting for it (o1-mini).
     """
 
     by_default: bool
     efforts: frozenset[str]
 
     def is_on(self, effort: Any) -> bool:
-        """True if a request with this effort reasons; None is a request without an effort."""
+        """True if a request with this effort reasons. None stands for a request without an effort."""
         return self.by_default if effort is None else effort != "none"
 
 
@@ -69,7 +69,7 @@ _OPENAI: tuple[tuple[str, Reasoning], ...] = tuple(
 
 @lru_cache(MOST_MODELS)
 def openai_reasoning(model: str) -> Reasoning:
-    """Return how an OpenAI model reasons; a model with an unknown name does not."""
+    """Return an OpenAI model's reasoning. A model with an unknown name counts as not reasoning."""
     name = plain_name(model)
     return next((found for pattern, found in _OPENAI if re.match(pattern, name)), _NEVER)
 
@@ -110,7 +110,7 @@ class Claude(Struct, frozen=True):
     version: tuple[int, int]
 
     def since(self, **versions: tuple[int, int]) -> bool:
-        """Return True if its version is at least the one given for its line. `other` stands for other lines."""
+        """True if the model has at least the version given for its line. `other` is for lines not given."""
         first = versions.get(self.line, versions.get("other", LATEST))
         return self.version >= first
 
@@ -120,7 +120,7 @@ _MYTHOS_PREVIEW = Claude("mythos", LATEST)
 
 @lru_cache(MOST_MODELS)
 def claude_of(model: str) -> Claude | None:
-    """Return the Claude model of a name, or None for other models and for names without a version."""
+    """Return the Claude model with this name, or None for other models and for names without a version."""
     name = plain_name(model)
     if found := _CLAUDE.search(name):
         line = found["before"] or found["after"] or ""

@@ -41,7 +41,7 @@ def check_effort(draft: Draft) -> None:
 
 
 def check_tools(draft: Draft) -> None:
-    """Note the loss of tools if the model reasons about this request, even if only by default."""
+    """Note the loss of tools if the model reasons about this request. Reasoning by default counts."""
     if draft.fields.get("tools") and reasons(draft):
         draft.lose("tools", f"takes tools at {CHAT} only with reasoning_effort none")
         if draft.drop:
@@ -50,7 +50,7 @@ def check_tools(draft: Draft) -> None:
 
 
 def bound_answer(draft: Draft) -> None:
-    """Lower a bound to the model's maximum: it never answers in more tokens."""
+    """Lower an answer bound to the model's maximum, which no answer of the model exceeds."""
     most = openai_most_tokens(draft.model)
     for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
         value = draft.fields.get(name)
@@ -70,7 +70,7 @@ def check_included_logprobs(draft: Draft) -> None:
 
 
 def ask_without_json_mode(draft: Draft) -> None:
-    """Ask for a schema in the prompt, and note the loss of `json_object`: the model supports neither."""
+    """Ask for a schema in the prompt, and note the loss of `json_object`. The model supports neither field."""
     structured.ask_in_prompt(draft)
     for name, asked in ((structured.FIELD, draft.fields.get(structured.FIELD)), ("text", draft.fields.get("text"))):
         wanted = named(asked, "format") if name == "text" else asked
@@ -107,7 +107,7 @@ def to_responses(draft: Draft) -> None:
     """Convert a chat completion's body for the Responses API."""
     draft.endpoint = RESPONSES
     respell(draft)
-    draft.fields.setdefault("store", False)  # these answers are never fetched by id
+    draft.fields.setdefault("store", False)  # orch never fetches these answers by id
     draft.edits.append(input_of)
 
 

@@ -1,6 +1,6 @@
-"""JSON Schemas in the form of `responseSchema`, OpenAPI's. Pure.
+"""JSON Schemas in the form of Gemini's `responseSchema`, a subset of OpenAPI. Pure.
 
-Gemini's batches answer a `responseJsonSchema` in other shapes (crmne/ruby_llm#894) or refuse it
+Gemini's batches do not follow a `responseJsonSchema` (crmne/ruby_llm#894) or refuse it
 (googleapis/js-genai#882). Source: google-genai 3.6.1, types.Schema.
 """
 
@@ -30,20 +30,20 @@ class _NoFormError(Exception):
 
 
 def ask_gemini(draft: Draft) -> None:
-    """Ask for any JSON, with the schema in the prompt, if a schema has no form for Gemini's batches."""
+    """Ask for any JSON, with the schema in the prompt, if the schema has no form in OpenAPI's subset."""
     asked = schema_of(draft)
     if asked is not None and openapi_schema(asked["schema"]) is None:
         ask_for_an_object(draft)
 
 
 def openapi_schema(schema: Json) -> Json | None:
-    """Return a schema of the same answers in OpenAPI's subset, or None."""
+    """Return a schema in OpenAPI's subset that allows the same answers, or None."""
     return _converted(msgspec.json.encode(schema))
 
 
 @lru_cache(maxsize=64)
 def _converted(schema: bytes) -> Json | None:
-    """Rows of a task share their schema."""
+    """Convert an encoded schema. Rows of a task share their schema, so the result is cached."""
     try:
         return _node(plain_schema(msgspec.json.decode(schema), FIELD))
     except (InputError, _NoFormError):
@@ -79,13 +79,13 @@ def _node(node: Any) -> Json:
 
 def _object(node: Json) -> Json:
     properties, required = node.get("properties"), node.get("required") or []
-    # An object without properties would be empty there.
+    # Gemini would answer an empty object.
     if not isinstance(properties, dict) or not properties or not set(required) <= properties.keys():
         raise _NoFormError
     found: Json = {"properties": {name: _node(inner) for name, inner in properties.items()}}
     if required:
         found["required"] = required
-    # Without it, properties are answered in the order of the alphabet.
+    # Without `propertyOrdering`, Gemini answers the properties in alphabetical order.
     return found | {"propertyOrdering": [*properties]}
 
 
@@ -105,7 +105,7 @@ def _enum(node: Json) -> Json:
     values = [node["const"]] if "const" in node else node["enum"]
     kinds = {_KINDS.get(type(value)) for value in values} if isinstance(values, list) else set()
     kind = kinds.pop() if len(kinds) == 1 else None
-    # An empty text among the values is refused there.
+    # Gemini refuses an empty string among the values.
     if kind is None or "" in values:
         raise _NoFormError
     found: Json = {"type": _TYPES[kind]} | ({"description": node["description"]} if "description" in node else {})

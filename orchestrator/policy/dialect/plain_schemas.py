@@ -1,4 +1,4 @@
-"""JSON Schemas without references, nulls, empty objects, and lists of types. Pure."""
+"""JSON Schemas without references, nulls, empty objects or lists of types. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Json = dict[str, Any]
 
 
 def plain_schema(schema: Json, field: str) -> Json:
-    """Return a schema of the same answers. Raises InputError for `field` if a reference cannot be resolved."""
+    """Return a plain schema for the same answers. Raises InputError for recursive or unresolvable references."""
     found: Json = _plain(schema, schema, field, ())
     return found
 
 
 def _plain(part: Any, root: Json, field: str, within: tuple[str, ...], *, is_named: bool = False) -> Any:
-    """Return a part of a schema; the keys of a part that `is_named` are names of properties."""
+    """Return a part of a schema in plain form. If `is_named`, its keys are names of properties."""
     if isinstance(part, list):
         return [_plain(one, root, field, within) for one in part]
     if not isinstance(part, dict):
@@ -41,7 +41,7 @@ def _plain(part: Any, root: Json, field: str, within: tuple[str, ...], *, is_nam
 
 
 def _forms(part: Json) -> list[Json]:
-    """Return a form for each type of a list of types, or for null among the values; empty for one type."""
+    """Return a form for each type, if the types are a list or the values include null; otherwise nothing."""
     kinds, values = part.get("type"), part.get("enum")
     has_null = isinstance(values, list) and None in values
     if not isinstance(kinds, list) and not has_null:

@@ -1,4 +1,4 @@
-"""The recipient of a request, as far as its spelling depends on it: provider and user rules."""
+"""The recipient of a request: its provider and the rules for spelling requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HOSTS = {
     "api.together.ai": "together",
     "api.together.xyz": "together",
 }
-# Names in the price table of providers that have another name here.
+# The price table's names for providers that are named differently here.
 _PRICED_AS = {"xai": "x-ai", "moonshot": "moonshotai"}
 _CALLED = {listed: name for name, listed in _PRICED_AS.items()}
 
@@ -39,7 +39,7 @@ class Structured(StrEnum):
 
     JSON_SCHEMA = "json_schema"  # the server enforces the schema
     JSON_OBJECT = "json_object"  # the server enforces JSON; the schema is in the prompt
-    NONE = "none"  # the server has no such field; the prompt asks for JSON
+    NONE = "none"  # the server has no field for JSON; only the prompt asks for it
 
 
 class OwnRule(Struct, frozen=True):
@@ -72,7 +72,7 @@ class TableLine(Protocol):
         """Effect of the line on a draft."""
 
     def holds_for(self, provider: str, model: str) -> bool:
-        """Return True if the line is about a model at a provider."""
+        """Return True if the line applies to a model at a provider."""
 
     def apply(self, draft: Any) -> None:
         """Apply the change to a draft."""
@@ -81,7 +81,7 @@ class TableLine(Protocol):
 class Recipient(Struct, frozen=True):
     """A backend as the dialect sees it: provider, way to ask for JSON (None: the default), and the user's rules.
 
-    `table` has the lines of the backend's own package; those of policy hold without it.
+    `table` has the rules of the backend's own package. The rules of `rules_by_model` always apply, too.
     """
 
     provider: str = OTHER
@@ -95,7 +95,7 @@ UNKNOWN = Recipient()
 
 
 def provider_at(base_url: str, named: str | None = None) -> str:
-    """Return the provider of an address. `named`, its name in orch.toml, has priority."""
+    """Return the provider at an address. `named`, the provider's name in orch.toml, has priority."""
     if named is not None:
         return _CALLED.get(named, named)
     host = urlsplit(base_url).hostname or ""

@@ -1,4 +1,4 @@
-"""Kinds of rules in the tables. Each changes a draft. Pure."""
+"""Kinds of rules in `rules_by_model` and in the tables of backends. Each kind changes a draft. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEUTRAL: Mapping[str, Any] = {
     "modalities": ["text"],
     "verbosity": "medium",
 }
-"""Values that equal the default, so that leaving them out changes nothing."""
+"""Default values of fields. Leaving out a field with its default changes nothing."""
 
 
 class Change(Protocol):
@@ -39,9 +39,9 @@ class Change(Protocol):
 
 
 class TableRule(Struct, frozen=True):
-    """A rule for `models` (a regular expression) at `providers`, with its `source` and the date `read`.
+    """A rule for `models` (a regular expression) at `providers`, with its `source` and the date it was `read`.
 
-    It applies at `endpoints` (empty: all) if `when` is true.
+    The rule applies only at `endpoints` (empty: all), and only to drafts for which `when` is true (None: all).
     """
 
     providers: Collection[str]
@@ -57,7 +57,7 @@ class TableRule(Struct, frozen=True):
         return provider in self.providers and re.match(self.models, plain_name(model)) is not None
 
     def apply(self, draft: Draft) -> None:
-        """Apply the change to a draft of a model that `holds_for` accepts, if endpoint and condition fit."""
+        """Apply the change if endpoint and condition fit the draft. The caller has asked `holds_for`."""
         if self.endpoints and draft.endpoint not in self.endpoints:
             return
         if self.when is None or self.when(draft):
@@ -65,7 +65,7 @@ class TableRule(Struct, frozen=True):
 
 
 class Renamed(Struct, frozen=True):
-    """The recipient has another name for a field."""
+    """The recipient calls a field by the name `to`."""
 
     field: str
     to: str
@@ -92,7 +92,7 @@ class NotTaken(Struct, frozen=True):
 
 
 class OnlyFields(Struct, frozen=True):
-    """The recipient has these fields and no other. A value equal to the default is left out silently."""
+    """The recipient accepts only these fields. A value equal to the default is left out silently."""
 
     fields: frozenset[str]
     where: str = ""
@@ -104,7 +104,7 @@ class OnlyFields(Struct, frozen=True):
 
 
 class NotThere(Struct, frozen=True):
-    """The endpoint does not have the model. `is_for` says what the model is for."""
+    """The endpoint does not serve the model. `is_for` says what the model serves, such as embeddings."""
 
     is_for: str
 
@@ -125,9 +125,9 @@ class OnlyValues(Struct, frozen=True):
 
 
 class Bounded(Struct, frozen=True):
-    """Raise a number below `least`, or lower one above `most`.
+    """Raise a number below `least`, and lower a number above `most`.
 
-    Used for bounds of an answer's length: a changed bound still bounds the cost.
+    Meant for bounds of the answer length: a changed bound still limits the cost.
     """
 
     field: str
@@ -145,7 +145,7 @@ class Bounded(Struct, frozen=True):
 
 
 class NotAbove(Struct, frozen=True):
-    """Refuse a number above `most`, because a lower one would change the request."""
+    """Refuse a number above `most`. Lowering the number would change the answers."""
 
     field: str
     most: float
@@ -189,12 +189,12 @@ class NotForced(Struct, frozen=True):
 
 
 def is_unthinking(draft: Draft) -> bool:
-    """True if a request turns off the thoughts of a model that thinks by default."""
+    """True if a request turns off thinking, for a model that thinks by default."""
     return bool(named(draft.fields.get("thinking"), "type") == "disabled")
 
 
 def is_thinking(draft: Draft) -> bool:
-    """True if a request lets a model think that thinks by default."""
+    """True if a request leaves thinking on, for a model that thinks by default."""
     return not is_unthinking(draft)
 
 

@@ -1,7 +1,7 @@
 """Fields that models refuse or spell differently: one rule per line, with its source. Pure data.
 
 Sources: providers' pages and SDKs as of 2026-11, findings of pydantic-ai 2026-11, and refusals that users posted or
-orch recorded. A name like `owner/repo#1` is an issue on GitHub. Rules apply in this order.
+orch recorded. A name like `owner/repo#1` is an issue on GitHub. Rules apply from top to bottom.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ _OPENAI_RULES = (
         "OpenAI's reference of embeddings: You are not allowed to generate embeddings from this model",
         endpoints=_VECTORS,
     ),
-    # A proxy may have these models at either endpoint.
+    # Not for "other": a proxy may serve these models at either endpoint.
     TableRule(
         ("openai", "azure"),
         r"gpt-[5-9](\.\d)?-(pro|cyber|rosalind)|gpt-(daybreak|rosalind)|o\d-pro|.*codex|.*deep-research|computer-use",
@@ -187,7 +187,7 @@ _OPENAI_RULES = (
         endpoints=(RESPONSES,),
         when=openai.reasons,
     ),
-    # A proxy may ask the Responses API.
+    # Not for "other": a proxy may forward the request to the Responses API.
     TableRule(
         ("openai", "azure"),
         r"gpt-5\.[2-5](?!-chat)",
@@ -287,7 +287,7 @@ _OTHER_RULES = (
             ("xai", r"grok-(\d-image|imagine)", "pictures", "xAI's model pages"),
         )
     ),
-    # It leaves out settings that a model does not take, and passes schemas on unchanged.
+    # OpenRouter leaves out settings that a model refuses, but passes schemas on unchanged.
     TableRule(
         ("openrouter",),
         _KNOWN_AS_OPENAIS,
@@ -440,7 +440,7 @@ _OTHER_RULES = (
         "2026-11-30",
         endpoints=_CHAT,
     ),
-    # Under `drop`, a rule reads what earlier rules have left.
+    # With `drop`, a rule does not see the fields that earlier rules have left out, so the order matters.
     _moonshot(
         _KIMI_ALWAYS_THINKS,
         NotTaken(("thinking",), why="always thinks, and takes no thinking of type disabled"),

@@ -24,7 +24,7 @@ RARE = frozenset(
     {"not", "if", "then", "else", "patternProperties", "prefixItems", "contains", "dependentRequired",
      "dependentSchemas", "propertyNames", "unevaluatedProperties", "minProperties", "maxProperties"}
 )  # fmt: skip
-"""Keywords that providers other than OpenAI accept in no schema."""
+"""Keywords that no provider except OpenAI accepts."""
 _NUMBER_AND_LIST_LIMITS = frozenset(
     {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "pattern",
      "format"}
@@ -102,7 +102,7 @@ class _Strict:
         return described(self._resolve(found, levels), limits)
 
     def _is_taken(self, name: str, value: Any) -> bool:
-        """True for a limit that the recipient takes."""
+        """True for a limit that the recipient accepts."""
         if not self._limits or name not in _NUMBER_AND_LIST_LIMITS:
             return False
         if name == "format":
@@ -191,7 +191,7 @@ class _Strict:
 
 
 def _keep_possible_values(found: Schema) -> None:
-    """Take out the values that the type forbids: a provider refuses them, and no answer can have them."""
+    """Remove values that the type forbids. Providers refuse such values, and no valid answer has them."""
     if "type" not in found:
         return
     kinds = set(found["type"] if isinstance(found["type"], list) else [found["type"]])
@@ -206,7 +206,7 @@ def _keep_possible_values(found: Schema) -> None:
 
 
 def described(schema: Schema, limits: Mapping[str, Any]) -> Schema:
-    """Name limits that a provider does not take in the description, for the model."""
+    """Append limits that the provider refuses to the description, so that the model reads them."""
     if limits:
         words = ", ".join(f"{name}: {value}" for name, value in limits.items())
         schema["description"] = f"{schema.get('description', '')} ({words})".strip()
@@ -228,7 +228,7 @@ def has_lookaround(pattern: str) -> bool:
 
 
 def _definition(schema: Mapping[str, Any], reference: Any) -> Schema:
-    """Return the definition that a whole schema refers to. A schema with other keywords has no strict form."""
+    """Return the definition that a root `$ref` names. A root with other keywords has no strict form."""
     found = _DEFINITION.fullmatch(reference) if isinstance(reference, str) else None
     if found is None or reference == "#" or schema.keys() - {"$ref", "$defs", "definitions", "$schema", "title"}:
         raise _NotStrictError

@@ -22,7 +22,7 @@ _TUNED = "ft:"
 
 
 def schema_of(draft: Draft) -> Mapping[str, Any] | None:
-    """Return the named schema of a chat completion's body, or None."""
+    """Return the schema of a chat completion's body, with its name and strictness, or None."""
     asked = draft.fields.get(FIELD)
     if not isinstance(asked, dict) or asked.get("type") != "json_schema":
         return None
@@ -41,7 +41,7 @@ def ask_for(way: Structured, draft: Draft) -> None:
     if way is Structured.NONE or not _is_object(asked["schema"]):
         del draft.fields[FIELD]
     elif draft.recipient.provider == LOCAL:
-        # llama.cpp answers by the schema here; other servers ignore it.
+        # llama.cpp enforces a schema in this place; other local servers ignore it.
         draft.fields[FIELD] = {"type": "json_object", "schema": asked["schema"]}
     else:
         draft.fields[FIELD] = {"type": "json_object"}
@@ -70,9 +70,9 @@ def ask_for_an_object(draft: Draft) -> None:
 
 
 def ask_strictly(draft: Draft, *, limits: bool = True) -> None:
-    """Convert the schema to its strict form. Without one, the schema is sent but not enforced.
+    """Convert the schema to its strict form. A schema without a strict form is sent but not enforced.
 
-    A schema that is not an object is refused in both forms, so the prompt asks for it.
+    A schema that is not an object is stated only in the prompt, because providers refuse it in both forms.
     """
     asked = schema_of(draft)
     if asked is None or asked.get("strict") is not True:
@@ -86,14 +86,14 @@ def ask_strictly(draft: Draft, *, limits: bool = True) -> None:
 
 
 def ask_strictly_without_limits(draft: Draft) -> None:
-    """Convert the schema to its strict form, for a recipient that refuses bounds of numbers and lists."""
+    """Convert the schema to its strict form, for a recipient that refuses bounds, patterns and formats."""
     ask_strictly(draft, limits=False)
 
 
 def ask_strictly_or_for_an_object(draft: Draft) -> None:
     """Convert the schema to its strict form, for a recipient that refuses limits in any schema.
 
-    A schema with limits that has no strict form is shown in the prompt.
+    If a schema has limits and no strict form, the prompt shows the schema.
     """
     asked = schema_of(draft)
     if asked is not None and strict_schema(asked["schema"], limits=False) is None and has_limits(asked["schema"]):

@@ -27,10 +27,10 @@ _BOUNDS = frozenset({"max_completion_tokens", "max_output_tokens"})
 _CHAT_BOUNDS = ("max_tokens", "max_completion_tokens")
 _RESPONSES_BOUNDS = ("max_output_tokens",)
 _GRAMMARS = frozenset({"structured_outputs", "grammar", "json_schema", "regex", "ebnf"})
-"""Fields of vLLM, llama.cpp and SGLang that set the form of an answer. Beside a second form, they refuse or win."""
+"""Fields of vLLM, llama.cpp and SGLang that set an answer's form. These servers refuse or ignore a second form."""
 _REPLACING = _BOUNDS | _GRAMMARS
 CACHE_SIZE = 256
-"""Number of sets of fields that a dialect caches."""
+"""Maximum number of conversions that a dialect caches, one per set of fields."""
 
 
 class _PlainBody(msgspec.Struct):
@@ -49,7 +49,7 @@ _encode = msgspec.json.encode
 
 
 class _Conversion(Struct, frozen=True):
-    """Converted fields; `fields` is None if nothing changes."""
+    """Converted fields (None if no field changes), the endpoint, and edits of the messages."""
 
     endpoint: str
     fields: Mapping[str, msgspec.Raw] | None
@@ -57,9 +57,9 @@ class _Conversion(Struct, frozen=True):
 
 
 class Dialect:
-    """Converts requests to `asked_at` for a model at a recipient. `refused` are fields that it has refused.
+    """Converts requests for the endpoint `asked_at` to what a model at a recipient accepts.
 
-    `name` is the recipient's name of the model. A user's rule can declare that it is like another model.
+    `name` is the recipient's name for the model, and `refused` names the fields that the model has refused.
     """
 
     def __init__(self, recipient: Recipient, name: str, asked_at: str, refused: frozenset[str] = frozenset()) -> None:
@@ -77,15 +77,15 @@ class Dialect:
 
     @property
     def endpoint(self) -> str:
-        """Path that the requests are finally sent to."""
+        """Path that the converted requests are sent to."""
         return self._draft({}, drop=True, is_ready=False).endpoint
 
     def losses(self, body: Mapping[str, Any]) -> tuple[Loss, ...]:
-        """Return the fields of a body (in its task's spelling, without messages) that the recipient lacks."""
+        """Return the fields that the recipient refuses. `body` has its task's spelling, and no messages."""
         return tuple(self._draft(body, drop=False, is_ready=False).losses)
 
     def body(self, body: Mapping[str, Any], *, drop: bool = False) -> dict[str, Any]:
-        """Return a whole body as it is sent. With `drop`, unsupported fields are left out if allowed."""
+        """Return a whole body in this dialect. With `drop`, unsupported fields are left out if allowed."""
         asked = next((name for name in _CONTENT_FIELDS if name in body), None)
         draft = self._draft({name: value for name, value in body.items() if name != asked}, drop=drop, is_ready=False)
         if asked is None:
@@ -93,7 +93,7 @@ class Dialect:
         return {**draft.fields, **_edited_content(asked, body[asked], draft.endpoint, draft.edits)}
 
     def line(self, line: bytes, *, drop: bool = False, is_ready: bool = False) -> bytes:
-        """Return a request line as it is sent. If `is_ready`, a person wrote it, and only field names change."""
+        """Return a request line in this dialect. If `is_ready`, a user wrote it, and only field names change."""
         if self._is_plain and self._is_as_sent(_decode_plain_line(line).body):
             return line
         parsed = raw_line(line)
@@ -113,7 +113,7 @@ class Dialect:
         return _encode(parsed)
 
     def _is_as_sent(self, body: _PlainBody) -> bool:
-        """Return True if a body without rules needs no change: true for most lines, and cheap to check."""
+        """True if a body without rules needs no change. This holds for most lines, and is cheap to check."""
         has_old_bound = body.max_tokens is not NO_BODY
         has_new_bound = body.max_completion_tokens is not NO_BODY
         if self.asked_at == RESPONSES:
@@ -123,7 +123,7 @@ class Dialect:
         return body.model == self._model and not is_bound_changed
 
     def _with_name(self, line: bytes, parsed: WrittenLine[dict[str, msgspec.Raw]]) -> bytes:
-        """Return the line with the recipient's name of the model."""
+        """Return the line with the recipient's name for the model."""
         if bytes(parsed.body.get("model", b"")) == bytes(self._model):
             return line
         parsed.body["model"] = self._model
@@ -173,7 +173,7 @@ class Dialect:
 
 
 def _take_own_bound(fields: dict[str, Any], endpoint: str, is_ready: bool) -> None:
-    """Let a bound in `extra` replace orch's, under the endpoint's name: other names would not bound anything."""
+    """Replace orch's answer bound by a bound in `extra`, under the endpoint's name: other names have no effect."""
     if is_ready:
         fields.pop("max_tokens", None)
         return
@@ -200,7 +200,7 @@ def _leave_out_schema(fields: dict[str, Any]) -> None:
 def dialect_of(recipient: Recipient, model: str, endpoint: str, refused: Collection[str] = ()) -> Dialect:
     """Return the dialect of requests to `endpoint` for a model at a recipient.
 
-    `refused` names the fields that this model has refused. A dot separates a part of a field.
+    `refused` names the fields that this model has refused; `field.part` names a part of a field.
     """
     return Dialect(recipient, model, endpoint, frozenset(refused))
 
@@ -217,7 +217,7 @@ def _edited_content(
 
 
 def _apply_own(rule: OwnRule, draft: Draft) -> None:
-    """Apply a rule of orch.toml. The reason of a loss names orch.toml."""
+    """Apply a user's rule. If the rule refuses a field, the reason of the loss names orch.toml."""
     if rule.endpoint == RESPONSES and draft.endpoint == CHAT:
         to_responses(draft)
     name = rule.field
@@ -235,7 +235,7 @@ def _apply_own(rule: OwnRule, draft: Draft) -> None:
 
 
 def _ask_in_a_known_way(draft: Draft, own: Sequence[OwnRule], refused: frozenset[str]) -> None:
-    """Ask for JSON as orch.toml says, or in the way that the server has accepted."""
+    """Ask for JSON as orch.toml says, or else in a way that the server has not refused."""
     notes = next((rule.structured for rule in own if rule.structured is not None), draft.recipient.structured)
     if notes is None and any(name.split(".")[0] in structured.FIELDS for name in refused):
         notes = Structured.JSON_OBJECT
@@ -262,12 +262,12 @@ def _leave_out_refused(draft: Draft, refused: frozenset[str]) -> None:
 
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
 _FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": _SCHEMA, "strict": True}}
-# A value for each setting of a task that differs from every model's default.
+# For each setting of a task, a value that differs from every model's default.
 _SETTINGS: dict[str, Any] = {"temperature": 0.5, "top_p": 0.5, "seed": 7, "stop": ["."], "logprobs": True}
 
 
 def describe(recipient: Recipient, model: str) -> str | None:
-    """Describe in one line how a model differs from a task's spelling, or return None."""
+    """Describe in one line how a model's requests differ from a task's spelling, or return None."""
     dialect = dialect_of(recipient, model, CHAT)
     notes = [] if dialect.endpoint == CHAT else [f"asked at {dialect.endpoint}"]
     if chat_losses := dialect.losses({}):
