@@ -24,7 +24,7 @@ class Lengths(Struct, frozen=True):
     def mean_p95(self, rows: int) -> float:
         """Return the 95 % quantile of the mean over `rows` rows.
 
-        Variance of the rows shrinks with 1 / rows. Uncertainty of the mean and the change from night to night do not.
+        The variance of the rows shrinks with 1 / rows. The uncertainty of the mean and its drift by night do not.
         """
         if self.mean <= 0:
             return 0.0
@@ -38,7 +38,7 @@ class Lengths(Struct, frozen=True):
 _PRIOR_ROWS = 10
 _P95 = 1.645
 _DRIFT = 0.05
-"""Standard deviation of the mean from night to night, as a share of it."""
+"""Standard deviation of the mean from night to night, as a share of the mean."""
 
 
 def output_lengths(seen: Mapping[int, int], max_tokens: int) -> Lengths:

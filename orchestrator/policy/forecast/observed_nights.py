@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from orchestrator.core.durations import HOUR, MINUTE
 
 LEVEL_QUANTILE = 0.7
-"""The level of a night is this quantile of its rates by time. It holds even if the engine was dead for half of it."""
+"""A night's level is this quantile of its rates, by time. The engine may have been dead for half of the night."""
 OUTAGE_LEVEL = 0.5
 """An engine below this share of the night's level has an outage."""
 _WINDOW, _LONGEST_WINDOW = 5 * MINUTE, 30 * MINUTE
@@ -25,8 +25,8 @@ _WINDOW_ROWS = 10.0
 class Stint(Struct, frozen=True):
     """A stretch of time in which an engine had our rows, and what it did.
 
-    `tokens` is their weighted work in prompt tokens; 0 if unknown. `alike` is the share of it from the job series
-    that the forecast is for.
+    `tokens` is the weighted work of these rows in prompt tokens; 0 if unknown. `alike` is the share of the work that
+    came from the job series that the forecast is for.
     """
 
     begin: datetime
@@ -53,8 +53,8 @@ class Stint(Struct, frozen=True):
 class NightSeen(Struct, frozen=True):
     """A night's mean rate and hours of normal work, its outages, and the spread of its rates.
 
-    `alike` is the share of its work from the job series that the forecast is for. `outages` are (seconds, True if it
-    ended). `deviations` are log ratios of each window's rate to the night's rate.
+    `alike` is the share of its work from the job series that the forecast is for. `outages` are (seconds, True if the
+    outage ended). `deviations` are log ratios of each window's rate to the night's rate.
     """
 
     rate: float
@@ -82,7 +82,7 @@ class NightSeen(Struct, frozen=True):
 
 
 def _normal_windows(rates: Sequence[tuple[float, Stint]], bound: float) -> list[tuple[float, Stint]]:
-    """Return the windows of normal work, without neighbours of a standstill, which contain part of it."""
+    """Return the windows of normal work, except the neighbours of a standstill, which may contain a part of it."""
     windows = []
     for place, (rate, one) in enumerate(rates):
         beside = (*rates[max(0, place - 1) : place], *rates[place + 1 : place + 2])

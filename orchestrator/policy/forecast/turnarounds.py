@@ -33,7 +33,7 @@ PRIOR_NIGHTS = 6.0
 TONIGHT_WEIGHT = 4.0
 """Weight of the current night, as a multiple of all other nights and the prior together."""
 _PRIOR_SQUARES = 2.0
-"""Prior of independent nights: its sum of squared deviations of the logarithm."""
+"""Weight of the prior that nights are independent, as a sum of squared deviations of the logarithm."""
 ENOUGH_NIGHTS = 30
 """Nights after which the source no longer mentions the prior."""
 
@@ -56,7 +56,7 @@ _PRIOR_SURVIVAL = tuple(1.0 - _prior(mark) for mark in _GRID)
 
 
 class SeenBatch(Struct, frozen=True):
-    """An observed batch: `seconds` from its submission `at` to its end, or to now if it runs.
+    """An observed batch: `seconds` from its submission `at` to its end, or to now if it still runs.
 
     `ended` is False for a censored observation: the batch still runs, expired, or was cancelled.
     """
@@ -93,7 +93,7 @@ class Turnaround(Struct, frozen=True):
         if seconds <= after:
             return 0.0
         running = self.longer(after) if after > 0 else 1.0
-        # Past the end of the curve, its remaining time is unknown.
+        # Past the end of the curve, the remaining time of a batch is unknown.
         return 1.0 - self.longer(seconds) / running if running > 0 else 0.0
 
     def within(self, chance: float, after: float = 0.0) -> float:
@@ -177,7 +177,7 @@ def _weighted_batches(seen: Sequence[SeenBatch], rows: int, at: datetime) -> lis
 def _persistence_odds(nights: Mapping[date, Mapping[datetime, Sequence[SeenBatch]]], at: datetime) -> float:
     """Return the weight of the last night, as a multiple of all others: large if slow nights come in a row.
 
-    It is the odds of the autocorrelation of run times from night to night, which fades with idle days.
+    The weight is the odds of the autocorrelation of run times from night to night, which fades with idle days.
     """
     earlier = sorted(night for night in nights if night < _night(at))
     if len(earlier) < 2:

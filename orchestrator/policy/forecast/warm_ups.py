@@ -22,7 +22,7 @@ _MIN_EFFECT = 0.3
 _PRIOR_NIGHTS = 0.5
 """Weight of the prior that an engine is as fast at first as later, in nights."""
 _SLOWEST = 0.1
-"""Share of nights whose start is slower than the slowest start that counts."""
+"""The slowest start that counts is this quantile of all starts."""
 _COOLS = timedelta(minutes=10)
 """An engine without rows for this long may have to warm up again."""
 _DECAY = 0.88
@@ -30,9 +30,9 @@ _DECAY = 0.88
 
 
 class WarmUp(Struct, frozen=True):
-    """Share of its usual rate that an engine does in each step after it began to work; 1 after the last step.
+    """An engine's rate in each step after its start, as a share of its usual rate; 1 after the last step.
 
-    `slowest` are the shares of its slowest starts.
+    `slowest` has the same shares for the slowest starts.
     """
 
     shares: tuple[float, ...] = ()
@@ -46,8 +46,8 @@ class WarmUp(Struct, frozen=True):
     def at_usual_rate(self, stints: Sequence[Stint], usual: float) -> list[Stint]:
         """Return the stints with the work that the engine would have done without its warm-up.
 
-        A lower rate counts as the `usual` one if the slowest starts were as slow: a start that takes longer than most
-        is not a slow night.
+        A rate below `usual` counts as `usual` if the slowest starts were as slow: a start that takes longer than most
+        does not make a night slow.
         """
         if not self.slowest:
             return list(stints)
@@ -62,7 +62,7 @@ class WarmUp(Struct, frozen=True):
 
 
 def warm_up(nights: Sequence[Sequence[Stint]]) -> WarmUp:
-    """Return the warm-up that the windows of earlier nights, newest first, show of an engine."""
+    """Learn an engine's warm-up from the windows of earlier nights, newest first."""
     by_step: list[list[tuple[float, float]]] = [[] for _ in range(_STEPS)]
     seen: list[list[tuple[float, float]]] = [[] for _ in range(_STEPS)]
     for newer, stints in enumerate(nights):
@@ -78,13 +78,13 @@ def warm_up(nights: Sequence[Sequence[Stint]]) -> WarmUp:
 
 
 def _effects(stints: Sequence[Stint]) -> Iterator[tuple[float, bool]]:
-    """Yield the logarithm of each step's rate relative to the later ones of its night, and True if it was seen.
+    """Yield the logarithm of each step's rate relative to later steps of the night, and True if the step was seen.
 
-    Standstills and the windows next to them do not count. A step without other windows is as slow as the one before.
+    Standstills and the windows next to them do not count. A step without other windows repeats the one before.
     """
     rates = [one.rate for one in stints]
     works = [min(rates[max(0, place - 1) : place + 2]) > 0 for place in range(len(rates))]
-    begin = [one.begin for one in stints[:1]]  # after a pause it may still be warm
+    begin = [one.begin for one in stints[:1]]  # after a pause, the engine may still be warm
     ages = compress(zip(_ages(stints, begin * len(stints)), stints, strict=True), works)
     steps = [(int(age / _STEP), one) for age, one in ages]
     effect = 0.0
@@ -115,7 +115,7 @@ def _times(one: Stint, factor: float) -> Stint:
 
 
 def age(stints: Sequence[Stint], now: datetime) -> float:
-    """Return the seconds since the engine last began to work tonight; 0 if it has not, or not for long."""
+    """Return the seconds since the engine last began to work tonight; 0 if it has not worked lately."""
     if not stints or now - stints[-1].end > _COOLS:
         return 0.0
     return (now - _begins(stints)[-1]).total_seconds()
@@ -128,7 +128,7 @@ def _ages(stints: Sequence[Stint], begins: Sequence[datetime]) -> list[float]:
 
 
 def _begins(stints: Sequence[Stint]) -> list[datetime]:
-    """Return, for each stint, when the engine began to work: it may have stopped during a long pause."""
+    """Return, for each stint, when the engine began to work. A long pause counts as a stop."""
     begins: list[datetime] = []
     for one, before in zip(stints, [None, *stints], strict=False):
         begins.append(one.begin if before is None or one.begin - before.end > _COOLS else begins[-1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def source(count: int, what: str, enough: int) -> str:
-    """Return `assumed` without observations, `from 312 rows` once there are `enough`, and both in between."""
+    """Return `assumed` without observations, `from 312 rows` if `count` is at least `enough`, otherwise both."""
     if not count:
         return "assumed"
     observed = f"from {count:,} {what if count > 1 else what[:-1]}"

@@ -10,7 +10,7 @@ from msgspec import Struct
 from orchestrator.policy.planner.types import BatchOption
 
 RARE = 0.05
-"""A share of nights. "At most" leaves out costs that arise on a smaller share."""
+"""A share of nights. Costs that arise on fewer nights are left out of an "at most"."""
 _MAX_WAVES = 24
 """Maximum number of times that one job may fill a batch quota."""
 
@@ -18,8 +18,8 @@ _MAX_WAVES = 24
 class BatchShare(Struct, frozen=True):
     """Rows in batches of one backend. Batches that were sent have run for `age` seconds.
 
-    `owed` rows are paid for even after a cancel: they are done, or their provider is silent. If they have all
-    `begun`, the first row of each was seen done.
+    `owed` rows are paid for even after a cancel: they are done, or their provider is silent. If all batches
+    have `begun`, the first row of each was seen done.
     """
 
     option: BatchOption
@@ -55,7 +55,7 @@ class BatchShare(Struct, frozen=True):
         return self.free_after if usual is None else min(usual, self.free_after)
 
     def answers(self, seconds: float) -> float:
-        """Return P(the provider answers within `seconds`): t / (t + s), if it has been silent for s seconds."""
+        """Return P(the provider answers within `seconds`): t / (t + s) for t seconds, after a silence of s."""
         if self.option.silent <= 0:
             return 1.0
         return max(0.0, seconds) / (max(0.0, seconds) + self.option.silent)
@@ -71,14 +71,14 @@ class BatchShare(Struct, frozen=True):
     def _wave_by(self, wave: int, seconds: float) -> float:
         """Return P(this wave is done and its results known within `seconds` from now)."""
         run_time = min((seconds + self.age) / wave, self.option.window)
-        # It may have ended since its provider last answered, so all that is known is that it ran until then.
+        # A batch of a silent provider may have ended. It is known to have run only until the last response.
         ran = max(0.0, self.age - self.option.silent)
         return self.option.turnaround.by(run_time, ran) * self.answers(seconds)
 
     def runs_on(self, seconds: float, horizon: float) -> float:
-        """Return P(no reroute `seconds` from now): all rows are done, or the first is, and the rest by the horizon.
+        """Return P(no reroute `seconds` from now): all rows are done, or one is and the rest will be by the horizon.
 
-        Once rows are done, fewer would have to be rerouted, so there is more time for the rest.
+        Done rows need no reroute, so the other rows may stay in their batches longer.
         """
         option = self.option
         done = self.by(seconds)

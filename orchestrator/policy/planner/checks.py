@@ -10,7 +10,7 @@ from itertools import pairwise
 from orchestrator.policy.planner.types import BatchOption, Claim, Open, Option, SynchronousOption, Terms
 
 MAX_SPREAD = 30.0
-"""Widest spread of a logarithm. Wider ones mean nothing (a factor of 10^13) and overflow."""
+"""Widest spread of a logarithm, a factor of 10^13. Wider spreads mean nothing and overflow."""
 
 
 def check(options: Sequence[Option], terms: Terms, now: datetime, job: Open) -> None:

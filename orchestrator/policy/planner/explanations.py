@@ -18,7 +18,7 @@ from orchestrator.policy.planner.types import BatchOption, Cost, Option, Refusal
 
 
 def routes_of(candidate: CandidatePlan, ours: Capacity, now: datetime, reroute: Reroute | None) -> list[Route]:
-    """Return the backends that take rows. `reroute` is the candidate's."""
+    """Return the backends that take rows. `reroute` is the candidate's reroute."""
     routes = []
     for batch_share in candidate.batch_shares:
         why = (

@@ -24,9 +24,9 @@ from orchestrator.policy.planner.types import (
 OVERDUE_SHARE = 0.5
 """Further time that an overdue cancel is expected to take, as a share of its age."""
 SENT_TOGETHER = timedelta(minutes=1)
-"""Shards created no further apart were sent by one decision."""
+"""Shards created at most this far apart count as sent by one decision."""
 MIN_WANTED_SHARE = 0.05
-"""A shard moves as a whole, so only if this share of its rows is wanted elsewhere."""
+"""Least share of a shard's rows that must be wanted elsewhere, because a shard moves as a whole."""
 
 
 def locate_rows(
@@ -78,7 +78,7 @@ def locate_rows(
 
 
 def _is_probe(shard: Shard, shards: Sequence[Shard]) -> bool:
-    """Return True if far more rows went elsewhere at the same time."""
+    """Return True for a small shard beside which far more rows went to other backends."""
     if shard.rows > PROBE_ROWS:
         return False
     beside = (
@@ -89,7 +89,7 @@ def _is_probe(shard: Shard, shards: Sequence[Shard]) -> bool:
 
 
 def _free_at(rerouted_at: datetime, longest: float, now: datetime) -> datetime:
-    """Return when rerouted rows are free. An overdue cancel may take longer by half its age."""
+    """Return when rerouted rows are free. An overdue cancel may take half of its age longer."""
     since = (now - rerouted_at).total_seconds()
     return now + timedelta(seconds=max(longest - since, OVERDUE_SHARE * since))
 
@@ -115,7 +115,7 @@ def to_reroute(decision: Decision, shards: Sequence[Shard]) -> tuple[Shard, ...]
 
 
 EARLY_RETURN = 0.3
-"""Early return of cancelled rows, as a share of the longest time."""
+"""Time after which cancelled rows return if they return early, as a share of the longest time."""
 
 
 def returning_rows(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> dict[str, int]:
@@ -134,8 +134,8 @@ def returning_rows(job: Open, options: Sequence[Option], terms: Terms, now: date
 def seconds_beside(option: SynchronousOption, rows: int, back: int, job: Open, now: datetime, chance: float) -> float:
     """Return the quantile at `chance` of the seconds until an option has done `rows` rows.
 
-    Up to then, `back` rows may arrive from cancelled batches. For a quantile above the median they arrive early,
-    otherwise late.
+    Meanwhile, `back` rows may arrive from cancelled batches. For a quantile above the median, they are assumed to
+    arrive early, otherwise late.
     """
     alone = option.pace.seconds_for(rows, chance)
     arrival = _seconds_until_free(job, now) * (EARLY_RETURN if chance > 0.5 else 1.0)

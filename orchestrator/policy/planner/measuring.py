@@ -1,8 +1,8 @@
-"""Probes of routes with a guessed price: a few rows that must be asked anyway go there first. Pure.
+"""Probes of routes with a guessed price: a few of the job's own rows measure a route first. Pure.
 
-An engine paid by the hour costs more the slower it is. With a careful guess of its speed it may look dearer than
-every other route, and never get a row. While it answers the first rows, rows that would cost more elsewhere wait, as
-long as the target is kept.
+An engine paid by the hour costs more per row the slower it is. By a cautious guess of its speed, it may look dearer
+than every other route, and would never get a row. While the engine answers its first rows, rows that would cost more
+elsewhere wait, as long as the target is kept.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PROBE_SECONDS = 0.5 * MINUTE
 REPLAN_SECONDS, WAIT_SECONDS = 0.5 * MINUTE, 3.0 * MINUTE
 """Seconds until the next replanning, and the further wait that must not endanger the target."""
 MAX_CHANCE_LOSS = 0.002
-"""Largest loss of chance by waiting, if the chance is below the target."""
+"""Largest loss of P(in time) that waiting may cause if the target is missed."""
 
 
 def measure(
@@ -58,7 +58,7 @@ def measure(
 ) -> tuple[Probe | None, Decision] | None:
     """Return a probe for a new job, and the decision for its other rows.
 
-    Return None if no probe pays, or the target would not be kept.
+    The probe is None if those rows measure a route anyway. Return None if waiting does not pay or misses the target.
     """
     if not job.waiting or not any(_is_guess(one) for one in options):
         return None
@@ -85,7 +85,7 @@ def measure(
 
 
 def keep_waiting(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> Decision | None:
-    """Return the decision while a route is measured: dearer rows keep waiting.
+    """Return a decision that lets dearer rows wait while a route is measured.
 
     Return None if no row waits, or if waiting would endanger the deadline.
     """
@@ -95,7 +95,7 @@ def keep_waiting(job: Open, options: Sequence[Option], terms: Terms, now: dateti
         return None
     plain = replan(job, options, terms, now)
     if any(send.source in guesses for send in plain.sends):
-        # The rows of a probe stay until they have measured it.
+        # The rows of a probe stay until they have measured its route.
         others = tuple((backend, rows) for backend, rows in job.synchronous if backend not in guesses)
         plain = replan(replace(job, synchronous=others), options, terms, now)
     return _hold_back(job, None, options, terms, now, plain)
@@ -112,7 +112,7 @@ def _is_guess(option: Option, *, starts: bool = False) -> bool:
 
 
 def _unknown_prices(options: Sequence[Option], terms: Terms, *, starts: bool = False) -> list[SynchronousOption]:
-    """Return hourly-paid routes with a guessed rate, cheapest first if they are fast."""
+    """Return hourly-paid routes with a guessed rate, sorted by their price if they prove fast."""
     routes = [
         one
         for one in options
@@ -142,7 +142,7 @@ def _probe_rows(option: SynchronousOption, waiting: int) -> int:
 def _hold_back(
     job: Open, probe: Send | None, options: Sequence[Option], terms: Terms, now: datetime, plain: Decision
 ) -> Decision | None:
-    """Return the `plain` decision, except that rows wait if they would cost more than elsewhere.
+    """Return the `plain` decision, except that rows wait if a guessed route may be cheaper for them.
 
     A few rows still go to each guessed route. Return None if no row waits, or if waiting endangers the deadline.
     """
@@ -204,9 +204,9 @@ def _state_after_wait(
     by_name: dict[str, Option],
     now: datetime,
 ) -> tuple[Open, datetime]:
-    """Return the job after the wait, and the time then, if rows at `failed` routes came back undone.
+    """Return the job and the time after a wait, if the rows at `failed` routes come back undone.
 
-    If `all_lost`, rows sent now came back undone, too.
+    If `all_lost`, the rows sent now come back undone, too.
     """
     synchronous, sent_now = dict(job.synchronous), []
     leaves = 0.0

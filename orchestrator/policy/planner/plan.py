@@ -31,12 +31,12 @@ from orchestrator.policy.planner.search import Chosen, Position, best, holding
 from orchestrator.policy.planner.types import Claim, Cost, Open, Option, Plan, PlanVerdict, Terms
 
 SEARCH_LIMIT = timedelta(days=8)
-"""Latest deadline that is suggested."""
+"""Latest deadline that orch suggests, counted from now."""
 _MINUTE = timedelta(minutes=1)
 
 
 class _Work(Struct, frozen=True):
-    """The rows to plan, and their usable options. `more` is the cost of later rows."""
+    """The rows to plan, and their usable options. `more` is the cost of the `later` rows."""
 
     rows: int
     later: int
@@ -73,11 +73,11 @@ def plan(
     claims: tuple[Claim, ...] = (),
     later_cost: Cost | None = None,
 ) -> Plan:
-    """Return the cheapest plan that meets the terms; otherwise the likeliest within the budget, and feasible terms.
+    """Return the cheapest plan that meets the terms, or else the likeliest within the budget, with feasible terms.
 
-    `later` rows will be made from the answers, for `later_cost` in total, or at the price of these rows if it is
-    None. `claims` are the possible needs of other jobs. Rows wait for a cheaper hour if the plan still holds. Raises
-    ValueError for invalid figures.
+    `later` rows will be made from the answers, for `later_cost` in total (None: at the price of these rows).
+    `claims` are the possible needs of other jobs. Rows wait for a cheaper hour if the plan still meets the terms.
+    Raises ValueError for invalid figures.
     """
     check(options, terms, now, Open(rows, later=later, claims=claims))
     best = _plan_from(rows, price_over_time(options, rows), terms, now, later, claims, later_cost)
@@ -95,7 +95,7 @@ def plan(
 def covering(plan: Plan, dearest: float, rows: int, options: Sequence[Option], terms: Terms) -> Plan:
     """Return the plan with an "at most" of at least `dearest` times the expected cost.
 
-    It exceeds neither the cost of all rows at the dearest option nor the budget.
+    The raised "at most" exceeds neither the cost of all rows at the dearest option nor the budget.
     """
     costs = (option.cost.p95 for option in options if objection(option, terms) is None)
     most = min(money(float(plan.expected) * dearest), rows * max(costs, default=Decimal(0)))
@@ -122,7 +122,7 @@ def _plan_from(
         return Plan((), refused, None, Decimal(0), Decimal(0), 0.0, _verdict(work, terms, None))
     at_most = chosen.at_most + more.p95
     if terms.late_cost is None and not chosen.holds:
-        # Rows go elsewhere later, as far as a budget covers it.
+        # Rows may move to dearer options later, as far as the budget allows.
         at_most = max(at_most, rows * max(option.cost.p95 for option in usable) + more.p95)
         at_most = at_most if terms.budget is None else min(terms.budget, at_most)
     reroute = reroute_of(chosen.candidate, ours, now)

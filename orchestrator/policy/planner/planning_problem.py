@@ -1,4 +1,4 @@
-"""Parts of a planning problem: usable options as capacity and batches, until the deadline."""
+"""Parts of a planning problem: the capacity of usable options until the deadline, and their batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from orchestrator.policy.planner.types import (
 
 NOT_LOCAL = 'the job is local only, and this backend does not have location = "local"'
 LIKELY = 0.5
-"""Least P(in time) of a batch that gets rows once an option is known to be too slow for them."""
+"""Least P(in time) of a batch that takes over rows from an option that proves too slow."""
 LATER_ROWS_SHARE = 0.75
 """Largest share of the time that is reserved for later rows."""
 
@@ -44,11 +44,11 @@ def capacity_of(
 ) -> Capacity:
     """Return the capacity of the synchronous options until these rows must be answered.
 
-    That is the deadline less the margin, and less the time of `later` rows that are made from the answers.
+    They must be answered by the deadline, less the margin and the time for `later` rows made from the answers.
     """
     synchronous = [option for option in usable if isinstance(option, SynchronousOption)]
     budget = math.inf if terms.budget is None else float(terms.budget)
-    budget = budget if terms.late_cost is None else 0.0  # being late has a price, so nothing is paid twice
+    budget = budget if terms.late_cost is None else 0.0  # lateness has a price, so no row is paid for twice
     ours = capacity(synchronous, terms.seconds(now), terms.target, claims, terms.finishes(now), budget)
     if ours.horizon <= 0:
         return ours
@@ -64,7 +64,7 @@ def capacity_of(
 
 
 def _stage_seconds(rows: int, ours: Capacity, usable: Sequence[Option]) -> float:
-    """Return the seconds within which a stage of `rows` rows is surely done."""
+    """Return a safe estimate of the seconds that a stage of `rows` rows takes."""
     lows = [(sync, sync.low) for sync in ours.sync_options if sync.low > 0]
     if not lows:
         each = [option.turnaround.within(0.9) for option in batches_of(usable)]

@@ -33,15 +33,15 @@ PROBE_SECONDS = 5.0 * MINUTE
 LATEST_RETURN = 0.5
 """Share of the time left after which a probe's rows may come back undone without harm."""
 _MAX_CHANCE_LOSS = 0.002
-"""Largest loss of chance by planning with one more measured route. The target must be kept in any case."""
+"""Largest loss of P(in time) that a probe may cause. The target must be kept in any case."""
 _BATCH_NAME = "a probe"
 
 
 class ProbeRule(Struct, frozen=True):
-    """When a probe is due, and what it may cost.
+    """Conditions for a probe of a long unused route.
 
-    It is due if a route got no row for `after` seconds. Its cost (95 %) is at most `share` of the job's expected
-    cost.
+    A probe is due if a route got no row for `after` seconds. The probe's cost (95 %) is at most the share `share` of
+    the job's expected cost.
     """
 
     after: float = 7.0 * DAY
@@ -58,9 +58,9 @@ def choose_probe(
 ) -> tuple[Probe | None, Decision] | None:
     """Return a probe and the decision for the other rows; None if no probe is due or safe.
 
-    A probe goes to a route that was never measured and may be cheap, or by `rule` to one long unused. Only a job
-    whose rows all wait gets a new probe. While the first kind runs, rows may keep waiting for its result. The target
-    is kept even if all probe rows come back undone, and the budget covers plan and probe.
+    A probe goes to a route that was never measured and may be cheap, or by `rule` to a long unused route. Only
+    a job whose rows all wait gets a new probe. Rows may wait until a possibly cheap route is measured. The target is
+    kept even if all probe rows come back undone, and the budget covers plan and probe.
     """
     if job.synchronous:
         decision = keep_waiting(job, options, terms, now)
@@ -109,13 +109,13 @@ def _is_down(option: Option) -> bool:
 
 
 def _idle_seconds(option: Option, last_used: Mapping[str, datetime], now: datetime) -> float:
-    """Return the seconds since a row was sent to a route; infinite if no row ever was."""
+    """Return the seconds since a row was sent to a route; infinite if the route never got a row."""
     last = last_used.get(option.backend)
     return math.inf if last is None else (now - last).total_seconds()
 
 
 def _probe_rows(option: Option, waiting: int, expected: Decimal, rule: ProbeRule) -> int:
-    """Return the number of rows to measure a route within its cost limit; 0 if that is too few."""
+    """Return the number of rows that a probe may have; 0 if they are too few to measure the route."""
     most = int(waiting * MAX_PROBE_SHARE)
     if option.cost.p95 > 0:
         most = min(most, int(Decimal(repr(rule.share)) * expected / option.cost.p95))
@@ -132,7 +132,7 @@ def _is_harmless(
 ) -> bool:
     """Return True if the job meets the target even if the probe's rows come back undone and late.
 
-    A route that the plan needs for a reroute stays usable here: the probe does not add to that risk.
+    A route that the plan needs for a reroute stays usable here, because the plan takes that risk anyway.
     """
     counted_on = plain.reroute is not None and option.backend in plain.reroute.to
     left = options if counted_on else [one for one in options if one.backend != option.backend]

@@ -29,16 +29,16 @@ from orchestrator.policy.planner.types import NOTHING, SLIPS, BatchOption, Cost,
 PARTS = 8
 """Number of parts into which rows are divided between batches and synchronous routes."""
 COARSE_WAITS = frozenset(WAITS[::3])
-"""A smaller choice of reroute times, for candidates that are all late."""
+"""Fewer reroute times, to be tried if every candidate is late."""
 MIN_CHANCE = 0.1
-"""A smaller chance counts as none."""
+"""A smaller chance counts as 0."""
 
 
 class Position(Struct, frozen=True):
     """Starting point of the search: the places of a job's rows.
 
     `held` counts rows by option. `coming` rows are free within `free_in` seconds. Rows of `sources` count as waiting,
-    but an option still has them. See `types.Open` and `CandidatePlan`.
+    although an option still holds them. See `types.Open` and `CandidatePlan`.
     """
 
     waiting: int
@@ -55,7 +55,7 @@ class Position(Struct, frozen=True):
     left: tuple[str, ...] = ()
 
     def others(self, batches: Sequence[BatchOption]) -> list[BatchOption]:
-        """Return the batches that may get rerouted rows."""
+        """Return the batch options that may get rerouted rows."""
         return [option for option in batches if self.left and option.backend not in self.left]
 
 
@@ -84,8 +84,8 @@ def best(
 ) -> Chosen | None:
     """Return the cheapest candidate that holds; if none does, the likeliest within the budget, or None.
 
-    With `late_cost`, lateness is part of the price. The first of equals wins. If `all_fallbacks` is False, the
-    fallback is all options or none; smaller fallbacks matter only to the budget, and if no candidate holds.
+    With `late_cost`, lateness is part of the price. Of equal candidates, the first wins. If `all_fallbacks` is
+    False, all options are fallbacks or none is. A choice in between matters only to a budget, or if none holds.
     """
     full = len(capacity.sync_options)
     every = range(full + 1)
@@ -98,7 +98,7 @@ def best(
 
 
 def holding(position: Position, batches: Sequence[BatchOption], capacity: Capacity, terms: Terms) -> Chosen | None:
-    """Return the cheapest candidate that holds deadline and budget, or None."""
+    """Return the cheapest candidate that meets deadline and budget, or None."""
     fallbacks = range(len(capacity.sync_options) + 1)
     return _cheapest(
         _judge_all(_candidates(position, batches, capacity, fallbacks), capacity, terms), capacity, terms
@@ -106,14 +106,14 @@ def holding(position: Position, batches: Sequence[BatchOption], capacity: Capaci
 
 
 def _judge_all(candidates: Iterable[CandidatePlan], capacity: Capacity, terms: Terms) -> list[Judged]:
-    """Return the candidates that hold, each with its reroute times; with `late_cost`, all of them."""
+    """Return each candidate at each reroute time at which it holds; with `late_cost`, at each reroute time."""
     late = terms.late_cost is not None
     return [one for candidate in candidates for one in judge(candidate, capacity, terms, late=late)]
 
 
 def _cheapest(judged: Iterable[Judged], capacity: Capacity, terms: Terms) -> Chosen | None:
     late = terms.late_cost is not None
-    # Ties go to the simplest.
+    # The simplest of equally good candidates wins.
     in_turn = sorted(judged, key=lambda one: (round(one.value, 9), one.candidate.effort))
     affordable = (chosen for one in in_turn if (chosen := _choose_affordable(one, capacity, terms)))
     return next((chosen for chosen in affordable if chosen.holds or late), None)
@@ -201,7 +201,7 @@ def _bets(position: Position, batches: Sequence[BatchOption]) -> Iterator[tuple[
 
 
 def _divisions(rows: int, batches: Sequence[BatchOption]) -> Iterator[tuple[BatchShare, ...]]:
-    """Yield divisions of rows into batches: some parts at one backend, or spread over all by price."""
+    """Yield divisions of rows into batches: some parts go to one backend, or to several, cheapest first."""
     parts = sorted({-(-rows * part // PARTS) for part in range(1, PARTS + 1)} - {0})
     for option in batches:
         fit = [rows for rows in parts if option.least <= rows <= most_rows(option)]
@@ -228,9 +228,9 @@ def _synchronous_rows(
 ) -> Iterator[tuple[Rows, Rows]]:
     """Yield the rows to send to synchronous options, and the rows they then hold.
 
-    Cheap options get what they do at the median pace, if the others can take over the difference to the low quantile.
-    Otherwise they get what they do at the low quantile. They get up to their high quantile if a batch would do the
-    rest later.
+    Cheap options get the rows of their median pace, if other options can take over the rows that a low pace leaves.
+    Otherwise, they get the rows of their low pace. They get the rows of their high pace if a batch would do the rest
+    later.
     """
     if not rows:
         yield (0,) * len(capacity.sync_options), position.held

@@ -1,8 +1,8 @@
 """Work of an output token relative to a prompt token, learned from an engine's progress. Pure.
 
-Without it, rows with short answers would give a wrong speed for rows with long answers. Each job that had an engine
-to itself yields prompt tokens, output tokens and seconds. The weight is a maximum a posteriori estimate: with it, all
-jobs show the same speed. If all jobs have the same mix of tokens, the prior stays.
+Without this weight, rows with short answers would give a wrong speed for rows with long answers. Each job that had an
+engine to itself yields prompt tokens, output tokens and seconds. The weight is a maximum a posteriori estimate, under
+which the speeds of all jobs agree best. If all jobs have the same mix of tokens, the estimate is the prior.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from orchestrator.policy.planner.stints import OUTPUT_WEIGHT, Sight, samples_at_
 ASSUMED_SPREAD, MEASURED_SPREAD = 0.7, 0.25
 """Spread of the logarithm of the prior weight: assumed, and measured by a bench."""
 SPEED_SPREAD = 0.15
-"""Spread of a job's speed for other reasons."""
+"""Spread of the logarithm of a job's speed that the weight does not explain."""
 MIN_SECONDS = 60.0
-"""Shorter observations are ignored."""
+"""Observations shorter than this are ignored."""
 _STEPS = 80
 _LOWEST, _HIGHEST = 0.5, 200.0
 _GRID = tuple(_LOWEST * math.pow(_HIGHEST / _LOWEST, step / _STEPS) for step in range(_STEPS + 1))
 
 
 class JobWork(Struct, frozen=True):
-    """Work of an engine for one job while no other job was there."""
+    """Work that an engine did for one job while it had no other job."""
 
     input_tokens: float
     output_tokens: float

@@ -1,7 +1,7 @@
 """Inputs and results of the planner, as plain values.
 
 Money is Decimal dollars. Times are aware UTC datetimes, lengths of time are seconds. All rows of one planning are
-alike: rows of another task or model are planned separately.
+alike: rows of another task or model get a plan of their own.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from orchestrator.policy.forecast import NORMAL, Pace, Turnaround
 DAY = 86_400.0
 ASSUMED_MARGIN = 120.0
 MIN_ANSWER_SHARE = 0.15
-"""Smallest share of the time left that rows get, even if the margin would take more."""
+"""Rows get at least this share of the time left, however long the margin is."""
 PROBE_ROWS, MAX_PROBE_SHARE = 20, 0.02
-"""Maximum number of rows that a job sends to see if a backend is faster now, and their share of those sent
-elsewhere."""
+"""Maximum size of a test if a backend is faster now: in rows, and as a share of all rows sent with it."""
 SLIPS = 0.003
 """Assumed P(a cancel takes far longer than planned)."""
 MARGIN_SIGMAS, FINISH_SPREAD = 2.33, 0.5
@@ -48,11 +47,11 @@ class BatchOption(Struct, frozen=True):
     """A hosted Batch API: cheap, but with an uncertain turnaround.
 
     After a cancel, rows are free within `cancel_seconds` (95 %) and within `cancel_usual` (median; None: the same).
-    With probability `slips`, it takes far longer. A batch shows its first row after the share `begins` of its run
-    time (1: none before its end). `room` is the quota of enqueued rows (None: no limit); other jobs use `behind` of
-    it. A batch has at least `least` rows, and expires after `window` seconds. The provider has not answered for
-    `silent` seconds. Rows given up at a provider that never `cancels` are still paid for. At others, they were on the
-    share `paid_twice` of nights. `objection` is the reason not to send rows, or None.
+    With probability `slips`, a cancel takes far longer. A batch shows its first row after the share `begins` of its
+    run time (1: none before its end). `room` is the quota of enqueued rows (None: no limit); other jobs fill
+    `behind` of it. A batch has at least `least` rows, and expires after `window` seconds. The provider has not
+    answered for `silent` seconds. A provider that never `cancels` charges for rows that orch has given up. Other
+    providers did so on the share `paid_twice` of nights. `objection` is the reason not to send rows, or None.
     """
 
     backend: str
@@ -78,7 +77,7 @@ class SynchronousOption(Struct, frozen=True):
 
     `pace.ahead` counts the rows of other jobs that go first. Rows taken back are free after `cancel_seconds`. A
     `timed` option is paid by the hour, so a row costs half at twice the speed. `cost_steps` are its later prices.
-    `slow_with` has, by batch backend, P(far slower than `pace` | batches there are late), and what share then.
+    `slow_with` gives by batch backend P(far slower than `pace` | batches there are late), and the share of `pace`.
     """
 
     backend: str
@@ -128,7 +127,7 @@ class Terms(Struct, frozen=True):
     def finishes(self, now: datetime) -> float:
         """Return P(the job finishes in time), if its rows are answered within `seconds(now)`.
 
-        It is below 1 if the time left is shorter than the margin allows.
+        The chance is below 1 if little time is left, so that the rows take a part of the margin.
         """
         left = (self.deadline - now).total_seconds()
         if left <= 0 or left - self.margin >= MIN_ANSWER_SHARE * left:
@@ -140,9 +139,9 @@ class Terms(Struct, frozen=True):
 class Running(Struct, frozen=True):
     """A running batch with `rows` rows that have no result yet.
 
-    If `is_over`, the provider has done the rows and orch waits for their files. They are paid for in any case. The
-    rows of a probe (`is_probe`) were sent to see if their backend is faster now. If it `has_begun`, its first row was
-    seen done.
+    If `is_over`, the provider has done the rows and orch waits for their files. Done rows are paid for in any case.
+    If `is_probe`, the rows were sent to see if the backend is faster now. If `has_begun`, the first row of the batch
+    was seen done.
     """
 
     batch: str
@@ -157,12 +156,12 @@ class Running(Struct, frozen=True):
 class Open(Struct, frozen=True):
     """A job's rows without an outcome, by place.
 
-    `waiting` rows may go anywhere. `rerouted` rows came back from a cancelled batch. They go to no batch of a backend
-    that the job has `left`: it has cancelled a batch there. If that is empty, they go to no batch.
+    `waiting` rows may go anywhere. `rerouted` rows came back from a cancelled batch. They go to no batch of the
+    backends in `left`, where the job has cancelled a batch. If `left` is empty, they go to no batch at all.
     `coming` rows are still in cancelled batches, and are free by `coming_at`; if `is_coming_late`, their cancel has
     taken longer than planned. These batches have done `coming_done` further rows. `synchronous` counts rows by
     backend. A row in two places counts at the synchronous backend only. `later` rows will be made from these answers;
-    they cost `later_cost` in total, or as much as these rows if it is None. `claims` are the possible needs of other
+    they cost `later_cost` in total (None: as much as these rows). `claims` are the possible needs of other
     jobs.
     """
 
@@ -193,7 +192,7 @@ class Route(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """A backend that takes no rows, and the reason. The figures assume that it takes all rows; None if unknown."""
+    """A backend that takes no rows, and the reason. The figures assume that it took all rows; None if unknown."""
 
     backend: str
     reason: str
@@ -204,7 +203,7 @@ class Refusal(Struct, frozen=True):
 
 
 class Reroute(Struct, frozen=True):
-    """Batches that still run at `at` are cancelled, and their leftovers go `to` these backends, cheapest first.
+    """A plan to cancel the batches that still run `at` a time. Their open rows go `to` backends, cheapest first.
 
     `needed` is the probability that a reroute becomes necessary.
     """
@@ -217,7 +216,7 @@ class Reroute(Struct, frozen=True):
 class PlanVerdict(Struct, frozen=True):
     """Result of checking a plan against the terms, with the reason and the nearest feasible terms.
 
-    `deadline` is the earliest feasible one within the budget, `budget` the smallest feasible one for the deadline.
+    `deadline` is the earliest that the budget allows. `budget` is the smallest that the deadline allows.
     """
 
     holds: bool
@@ -226,7 +225,7 @@ class PlanVerdict(Struct, frozen=True):
     budget: Decimal | None = None
 
     def nearest(self, words: TermWords) -> list[str]:
-        """Return the feasible terms as their user writes them."""
+        """Return the nearest feasible terms as a user writes them."""
         told = []
         if self.deadline is not None:
             told.append(words.term("deadline", self.deadline.astimezone().isoformat(timespec="minutes")))
@@ -237,7 +236,7 @@ class PlanVerdict(Struct, frozen=True):
 
 
 class Probe(Struct, frozen=True):
-    """A few rows that measure a route: one never measured, or one long unused.
+    """A few rows that measure a route that was never measured, or not used for long.
 
     `at_most` is the 95 % quantile of their cost.
     """
@@ -251,7 +250,7 @@ class Probe(Struct, frozen=True):
 class FirstRow(Struct, frozen=True):
     """A row asked at a backend before its batch. `at_most` is in dollars; None if its answer has no length limit.
 
-    `saves` are the dollars that its batches are expected to save by the cache that it writes; None if it writes none.
+    `saves` is the saving, in dollars, that its batches can expect from the cache that the row writes; None without.
     """
 
     backend: str
@@ -264,9 +263,9 @@ class Plan(Struct, frozen=True):
     """The routes of a job's rows, with cost, time and chance.
 
     `at_most` is the 95 % quantile of the cost, including a reroute; the budget covers it. `done_p50` and `done_p95`
-    are quantiles of the time at which all rows are done; None if unknown. Without routes, no plan exists within the
+    are quantiles of the time at which all rows are done; None if unknown. If `routes` is empty, no plan fits the
     budget. The rows of `probe` are part of the plan. `first_rows` are asked before the batches. Rows wait until
-    `starts_at`, when a price falls; if it is None, they are sent now.
+    `starts_at`, when a price falls (None: they are sent now).
     """
 
     routes: tuple[Route, ...]
@@ -286,7 +285,7 @@ class Plan(Struct, frozen=True):
 class Send(Struct, frozen=True):
     """An order to send rows to a backend.
 
-    `source` is the backend that the rows leave. If it is None, they are `waiting` or `rerouted` rows.
+    `source` is the backend that the rows leave; None for `waiting` and `rerouted` rows.
     """
 
     rows: int
@@ -299,8 +298,8 @@ class Decision(Struct, frozen=True):
 
     Without orders, nothing changes until `next_look`. `chance` is P(all rows done by the deadline) and `expected` the
     cost of the open rows, both after these orders. `reroute` is the planned reroute of batches that keep running. If
-    `waits`, the rows that are not sent wait on purpose. From `gives_up_at` on, cancelled batches that have not ended
-    are no longer waited for: their rows are needed elsewhere.
+    `waits`, the rows that are not sent wait on purpose. From `gives_up_at` on, orch no longer
+    waits for cancelled batches to end, because their rows are needed elsewhere.
     """
 
     cancel: tuple[str, ...]
@@ -317,7 +316,7 @@ class Decision(Struct, frozen=True):
 class Outlook(Struct, frozen=True):
     """State of a job: P(all rows done by the deadline), expected cost of the open rows, and the planned reroute.
 
-    `waits`: its rows wait for a lower price, as the reason says.
+    If `waits`, the rows wait for a lower price, as `reason` says.
     """
 
     chance: float
