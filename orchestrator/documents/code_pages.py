@@ -1,4 +1,4 @@
-"""Windows and Macintosh code pages, by the numbers that office files and Outlook mails state."""
+"""Windows and Macintosh code pages, by the numbers that office files, their fonts and Outlook mails state."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ _ENCODINGS = {
     50225: "iso2022_kr", 51932: "euc_jp", 51936: "gb18030", 51949: "cp949", 52936: "hz", 54936: "gb18030",
     65000: "utf-7", 65001: "utf-8", **{28590 + i: f"iso8859-{i}" for i in (*range(2, 10), 13, 15)},
 }  # fmt: skip
+
+CHARSETS = {
+    0: "cp1252", 2: "cp1252", 77: "mac_roman", 78: "cp932", 79: "big5", 80: "cp949", 81: "mac_arabic",
+    83: "mac_greek", 84: "mac_cyrillic", 85: "gb2312", 86: "mac_romanian", 89: "mac_latin2", 128: "cp932",
+    129: "cp949", 130: "johab", 134: "gbk", 136: "big5", 161: "cp1253", 162: "cp1254", 163: "cp1258", 177: "cp1255",
+    178: "cp1256", 186: "cp1257", 204: "cp1251", 222: "cp874", 238: "cp1250", 254: "cp437", 255: "cp850",
+}  # fmt: skip
+"""Encodings by the character set of a font."""
 
 
 def code_page(number: int) -> str | None:

@@ -12,11 +12,12 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from orchestrator.documents import compound
-from orchestrator.documents.code_pages import byte_page
+from orchestrator.documents.code_pages import CHARSETS, byte_page
 from orchestrator.documents.office import OLE
 from orchestrator.documents.workbook_repair import ERRORS, MOST_CELLS
 from orchestrator.documents.workbook_scripts import write_scripts
 
+_STREAMS, _OTHER = ("Workbook", "Book"), "Other"
 _HEAD = struct.Struct("<HH")
 _BOUNDARIES = (0x0009, 0x0209, 0x0409, 0x0809)  # records that begin a sheet
 _END, _SHEET, _DIMENSIONS, _LOCK = 0x000A, 0x0085, 0x0200, 0x002F
@@ -31,6 +32,8 @@ _LABEL = 0x0204
 _FORMAT = 0x041E
 _EXCEL_5 = b"\0\5"
 _CODE_PAGE, _WIDE, _WESTERN = 0x0042, 1200, 1252
+_FONT, _CHARSET, _WESTERN_CHARSETS = 0x0031, 12, frozenset((0, 1, 2))
+"""A font's record, where it has its character set, and the character sets of Western, unknown and symbol fonts."""
 _AS_BYTES = {
     ord(bytes((one,)).decode("cp1252")): one for one in range(0x80, 0xA0) if one not in b"\x81\x8d\x8f\x90\x9d"
 }
@@ -48,21 +51,24 @@ def repaired(data: bytes) -> tuple[bytes, str | None]:
     With an encoding, `in_encoding` corrects the texts that the library returns: it knows few code pages, and none
     with two bytes per character. The used rows of sparse sheets are moved together. Long texts that formulas give
     become one record each, errors become texts, and raised and lowered digits stay apart. Errors that were typed in
-    are lost: their records have no room for a text.
+    are lost: their records have no room for a text. Workbooks that are embedded in this one lose their names, since
+    the library would read the first that it finds.
     Raises what `olefile` and `struct` raise for damage.
     """
     name, stream = _workbook(data)
     if not name:
         return data, None
+    data = _without_others(data, name)
     sparse = [at for at in _sheets(stream) if _is_sparse(stream, at)]
     is_wide = stream[4:6] != _EXCEL_5
     has_formats = not is_wide and _write_formats(stream)
     has_scripts = is_wide and write_scripts(stream, list(_records(stream, 0)))
-    page = _write_code_page(stream, _WIDE if is_wide else _WESTERN)
-    encoding = None if is_wide or page is None else byte_page(page)
+    usual = _WIDE if is_wide else _WESTERN
+    page = _write_code_page(stream, usual)
+    encoding = None if is_wide or page == usual else _encoding_of_fonts(stream) if page is None else byte_page(page)
     changes = (_join_texts(stream), _write_errors(stream, is_wide=is_wide), has_formats, has_scripts, sparse)
-    if page is None and not any(changes):
-        return data, None
+    if page in (None, usual) and not any(changes):
+        return data, encoding
     for at in sparse:
         _move_together(stream, at)
     out = io.BytesIO(data)
@@ -86,10 +92,21 @@ def _workbook(data: bytes) -> tuple[str, bytearray]:
     """Return the name and the bytes of the stream of records; empty if it is missing."""
     if data.startswith(OLE):
         with compound.opened(io.BytesIO(data), "spreadsheets") as file:
-            for name in ("Workbook", "Book"):
+            for name in _STREAMS:
                 if file.exists(name):
                     return name, bytearray(file.openstream(name).read())
     return "", bytearray()
+
+
+def _without_others(data: bytes, name: str) -> bytes:
+    """Return the file with a single stream of the names that the library looks for: its own workbook, as `name`."""
+    renamed = bytearray(data)
+    with compound.opened(io.BytesIO(data), "spreadsheets") as file:
+        own = next(entry for entry in file.root.kids if entry.name.lower() == name.lower())
+        for entry in filter(None, file.direntries):
+            if entry.name in _STREAMS or entry is own:
+                compound.rename(renamed, file, entry, name if entry is own else _OTHER)
+    return bytes(renamed)
 
 
 def _join_texts(stream: bytearray) -> bool:
@@ -145,13 +162,20 @@ def _write_formats(stream: bytearray) -> bool:
 
 
 def _write_code_page(stream: bytearray, usual: int) -> int | None:
-    """Replace the code page by the usual one, and return it; None if it is the usual one or not stated."""
+    """Replace the code page by the usual one, and return it; None if it is not stated."""
     for kind, at, size in _records(stream, 0):
         if kind == _CODE_PAGE and size == 2:
             (page,) = struct.unpack_from("<H", stream, at)
             struct.pack_into("<H", stream, at, usual)
-            return int(page) if page != usual else None
+            return int(page)
     return None
+
+
+def _encoding_of_fonts(stream: bytearray) -> str | None:
+    """Return the encoding of a workbook of Excel 5 that states no code page, if all its fonts agree on one."""
+    found = {stream[at + _CHARSET] for kind, at, size in _records(stream, 0) if kind == _FONT and size > _CHARSET}
+    named = {CHARSETS[charset] for charset in found - _WESTERN_CHARSETS if charset in CHARSETS}
+    return named.pop() if len(named) == 1 else None
 
 
 def _records(stream: bytearray, at: int) -> Iterator[tuple[int, int, int]]:

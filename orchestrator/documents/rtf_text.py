@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 
-from orchestrator.documents.code_pages import byte_page
+from orchestrator.documents.code_pages import CHARSETS, byte_page
 from orchestrator.documents.encoding import clean, named, whole
 from orchestrator.documents.office import Losses, damaged
 from orchestrator.documents.scripts import lowered, raised
@@ -27,12 +27,6 @@ _CHARACTERS = {
     "bullet": "\u2022", "lquote": "\u2018", "rquote": "\u2019", "ldblquote": "\u201c", "rdblquote": "\u201d",
 }  # fmt: skip
 _SYMBOLS = {"~": "\xa0", "\n": "\n", "\r": "\n", "{": "{", "}": "}", "\\": "\\", "-": "\xad", "_": "\u2011"}
-_CHARSETS = {
-    0: "cp1252", 2: "cp1252", 77: "mac_roman", 78: "cp932", 79: "big5", 80: "cp949", 81: "mac_arabic",
-    83: "mac_greek", 84: "mac_cyrillic", 85: "gb2312", 86: "mac_romanian", 89: "mac_latin2", 128: "cp932",
-    129: "cp949", 130: "johab", 134: "gbk", 136: "big5", 161: "cp1253", 162: "cp1254", 163: "cp1258", 177: "cp1255",
-    178: "cp1256", 186: "cp1257", 204: "cp1251", 222: "cp874", 238: "cp1250", 254: "cp437", 255: "cp850",
-}  # fmt: skip
 _CODE_PAGES = {"mac": "mac_roman", "pc": "cp437", "pca": "cp850"}
 # These groups are not read, nor any other group that begins with `\*` and is not named below.
 _SKIPPED = frozenset(
@@ -247,7 +241,7 @@ class _Text:
             case "f":
                 group.font = number
             case "fcharset" if self._in_fonts and group.font is not None:
-                if (code_page := _CHARSETS.get(number or 0)) is not None:
+                if (code_page := CHARSETS.get(number or 0)) is not None:
                     self._fonts[group.font] = code_page
             case "cpg" if self._in_fonts and group.font is not None:
                 self._fonts[group.font] = byte_page(number or 1252) or self._code_page

@@ -28,7 +28,7 @@ READERS: Mapping[str, int] = {
     "pdf": 13,
     "pptx": 7,
     "rtf": 5,
-    "sheets": 20,
+    "sheets": 21,
     "svg": 4,
     "text": 5,
     "xml": 3,

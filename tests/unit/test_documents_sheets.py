@@ -405,6 +405,13 @@ def old_workbook(
     stream: str = "Workbook",
 ) -> bytes:
     """A workbook of Excel 97-2003 with numbers on one sheet; `first` stands at its beginning, `more` at its end."""
+    return compound({stream: old_stream(cells, more, first, version)})
+
+
+def old_stream(
+    cells: dict[tuple[int, int], float], more: bytes = b"", first: bytes = b"", version: int = 0x600
+) -> bytes:
+    """The stream of records of such a workbook."""
 
     def record(kind: int, data: bytes) -> bytes:
         return struct.pack("<HH", kind, len(data)) + data
@@ -421,7 +428,16 @@ def old_workbook(
     name = b"\1\0S" if version == 0x600 else b"\1S"
     at = len(beginning(5) + first) + len(record(0x85, bytes(6) + name)) + 4
     whole = beginning(5) + first + record(0x85, struct.pack("<IH", at, 0) + name) + record(0x0A, b"") + sheet
-    return compound({stream: whole.ljust(8192, b"\0")})
+    return whole.ljust(8192, b"\0")
+
+
+@pytest.mark.parametrize(("version", "name"), [(0x600, "Workbook"), (0x500, "Book"), (0x600, "WorkBook")])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_an_old_workbook_is_read_and_not_one_that_is_embedded_in_it(version: int, name: str, is_first: bool) -> None:
+    """The library takes the first stream with the name that it looks for, wherever the stream stands."""
+    own = old_stream({(0, 0): 1, (0, 1): 2}, version=version)
+    streams: dict[str, object] = {name: own, "MBD1": {"Workbook": old_stream({(0, 0): 9}), "Book": b"x" * 5000}}
+    assert text_of(compound(dict(sorted(streams.items(), reverse=not is_first)))) == "## S\n1 | 2"
 
 
 @pytest.mark.parametrize(
@@ -440,6 +456,26 @@ def test_texts_of_excel_5_are_read_in_the_code_page_that_the_workbook_states(
     label = struct.pack("<HHHHHH", 0x204, 8 + len(coded), 0, 1, 0, len(coded)) + coded
     stated = struct.pack("<HHH", 0x42, 2, page)
     data = old_workbook({(0, 0): 1.5, (1, 1): 2}, label, stated, 0x500, "Book")
+    assert text_of(data) == f"## S\n1.5 | {text}\n | 2"
+
+
+@pytest.mark.parametrize(
+    ("charsets", "stated", "text"),
+    [
+        ((204, 204), b"", "Счёт"), ((0, 204, 2), b"", "Счёт"), ((238,), b"", "Ń÷¸ň"), ((0,), b"", "Ñ÷¸ò"),
+        ((204, 238), b"", "Ñ÷¸ò"), ((204,), struct.pack("<HHH", 0x42, 2, 1252), "Ñ÷¸ò"),
+    ],
+)  # fmt: skip
+def test_texts_of_excel_5_without_a_code_page_are_read_as_the_fonts_say(
+    charsets: tuple[int, ...], stated: bytes, text: str
+) -> None:
+    coded = "Счёт".encode("cp1251")
+    label = struct.pack("<HHHHHH", 0x204, 8 + len(coded), 0, 1, 0, len(coded)) + coded
+    fonts = b"".join(
+        struct.pack("<HH5HBBBBB", 0x31, 20, 160, 0, 0x7FFF, 400, 0, 0, 2, charset, 0, 5) + b"Arial"
+        for charset in charsets
+    )
+    data = old_workbook({(0, 0): 1.5, (1, 1): 2}, label, fonts + stated, 0x500, "Book")
     assert text_of(data) == f"## S\n1.5 | {text}\n | 2"
 
 
