@@ -13,6 +13,7 @@ from benchmarks import (
     databases,
     frames,
     hosted,
+    morning,
     ocr,
     order,
     pages,
@@ -48,6 +49,7 @@ WITH_OPTIONS: dict[str, Callable[[Sequence[str]], None]] = {
     "pipeline": pipeline.main,
     "hosted": hosted.main,
     "pages": pages.main,
+    "morning": morning.main,
     "routing": routing.main,
     "thousand_engines": thousand_engines.main,
 }

@@ -1,6 +1,6 @@
 """An endpoint that costs next to nothing: the same answer to every POST, so that what is measured is the client.
 
-    python -m benchmarks.constant [--slots 256 --seconds 0.5] [--gauges]
+    python -m benchmarks.constant [--slots 256 --seconds 0.5] [--gauges] [--content TEXT]
 
 prints {"port": ...} and serves until its stdin ends. With slots it is an engine of fixed capacity: a request holds a
 slot for so many seconds, and others wait for one in the order they came. With gauges, /metrics tells of both as
@@ -21,23 +21,7 @@ import time
 from collections import deque
 from typing import Any
 
-ANSWER = json.dumps(
-    {
-        "id": "chatcmpl-0",
-        "object": "chat.completion",
-        "created": 1_790_000_000,
-        "model": "m",
-        "choices": [
-            {
-                "index": 0,
-                "message": {"role": "assistant", "content": "The parties agree to the terms set out above. " * 14},
-                "logprobs": None,
-                "finish_reason": "stop",
-            }
-        ],
-        "usage": {"prompt_tokens": 60, "completion_tokens": 140, "total_tokens": 200},
-    }
-).encode()
+CONTENT = "The parties agree to the terms set out above. " * 14
 MODELS = json.dumps({"object": "list", "data": [{"id": "m", "object": "model", "created": 0}]}).encode()
 GAUGES = """\
 # TYPE vllm:num_requests_running gauge
@@ -58,13 +42,27 @@ def _response(body: bytes, status: bytes = b"200 OK", kind: bytes = b"applicatio
     return head % (status, kind, len(body)) + body
 
 
-_ANSWER, _MODELS, _NOTHING = _response(ANSWER), _response(MODELS), _response(b"{}", b"404 Not Found")
+def _completion(content: str) -> bytes:
+    message = {"role": "assistant", "content": content}
+    answer = {
+        "id": "chatcmpl-0",
+        "object": "chat.completion",
+        "created": 1_790_000_000,
+        "model": "m",
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 60, "completion_tokens": 140, "total_tokens": 200},
+    }
+    return _response(json.dumps(answer).encode())
+
+
+_MODELS, _NOTHING = _response(MODELS), _response(b"{}", b"404 Not Found")
 
 
 class Endpoint:
     """What the connections share: the slots, who waits for one, and the clock."""
 
-    def __init__(self, slots: int | None, seconds: float, has_gauges: bool) -> None:
+    def __init__(self, slots: int | None, seconds: float, has_gauges: bool, content: str) -> None:
+        self.answer = _completion(content)
         self._slots = slots
         self._seconds = seconds
         self._has_gauges = has_gauges
@@ -125,7 +123,7 @@ class Endpoint:
             self._start(self._waiting.popleft())
 
     def _answer(self, connection: _Connection) -> None:
-        connection.send(_ANSWER)
+        connection.send(self.answer)
         self._answered += 1
         self._last = time.monotonic()
 
@@ -188,9 +186,9 @@ class _Connection(asyncio.BufferedProtocol):
             self._held = rest
 
 
-async def _serve(slots: int | None, seconds: float, has_gauges: bool) -> None:
+async def _serve(slots: int | None, seconds: float, has_gauges: bool, content: str) -> None:
     loop = asyncio.get_running_loop()
-    endpoint = Endpoint(slots, seconds, has_gauges)
+    endpoint = Endpoint(slots, seconds, has_gauges, content)
     server = await loop.create_server(lambda: _Connection(endpoint), "127.0.0.1", 0, backlog=4096)
     loop.add_reader(0, lambda: None if os.read(0, 4096) else os._exit(0))
     sys.stdout.write(json.dumps({"port": server.sockets[0].getsockname()[1]}) + "\n")
@@ -204,8 +202,9 @@ def main() -> None:
     arguments.add_argument("--slots", type=int, help="requests that run side by side; default: any number, at once")
     arguments.add_argument("--seconds", type=float, default=0.5, help="how long a request holds its slot (0.5)")
     arguments.add_argument("--gauges", action="store_true", help="have vLLM's gauges on /metrics")
+    arguments.add_argument("--content", default=CONTENT, help="the text of each answer")
     chosen = arguments.parse_args()
-    asyncio.run(_serve(chosen.slots, chosen.seconds, chosen.gauges))
+    asyncio.run(_serve(chosen.slots, chosen.seconds, chosen.gauges, chosen.content))
 
 
 if __name__ == "__main__":

@@ -56,12 +56,12 @@ def main(argv: Sequence[str] = ()) -> None:
 def _paint(place: Path, minutes: float) -> None:
     home = _home(place)
     pages = ["/", f"/jobs/{home.big.id}", f"/jobs/{home.big.id}/rows", f"/jobs/{home.big.id}/rows?q=scan-99999"]
-    with _serving("view", "127.0.0.1:0") as (_, link), _browser(place) as browser:
+    with serving("view", "127.0.0.1:0") as (_, link), _browser(place) as browser:
         tab = _entered(browser, link)
         for page in pages:
             found = []
             for _ in range(5):
-                tab.open(_site(link) + page)
+                tab.open(site_of(link) + page)
                 tab.until(f"({PAINT}) > 0")
                 found.append(float(tab.js(PAINT)))
             say(f"pages first paint of {page.partition('?')[0]}: {statistics.median(found):.0f} ms")
@@ -69,16 +69,16 @@ def _paint(place: Path, minutes: float) -> None:
 
 def _tells(place: Path, minutes: float) -> None:
     home = _home(place)
-    with _serving("view", "127.0.0.1:0") as (_, link), _browser(place) as browser:
-        _say_times("a row that ends shows after", _rows_that_end(home, _entered(browser, link), _site(link)))
+    with serving("view", "127.0.0.1:0") as (_, link), _browser(place) as browser:
+        _say_times("a row that ends shows after", _rows_that_end(home, _entered(browser, link), site_of(link)))
     _home(place / "small", 1000)
-    with _serving("up", "-q", "--web", "127.0.0.1:0") as (daemon, link), _browser(place / "small") as browser:
-        tab, address = _entered(browser, link), _site(link).partition("//")[2]
+    with serving("up", "-q", "--web", "127.0.0.1:0") as (daemon, link), _browser(place / "small") as browser:
+        tab, address = _entered(browser, link), site_of(link).partition("//")[2]
         tab.until(f"{DAEMON} === 'daemon up'", PATIENCE)
         downs, backs = [_shows(tab, "daemon down", daemon.kill)], []
         daemon.wait()
         for _ in range(TIMES // 2):
-            with _serving("up", "-q", "--web", address) as (daemon, _):
+            with serving("up", "-q", "--web", address) as (daemon, _):
                 backs.append(_shows(tab, "daemon up", lambda: None))
                 downs.append(_shows(tab, "daemon down", daemon.kill))
     _say_times("`kill -9` of the daemon shows in its own page after", downs)
@@ -144,15 +144,15 @@ def _batch(place: Path, streams: int) -> Cost:
         os.environ.update(ORCH_HOME=str(place / "home"), ORCH_CONFIG=str(place / "orch.toml"))
         (place / "orch.toml").write_text(SETTINGS.format(url=upstream.url), encoding="utf-8")
         write_rows(place / "rows.jsonl", ROWS)
-        with _serving("up", "-q", "--web", "127.0.0.1:0") as (process, link):
+        with serving("up", "-q", "--web", "127.0.0.1:0") as (process, link):
             return asyncio.run(_watched_batch(process, link, place / "rows.jsonl", streams))
 
 
 async def _watched_batch(process: subprocess.Popen[str], link: str, rows: Path, streams: int) -> Cost:
-    async with _visitor(link) as visitor:
-        async with _open(visitor, _site(link), "/", 1):
+    async with visitor(link) as watcher:
+        async with _open(watcher, site_of(link), "/", 1):
             await asyncio.sleep(2)
-        async with _open(visitor, _site(link), "/", streams):
+        async with _open(watcher, site_of(link), "/", streams):
             [pages] = pages_of(process.pid)
             daemon_before, pages_before, began = _cpu(process.pid), _cpu(pages), time.monotonic()
             command = [*ORCH, "submit", str(rows), "--wait", "-q"]
@@ -169,7 +169,7 @@ def _memory(place: Path, minutes: float) -> None:
         daemons = []
         for home in homes:
             os.environ.update(ORCH_HOME=str(home.root), ORCH_CONFIG=str(home.root / "orch.toml"))
-            daemons.append(stack.enter_context(_serving("up", "-q", "--web", "127.0.0.1:0")))
+            daemons.append(stack.enter_context(serving("up", "-q", "--web", "127.0.0.1:0")))
         [(watched, link), (alone, _)] = daemons
         processes = [watched.pid, *pages_of(watched.pid), alone.pid]
         seen = asyncio.run(_watched(processes, link, homes[0], minutes * 60))
@@ -187,12 +187,12 @@ async def _watched(
     processes: Sequence[int], link: str, home: WebHome, seconds: float
 ) -> list[list[tuple[float, float]]]:
     """Seconds and resident MB of processes while ten pages of the first are open."""
-    site, half = _site(link), STREAMS // 2
+    site, half = site_of(link), STREAMS // 2
     async with (
-        _visitor(link) as visitor,
-        _open(visitor, site, f"/jobs/{home.big.id}", half),
-        _open(visitor, site, "/", STREAMS - half - 1),
-        _open(visitor, site, "/money", 1),
+        visitor(link) as watcher,
+        _open(watcher, site, f"/jobs/{home.big.id}", half),
+        _open(watcher, site, "/", STREAMS - half - 1),
+        _open(watcher, site, "/money", 1),
     ):
         await asyncio.sleep(SETTLED_SECONDS)
         began = time.monotonic()
@@ -213,12 +213,12 @@ def _home(place: Path, rows: int = BIG) -> WebHome:
     return web_home(place, rows)
 
 
-def _site(link: str) -> str:
+def site_of(link: str) -> str:
     return link.partition("/enter")[0]
 
 
 @contextmanager
-def _serving(*command: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(*command: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     with subprocess.Popen([*ORCH, *command], stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
@@ -247,7 +247,7 @@ def _entered(browser: Chromium, link: str) -> Tab:
 
 
 @asynccontextmanager
-async def _visitor(link: str) -> AsyncIterator[aiohttp.ClientSession]:
+async def visitor(link: str) -> AsyncIterator[aiohttp.ClientSession]:
     """Somebody who came by the link, which works once."""
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
         async with session.get(link) as answer:

@@ -1,4 +1,5 @@
-"""What a command costs before it does any work, against a bare interpreter that imports the database library.
+"""What a command costs before it does any work, or for one row or ten documents, against a bare interpreter that
+imports the database library.
 
 CPU is user and system time of the command and of the processes that it started, so that other work on the machine
 matters less. Rounds are interleaved; the medians are told. The install is what pip installs without extras, as the
@@ -15,17 +16,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from benchmarks.databases import SETTINGS
 from benchmarks.serving import ROOT, Constant, Unavailable, say, write_rows
 
-ROUNDS = 5
+ROUNDS = 7
+DOCUMENTS = 10
 YARDSTICK = "import sqlalchemy"
 LIBRARY = "import orchestrator"
 ORCH = (sys.executable, "-m", "orchestrator.cli")
+JOB = """\
+name: bench
+documents: {path: documents}
+tasks:
+  - {id: about, model: small, max_tokens: 64, prompt: "What is this about?"}
+models: {small: m}
+"""
 
 
 def main() -> None:
@@ -36,11 +45,21 @@ def main() -> None:
         (place / "broken.toml").write_text("[backends.local]\nupstream = 3\n", encoding="utf-8")
         write_rows(place / "rows.jsonl", 1)
         run = (*ORCH, "run", str(place / "rows.jsonl"), "--quiet")
+        (place / "job.yaml").write_text(JOB, encoding="utf-8")
+        (place / "documents").mkdir()
+        for number in range(DOCUMENTS):
+            (place / "documents" / f"{number}.txt").write_text(f"Contract {number}. " * 40, encoding="utf-8")
+        verbs, job = ("validate", "plan", "submit"), str(place / "job.yaml")
         with _home(place) as used:
             seconds_of(run, place, "orch.toml", used)  # there is a job to show
             found: dict[str, list[tuple[float, float]]] = {}
             for _ in range(ROUNDS):
-                with _home(place) as fresh, _home(place) as empty:
+                with ExitStack() as homes:
+                    fresh, empty, *new = (homes.enter_context(_home(place)) for _ in range(2 + len(verbs)))
+                    of_ten = (
+                        (f"orch {verb} of ten documents, a fresh home", (*ORCH, verb, job), "orch.toml", home, 0)
+                        for verb, home in zip(verbs, new, strict=True)
+                    )
                     for name, command, settings, home, code in (
                         (YARDSTICK, (sys.executable, "-c", YARDSTICK), "orch.toml", used, 0),
                         (LIBRARY, (sys.executable, "-c", LIBRARY), "orch.toml", used, 0),
@@ -48,6 +67,7 @@ def main() -> None:
                         ("orch status", (*ORCH, "status"), "orch.toml", used, 0),
                         ("orch run, a mistake in orch.toml, a fresh home", run, "broken.toml", empty, 2),
                         ("orch run of one row, a fresh home", run, "orch.toml", fresh, 0),
+                        *of_ten,
                     ):
                         found.setdefault(name, []).append(seconds_of(command, place, settings, home, code))
     walls, cpus = (
