@@ -94,7 +94,16 @@ def _pages(place: Path, rows: int, rounds: int) -> None:
         last = _add_nights(store, Home(place), home.big)
     big = f"/jobs/{home.big.id}"
     pages = [
-        *("/", "/jobs", "/nights", f"/nights/{last.created_at:%Y-%m-%d}", "/schedules", "/backends", "/quarantine", "/money"),
+        *(
+            "/",
+            "/jobs",
+            "/nights",
+            f"/nights/{last.created_at:%Y-%m-%d}",
+            "/schedules",
+            "/backends",
+            "/quarantine",
+            "/money",
+        ),
         *(
             "/money?since=all",
             big,
