@@ -32,6 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 Values = tuple[Any, ...]
+Also = tuple[ColumnElement[Any], Collection[Any]]
 _FLAGS = {None: None, False: 0, True: 1}
 _NULL = "NULL"
 NONE_SKIPPED: ColumnElement[int] = literal_column("0")
@@ -73,14 +74,28 @@ def change(tx: Connection, table: Table, names: Sequence[str], keys: Sequence[st
     return tx.exec_driver_sql(statement, _without(columns, literals, len(given))).rowcount
 
 
-def each(query: Select[Any], key: ColumnElement[Any], values: Collection[Any], dialect: Dialect) -> Select[Any]:
-    """Return a query for the rows with each value of a key, in no particular order."""
+def each(
+    query: Select[Any],
+    key: ColumnElement[Any],
+    values: Collection[Any],
+    dialect: Dialect,
+    *,
+    also: Also | None = None,
+) -> Select[Any]:
+    """Return a query for the rows with each value of a key, in no particular order.
+
+    `also` is a second column and its value beside each key. On SQLite, a row may have the value of another key.
+    """
     if dialect.name == "sqlite":
-        return query.where(key.in_(values))
-    given = bindparam(None, list(values), type_=ARRAY(key.type))
-    wanted = func.unnest(given).table_valued(column("value", key.type), name="wanted").render_derived()
+        with_key = query.where(key.in_(values))
+        return with_key if also is None else with_key.where(also[0].in_(also[1]))
+    keys = {"value": (key, values)} if also is None else {"value": (key, values), "also": also}
+    given = (bindparam(None, list(of), type_=ARRAY(one.type)) for one, of in keys.values())
+    names = (column(name, one.type) for name, (one, _) in keys.items())
+    wanted = func.unnest(*given).table_valued(*names, name="wanted").render_derived()
+    same = (one == wanted.c[name] for name, (one, _) in keys.items())
     # OFFSET keeps the planner from flattening the subquery.
-    found = query.where(key == wanted.c.value).offset(NONE_SKIPPED).lateral("found")
+    found = query.where(*same).offset(NONE_SKIPPED).lateral("found")
     return select(found).select_from(wanted.join(found, true()))
 
 

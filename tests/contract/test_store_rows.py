@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from decimal import Decimal
 
 import pytest
@@ -283,6 +284,23 @@ def test_carried_rows_have_the_earlier_answer_and_cost_nothing(store: Store) -> 
     assert store.ledger.booked(second.id).usage == Usage()
     assert store.ledger.booked(first.id).usage == Usage(100, 40, 7)
     assert (store.ledger.spent(first.id), store.ledger.spent(second.id)) == (2, 0)
+
+
+def test_a_lookup_of_documents_that_changed_every_night_holds_no_more_after_many_nights(store: Store) -> None:
+    rows, peaks, runs = 40, [], []
+    for night in range(24):
+        found = job(f"a-{night}", created_at=later(24 * night), built_at=later(24 * night))
+        store.jobs.add(found, {})
+        asked = [row(seq, fingerprint=f"f{seq}-{night}") for seq in range(rows)]
+        store.rows.add(found.id, asked, {}, later(24 * night))
+        settle(store, sharded(store, found), *(succeeded(seq) for seq in range(rows)))
+        runs.append(found.id)
+        wanted = {made.custom_id: made.fingerprint for made, _ in asked}
+        tracemalloc.start()
+        assert set(store.known.earlier(runs, wanted)) == set(wanted)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[-1] < 2 * peaks[1]
 
 
 def test_the_newest_answer_of_the_runs_given_is_the_one_that_is_carried(store: Store) -> None:
