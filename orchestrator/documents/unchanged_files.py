@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from orchestrator.documents.plugins import Plugin, installed
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 RACY_NS = 2_000_000_000
 """A file that changed within this time before its check may change again without a new time: some file systems count
 in steps of two seconds. Git calls such a file racily clean."""
+_PARTS = 5
+"""Number of parts of a local file's stamp."""
 
 
 def way_of(source: DocumentSource, kind: str, plugin: Plugin | None, *, converts: bool) -> str:
@@ -37,6 +40,17 @@ def way_of(source: DocumentSource, kind: str, plugin: Plugin | None, *, converts
 def is_same_file(stamp: str | None, other: str | None) -> bool:
     """True if two stamps are of the same bytes, even if the bytes were read differently."""
     return None not in (stamp, other) and str(stamp).rpartition(".")[0] == str(other).rpartition(".")[0]
+
+
+def is_unchanged(stamp: str | None, size: int | None, at: datetime) -> bool:
+    """True if a local file with this stamp had these bytes already when it was found with this size, None if unknown.
+
+    Files that end their reader have no size.
+    """
+    found = [] if stamp is None else stamp.split(".")
+    if len(found) != _PARTS or (size is not None and found[0] != str(size)):
+        return False
+    return max(map(int, found[1:3])) / 1e9 < at.timestamp()
 
 
 def stamp(path: str, way: str, now_ns: int) -> str | None:

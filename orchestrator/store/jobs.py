@@ -24,6 +24,7 @@ from orchestrator.store.tables import documents, events, jobs, tags
 # Built once, since building a statement takes three times as long as executing it.
 _BY_ID = select(jobs).where(jobs.c.id == bindparam("job"))
 _OF_SERIES = select(jobs).where(jobs.c.series == bindparam("series")).order_by(desc(jobs.c.created_at))
+_MARKS = select(*(documents.c[name] for name in ("key", "stamp", "content", "digest", "size", "last_seen_at")))
 _UNFINISHED = (
     select(jobs)
     .where(jobs.c.home == bindparam("home"), jobs.c.finished_at.is_(None), jobs.c.error.is_(None))
@@ -259,17 +260,16 @@ class Jobs:
 
     def marks(self, series: str, keys: Sequence[str]) -> dict[str, FileMark]:
         """Return the stored facts about files, by key; unknown files are left out."""
-        c = documents.c
-        query = select(c.key, c.stamp, c.content, c.digest).where(c.series == series)
+        query = _MARKS.where(documents.c.series == series)
         with self._db.read() as tx:
-            found = tx.execute(bulk.each(query, c.key, keys, tx.dialect)).all()
-        return {key: FileMark(stamp, content, digest) for key, stamp, content, digest in found}
+            found = tx.execute(bulk.each(query, documents.c.key, keys, tx.dialect)).all()
+        return {key: FileMark(*rest) for key, *rest in found}
 
     def marks_in(self, series: str, file: str) -> dict[str, FileMark]:
         """Return the stored facts about the documents that a container had when it was last read, by key."""
         c = documents.c
         with self._db.read() as tx:
-            query = select(c.key, c.stamp, c.content, c.digest).where(c.series == series, c.file == file)
+            query = _MARKS.where(c.series == series, c.file == file)
             return {key: FileMark(*rest) for key, *rest in tx.execute(query)}
 
     def of_table(self, series: str, file: str, stamp: str, first: int, limit: int) -> list[tuple[str, str | None]]:

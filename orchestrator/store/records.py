@@ -181,11 +181,16 @@ class SeenDocument(Struct, frozen=True):
 
 
 class FileMark(Struct, frozen=True):
-    """Stored facts about a file: its stamp and content (None for a table), and the `digest` of its bytes."""
+    """Stored facts about a file: its stamp and content (None for a table), and the `digest` of its bytes.
+
+    `content` is also None if the file could not be read. `seen_at` is when a build last found it.
+    """
 
     stamp: str | None
     content: str | None
     digest: str
+    size: int | None
+    seen_at: datetime
 
 
 class WrittenOutput(Struct, frozen=True):

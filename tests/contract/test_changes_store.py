@@ -16,11 +16,11 @@ def test_a_file_is_known_again_by_its_stamp(store: Store) -> None:
     store.jobs.saw_documents("s", [one, SeenDocument("docs/b", "", None, "encrypted")], NOW)
     store.jobs.saw_documents("t", [replace(one, stamp="s9")], NOW)
     assert store.jobs.marks("s", ["docs/a", "docs/b", "docs/c"]) == {
-        "docs/a": FileMark("s1", "c1", "d1"),
-        "docs/b": FileMark(None, None, ""),
+        "docs/a": FileMark("s1", "c1", "d1", 10, NOW),
+        "docs/b": FileMark(None, None, "", None, NOW),
     }
     store.jobs.saw_documents("s", [replace(one, stamp=None, content="c2")], later(1))
-    assert store.jobs.marks("s", ["docs/a"]) == {"docs/a": FileMark(None, "c2", "d1")}
+    assert store.jobs.marks("s", ["docs/a"]) == {"docs/a": FileMark(None, "c2", "d1", 10, later(1))}
 
 
 def test_a_document_that_is_still_there_keeps_what_is_known(store: Store) -> None:
@@ -28,7 +28,7 @@ def test_a_document_that_is_still_there_keeps_what_is_known(store: Store) -> Non
     store.jobs.saw_documents("s", documents, NOW)
     store.jobs.saw_documents("t", documents, NOW)
     store.jobs.still_there("s", ["a"], later(1))
-    assert store.jobs.marks("s", ["a"]) == {"a": FileMark("s1", "c1", "d")}
+    assert store.jobs.marks("s", ["a"]) == {"a": FileMark("s1", "c1", "d", 1, later(1))}
     assert {key: times[4] for key, times in seen(store).items()} == {
         ("s", "a"): later(1), ("s", "b"): NOW, ("t", "a"): NOW, ("t", "b"): NOW,
     }  # fmt: skip

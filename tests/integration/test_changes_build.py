@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from orchestrator.store import Store
 from orchestrator.store.records import Settled
 from tests.support.databases import new_sqlite
 from tests.support.office import RTF, zipped
-from tests.support.stored import failed, later, ranges, shard, succeeded
+from tests.support.stored import NOW, failed, later, ranges, shard, succeeded
 
 TOML = """
 [models]
@@ -312,6 +313,21 @@ def test_of_a_container_too(nights: Nights) -> None:
     (nights.docs / "a.zip").write_bytes(zipped({"x.txt": data, "y.txt": b"two"}))
     nights.source["encoding"] = "cp1252"
     assert nights.whys(nights.night()[0])["a.zip#y.txt"] == Why.DOCUMENT
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.zip#x.txt"])
+@pytest.mark.parametrize(("before", "after"), [("ascii", "cp1252"), ("cp1252", "ascii")])
+def test_the_same_file_that_only_now_or_no_longer_can_be_read_is_the_readers(
+    nights: Nights, name: str, before: str, after: str
+) -> None:
+    data = "caf\u00e9".encode("cp1252")
+    (nights.docs / name[:5]).write_bytes(zipped({"x.txt": data}) if "#" in name else data)
+    nights.write(b="one")
+    nights.hours = (datetime.now(UTC) - NOW) // timedelta(hours=1) + 1  # files are older than the first night
+    nights.source["encoding"] = before
+    nights.answered()
+    nights.source["encoding"] = after
+    assert nights.whys(nights.night()[0]) == {name: Why.READER, "b.txt": Why.UNCHANGED}
 
 
 @pytest.mark.thinned(2)

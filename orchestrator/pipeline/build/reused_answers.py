@@ -84,8 +84,8 @@ def whys(
 ) -> dict[int, Why]:  # fmt: skip
     """Return why each row without a carried answer is asked, by place, compared with the last run.
 
-    `known` maps places to the content that an earlier run read from the same bytes. If the last run had that content,
-    the change comes from another version of the reader.
+    `known` maps places to the content that an earlier run read from the same bytes, empty if it could not read them.
+    If the last run had that content, the change comes from another way of reading.
     """
     # A part with new text is looked up by its document.
     of_document = {row.seq: custom_id(row.document, row.task) for row in rows if row.part is not None}
@@ -98,7 +98,7 @@ def whys(
         why = _why(row, last_row, answered)
         if job.options.get(REASK) and last_row is not None and is_other_model(last_row.sent_model, asked(row.model)):
             why = Why.MODEL if why is answered else why
-        same_bytes = row.seq in known and last_row is not None and known[row.seq] == last_row.content
+        same_bytes = row.seq in known and last_row is not None and known[row.seq] == (last_row.content or "")
         found[row.seq] = Why.READER if same_bytes and why is Why.DOCUMENT else why
     return found
 

@@ -41,7 +41,8 @@ Item = TypeVar("Item")
 class BuiltRow(msgspec.Struct, frozen=True):
     """A request, with the earlier outcome that the request carries over, if it was looked up.
 
-    `known_content` is the content that an earlier run read from the same bytes, if any.
+    `known_content` is the content that an earlier run read from the same bytes, if any; empty if these bytes could
+    not be read.
     """
 
     built: Built
@@ -219,7 +220,7 @@ class Sweep:
                     break
                 continue
             mark = before.get(document.key)
-            known = mark.content if mark is not None and _has_same_bytes(found, document, mark) else None
+            known = (mark.content or "") if mark is not None and _has_same_bytes(found, document, mark) else None
             made = [BuiltRow(built, known_content=known) for built in self._builder.build(document)]
             self._report.documents += 1
             self._report.ignored.document(document.key, problem, getattr(document, "notes", ""))
@@ -244,10 +245,15 @@ class Sweep:
 
 
 def _has_same_bytes(found: Listed, document: Document | UnreadableDocument, mark: FileMark) -> bool:
-    """True if a document has the bytes of `mark`. The reader of a mail makes the bytes of the mail's own text."""
-    from orchestrator.documents.unchanged_files import is_same_file
+    """True if a document has the bytes of `mark`. The reader of a mail makes the bytes of the mail's own text.
 
-    return mark.digest == getattr(document, "digest", None) or is_same_file(found.stamp, mark.stamp)
+    A file that could not be read has neither digest nor stamp: its last change tells.
+    """
+    from orchestrator.documents.unchanged_files import is_same_file, is_unchanged
+
+    if mark.digest == getattr(document, "digest", None) or is_same_file(found.stamp, mark.stamp):
+        return True
+    return mark.content is None and not found.is_table and is_unchanged(found.stamp, mark.size, mark.seen_at)
 
 
 def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
