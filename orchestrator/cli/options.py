@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from orchestrator.core.addresses import is_http_url
 from orchestrator.core.fail_on import FailOn
+from orchestrator.core.money import amount_cure
 
 Command = Callable[..., int]
 Decorator = Callable[[Command], Command]
@@ -29,7 +30,9 @@ class Dollars(click.ParamType[Decimal]):
         try:
             amount = Decimal(str(value).lstrip("$"))
         except InvalidOperation:
-            self.fail(f"{value!r} is not an amount of dollars; write a number, such as 2.50", param, ctx)
+            cures = (amount_cure(f"{sign}{value}", "--budget {}") for sign in ("", "$"))
+            cure = next(filter(None, cures), "write a number, such as 2.50")
+            self.fail(f"{value!r} is not an amount of dollars; {cure}", param, ctx)
         if not amount.is_finite() or not 0 <= amount <= MAX_BUDGET:
             self.fail(f"{value!r} is not an amount of dollars up to {MAX_BUDGET:,}", param, ctx)
         return amount

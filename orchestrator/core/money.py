@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from decimal import ROUND_CEILING, Decimal
+
+from orchestrator.core.first_use import regex
+
+_DOLLARS = r"US ?\$|\$|USD|(?:US )?dollars?"
+_SIGNS = rf"{_DOLLARS}|[€£¥₹]|EUR|GBP|CHF|JPY|CNY|INR|AUD|CAD|SEK|NOK|DKK|PLN|CZK|euros?|pounds?|francs?"
+_STATED = regex(rf"\s*({_SIGNS})?\s*(\d[\d.,_ ']*?)\s*({_SIGNS})?(?:\s*(?:/|per |an? )\s*[a-z]+)?\s*", re.IGNORECASE)
+"""Matches an amount with a currency before or behind it, and the time or number that the amount is for."""
 
 
 def money(cost: Decimal) -> str:
@@ -46,3 +54,29 @@ def amount(dollars: Decimal | None) -> str:
 def per_hour(dollars: Decimal | None) -> str:
     """Format the hourly price of an upstream; None means that the upstream would be idle otherwise."""
     return "idle, so free" if dollars is None else f"{amount(dollars)} per upstream hour"
+
+
+def amount_cure(text: str, form: str) -> str | None:
+    """Return the cure for an amount that names a currency, None if `text` is something else.
+
+    `form` is the corrected line, with `{}` in place of the number.
+    """
+    found = _STATED.fullmatch(text)
+    currency = found and (found[1] or found[3])
+    if found is None or not currency:
+        return None
+    line = form.format(_number(found[2]))
+    if re.fullmatch(_DOLLARS, currency, re.IGNORECASE):
+        return f"write  {line}  (amounts are in US dollars)"
+    return f"amounts are in US dollars, not {currency}: convert the amount, and write only the number, as in  {line}"
+
+
+def _number(text: str) -> str:
+    """Return a number as a program writes it: without separators of thousands, and with a decimal point."""
+    digits = re.sub(r"[_ ']", "", text).rstrip(".,")
+    whole, mark, part = digits, "", ""
+    if found := re.fullmatch(r"(.*)([.,])(\d+)", digits):
+        whole, mark, part = found[1], found[2], found[3]
+    is_thousands = len(part) == 3 and (mark == "," or mark in whole) and not {",", "."} - {mark} & {*whole}
+    whole = re.sub(r"[.,]", "", whole)
+    return whole + part if is_thousands or not part else f"{whole}.{part}"

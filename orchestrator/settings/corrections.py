@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.core.durations import seconds_of
 from orchestrator.core.first_use import regex
+from orchestrator.core.money import amount_cure
 from orchestrator.settings.backend_packages import hosted_kinds
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
@@ -21,7 +22,6 @@ LONGEST_NAME = 40
 EMAIL = r"^[^@\s<>]+@[^@\s<>]+$"
 """Pattern of e-mail addresses."""
 _NUMBER = r"(\d+(?:\.\d+)?)"
-_AMOUNT = regex(rf"\s*(?:[$€£]|USD)\s*{_NUMBER}\s*|\s*{_NUMBER}\s*(?:[$€£]|USD|dollars?)\s*", re.IGNORECASE)
 _THOUSANDS = regex(r"\d{1,3}(?:[,_ ']\d{3})+")
 _DECIMAL_COMMA = regex(r"(\d+),(\d{1,2}|\d{4,})")
 _PERCENT = regex(rf"{_NUMBER}\s*%")
@@ -245,7 +245,7 @@ def of_value(problem: Mapping[str, Any], *, is_toml: bool) -> str | None:
     text = value.strip() if isinstance(value, str) else ""
     match kind:
         case "int_parsing" | "float_parsing" | "decimal_parsing" | "int_from_float" | "decimal_type":
-            return _number(problem["loc"], value, text, kind)
+            return _number(problem["loc"], value, text, kind, is_toml=is_toml)
         case "int_type" | "float_type" if isinstance(value, list):
             return "write one number; for several, write a task for each"
         case "bool_parsing" | "bool_type":
@@ -286,10 +286,10 @@ def _last_name(loc: Sequence[str | int]) -> str:
     return next((part for part in reversed(loc) if isinstance(part, str)), "")
 
 
-def _number(loc: Sequence[str | int], value: Any, text: str, kind: str) -> str | None:
+def _number(loc: Sequence[str | int], value: Any, text: str, kind: str, *, is_toml: bool) -> str | None:
     is_whole = kind.startswith("int")
-    if found := _AMOUNT.fullmatch(text):
-        return f"write {found[1] or found[2]}: amounts are in dollars"
+    if cure := amount_cure(text, f"{_last_name(loc)} = {{}}" if is_toml else f"{_last_name(loc)}: {{}}"):
+        return cure
     if isinstance(value, float):
         return f"write {round(value)}"
     if _THOUSANDS.fullmatch(text):

@@ -11,19 +11,21 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from orchestrator.core.first_use import regex
+from orchestrator.core.money import amount_cure
 
 _YAML_PAIR = regex(r"(\s*(?:- +)?)([A-Za-z_][\w-]*|<<): +(\S.*?)\s*")
 _TAB_AFTER_COLON = regex(r"\s*(?:- +)?([A-Za-z_][\w-]*):[ ]*\t.*")
 _WITHOUT_COLON = regex(r"\s*(?:- +)?([A-Za-z_][\w-]*)(?: *= *| +)([^:]+?)\s*")
 _DASH = regex(r"\s*[–—•‐‑] ")
-_ODD_BLANK = regex(r" *[\u00a0\u2000-\u200b\u202f\u3000]")
+_ODD_SPACE = regex(r" *[\u00a0\u2000-\u200b\u202f\u3000]")
 _COMMENT = regex(r"(?:^|\s)//(?:\s|$)")
-_NO_BLANK = regex(r"\s*(?:- +)?([A-Za-z_][\w-]*):(?!//)\S.*")
-_NO_BLANK_AFTER_DASH = regex(r"\s*-[A-Za-z_][\w-]*:.*")
+_NO_SPACE = regex(r"\s*(?:- +)?([A-Za-z_][\w-]*):(?!//)\S.*")
+_NO_SPACE_AFTER_DASH = regex(r"\s*-[A-Za-z_][\w-]*:.*")
 _WINDOWS_PATH = regex(r"\"[A-Za-z]:\\|\"\\\\|\\[A-Z]")
 _TOML_PAIR = regex(r"(\s*[A-Za-z0-9_.-]+)\s*=\s*([A-Za-z/.~$<%][^#\"']*?)\s*(?:#.*)?")
 _TOML_COMMA = regex(r"\s*([A-Za-z0-9_.-]+)\s*=\s*(\d+),(\d+)\s*(?:#.*)?")
-_TOML_AMOUNT = regex(r"\s*([A-Za-z0-9_.-]+)\s*=\s*([$€£]\d+(?:\.\d+)?|\d+(?:\.\d+)?(?:%|[A-Za-z]\w*))\s*(?:#.*)?")
+_TOML_AMOUNT = regex(r"\s*([A-Za-z0-9_.-]+)\s*=\s*(\d+(?:\.\d+)?(?:%|[A-Za-z]\w*))\s*(?:#.*)?")
+_TOML_VALUE = regex(r"\s*([A-Za-z0-9_.-]+)\s*=\s*([^#\"'\[{]+?)\s*(?:#.*)?")
 _TOML_WORDS = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
 _STARTS = "\"'[{0123456789"
 _SMART = "“”„‘’«»"
@@ -99,16 +101,16 @@ def _of_line(line: str) -> str | None:
         return f"put a space, not a tab, after the colon:  {found[1]}: …"
     if _DASH.match(line):
         return "begin an entry with a hyphen:  - id: …"
-    if _ODD_BLANK.match(line):
+    if _ODD_SPACE.match(line):
         return "indent with plain spaces: this line begins with other characters that look like spaces"
     if "：" in line:
-        return "write a plain colon and a blank:  name: …"
+        return "write a plain colon and a space:  name: …"
     if _COMMENT.search(line):
         return "a comment begins with #"
-    if _NO_BLANK_AFTER_DASH.fullmatch(line):
+    if _NO_SPACE_AFTER_DASH.fullmatch(line):
         return "put a space after the dash:  - id: …"
-    if found := _NO_BLANK.fullmatch(line):
-        return f"put a blank after the colon:  {found[1]}: …"
+    if found := _NO_SPACE.fullmatch(line):
+        return f"put a space after the colon:  {found[1]}: …"
     if _WINDOWS_PATH.search(line):
         return "write paths with / , or in single quotes: in double quotes, \\ begins an escape"
     found = _YAML_PAIR.fullmatch(line)
@@ -189,6 +191,8 @@ def toml_hint(line: str, problem: str) -> str | None:
         return "close the list of a line above with ]"
     if re.fullmatch(r"\s*\[+[^\]\"']*\s[^\]\"']*\]+\s*", line):
         return 'put a name with spaces in quotes:  [backends."my server"]'
+    if (found := _TOML_VALUE.fullmatch(line)) and (cure := amount_cure(found[2], f"{found[1]} = {{}}")):
+        return cure
     if found := _TOML_AMOUNT.fullmatch(line):
         return f"write  {found[1]} = {_amount(found[1], found[2])}"
     if found := _TOML_PAIR.fullmatch(line):
@@ -209,10 +213,8 @@ def toml_hint(line: str, problem: str) -> str | None:
 
 
 def _amount(name: str, text: str) -> str:
-    """Return an amount with a sign or unit in TOML's form: dollars and shares as numbers, other amounts in quotes."""
-    if text.endswith("%"):
-        return f"{float(text[:-1]) / 100:g}"
-    return text[1:] if text[0] in "$€£" else _shown(name, text)
+    """Return an amount with a unit in TOML's form: a share as a number, other amounts in quotes."""
+    return f"{float(text[:-1]) / 100:g}" if text.endswith("%") else _shown(name, text)
 
 
 def _quoted(text: str) -> str:

@@ -239,6 +239,8 @@ COMMANDS: dict[str, tuple[list[str], int, list[str]]] = {
     "deadline": (["GOOD", "--deadline", "soon"], 2, ["--deadline: 'soon' is not a deadline; write 8h"]),
     "deadline-past": (["GOOD", "--deadline", "2020-01-01T00:00Z"], 3, ["has already passed", "give a later one"]),
     "budget": (["GOOD", "--budget", "much"], 2, ["'much' is not an amount of dollars"]),
+    "euros": (["GOOD", "--budget", "5 EUR"], 2, ["amounts are in US dollars, not EUR", "as in  --budget 5\n"]),
+    "a-decimal-comma": (["GOOD", "--budget", "5,00"], 2, ["write  --budget 5.00  (amounts are in US dollars)"]),
 }
 
 

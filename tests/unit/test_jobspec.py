@@ -116,11 +116,11 @@ BAD = {
     ),
     "a budget with its sign": (
         GOOD + "budget: $5\n",
-        ":9: budget: Input should be a valid decimal\n  hint: write 5: amounts are in dollars",
+        ":9: budget: Input should be a valid decimal\n  hint: write  budget: 5  (amounts are in US dollars)",
     ),
     "a budget with its currency": (
         GOOD + "budget: 7.50 USD\n",
-        ":9: budget: Input should be a valid decimal\n  hint: write 7.50: amounts are in dollars",
+        ":9: budget: Input should be a valid decimal\n  hint: write  budget: 7.50  (amounts are in US dollars)",
     ),
     "a question with a colon": (
         GOOD.replace("Who signs?", "Question: who signs?"),

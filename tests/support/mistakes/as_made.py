@@ -77,7 +77,7 @@ JOBS: dict[str, Case] = {
         f"{JOB}allow: {{backends: [locl]}}\n", ":8: allow.backends: there is no backend", "did you mean 'local'?",
     ),
     "deadline-in-german": (f"{JOB}deadline: 27.11.2026 06:00\n", ":8: deadline: '27.11.2026 06:00' is", "write 8h"),
-    "euros": (f"{JOB}budget: 12€\n", ":8: budget: ", "write 12: amounts are in dollars"),
+    "euros": (f"{JOB}budget: 12€\n", ":8: budget: ", "as in  budget: 12"),
     "budget-with-a-comma": (f"{JOB}budget: 12,50\n", ":8: budget: ", "write 12.50, with a point"),
     "allow-in-a-word": (f"{JOB}allow: local\n", ":8: allow: must be a map", "write  allow: {location: …}"),
     "output-in-a-word": (f"{JOB}output: answers.csv\n", ":8: output: must be a map", "write  output: {path: …}"),

@@ -41,7 +41,7 @@ JOBS: dict[str, Case] = {
     "hours": (f"{JOB}deadline: 8 hours\n", ":8: deadline: '8 hours' is not", UNITS),
     "six-pm": (f"{JOB}deadline: 6pm\n", ":8: deadline: '6pm' is not", UNITS),
     "no-such-day": (f"{JOB}deadline: 2027-02-30\n", ":8: deadline: '2027-02-30' is not", UNITS),
-    "dollars": (f"{JOB}budget: 5 USD\n", ":8: budget: ", "write 5: amounts are in dollars"),
+    "dollars": (f"{JOB}budget: 5 USD\n", ":8: budget: ", "write  budget: 5  (amounts are in US dollars)"),
     "budget-in-words": (f"{JOB}budget: five\n", ":8: budget: ", "write a number, such as 2.5"),
     "target": (f"{JOB}target: 99\n", ":8: target: ", "write 0.99"),
     "pattern-in-path": (source('documents: {path: "documents/*.txt"}'), ":2: documents[0].path", "into `include`"),
@@ -87,7 +87,8 @@ SETTINGS: dict[str, Case] = {
         f'{TOML}[[budgets]]\nname = "t"\namount = 5\nperiod = "monthly"\n', ":8: budgets[0].period: ", "'month'?",
     ),
     "amount": (
-        f'{TOML}[[budgets]]\nname = "t"\namount = "$50"\nperiod = "month"\n', ":7: budgets[0].amount: ", "write 50",
+        f'{TOML}[[budgets]]\nname = "t"\namount = "$50"\nperiod = "month"\n', ":7: budgets[0].amount: ",
+        "write  amount = 50",
     ),
     "true-for-a-number": (f"{TOML}max_concurrency = true\n", ":5: backends.local.max_concurrency: is", "a number"),
     "words-for-a-variable": (

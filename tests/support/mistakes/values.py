@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.support.mistakes import ENGINES, HOSTED, JOB, TOML, Case, prompt, source, task
 
 BUDGET = '[[budgets]]\nname = "t"\namount = 5\nperiod = "month"\n'
+DOLLARS, ONLY = "amounts are in US dollars", "convert the amount, and write only the number, as in  budget: "
 UPSTREAMS = '["http://127.0.0.1:9/v1"]'
 JOBS: dict[str, Case] = {
     "no-tokens": (task("max_tokens: 0"), ":7: tasks[0].max_tokens: ", "greater than or equal to 1"),
@@ -13,6 +14,22 @@ JOBS: dict[str, Case] = {
     "too-many-retries": (task("retries: 1000"), ":7: tasks[0].retries: ", "less than or equal to 3"),
     "a-debt": (f"{JOB}budget: -5\n", ":8: budget: ", "greater than or equal to 0"),
     "a-fortune": (f"{JOB}budget: 1e30\n", ":8: budget: ", "less than or equal to 9000000"),
+    **{
+        f"an-amount-of-{text}": (f"{JOB}budget: {text}\n", ":8: budget: ", f"write  budget: {number}  ({DOLLARS})")
+        for text, number in {
+            "$5": "5", "US$ 5": "5", "USD 5": "5", "5 USD": "5", "5 dollars": "5", "$1,000.50": "1000.50",
+            "USD 5,00": "5.00", "$1,000": "1000", "$1,000,000": "1000000",
+        }.items()
+    },
+    **{
+        f"an-amount-of-{text}": (
+            f"{JOB}budget: {text}\n", ":8: budget: ", f"{DOLLARS}, not {sign}: {ONLY}{number}\n",
+        )
+        for text, sign, number in (
+            ("5 EUR", "EUR", "5"), ("€5", "€", "5"), ("€ 5,50", "€", "5.50"), ("5 euros", "euros", "5"),
+            ("GBP 1.000,50", "GBP", "1000.50"), ("CHF 1'000", "CHF", "1000"), ("2 EUR per hour", "EUR", "2"),
+        )
+    },
     "no-canary": (f"{JOB}canary: {{rows: -1}}\n", ":8: canary.rows: ", "greater than or equal to 1"),
     "no-target": (f"{JOB}target: 0\n", ":8: target: ", "be greater than 0"),
     "no-bytes": (source("documents: {path: documents, max_bytes: 0}"), ":2: documents[0].max_", "or equal to 1"),
@@ -20,7 +37,7 @@ JOBS: dict[str, Case] = {
     "a-long-id": (JOB.replace("id: sender", f"id: {'a' * 41}"), ":4: tasks[0].id: ", "it has 41 characters"),
     "a-number-for-a-model": (JOB.replace("some-model", "7"), ":7: models.small: ", 'put it in quotes: "7"'),
     "always": (f"{JOB}reask: always\n", ":8: reask: ", "write model_changed, or leave the field out"),
-    "a-wide-colon": (JOB.replace("name: letters", "name：letters"), ":2: is not valid YAML", "write a plain colon"),
+    "a-wide-colon": (JOB.replace("name: letters", "name：letters"), ":2: is not valid YAML", "colon and a space"),
     "a-map-for-a-prompt": (prompt("{text: hello}"), ":6: tasks[0].prompt: ", "write one text"),
     "numbers-for-patterns": (
         source("documents: {path: documents, exclude: [1]}"), ":2: documents[0].exclude[0]: ", 'quotes: "1"',
@@ -32,6 +49,15 @@ SETTINGS: dict[str, Case] = {
     "no-concurrency": (f"{TOML}max_concurrency = 0\n", ":5: backends.local.max_c", "greater than or equal to 1"),
     "no-seconds": (f"{TOML}{HOSTED}poll_seconds = 0\n", ":8: backends.g.poll_seconds: ", "be greater than 0"),
     "no-amount": (TOML + BUDGET.replace("5", "0"), ":7: budgets[0].amount: ", "be greater than 0"),
+    **{
+        f"an-amount-of-{text}": (TOML + BUDGET.replace("5", text), ":7: is not valid TOML", f"{DOLLARS}, not {sign}")
+        for text, sign in (("5 EUR", "EUR"), ("€5", "€"), ("EUR 5,50", "EUR"), ("5EUR", "EUR"))
+    },
+    **{
+        f"an-amount-of-{text}": (TOML + BUDGET.replace("5", text), ":7: is not valid TOML", "write  amount = 5  (amo")
+        for text in ("$5", "USD 5", "5 USD", "5 dollars")
+    },
+    "an-amount-in-quotes": (TOML + BUDGET.replace("5", '"5 EUR"'), ":7: budgets[0].amount: ", "as in  amount = 5\n"),
     "no-period": (TOML + BUDGET.replace('period = "month"\n', ""), ":5: budgets[0].period: ", 'period = "month"'),
     "no-workers": (f"{TOML}[documents]\nworkers = 0\n", ":6: documents.workers: ", "greater than or equal to 1"),
     "a-port": (
