@@ -41,13 +41,12 @@ def plan(file: Path, options: Options, quiet: bool, as_json: bool) -> int:
         report = submission.report
         problems = problems_now(context.config, submission.job)
         if as_json:
-            told_chance = {"chance": None} if any(route.backend in problems for route in found.routes) else {}
             others = {
                 "requests": report.requests, "to_send": report.to_send, "of_other_models": report.other_models_json(),
                 "how": submission.how, "is_refused": submission.is_refused,
                 "ignored": report.ignored.to_json(),
             }  # fmt: skip
-            print_json({**plan_json(found), **told_chance, "problems": problems, **others})
+            print_json({**plan_json(found, problems), "problems": problems, **others})
         else:
             if report.to_send:
                 out().print(plan_lines(found, submission.job.deadline_at, out().width, problems))

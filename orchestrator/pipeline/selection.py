@@ -139,7 +139,7 @@ class Selection:
             name = min(self._unmatched)
             near = nearest(name, [*dict.fromkeys(self._seen)])
             raise UsageError(
-                f"--only {name}: there is no such document",
+                f"{name}: there is no such document",
                 hint=f"did you mean {' or '.join(near)}?" if near else "write its name as reports do, or a pattern",
             )
 

@@ -25,7 +25,7 @@ def plan_lines(
 ) -> list[Line]:  # fmt: skip
     """Show routes taken and refused, the total cost, and if the plan does not hold, changes that would make one hold.
 
-    `problems` are current problems of backends that the plan uses.
+    `problems` are current problems of backends. No time or chance is given for these backends.
     """
     chances = [] if deadline is None else [Column(f"P(by {clock(deadline)})")]
     columns = (
@@ -40,8 +40,10 @@ def plan_lines(
 
     def cells(mark: str, one: Route | Refusal, rows: str, style: str = "") -> list[StyledText]:
         cost = "—" if one.cost is None else _span(one.cost)
-        likely = [] if deadline is None else ["—" if one.chance is None else chance_words(one.chance)]
-        told = (mark, one.backend, rows, cost, _until(one.done_p50, one.done_p95), *likely, one.reason)
+        is_well = one.backend not in problems
+        chance = chance_words(one.chance) if is_well and one.chance is not None else "—"
+        until = _until(one.done_p50, one.done_p95) if is_well else "—"
+        told = (mark, one.backend, rows, cost, until, *([] if deadline is None else [chance]), one.reason)
         return [StyledText(text, style) for text in told]
 
     rows = [cells("✓", route, f"{route.rows:,}") for route in plan.routes]
@@ -100,18 +102,21 @@ def clock(at: datetime | None) -> str:
     return "later" if at is None else at.astimezone().strftime("%a %H:%M")
 
 
-def plan_json(found: Plan) -> dict[str, Any]:
-    """Return the stable form of a plan, documented in docs/reference/json.md."""
+def plan_json(found: Plan, problems: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """Return the stable form of a plan, documented in docs/reference/json.md.
+
+    No time or chance is given for backends with current `problems`.
+    """
+    is_well = not any(route.backend in problems for route in found.routes)
     return {
         "routes": [
             {"backend": route.backend, "rows": route.rows, "cost_usd": _cost(route.cost), "reason": route.reason,
-             "done_p50": iso(route.done_p50), "done_p95": iso(route.done_p95), "chance": round(route.chance, 4)}
+             **_times(route, problems)}
             for route in found.routes
         ],
         "refused": [
             {"backend": one.backend, "reason": one.reason, "cost_usd": _cost(one.cost),
-             "done_p50": iso(one.done_p50), "done_p95": iso(one.done_p95),
-             "chance": None if one.chance is None else round(one.chance, 4)}
+             **_times(one, problems)}
             for one in found.refused
         ],
         "reroute": None if found.reroute is None else {
@@ -130,7 +135,7 @@ def plan_json(found: Plan) -> dict[str, Any]:
         ],
         "expected_usd": f"{found.expected:f}",
         "at_most_usd": f"{found.at_most:f}",
-        "chance": round(found.chance, 4),
+        "chance": round(found.chance, 4) if is_well else None,
         "holds": found.verdict.holds,
         "reason": found.verdict.reason,
         "nearest": {
@@ -138,6 +143,13 @@ def plan_json(found: Plan) -> dict[str, Any]:
             "budget_usd": None if found.verdict.budget is None else f"{found.verdict.budget:f}",
         },
     }  # fmt: skip
+
+
+def _times(one: Route | Refusal, problems: Mapping[str, str]) -> dict[str, str | float | None]:
+    if one.backend in problems:
+        return {"done_p50": None, "done_p95": None, "chance": None}
+    chance = None if one.chance is None else round(one.chance, 4)
+    return {"done_p50": iso(one.done_p50), "done_p95": iso(one.done_p95), "chance": chance}
 
 
 def _cost(cost: Cost | None) -> dict[str, str] | None:

@@ -87,6 +87,9 @@ def test_a_model_that_a_server_does_not_list_is_said(
     said, found = plan(run_orch, job_file(tmp_path), toml)
     assert "m: the model is not in its list of models; near to it: m2; see `orch doctor`" in said
     assert list(found["problems"]) == ["local"]
+    assert "%" not in said, "no chance stands beside a model that is not there"
+    [route] = found["routes"]
+    assert (route["done_p50"], route["done_p95"], route["chance"], found["chance"]) == (None, None, None, None)
 
 
 def test_a_server_that_is_well_has_no_problem(run_orch: Orch, tmp_path: Path, make_upstream: MakeUpstream) -> None:

@@ -31,7 +31,8 @@ def test_terms_that_cannot_hold_are_refused_and_the_unfinished_job_keeps_its_own
     if terms[0] == "--deadline":
         assert "--deadline: the deadline 2020-01-01 00:00 UTC has already passed" in told
     else:
-        assert "costs more than the budget of $0.000001" in told
+        assert "costs more than the budget of $0.000001: expected $0.0" in told
+        assert ", at most $0.0" in told
         assert "--budget 0.0" in told, "what would hold"
         keeps = f"job {job} of this file is unfinished and keeps its terms"
         assert (keeps in told) is (command[0] != "plan" and "--dry-run" not in command)

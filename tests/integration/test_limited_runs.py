@@ -287,7 +287,7 @@ def test_lines_of_a_batch_file(desk: Desk) -> None:
     assert ids(Scope(only=("r3", "r1"))) == ["r1", "r3"]
     with pytest.raises(UsageError, match="a ready batch file has no tasks"):
         ids(Scope(tasks=("t",)))
-    with pytest.raises(UsageError, match="--only r9"):
+    with pytest.raises(UsageError, match=r"^r9: there is no such document"):
         ids(Scope(only=("r9",)))
 
 

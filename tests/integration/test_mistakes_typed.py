@@ -11,7 +11,7 @@ from tests.support.mistakes import HOSTED, JOB, TOML, folder
 
 __all__ = ["folder"]
 SEE, ONE = "with two plain hyphens", "one at a time"
-NUMBER, DOLLARS = "write a whole number", "write a number, such as 2.50"
+NUMBER = "write a whole number"
 TYPED: dict[str, tuple[str, str]] = {
     "run|documents": ("documents: is neither a job file", "`orch init documents` writes a job file"),
     "run|orch.toml": ("orch.toml: is neither a job file", "these are settings"),
@@ -25,13 +25,16 @@ TYPED: dict[str, tuple[str, str]] = {
     "submit|job.yaml|--deadline|6": ("--deadline: '6' is not a deadline", "write 8h, 90m, 06:00"),
     "submit|job.yaml|--deadline|01.12.2027": ("--deadline: '01.12.2027' is not", "write 8h, 90m, 06:00"),
     "submit|job.yaml|--deadline": ("'--deadline' requires an argument", "its value after it"),
-    "submit|job.yaml|--budget|5€": ("'--budget': '5€' is not an amount", DOLLARS),
-    "submit|job.yaml|--budget|5,50": ("'--budget': '5,50' is not an amount", DOLLARS),
+    "submit|job.yaml|--budget|5€": ("'--budget': '5€' is not an amount", "amounts are in US dollars, not €"),
+    "submit|job.yaml|--budget|5,50": ("'--budget': '5,50' is not an amount", "write  --budget 5.50  ("),
     "run|job.yaml|--dry-run": ("No such option '--dry-run'", "`orch plan` shows what a run would do"),
     "try|job.yaml|--dry-run": ("No such option '--dry-run'", "`orch plan` shows what a run would do"),
     "schedule|add|jobs.yaml|--cron|0 22 * * *": ("jobs.yaml: there is no such file", "did you mean 'job.yaml'?"),
     "validate|jobs.yaml": ("jobs.yaml: there is no such file", "did you mean 'job.yaml'?"),
-    "run|job.yaml|--only|b.txt": ("there is no such document", "did you mean documents/a.txt or documents/1.txt?\n"),
+    "run|job.yaml|--only|b.txt": (
+        "orch: b.txt: there is no such document",
+        "did you mean documents/a.txt or documents/1.txt?\n",
+    ),
     "submit|job.yaml|--limit|five": ("'--limit': 'five' is not", NUMBER),
     "submit|job.yaml|--limit|0": ("'--limit': 0 is not", NUMBER),
     "submit|job.yaml|-backend|local": ("No such option '-b'", "write --backend, with two hyphens"),

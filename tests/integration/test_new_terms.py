@@ -18,7 +18,7 @@ def test_the_budget_that_is_named_counts_what_is_spent(desk: Desk) -> None:
         desk.later(60, job)
     assert not desk.is_over(job)
     path, spent = desk.folder / "rows-1.jsonl", desk.cost(job)
-    with pytest.raises(RefusedError, match=r"that is left after \$0\.0\d+ spent") as refused:
+    with pytest.raises(RefusedError, match=r"\$0\.0\d+ is spent; for what is left, ") as refused:
         desk.submit(path, budget=spent)
     named = Decimal(str(refused.value.hint).partition("--budget ")[2].partition(";")[0])
     assert named > spent

@@ -224,10 +224,21 @@ def test_a_deadline_that_does_not_do_names_the_one_that_does() -> None:
 def test_a_budget_that_pays_for_nothing_gives_no_routes() -> None:
     planned = plan(8000, [BATCH, REALTIME], terms(8, "1"), NOW)
     assert (planned.routes, planned.reroute, planned.at_most) == ((), None, 0)
-    assert planned.verdict.reason == "every way to run this costs more than the budget of $1.00"
+    assert planned.verdict.reason == (
+        "every way to run this costs more than the budget of $1.00: expected $4.00, at most $9.60; "
+        "cheapest at openai, at most $4.80"
+    )
     assert planned.verdict.deadline is None
     assert planned.verdict.budget == Decimal("4.8000")
     assert refused(planned)["openai"] == "costs up to $4.80, which is over the budget of $1.00"
+
+
+def test_a_budget_that_pays_for_nothing_names_the_cheapest_way_even_if_it_is_late() -> None:
+    planned = plan(8000, [BATCH, REALTIME], terms(0.6, "1"), NOW)
+    assert planned.verdict.reason == (
+        "every way to run this costs more than the budget of $1.00: expected $7.77, at most $9.60; "
+        "cheapest at openai, at most $4.80, too late"
+    )
 
 
 def test_no_deadline_ever_holds() -> None:

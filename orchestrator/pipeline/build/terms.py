@@ -94,7 +94,7 @@ def refused_plan(store: Store, config: Config, terms: NewTerms, now: Callable[[]
     if not spent:
         return plan
     whole = None if verdict.budget is None else verdict.budget + spent
-    reason = f"{verdict.reason} that is left after {money(spent)} spent"
+    reason = f"{money(spent)} is spent; for what is left, {verdict.reason}"
     return replace(plan, verdict=replace(verdict, reason=reason, budget=whole))
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from orchestrator.core.chances import chance_words
 from orchestrator.core.counts import number_of
 from orchestrator.core.money import amount
+from orchestrator.core.money import money as in_dollars
 from orchestrator.policy.planner.capacity import Capacity
 from orchestrator.policy.planner.cheaper_hours import price_over_time, starts
 from orchestrator.policy.planner.checks import check
@@ -33,6 +34,8 @@ from orchestrator.policy.planner.types import Claim, Cost, Open, Option, Plan, P
 SEARCH_LIMIT = timedelta(days=8)
 """Latest deadline that orch suggests, counted from now."""
 _MINUTE = timedelta(minutes=1)
+_NEARLY = Decimal("0.98")
+"""Share of the smallest feasible budget, which is known to 1 %, from which on an amount counts as that budget."""
 
 
 class _Work(Struct, frozen=True):
@@ -156,13 +159,33 @@ def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> PlanVerdict:
     if chosen is None and terms.budget is None:
         reason = f"no backend has room for {number_of(rows, 'row')}"
     elif chosen is None:
-        reason = f"every way to run this costs more than the budget of {amount(terms.budget)}"
+        reason = (
+            f"every way to run this costs more than the budget of {amount(terms.budget)}{_price(work, terms, budget)}"
+        )
     elif budget is not None:
-        problem = f"the budget of {amount(terms.budget)} is too small to be in time"
-        reason = f"{problem}; with it, {chance_words(chosen.chance)} likely to be in time"
+        problem = f"the budget of {amount(terms.budget)} is too small to be in time{_price(work, terms, budget)}"
+        reason = f"{problem}; with this budget, {chance_words(chosen.chance)} likely to be in time"
     else:
         reason = f"{chance_words(chosen.chance)} likely to be in time; the target is {terms.target * 100:.4g}%"
     return PlanVerdict(False, reason, deadline, budget)
+
+
+def _price(work: _Work, terms: Terms, budget: Decimal | None) -> str:
+    """Say what the rows would cost without a budget, and at the cheapest backend if that is less.
+
+    `budget` is the smallest that is feasible for the deadline.
+    """
+    free = work.best(replace(terms, budget=None, late_cost=None))
+    assert free is not None, "without a budget, usable options have a plan"
+    most = free.at_most + work.more.p95
+    told = f": expected {in_dollars(money(free.expected) + work.more.p50)}, at most {in_dollars(most)}"
+    cheap = min(work.usable, key=lambda option: option.cost.p95)
+    cheapest = work.rows * cheap.cost.p95 + work.more.p95
+    is_less = in_dollars(cheapest) != in_dollars(most) and cheapest < most
+    if not is_less:
+        return told
+    late = ", too late" if budget is None or cheapest < budget * _NEARLY else ""
+    return f"{told}; cheapest at {cheap.backend}, at most {in_dollars(cheapest)}{late}"
 
 
 def _earliest_deadline(work: _Work, terms: Terms) -> datetime | None:
