@@ -14,8 +14,8 @@ from orchestrator.documents.languages import SMALL_WORDS, small_words
 
 MIN_CHARACTERS = 20
 """Minimum number of characters of a text that is judged."""
-MAX_BROKEN = 0.1
-"""Share of a text's characters that are controls, replacements or private-use."""
+MAX_BROKEN, MAX_BROKEN_OF_FEW = 0.1, 0.5
+"""Share of a text's characters that are controls, replacements or private-use; that of a shorter text."""
 MIN_LETTERS = 60
 """With fewer characters, words prove nothing."""
 MOST_JUDGED = 800
@@ -28,7 +28,14 @@ _DIFFERENT = 3
 _GLYPHS = 29
 """The distance of a letter's code from the number of its glyph in most fonts without a mapping. The first numbers
 are control characters, so that spaces are lost."""
-_A_FEW_BROKEN = 0.005
+_A_FEW_BROKEN, _SOME_BROKEN = 0.005, 0.02
+_LONG, _ONLY_WESTERN = 200, 0.95
+"""Number of characters of a text in which words are missed, and the share of its letters that are Western."""
+_SCRIPTS, _MIXED = 3, 0.1
+"""Scripts in one word that no language mixes, and the share of such words. A script has 256 codes, or a part."""
+_SWAPPED = 0.5
+_MANY_SCRIPTS = ("\u0370", "\u1e00")
+"""The codes of small alphabets, from Greek on; scripts of East Asia, which mix, have others."""
 _NUMBERED = 16
 """This many different characters in the order of their codes are not chance."""
 _PROSE, _SOME_PROSE, _NO_PROSE = 0.45, 0.25, 0.3
@@ -51,16 +58,45 @@ _SMALL_WORDS = frozenset(map(str.encode, SMALL_WORDS))
 
 
 def is_garbled(text: str) -> bool:
-    """True if a text cannot be what its page shows; never for short texts, lists and code."""
+    """True if a text cannot be what its page shows; never for lists and code."""
     if _BROKEN.search(text) is not None:
         solid = "".join(text.split())
         broken = len(_BROKEN.findall(text))
         if broken > MAX_BROKEN * len(solid):
-            return len(solid) >= MIN_CHARACTERS
-        if broken > _A_FEW_BROKEN * len(solid) and len(solid) >= MIN_LETTERS and _are_glyphs(solid):
+            return len(solid) >= MIN_CHARACTERS or broken > MAX_BROKEN_OF_FEW * len(solid)
+        if broken > _A_FEW_BROKEN * len(solid) and len(solid) >= MIN_CHARACTERS and _are_glyphs(solid):
+            return True
+        if broken > _SOME_BROKEN * len(solid) and len(solid) >= _LONG and _is_wordless(text):
             return True
     text = text[:MOST_JUDGED]
+    if _is_mixed(text) or _is_swapped(text):
+        return True
     return not _has_small_words(text) and (_are_numbered(text) or _is_shifted(_LEADERS.sub(" ", text)))
+
+
+def _is_wordless(text: str) -> bool:
+    """True if a text has Western letters and no small words: a font of another script with codes of its own."""
+    letters = list(filter(str.isalpha, text))
+    western = sum(letter < "\u0250" for letter in letters)
+    return western >= max(_ONLY_WESTERN * len(letters), _LONG / 2) and not _has_small_words(_BROKEN.sub(" ", text))
+
+
+def _is_mixed(text: str) -> bool:
+    """True if words consist of letters of many scripts."""
+    first, end = _MANY_SCRIPTS
+    if max(text, default="") < first:
+        return False
+    words = text.split()
+    mixed = sum(
+        len({ord(one) >> 8 for one in word if first <= one < end and one.isalpha()}) >= _SCRIPTS for word in words
+    )
+    return 0 < mixed >= _MIXED * len(words)
+
+
+def _is_swapped(text: str) -> bool:
+    """True if most characters are those of UTF-16 with its bytes exchanged, so that `A` is U+4100."""
+    solid = "".join(text.split())
+    return not text.isascii() and sum(ord(one) & 0xFF == 0 for one in solid) > _SWAPPED * len(solid)
 
 
 def _are_glyphs(solid: str) -> bool:

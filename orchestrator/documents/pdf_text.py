@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
@@ -24,6 +25,8 @@ DAMAGED = "damaged"
 """The word in notes for pages that PDFium cannot load."""
 _GARBLED_TOO = 3
 """The slow second engine is not tried again after this many pages that it does not read better."""
+_MISSING = 0.25
+"""Share of a page's letters that the second engine may read differently where PDFium loses text."""
 # PDFium writes U+FFFE for a hyphen between letters at the end of a line, and joins the lines. Between small letters
 # it was most likely a word broken by the typesetter; elsewhere (X-<break>ray) it belongs to the text.
 _BROKEN_WORD = re.compile(r"(?<=[^\W\d_A-Z])\ufffe(?=[^\W\d_A-Z])")
@@ -146,7 +149,7 @@ class OpenPdf:
                 is_usable = True
                 if loses_text(page.raw, handle, len(text)):
                     found = clean(self._lost.page(index)).strip()
-                    text = found if letters(found) > letters(text) else text
+                    text = found if letters(found) > letters(text) and _holds(found, text) else text
                     is_usable = bool(found) and not is_garbled(text)
                 elif is_garbled(text):
                     found = self._by_other_engine(index, text)
@@ -175,6 +178,12 @@ class OpenPdf:
 def letters(text: str) -> int:
     """Count the letters and digits of a text."""
     return sum(map(str.isalnum, text))
+
+
+def _holds(found: str, text: str) -> bool:
+    """True if a text has nearly all letters of another one, each as often; engines read some fonts differently."""
+    read, again = (Counter(filter(str.isalnum, one)) for one in (text, found))
+    return (read - again).total() <= _MISSING * read.total()
 
 
 @contextmanager

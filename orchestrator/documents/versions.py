@@ -25,7 +25,7 @@ READERS: Mapping[str, int] = {
     "mhtml": 5,
     "msg": 8,
     "odf": 9,
-    "pdf": 13,
+    "pdf": 14,
     "pptx": 7,
     "rtf": 5,
     "sheets": 21,

@@ -34,7 +34,7 @@ READ_AS = {
     ("image", 4): "f14d126ee5bfbb52",
     ("msg", 8): "dd2010f5d93475d9",
     ("odf", 9): "ea1d9db098c4c8b6",
-    ("pdf", 13): "90fbb88b84d72a29",
+    ("pdf", 14): "90fbb88b84d72a29",
     ("pptx", 7): "b0c816145595c5f4",
     ("rtf", 5): "cd81d3068ef26263",
     ("sheets", 21): "1bd8f6d070dc8b21",

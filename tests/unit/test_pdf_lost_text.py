@@ -115,6 +115,51 @@ def test_letters_that_became_signs_are_no_text() -> None:
     assert is_garbled("\ue041\ue042\ue043 " * 20 + "a few letters")
 
 
+@pytest.mark.parametrize("short", ["\x14\x15", "\ufffd\ufffd 1", "3D\\PHQW\x03LV\x03GXH\x03RQ\x03WKH\x03ILUVW"])
+def test_short_texts_of_numbers_of_drawings_are_no_text(short: str) -> None:
+    assert is_garbled(short)
+
+
+@pytest.mark.parametrize(
+    "short", ["Lot 12 \uf0b7", "201\x1a", "\x0c3", "Rent\x03due", "\uf0b7 AB-12\n\uf0b7 CD-34 X"]
+)
+def test_short_texts_with_few_signs_of_their_own_are_text(short: str) -> None:
+    assert not is_garbled(short)
+
+
+def test_letters_of_a_font_with_codes_of_its_own_are_no_text() -> None:
+    """Such as Arabic fonts from before Unicode: the letters are Western, with some controls, and no word is one."""
+    coded = "".join(map(dict(zip("abcdefghijklmnopqrstuvwxyz", "ozUÞŠWë×ôvKŽ«—u¦sJÐ²½dÊØR\x16", strict=True)).get,
+                        "thequickwisefoxjumpsovertwolazydogs" * 12))  # fmt: skip
+    words = " ".join(coded[at : at + 5] for at in range(0, len(coded), 5)) + " \x16\x1c" * 6
+    assert is_garbled(words)
+    assert not is_garbled(PROSE["en"] + words)
+    assert not is_garbled(words.replace("\x16", "").replace("\x1c", ""))
+
+
+@pytest.mark.parametrize("mixed", ["ҘҹЧ࿋ఀҀғ ෨ཌආҊ˺ ݰႺംࢥ༢", "Ԕ ϸЇԵΰ ߙΨ́Ћ ҮĶӻ\u0b96ΘƇ\u0a50ව"])
+def test_words_of_many_scripts_are_no_text(mixed: str) -> None:
+    assert is_garbled(mixed)
+    assert not is_garbled(PROSE["en"] + mixed)
+    assert not is_garbled("English Ελληνικά Русский עברית العربية हिन्दी বাংলা தமிழ் తెలుగు ไทย ქართული αβ")
+
+
+def test_letters_whose_bytes_are_exchanged_are_no_text() -> None:
+    swapped = "Black 100 %".encode("utf-16-be").decode("utf-16-le")
+    assert is_garbled(swapped)
+    assert not is_garbled("一 Black 中 100 %")
+
+
+def test_the_second_engine_is_believed_if_it_reads_what_the_first_did() -> None:
+    """It knows no letters of the font Symbol."""
+    signs = b"BT /S 11 Tf 60 780 Td " + b"(abgdez) Tj 0 -14 Td " * 4 + b"ET "
+    lost = [(500 - 20 * number, 700, line[:4]) for number, line in enumerate(LINES)]
+    data = japanese(lost).replace(b"BT /F 12", signs + b"BT /F 12").replace(
+        b"<</F 5 0 R", b"<</S<</Type/Font/Subtype/Type1/BaseFont/Symbol>>/F 5 0 R"
+    )  # fmt: skip
+    assert text(data).split("\n")[:4] == ["αβγδεζ"] * 4
+
+
 @pytest.mark.slow
 @settings(deadline=None)
 @given(
