@@ -1,4 +1,4 @@
-"""When to alert people to problems of a running job: once for each problem, with the action taken. Pure."""
+"""Alerts to people about problems of a running job: one for each problem, with the action taken. Pure."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ HELD = 30 * MINUTE
 """Seconds that a batch may wait to be sent, found or answered before an alert. Waits for quotas and budgets
 occur every night, and most backends recover by then."""
 ENOUGH = 20
-"""Minimum number of rows with an outcome for their failures to be meaningful."""
+"""Minimum number of rows with an outcome before their share of failures means anything."""
 
 
 class AlertKind(StrEnum):
     """Subject of an alert."""
 
-    DEADLINE = "deadline"  # likely to be missed
-    BUDGET = "budget"  # past its warning mark, or has stopped the job
-    BACKEND = "backend"  # nothing can be sent to it, or nothing runs there
+    DEADLINE = "deadline"  # the deadline will probably be missed
+    BUDGET = "budget"  # a budget is past its warning mark, or has stopped the job
+    BACKEND = "backend"  # nothing can be sent to a backend, or nothing runs there
     STALL = "stall"  # a batch makes no progress
     QUALITY = "quality"  # too many answers are bad
     OUTPUT = "output"  # the rows are done, but cannot be delivered
-    NIGHT = "night"  # failed before it had a job
+    NIGHT = "night"  # a night failed before it had a job
     SETTINGS = "settings"  # the daemon does not run under the current orch.toml
     DAEMON = "engine"  # an error that should be impossible; databases and webhooks keep its old name
 
@@ -76,7 +76,7 @@ class Notice(Struct, frozen=True):
 
 
 class Trouble(Struct, frozen=True):
-    """A reason that keeps rows from running, and for how many seconds. It is reported once for each `code`."""
+    """A reason that keeps rows from running, and its duration in seconds. Each `code` is reported once."""
 
     code: str
     text: str
@@ -111,9 +111,9 @@ def due(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> list[A
 
 
 def at_end(watched: MonitoredJob, settings: AlertSettings, withheld: str | None) -> list[Alert]:
-    """Return the alerts of a job that is over, as it may have ended between two checks.
+    """Return the alerts of a job that is over. The job may have ended between two checks.
 
-    `withheld` is why its output was not delivered, None if it was.
+    `withheld` is the reason why the output was not delivered, or None.
     """
     job, events = watched.job, watched.events
     found = [*_events(job, events), *_undelivered(job, events), *_quality(watched, settings)]
@@ -241,7 +241,7 @@ def _quality(watched: MonitoredJob, settings: AlertSettings) -> Iterator[Alert]:
 
 
 def _cut(watched: MonitoredJob, settings: AlertSettings) -> Iterator[Alert]:
-    """Yield an alert on accepted answers that ended at `max_tokens`: usually its bound is too low."""
+    """Yield an alert on accepted answers that ended at `max_tokens`, which is then usually too low."""
     counts, job = watched.counts, watched.job
     if counts.succeeded < ENOUGH or counts.cut <= settings.cut_share * counts.succeeded:
         return

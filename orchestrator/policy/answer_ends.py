@@ -18,7 +18,7 @@ _WITHHELD = frozenset(
         "sensitive",
     }
 )  # fmt: skip
-"""Ends of answers that a provider's filter stopped.
+"""Finish reasons of answers that a provider's filter stopped.
 
 Bedrock: `content_filtered`, `guardrail_intervened`. Gemini: `safety` to `spii`. Cohere: `ERROR_TOXIC`. Z.ai:
 `sensitive`.
@@ -27,13 +27,13 @@ _KNOWN = _AT_BOUND | _WITHHELD | {
     "stop", "tool_calls", "function_call", "end_turn", "stop_sequence", "tool_use", "refusal", "complete",
     "completed",
 }  # fmt: skip
-"""Ends of complete answers, or of answers that other rules judge."""
+"""Finish reasons of complete answers, and of answers that other rules judge."""
 
 CONTEXT_FULL = "context_full"
 """The code of an answer that ended because the model's context window was full."""
 FULL = CONTEXT_FULL, "the answer ended because the model's context window was full"
 _ENDLESS_BLANKS = 60
-"""Number of whitespace characters at the end of an answer that show a loop, not an indentation."""
+"""Minimum whitespace characters at the end of an answer that show a loop, not an indentation."""
 
 
 def is_cut(answer: Answer) -> bool:
@@ -47,7 +47,7 @@ def is_withheld(answer: Answer) -> bool:
 
 
 def is_odd(answer: Answer) -> bool:
-    """True if the answer's end has an unknown reason or no reason: `""`, null and `eos` occur."""
+    """True if the finish reason is unknown or missing; some servers send `""`, null or `eos`."""
     return answer.data is None and end_kind(answer.finish_reason) not in _KNOWN
 
 
@@ -64,7 +64,7 @@ def cut_at(text: str, before: str) -> tuple[str, str]:
 class Bound(NamedTuple):
     """The most tokens that a request allowed its answer.
 
-    An answer with up to `slack` tokens fewer may have reached it as well: providers count reasoning in steps.
+    An answer with up to `slack` tokens fewer may have reached the bound, too: providers count reasoning in steps.
     """
 
     tokens: int
@@ -81,8 +81,8 @@ def full_window(
 ) -> tuple[str, str] | None:
     """Return `(code, message)` if the answer ended because the context window was full, else None.
 
-    An answer that was cut for its length below its `bound` filled the context window instead. For several choices
-    only the sum of their tokens is known, which says nothing about a single one.
+    If an answer was cut for its length although it had not reached its `bound`, it filled the context window. Several
+    choices are not judged, because only the sum of their tokens is known.
     """
     if end_kind(answer.finish_reason) in WINDOW_FULL:
         return FULL

@@ -35,19 +35,19 @@ _MARKS: Mapping[str, str] = MappingProxyType(
 """Marks at the beginning and end of thoughts, in lower case: Qwen, DeepSeek, Nemotron and Seed, Kimi, Magistral, Sky
 and QwQ, Command, Apertus, Gemma 4, MedGemma, Pangu, Granite 3 (vllm/reasoning, 2026-11)."""
 _WORDS = "here is my response:"
-"""An end mark that counts only after a beginning mark: people write it, too."""
+"""An end mark that counts only after a beginning mark, because ordinary answers contain these words, too."""
 _find_marks = re.compile("|".join(map(re.escape, (*_MARKS, *_MARKS.values()))), re.IGNORECASE).finditer
 # Harmony, the format of gpt-oss: channels; the last `final` channel is the answer.
 _CHANNEL = "<|channel|>"
 _find_finals = re.compile(r"<\|channel\|>final\b[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>").finditer
 _find_end = re.compile(r"<\|(?:end|return|start|call)\|>").search
-# The same from a server that strips the marks and keeps the words between them.
+# The same channels from a server that strips the marks and keeps the words between the marks.
 _is_bare_channel = re.compile(r"\s*(?:assistant)?(?:analysis|commentary)", re.IGNORECASE).match
 _BARE_FINAL = "assistantfinal"
 
 
 class EndlessThoughts(ValueError):
-    """Thoughts without an end: the text after their beginning is not the answer."""
+    """Thoughts without an end mark, so that no text after their beginning is the answer."""
 
 
 def marks_in(text: str) -> list[tuple[int, int]]:
@@ -58,7 +58,7 @@ def marks_in(text: str) -> list[tuple[int, int]]:
 def without_thoughts(text: str) -> str:
     """Return the text outside of a model's thoughts. Raises EndlessThoughts.
 
-    A server may have cut off their opening mark.
+    The opening mark may be missing, as some servers cut it off.
     """
     text = _final_channel(text)
     said, at, inside = [], 0, ""
@@ -123,14 +123,14 @@ def value_in(text: str) -> Any:
         except EndlessThoughts as error:
             raise NotOneValue(str(error)) from None
     try:
-        # Decoded like any other answer: the two readers differ for large numbers.
+        # Decoded again like any other answer, because the two decoders differ for large numbers.
         return msgspec.json.decode(json.dumps(value))
     except (*JSON_ERRORS, ValueError):
         raise NotOneValue("the value cannot be represented") from None
 
 
 def _around_marks(text: str) -> Any:
-    """Return the value whose strings contain all marks of thoughts, as a document may mention them; else _NONE."""
+    """Return the value if all marks of thoughts stand in its strings, quoted from a document; else _NONE."""
     marks = marks_in(text)
     if not marks:
         return _NONE
@@ -173,7 +173,7 @@ def _only_one(text: str) -> tuple[Any, int, int]:
         except NotOneValue:
             raise
         except (ValueError, RecursionError):
-            # A part of a broken object is not the answer. Brackets around other text are text.
+            # A part of a broken object is not the answer. Brackets around anything but JSON are ordinary text.
             if text[at] == "{":
                 raise NotOneValue("an object is broken") from None
             at = _behind(text, at)

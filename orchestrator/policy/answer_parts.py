@@ -24,11 +24,11 @@ _THOUGHTS = ("think", "thought", "reason", "summary")
 """Words in the kinds of parts that hold thoughts."""
 _BESIDE = frozenset({"type", "text", "annotations", "logprobs", "citations"})
 WORDLESS = frozenset({"message", "reasoning"})
-"""Items of a response that count as nothing besides its text."""
+"""Kinds of items in a response that do not count as an answer besides the text."""
 
 
 _LEVELS = 6
-"""Levels of lists and objects whose members are read one by one."""
+"""Number of levels of lists and objects whose members are read one by one."""
 
 
 def read(raw: msgspec.Raw, levels: int = _LEVELS) -> Any:
@@ -50,7 +50,7 @@ def read(raw: msgspec.Raw, levels: int = _LEVELS) -> Any:
 def content_text(content: Any, *, is_response: bool = False) -> str | None:
     """Return the text of a message's `content`: a text, a list of parts without the thoughts, or other JSON.
 
-    Cloudflare puts an answer to a schema there as an object. The Responses API has parts alone in a list.
+    Cloudflare answers a schema with an object in `content`. The Responses API lists only parts there.
     """
     if content is None or isinstance(content, str):
         return content
@@ -80,7 +80,7 @@ def has_calls(message: Mapping[str, Any]) -> bool:
 
 
 def said_messages(output: Iterable[Any]) -> list[Mapping[str, Any]]:
-    """Return the answering messages of a response: messages of the final phase, or else all that are not commentary.
+    """Return the messages of a response that answer: those of the final phase, or else all except commentary.
 
     The model's reasoning and the user's messages are left out.
     """
@@ -101,13 +101,13 @@ def is_other(item: Any) -> bool:
 
 
 def _word(fields: Mapping[str, Any], name: str, usual: str) -> str:
-    """Return a field's word, or the usual word if it is missing or odd: an odd field must not lose text."""
+    """Return a field's word, or `usual` if the field is missing or odd: an odd field must not lose text."""
     value = fields.get(name)
     return value if isinstance(value, str) and value else usual
 
 
 def _is_part(part: Any, *, is_listed: bool, has_kinds: bool) -> bool:
-    """True for a text among parts, and for an object of a known `type`; other JSON is an answer by itself.
+    """True for a text among parts, and for an object of a known `type`. Other JSON is an answer, not a part.
 
     In a list, an object with a `type` and a text is a part of an unknown kind. With `has_kinds`, any `type` makes a
     part.

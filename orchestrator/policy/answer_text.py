@@ -22,8 +22,8 @@ _QUOTE = ord('"')
 class Answer(msgspec.Struct, frozen=True):
     """The content of a body.
 
-    `has_other`: it has tool calls, embeddings or the like, besides its text or instead of it. `refusal` is the
-    model's text instead of an answer, if marked as a refusal. `data` is an embedding's part instead of choices.
+    `has_other` is True for tool calls, embeddings or the like, beside a text or without one. `refusal` is the
+    model's text if it is marked as a refusal. `data` is the part of an embedding that replaces choices.
     `messages` are the texts of a response with several messages, which `text` joins. `choices` counts answers to one
     request.
     """
@@ -116,7 +116,7 @@ def answer_of(body: msgspec.Raw) -> Answer:
 
 
 def _response(body: msgspec.Raw) -> Answer | None:
-    """Return the answer of a response with one message of texts, None if it is anything else."""
+    """Return the answer of a response with one message of texts, or None for any other body."""
     try:
         output = _decode_response(body).output
     except batch_api.JSON_ERRORS:
@@ -171,7 +171,7 @@ def _of_choice(choice: _OddChoice) -> Answer:
 
 
 def _fields(raw: msgspec.Raw) -> dict[str, Any]:
-    """Return the fields of an object, each read separately; a text instead of the object is its content."""
+    """Return the fields of an object, each read separately. A text in place of the object becomes its content."""
     try:
         return {name: answer_parts.read(value) for name, value in _decode_fields(raw).items()}
     except batch_api.JSON_ERRORS:
@@ -191,7 +191,7 @@ def _of_response(output: list[Any], incomplete: Any) -> Answer:
 
 
 def text_of(line: batch_api.ResultLine) -> str | None:
-    """Return the text of a result line's answer, None if it has none."""
+    """Return the text of a result line's answer, or None for an answer without text."""
     return None if line.response is None else answer_of(response_json(line.response)).text
 
 
@@ -202,7 +202,7 @@ def _end_of(incomplete: Any) -> str | None:
 
 
 def response_json(response: batch_api.ResultResponse) -> msgspec.Raw:
-    """Return the body of a response, even if it is JSON inside a string (Mistral)."""
+    """Return the body of a response. JSON inside a string (Mistral) is unwrapped."""
     body = response.body
     if memoryview(body)[0] != _QUOTE:
         return body

@@ -11,8 +11,7 @@ from msgspec import Struct, field
 from orchestrator.core.sanitize import cut
 
 MOST_FIELDS = 100
-"""Maximum number of fields by which changes are counted; object answers without a schema may each have different
-ones."""
+"""Maximum number of fields by which changes are counted: without a schema, each answer may have other fields."""
 WHOLE, STATUS, OTHERS = "answer", "status", "(others)"
 MAX_TEXT = 200
 
@@ -42,9 +41,9 @@ class ComparedRow(Struct, frozen=True):
 class DocumentRun(Struct, frozen=True):
     """A document in a run, compared with the run before; all but the texts count rows.
 
-    `known` rows had the same task before. `changed` rows are asked differently now: `asked` with another prompt,
+    `known` rows had the same task then. `changed` rows are asked differently now: `asked` with another prompt,
     settings or schema, `other_model` by another model. `code` and `message` describe one of its failures. `old`
-    failures are known from an earlier run or acknowledged, the oldest since `since`.
+    failures are known from an earlier run or acknowledged; the oldest dates from `since`.
     """
 
     name: str
@@ -90,7 +89,7 @@ class RowChange(Struct, frozen=True):
 
 
 class CountedRows(Struct):
-    """A number of rows, and the first of them."""
+    """A number of rows, and the first few of these rows."""
 
     number: int = 0
     first: list[ComparedRow] = field(default_factory=list)
@@ -143,9 +142,9 @@ def difference(
     moved: Iterable[tuple[ComparedRow, Said | None, Said | None]],
     most: int,
 ) -> Difference:
-    """Compare two runs. `moved` are rows in both runs, before and after, None if unreadable.
+    """Compare two runs. `moved` has the rows in both runs: the outcomes before and after, None if unreadable.
 
-    All are counted; the first `most` of each kind are kept.
+    All rows are counted; the first `most` of each kind are kept.
     """
     found = Difference(before, after, _counted(added, most), _counted(removed, most))
     for asked, old, new in moved:
@@ -177,7 +176,7 @@ def _counted(rows: Iterable[ComparedRow], most: int) -> CountedRows:
 
 
 def changes_between(before: Said, after: Said) -> tuple[FieldChange, ...]:
-    """Return the differences between two outcomes; if the state differs, only the status."""
+    """Return the differences between two outcomes. If the states differ, only the status counts."""
     if before.state != after.state:
         return (FieldChange(STATUS, _outcome(before), _outcome(after)),)
     if before.state != "succeeded":

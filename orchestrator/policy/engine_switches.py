@@ -1,8 +1,8 @@
 """Decides which engines run where, by the demand of waiting rows. Pure: everything is an argument.
 
 Models share the slots (GPUs) of a fleet. A switch costs minutes, so a slot keeps its model until no row of the model
-waits. It switches earlier only if another model would otherwise miss its deadline. Outside its hours a fleet runs
-nothing.
+waits. The slot switches earlier only if another model would otherwise miss its deadline. Outside its hours, a fleet
+runs nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from orchestrator.core.hours import Hours, Opening
 from orchestrator.policy.fleet_size import MARGIN, due_of, engines_for
 
 SETTLE_SECONDS = 5.0
-"""Seconds without a waiting row of a model before its engine stops: a job's next rows may be on their way."""
+"""Seconds without a waiting row before an engine yields to another model: the next rows may be on their way."""
 RETRY_SECONDS = 600.0
-"""Pause before an engine that was given up is tried again."""
+"""Seconds before orch tries again to run an engine that it had given up."""
 STOP_SECONDS = 40.0
-"""Time for a process to end, so that it is gone when the hours end."""
+"""Seconds kept for a process to end, so that none runs when the hours end."""
 ASSUMED_RATE = 1.0
-"""Rows a second that are assumed for an engine with an unknown rate."""
+"""Assumed rows a second of an engine with an unknown rate."""
 RUNNING = (EngineState.PENDING, EngineState.STARTING, EngineState.WARM, EngineState.DRAINING)
 
 Slots = tuple[int, ...]
@@ -43,14 +43,14 @@ class StepKind(StrEnum):
 class StepCause(StrEnum):
     """Reason for an action on an engine."""
 
-    ROWS = "rows"  # rows wait for it
+    ROWS = "rows"  # rows wait for the engine
     SWAP = "swap"  # no row of its model waits, and another model's rows do
     DEADLINE = "deadline"  # another model would otherwise miss its deadline
     HOURS = "hours"  # the hours of the fleet end
-    IDLE = "idle"  # it had no rows for a while
-    ASKED = "asked"  # a person requested it
-    WORN = "worn"  # it has become slower than it was, or uses more memory than allowed
-    RETRY = "retry"  # it was given up a while ago
+    IDLE = "idle"  # the engine had no rows for a while
+    ASKED = "asked"  # a person requested the action
+    WORN = "worn"  # the engine has become slower, or uses more memory than allowed
+    RETRY = "retry"  # the engine was given up a while ago
 
 
 class EngineWish(StrEnum):
@@ -64,8 +64,8 @@ class EngineWish(StrEnum):
 class ModelTerms(Struct, frozen=True):
     """A model of a fleet. Each engine takes `size` slots; `rate` is the rows a second of one engine.
 
-    With `own` slots, it shares no slots with other models, and its engines cost money while they exist. It then has
-    at least `least` engines, or the fewest that meet the deadlines.
+    A model with `own` slots shares none with other models, and its engines cost money while they exist. orch runs
+    the fewest of these engines that meet the deadlines, but at least `least`.
     """
 
     name: str
@@ -103,7 +103,7 @@ class EngineView(Struct, frozen=True):
 
 
 class EngineStep(Struct, frozen=True):
-    """An action on a model's engine on these slots. Rows in flight may take `drain` seconds more."""
+    """An action on the engine of a model on `slots`. Rows in flight get `drain` seconds to finish."""
 
     kind: StepKind
     model: str
@@ -146,7 +146,7 @@ def steps(
 
 
 def _closed(engines: Sequence[EngineView], span: Opening, now: datetime) -> list[EngineStep]:
-    """Return the stops outside the hours, or just before their end: rows in flight get the time to finish."""
+    """Return the stops outside the hours, or just before their end. Rows in flight may finish by then."""
     left = max(0.0, (span.closes - now).total_seconds() - STOP_SECONDS) if now >= span.opens else 0.0
     at = span.closes if now >= span.opens else span.opens
     told = f"the hours of the fleet {'end' if now >= span.opens else 'begin'} at {at.astimezone():%H:%M}"
@@ -161,7 +161,7 @@ def _asked_demands(
     now: datetime,
     wishes: Mapping[str, EngineWish],
 ) -> list[_Asked]:
-    """Return the demand for each model, without models that nothing asks for."""
+    """Return the demand for each model that rows, settings or a person ask for."""
     running = [one.model for one in engines if one.state in RUNNING]
     anyone = next(iter(running), terms.models[0].name)
     found = []
@@ -188,7 +188,7 @@ def _engines_wanted(
 ) -> int:  # fmt: skip
     waiting = sum(one.waiting for one in demands)
     if model.own is None:
-        # A further engine is worth its start if the others need longer than that.
+        # A further engine is worth its start if the other engines need longer than the start takes.
         return min(most, max(1, math.ceil(waiting / (rate * max(1.0, model.start_seconds)))))
     running = sum(one.model == model.name and one.state in (*RUNNING, EngineState.GIVEN_UP) for one in engines)
     start, at = model.start_seconds, now.timestamp()
@@ -318,10 +318,10 @@ def _coming(
             continue
         yielding = (EngineState.COLD, EngineState.ASLEEP, EngineState.GIVEN_UP)
         if any(one.state not in yielding and not set(one.slots).isdisjoint(slots) for one in engines):
-            continue  # it has to be free first
+            continue  # other engines still hold these slots
         start = 0.0 if state is EngineState.ASLEEP else by_name[name].start_seconds
         if span is not None and _late(now, 2 * start + terms.drain_seconds, span.closes):
-            continue  # most of its time would be its start
+            continue  # the engine would spend most of its time on the start
         cause = StepCause.ASKED if wishes.get(name) is EngineWish.START else StepCause.ROWS
         told = f"asked for: orch engines start {name}" if cause is StepCause.ASKED else f"rows of {name} wait"
         kind = StepKind.WAKE if state is EngineState.ASLEEP else StepKind.START

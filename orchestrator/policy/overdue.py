@@ -25,9 +25,9 @@ LONG = DAY
 NO_ANSWER = timedelta(minutes=10)
 """Rows rerouted from a backend that has not answered for this long are released after `LAST_CALL`."""
 BUSY_FOR = timedelta(days=7)
-"""How long to wait for a backend that is full or refuses the account: people must fix both."""
+"""How long to wait for a backend that is full or refuses the account. Only people can fix these."""
 LAST_CALL = timedelta(minutes=1)
-"""Time for a silent backend to report on rows that are needed elsewhere."""
+"""Time that a silent backend has to report on rows that are needed elsewhere."""
 ENOUGH = 5
 """Minimum number of own batches from which the usual times are learned; with fewer, they are assumed."""
 
@@ -42,7 +42,7 @@ _QUIET = 30.0 * MINUTE
 class Usual(Struct, frozen=True):
     """Usual duration of a backend's batches, in seconds from submission: until the first row, and until the end.
 
-    `samples` counts the observed batches; too few of them prove nothing.
+    `samples` counts the observed batches.
     """
 
     validating_p90: float = 0.0
@@ -72,10 +72,10 @@ class BatchLife(Struct, frozen=True):
     """A batch between its creation and its end, as far as it is known.
 
     `made`, `window` and `overruns` say how long it may run, `shown` when its backend last showed it. `failing_since`
-    is when polls began to fail (None: the last one did not). `ends_from` is when its end was decided, `asked` when it
-    was first requested. Times of polls are this process's own: a process that was down for days has asked nothing.
-    `is_needed` says that its rows are needed elsewhere in time, from `given_up_at` on although their cancel has not
-    ended. `cancels` says that its backend can end it while it runs.
+    is when polls began to fail (None: the last poll succeeded). `ends_from` is when orch decided to end the batch,
+    `asked` when it first asked the backend. Poll times are this process's own: while it was down, it polled nothing.
+    `is_needed` says that the rows are needed elsewhere in time. From `given_up_at` on, orch does not wait for the end
+    of their cancel. `cancels` says that the backend can end a running batch.
     """
 
     made: datetime
@@ -95,8 +95,7 @@ class BatchLife(Struct, frozen=True):
         return self.made + self.window + (OVERRUN if self.overruns else OVERDUE)
 
     def unreported(self, why: str, span: timedelta, now: datetime) -> str | None:
-        """Return why orch no longer waits for it, if its backend has refused to report on it for too long, else
-        None."""
+        """Return why orch no longer waits for the batch, if its backend has refused to report for too long."""
         if self._is_last_call(now) and span >= NO_ANSWER:
             return f"{why}, and its rows are needed in time"
         return f"{why} for a week" if span >= BUSY_FOR else None
@@ -107,12 +106,12 @@ class BatchLife(Struct, frozen=True):
         return self.is_needed and self.ends_from is not None and now >= self.ends_from + wait
 
     def may_be_given_up(self, now: datetime) -> bool:
-        """True if `given_up_at` counts: the backend was asked to end the batch, and had time to."""
+        """True if `given_up_at` counts: the backend was asked to end the batch, and had time to do so."""
         asked = self.asked or self.failing_since
         return self.is_needed and asked is not None and now >= asked + LAST_CALL
 
     def lost(self, now: datetime) -> str | None:
-        """Return why orch no longer waits for it, or None."""
+        """Return why orch no longer waits for the batch, or None."""
         asked = self.asked or self.failing_since  # a backend that does not answer cannot be asked
         if self.is_needed and not self.cancels and asked is not None and now > asked:
             return "its backend cannot end it, and its rows are needed in time: they are paid for there and elsewhere"
@@ -132,7 +131,7 @@ class BatchLife(Struct, frozen=True):
 
 
 def _is_long(seen: timedelta, told: timedelta) -> bool:
-    """True if something has lasted long enough: a day as observed, or an hour as observed and days as reported."""
+    """True if this process has seen something for a day, or for an hour while records show several days."""
     return seen >= LONG or (seen >= HOUR and told >= 3 * LONG)
 
 
@@ -153,7 +152,7 @@ def stall(
 ) -> str | None:
     """Describe an unusual duration of a batch; None if it is usual, or the batch is over.
 
-    All times are in seconds. `since_progress` is None without a new row, or if the provider does not count rows.
+    All times are in seconds. `since_progress` is None before the first row, or if the provider does not count rows.
     `overruns`: the provider lets batches run past the window.
     """
     if status in _OVER:
@@ -180,7 +179,7 @@ def _p90(seconds: float, is_known: bool) -> str:
 def seconds_beyond(shard: Shard, forecast: Forecast, now: datetime) -> float | None:
     """Return by how many seconds a batch has exceeded its forecast so far; None if it is not slow.
 
-    A batch that was rerouted is slow from its median on: it was given up for that.
+    A rerouted batch counts as slow from its median on, because orch gave it up as slow.
     """
     if shard.submitted_at is None:
         return None

@@ -1,7 +1,7 @@
-"""A provider's prompt cache for the rows of a batch: their shared prefix, its mark, and what it saves. Pure.
+"""A provider's prompt cache for the rows of a batch: the shared prefix, its mark, and the saving. Pure.
 
-Rows of a batch run side by side, so none of them reads what another one writes. One row that is asked before the
-batch writes the cache for all of them.
+Rows of a batch run side by side, so no row reads a cache that another row of the batch writes. One row that is asked
+before the batch writes the cache for all rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import Struct
 from orchestrator.settings.task_spec import Task
 
 ALIVE = Decimal("0.9")
-"""P(rows of a batch find the cache): it must outlive nine of ten batches of this provider twice over."""
+"""Assumed P(a row of a batch finds the cache), which lives `SPARE` times as long as a batch usually takes."""
 SPARE = 2
 """Least life of the cache, as a multiple of a batch's usual time."""
 MARK = "cache:"
@@ -24,7 +24,7 @@ _CODE = ("{{", "{%", "{#")
 
 
 class CacheLife(Struct, frozen=True):
-    """How long a cache lives after its last use; `name` is what the provider calls it."""
+    """How long a cache lives after its last use; `name` is the provider's name for this life."""
 
     name: str
     seconds: float
@@ -54,7 +54,7 @@ class SharedPrefix(Struct, frozen=True):
 
 
 def shared_prefix(task: Task) -> SharedPrefix | None:
-    """Return the prefix that all requests of a task share; None if they share none, or are not chat completions."""
+    """Return the prefix that all requests of a task share; None without one, or if they are not chat completions."""
     if task.kind == "embedding" or task.endpoint != "chat":
         return None
     from orchestrator.core.templates import template  # where used: a batch file has no templates
@@ -62,7 +62,7 @@ def shared_prefix(task: Task) -> SharedPrefix | None:
     system = task.system or ""
     if system and (template(system).variables or any(mark in system for mark in _CODE)):
         return None
-    # Without {{ text }}, the document is put before the question.
+    # Without {{ text }}, the document comes before the question, which then is not shared.
     at = min((task.prompt.find(mark) for mark in _CODE if mark in task.prompt), default=0)
     head = task.prompt[:at] if "text" in template(task.prompt).variables else ""
     return SharedPrefix(system, head) if system or head else None
@@ -80,7 +80,7 @@ class CacheMark(Struct, frozen=True):
         return custom_id.rpartition("-")[0] == self.task
 
     def put(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the body of a chat completion whose shared prefix ends with a mark; unchanged without the prefix."""
+        """Return a chat completion's body with a mark at the end of the prefix; unchanged if it lacks the prefix."""
         messages = [dict(message) for message in body.get("messages") or ()]
         control = {"cache_control": {"type": "ephemeral", "ttl": self.life}}
         system = [one for one in messages if one.get("role") == "system"]
@@ -99,7 +99,7 @@ class CacheMark(Struct, frozen=True):
 
 
 class PrefixCosts(Struct, frozen=True):
-    """Dollars for the shared prefix of a row in a batch: as usual, read from the cache, or written to it.
+    """Dollars for the shared prefix of a row in a batch: without cache, read from the cache, or written to it.
 
     `first` is the extra cost of the row that is asked first, compared with the batch.
     """
@@ -120,7 +120,7 @@ def preflight_of(life: str, task: str, fields: str) -> str:
 
 
 def cache_of(preflight: str | None) -> tuple[str, str] | None:
-    """Return the life and the task of a row that writes a cache; None for other rows that are asked first."""
+    """Return the life and the task of a row that writes a cache; None for rows asked first for other reasons."""
     if preflight is None or not preflight.startswith(MARK):
         return None
     _, life, task = preflight.partition(" ")[0].split(":", 2)
@@ -128,6 +128,6 @@ def cache_of(preflight: str | None) -> tuple[str, str] | None:
 
 
 def marked(custom_id: str, body: Mapping[str, Any], marks: Iterable[CacheMark]) -> Mapping[str, Any]:
-    """Return the body of a row's chat completion with the mark of its task, if there is one."""
+    """Return the body of a row's chat completion with the mark of the row's task, if `marks` has that mark."""
     mark = next((mark for mark in marks if mark.is_for(custom_id)), None)
     return body if mark is None else mark.put(body)

@@ -1,8 +1,8 @@
 """Decides whether the next shard may be sent, or waits for room at its backend. Pure: values in, a sentence out.
 
-A full quota is a matter of capacity, not a failure: what does not fit waits. A refusal for lack of room costs no
-attempt, and teaches how much room there is. All tokens here are prompt tokens of one model at one backend, as near to
-the backend's own count as we can tell.
+A full quota is no failure: shards that do not fit wait. A refusal for lack of room costs no attempt, and shows how
+much room the backend has. All tokens here are prompt tokens of one model at one backend, as near to
+the backend's own count as orch can tell.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LEARNED_FOR = timedelta(days=1)
 FIRST_PAUSE = 60.0
 LONGEST_PAUSE = 1800.0
 SMALL_SHARD = 100_000
-"""Shards below this number of tokens are not cut further to fit several into a limit."""
+"""Shards with fewer tokens than this are not cut further so that several fit into a limit."""
 
 FURTHEST_OFF = 4.0
 """The largest factor by which our estimate of tokens is assumed to be wrong."""
@@ -36,7 +36,7 @@ class InFlight(Struct, frozen=True):
 class LearnedLimit(Struct, frozen=True):
     """Learned limits of a model at a backend.
 
-    `enqueued_tokens` holds for a day from `learned_at`, `max_rows` for good; nothing is sent before `hold_until`.
+    `enqueued_tokens` holds for a day from `learned_at`, `max_rows` forever. Nothing is sent before `hold_until`.
     `strikes` counts the pauses since the last accepted shard; `reason` describes the last refusal.
     """
 
@@ -51,7 +51,7 @@ class LearnedLimit(Struct, frozen=True):
 
 
 class Split(Struct, frozen=True):
-    """A shard that never fits as it is: plan its rows into smaller ones. `reason` says why."""
+    """A shard that can never fit, so that its rows need smaller shards. `reason` says why."""
 
     reason: str
 
@@ -62,7 +62,7 @@ def few_rows(least: int, rows: int) -> str:
 
 
 def current(learned: LearnedLimit, now: datetime) -> LearnedLimit:
-    """Return the part of a learned limit that still holds: quotas change, so a limit is learned anew each day."""
+    """Return the part of a learned limit that still holds. Quotas change, so orch learns the limit anew each day."""
     if learned.learned_at is not None and now < learned.learned_at + LEARNED_FOR:
         return learned
     return replace(learned, enqueued_tokens=None, learned_at=None)
@@ -76,8 +76,8 @@ def effective(declared: int | None, learned: int | None) -> int | None:
 def max_shard_tokens(limit: int) -> int:
     """Return the planned size of shards for this limit of enqueued tokens.
 
-    It is a quarter, so that the next shard can be sent while others run. For a small limit it is 90 %, since a
-    handful of rows is not a batch; a tenth stays free because our count differs from the backend's.
+    The size is a quarter of the limit, so that the next shard can be sent while others run. For a small limit, the
+    size is 90 %, since a handful of rows is not a batch. A tenth stays free, as our count differs from the backend's.
     """
     return max(1, limit // 4, min(limit * 9 // 10, SMALL_SHARD))
 
@@ -116,7 +116,7 @@ def hold(
             f"{amount(tokens)} tokens of {model} in one batch, but only {amount(limit)} may be enqueued: it is split"
         )
     if in_flight.rows == 0:
-        # A single row above the limit cannot be cut: send it, and let the backend's answer be that row's.
+        # A single row above the limit cannot be cut: send the row, whose outcome is then the backend's refusal.
         return None
     return (
         f"queued behind quota: {amount(in_flight.tokens)} of {amount(limit)} tokens of {model} are enqueued, "
@@ -127,9 +127,9 @@ def hold(
 def refused(
     learned: LearnedLimit, *, limit: int | None, in_flight_tokens: int, shard_tokens: int, reason: str, now: datetime
 ) -> LearnedLimit:
-    """Return the learned limit after a backend had no room for a shard on top of the tokens already in flight.
+    """Return the learned limit after a backend had no room for a shard beside our tokens in flight.
 
-    `limit` is the stated limit. If this limit and our tokens in flight explain the refusal, `hold` respects it and no
+    `limit` is the stated limit. If this limit and our tokens in flight explain the refusal, `hold` keeps to it and no
     pause is needed. Otherwise other programs use the quota, or the backend counts more than we do, so pauses grow. If
     no limit is stated and tokens of ours are in flight, the limit is below the sum, but not below what was accepted.
     """
@@ -147,8 +147,8 @@ def refused(
 def wait(learned: LearnedLimit, reason: str, retry_after: float | None, now: datetime) -> LearnedLimit:
     """Send nothing for a while: a minute at first, doubled each time, up to half an hour.
 
-    `retry_after` is the minimum, in seconds, if the backend asked for it. A fifth is random, so that clients that
-    were refused together do not return together.
+    `retry_after` is the backend's own minimum in seconds, or None. A fifth of the pause is random, so that clients
+    that were refused together do not return together.
     """
     pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(learned.strikes, 10))
     seconds = max(retry_after or 0.0, spread(pause, f"{reason} {now.isoformat()}"))
@@ -156,14 +156,14 @@ def wait(learned: LearnedLimit, reason: str, retry_after: float | None, now: dat
 
 
 def accepted(learned: LearnedLimit) -> LearnedLimit:
-    """Return the learned limit after the backend accepted a shard: pauses start over, a limit lasts for its day."""
+    """Return the learned limit after the backend accepted a shard: pauses start over, and the limit stays."""
     return replace(learned, hold_until=None, strikes=0, reason="")
 
 
 def amount(count: int) -> str:
     """Format a number of tokens: `900`, `30k`, `1.95M`, `2B`."""
     for size, unit in ((10**9, "B"), (10**6, "M"), (1000, "k")):
-        # From here on, three digits round up to one of the larger unit.
+        # From here on, three digits would round up to 1,000, which is 1 of the larger unit.
         if count >= size * 0.9995:
             shown = count / size
             digits = 2 if shown < 9.995 else 1 if shown < 99.95 else 0

@@ -1,7 +1,7 @@
 """Finds quotes in a text: exactly, or within a small distance if the text was read by OCR. Pure.
 
 The time grows with the text and with the quotes, not with their product: one pass over the text looks for the first
-characters of all quotes. A budget limits texts that repeat themselves too often for that.
+characters of all quotes. For texts that repeat themselves too often, a budget of steps limits the time.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class FoldedText(Struct, frozen=True):
     source_at: array[int]
 
     def source_range(self, start: int, end: int) -> tuple[int, int]:
-        """Return where the characters from `start` up to `end`, which is greater, stand in the source."""
+        """Return where the characters from `start` up to the greater `end` stand in the source."""
         return self._place(start), self._place(end - 1) + 1
 
     def _place(self, at: int) -> int:
@@ -140,9 +140,9 @@ class Steps:
 def distance_places(
     text: str, form: str, at: int, offset: int, size: int, most: int, steps: Steps
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield `(start, end, distance)` of the form if it is close.
+    """Yield `(start, end, distance)` of the form in the text, if the text there is close enough.
 
-    Its piece of `size` characters from `offset` is at `at`."""
+    The form's piece of `size` characters from `offset` stands at `at` in the text."""
     head, tail = form[:offset], form[offset + size :]
     left = text[max(0, at - len(head) - most) : at]
     before = _reach(head[::-1], left[::-1], most, steps)
@@ -155,7 +155,7 @@ def distance_places(
 
 
 def _reach(form: str, text: str, most: int, steps: Steps) -> tuple[int, int] | None:
-    """Return the least distance from the form to a beginning of the text, and its length; None beyond `most`."""
+    """Return the least distance of the form to a prefix of the text, and the prefix's length; None beyond `most`."""
     row = [0] + [_NEVER] * len(text)
     for column in range(1, min(len(text), most) + 1):
         row[column] = row[column - 1] + _cost(text, column - 1)
@@ -184,7 +184,7 @@ def _reach(form: str, text: str, most: int, steps: Steps) -> tuple[int, int] | N
 
 
 def _cost(text: str, at: int) -> int:
-    """Return the cost of changing or dropping a character: prohibitive for digits, and punctuation beside them."""
+    """Return the cost of changing or dropping a character. Digits, and punctuation beside digits, must stay."""
     character = text[at]
     if _DIGIT.match(character):
         return _NEVER
@@ -193,7 +193,7 @@ def _cost(text: str, at: int) -> int:
 
 
 HEAD = 12
-"""Number of characters to look up for possible places of a quote."""
+"""Number of first characters by which possible places of a quote are looked up."""
 MOST_PLACES = 1000
 """Maximum number of places reported for one quote."""
 STEPS = 2_000_000
@@ -218,7 +218,7 @@ _UNSEEN = regex(rf"[{_INVISIBLE}]+")
 
 
 class FoundRange(Struct, frozen=True):
-    """The characters of a text from `start` up to `end`; `distance` is how many of them OCR has wrong."""
+    """The characters of a text from `start` up to `end`; `distance` counts those that OCR got wrong."""
 
     start: int
     end: int
@@ -233,7 +233,7 @@ class SearchResult(Struct):
 
 
 def find_quotes(text: str, quotes: Collection[str], *, by_ocr: bool = False) -> SearchResult:
-    """Return every place of each quote in a text. Each quote must have characters that count."""
+    """Return every place of each quote in a text. A quote of ignored characters only is not allowed."""
     source, wanted = folded(text), {quote: folded(quote).text for quote in quotes}
     found, steps = SearchResult({quote: [] for quote in quotes}), Steps(STEPS)
     by_form: dict[str, list[str]] = {}
@@ -260,7 +260,7 @@ def find_quotes(text: str, quotes: Collection[str], *, by_ocr: bool = False) -> 
 def _occurrences(
     text: str, forms: Collection[str], steps: Steps, full: AbstractSet[str] = frozenset()
 ) -> Iterator[tuple[str, int]]:
-    """Yield each place of a form that is not in `full`, to which the caller may add meanwhile."""
+    """Yield each form with each of its places, except forms in `full`. The caller may add to `full` meanwhile."""
     if len(forms) <= _FEW:
         for form in forms:
             at = text.find(form)
@@ -345,7 +345,7 @@ def errors_allowed(form: str) -> int:
 
 
 def _pieces(form: str) -> Iterator[tuple[int, str]]:
-    """Yield the pieces of a quote, one more than its allowed errors: so at least one piece has no error."""
+    """Yield the pieces of a quote: one more than the allowed errors, so that at least one piece has no error."""
     number = errors_allowed(form) + 1
     borders = [index * len(form) // number for index in range(number + 1)]
     for first, last in pairwise(borders):

@@ -1,6 +1,6 @@
 """Fate of failed rows and refused batches: one table for all providers. Pure.
 
-A rule is found by the provider's word (`code` or `type`), else by its message, else by the HTTP status. The order of
+The provider's word (`code` or `type`) selects the rule, else its message, else the HTTP status. The order of
 RULES matters: a 429 with the code `insufficient_quota` is an empty account, not a rate limit. The page for users is
 docs/reference/row-errors.md, which a test compares with this table.
 """
@@ -40,16 +40,16 @@ class Disposition(StrEnum):
     """Next step for a failed row."""
 
     RETRY = "retry"  # the same backend again, as it is; counts an attempt
-    ELSEWHERE = "elsewhere"  # this backend will never do it, another may
-    NEVER = "never"  # no backend will: the row has failed
-    WAIT = "wait"  # no room for it now; counts no attempt
-    STOP = "stop"  # the account is at fault, not the row: nothing goes to this backend until that is fixed
+    ELSEWHERE = "elsewhere"  # this backend will never do the row, but another may
+    NEVER = "never"  # no backend will do the row: it has failed
+    WAIT = "wait"  # the backend has no room now; counts no attempt
+    STOP = "stop"  # the account is at fault: nothing goes to this backend until a person fixes the account
 
 
 class Rule(Struct, frozen=True):
     """One kind of failure. `code` is our name for it; `why` and `advice` are sentences for the user.
 
-    It holds if the provider's word is in `words`, the message matches `says`, or the status is in `statuses`.
+    The rule holds if the provider's word is in `words`, the message matches `says`, or the status is in `statuses`.
     """
 
     code: str
@@ -150,7 +150,7 @@ RULES = (
         "nothing: the rows wait",
         ("resource_unavailable", "engine_overloaded", "server_overloaded", "model_overloaded", "slow_down",
          "capacity_exceeded", "service_unavailable", "no_upstream"),
-        # 498 is Groq's for its flex tier.
+        # Groq answers 498 if its flex tier has no room.
         statuses=(498, 503, 529),
     ),
     Rule(
@@ -270,7 +270,7 @@ _UNSUPPORTED, _INVALID = (
     next(rule for rule in RULES if rule.code == code) for code in ("unsupported_parameter", "invalid_request")
 )
 _BY_STATUS = {status: rule for rule in RULES for status in rule.statuses}
-# Types that say no more than a status does: Anthropic's, vLLM's, OpenAI's.
+# Error types of Anthropic, vLLM and OpenAI that say no more than a status does.
 _STATUS_OF_TYPE = {
     plain(word): status
     for status, words in {
@@ -302,7 +302,7 @@ _OURS = frozenset({"budget_exhausted", "part_failed", "too_few_rows"})
 def is_account(status: int | None, *words: str | None, names_field: bool = False) -> bool:
     """True if a refusal is about the account, by its status or one of the provider's words for it (code, type).
 
-    `names_field` says that it names a field of the request: then a 403 is about the request.
+    `names_field` says that the refusal names a field of the request: then a 403 is about the request.
     """
     statuses = _ACCOUNT_STATUSES - {_FORBIDDEN} if names_field else _ACCOUNT_STATUSES
     if status in statuses:
@@ -311,7 +311,7 @@ def is_account(status: int | None, *words: str | None, names_field: bool = False
 
 
 def is_passing(code: str | None) -> bool:
-    """True if a failure may pass by itself, so that another night should retry the row."""
+    """True if the cause of a failure may go away by itself, so that another night should retry the row."""
     if code is None or code in _OURS:
         return code is not None
     for rule, known, _ in _MATCHERS:
@@ -323,7 +323,7 @@ def is_passing(code: str | None) -> bool:
 
 
 def _rule_of(status: int) -> Rule:
-    """Return the rule for a status; an unknown 4xx is the row's fault, anything else the backend's."""
+    """Return the rule for a status; an unknown 4xx is the row's fault, any other status the backend's."""
     return _BY_STATUS.get(status, REFUSED if 400 <= status < 500 else FAILED)
 
 
@@ -342,8 +342,8 @@ def classify(
 ) -> RowVerdict:
     """Return the verdict on a row that failed with this HTTP status and error object. Never raises.
 
-    `kind` is the error's `type`. `refused` is the field of the request that the error names: then the refusal is
-    about the request and not about the account. An unknown 4xx is the row's fault, any other unknown error the
+    `kind` is the error's `type`. `refused` is the field of the request that the error names, if any: it
+    makes the request and not the account the cause. An unknown 4xx is the row's fault, any other unknown error the
     backend's.
     """
     words = {plain(code), plain(kind)}
@@ -353,7 +353,7 @@ def classify(
         if status in _ACCOUNT_STATUSES:
             return _verdict(_INVALID, _INVALID.code)
     status = status or _status_in(code) or _STATUS_OF_TYPE.get(plain(code)) or _STATUS_OF_TYPE.get(plain(kind))
-    # The message of a broken server is usually about itself.
+    # The message of a broken server is usually about the server, not about the row.
     is_about_row = status is None or status < 500 or blames_row(message)
     text = (message or "")[:MOST_READ] if is_about_row else ""
     for rule, known, says in _MATCHERS:

@@ -23,12 +23,11 @@ from orchestrator.core.zones import zone_of
 from orchestrator.policy.cron_expressions import LONGEST, comes_often, trigger
 
 ON_TIME = timedelta(minutes=15)
-"""A night found this late still counts as on time: a daemon that builds another job looks for nights only afterwards.
-"""
+"""A night found at most this late counts as on time: while a daemon builds a job, it does not look for nights."""
 LOOK_BACK = LONGEST
 """Missed nights longer ago than this are not recorded."""
 MOST_MISSED = 100
-"""Maximum number of missed runs recorded of a schedule that runs several times a day: the newest."""
+"""Maximum number of missed runs that are recorded for a schedule with several runs a day: the newest ones."""
 OFTEN_BACK = timedelta(days=1)
 """If a schedule runs several times a day, missed runs are recorded only if they are newer than this, or than its
 grace."""
@@ -108,7 +107,7 @@ def due(schedule: Schedule, now: datetime, known: Collection[Key]) -> list[DueNi
 
 
 def next_due(schedule: Schedule, now: datetime) -> DueNight | None:
-    """Return the first night after `now`; None if none comes in the next years, or it follows another schedule."""
+    """Return the first night after `now`; None if it is years away, or if the schedule follows another schedule."""
     if schedule.after is not None:
         return None
     for days in (2, 40, 400, 3000):
@@ -118,7 +117,7 @@ def next_due(schedule: Schedule, now: datetime) -> DueNight | None:
 
 
 def last_due(schedule: Schedule, moment: datetime) -> DueNight | None:
-    """Return the night that a moment belongs to: the last one due before it. None if none was due for over a year."""
+    """Return the last night due before a moment, to which the moment belongs; None if over a year ago."""
     for days in (0.1, 2, 40, 400):
         if found := list(_between(schedule, moment - timedelta(days=days), moment)):
             return found[-1]
@@ -172,7 +171,7 @@ def other_zone(schedule: Schedule, at: datetime) -> str | None:
 
 
 def ahead(schedule: Schedule, at: datetime, now: datetime, zone: str | None = None) -> str:
-    """Return a future instant by the schedule's clocks, for display; with `zone`, that name follows it."""
+    """Return a future instant by the schedule's clocks, for display, followed by the name `zone` if given."""
     return f"{' '.join(filter(None, (local(schedule, at), zone)))}, in {_length(at - now)}"
 
 
@@ -197,7 +196,7 @@ def _all_around(schedule: Schedule, after: datetime, until: datetime) -> Iterato
         first, second = (_instant(shown, zone, fold) for fold in (0, 1))
         slot = f"{shown:%H:%M}" if often else ""
         if every_hour and second < first:
-            continue  # the clocks skip it
+            continue  # the clocks skip this time
         yield DueNight(fire.date(), first, slot)
         if every_hour and second > first:
             yield DueNight(fire.date(), second, slot + _AGAIN)

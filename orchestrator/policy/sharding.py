@@ -1,4 +1,4 @@
-"""Rows → shards: as many rows as one batch may hold, in their order. Pure."""
+"""Cuts rows into shards: in order, with as many rows as one batch may hold. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ EMBEDDINGS = "/v1/embeddings"
 class WaitingRow(msgspec.Struct, frozen=True):
     """A row that waits for a shard; `length` is its line in bytes, without newline.
 
-    `tokens` estimates its prompt, `inputs` counts the texts of an embedding row. `max_output` is the maximum tokens
-    of its answer, None without a bound. `attempts` counts the batches that it was part of.
+    `tokens` estimates the prompt, and `inputs` counts the texts of an embedding row. `max_output` is the maximum
+    tokens of the answer, None without a bound. `attempts` counts the batches that the row was part of.
     """
 
     seq: int
@@ -32,7 +32,7 @@ class Range(Struct, frozen=True):
     """The waiting rows of one endpoint and model with `first <= seq <= last`.
 
     `bytes`, `tokens`, `inputs` and `max_output` are sums; `max_output` is None if a row has no bound. `attempts` is
-    the largest number of any row.
+    the maximum over the rows.
     """
 
     endpoint: str
@@ -76,7 +76,7 @@ class _Open(Struct):
         self.attempts = max(self.attempts, row.attempts)
 
     def most_with(self, row: WaitingRow) -> int | None:
-        """Return the maximum tokens of all answers with that row added."""
+        """Return the maximum tokens of all answers, `row` included; None without a bound."""
         return None if self.max_output is None or row.max_output is None else self.max_output + row.max_output
 
     def take_from(self, before: _Open, count: int) -> None:
@@ -112,9 +112,9 @@ def pack(
     """Cut rows, which must be sorted by (endpoint, model, seq), into ranges within the limits.
 
     `slack` is how many bytes a line may grow when the model's name is put in. `max_inputs` holds for embeddings only.
-    `fits` says whether a budget covers the tokens of prompts, and the most of their answers. A row that breaks a
-    limit by itself gets its own range: then the backend's refusal concerns only that row. A last range with fewer
-    than `min_rows` rows takes more from the range before it, if that can spare them.
+    `fits(prompt tokens, maximum answer tokens)` says whether a budget covers a range. A row that exceeds a limit by
+    itself gets its own range, so that the backend's refusal concerns only that row. A range with fewer than
+    `min_rows` rows takes rows from the range before, if that range can spare them.
     """
     before: _Open | None = None
     for open_ in _cut(rows, min_rows, max_rows, max_bytes, max_tokens, max_inputs, slack, fits):
