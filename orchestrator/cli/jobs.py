@@ -355,10 +355,8 @@ def retry(
 def _try_again(context: Context, view: LiveProgress, job: Job, failed: bool, task: str | None) -> int | None:
     """Make a job's rows pending again and return their number; None if the build failed and starts again."""
     _check_task(job, task)
-    others = () if failed else (RequestState.CANCELLED, RequestState.EXPIRED)
-    number = manual_actions.retry(
-        context.store, job, [RequestState.FAILED, *others], task, manual_actions.USER, now()
-    )
+    states = [RequestState.FAILED] if failed else manual_actions.RETRIED
+    number = manual_actions.retry(context.store, job, states, task, manual_actions.USER, now())
     of_task = "" if task is None else f" to the task {task}"
     if number:
         view.say(f"orch: {number_of(number, 'row')} of {job.id}{of_task} will be retried")

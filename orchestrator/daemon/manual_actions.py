@@ -24,6 +24,8 @@ from orchestrator.store import Store
 from orchestrator.store.quarantine import Held
 
 USER = "the user"
+RETRIED = (RequestState.FAILED, RequestState.CANCELLED, RequestState.EXPIRED)
+"""Outcomes of rows that a retry asks again."""
 _NOT_AGAIN = (NightState.DUE, NightState.RUNNING, NightState.DONE)
 
 

@@ -33,7 +33,7 @@ from orchestrator.policy.night_figures import (
     routes,
     turnarounds,
 )
-from orchestrator.policy.row_errors import SWAPPED
+from orchestrator.policy.row_errors import SWAPPED, cancelled
 
 MOST = 20
 """Maximum number of documents, rows and reroutes to name; the counts include all of them."""
@@ -60,6 +60,8 @@ def fate_of(run: DocumentRun) -> tuple[DocumentFate, str]:
         if run.old == run.failed:
             return DocumentFate.KNOWN, why if run.since is None else f"since {day(run.since)}: {why}"
         return (DocumentFate.UNREADABLE if run.unreadable == run.rows else DocumentFate.FAILED), why
+    if run.open and run.rows == 1:
+        return DocumentFate.OPEN, "no answer yet"
     if run.open:
         return DocumentFate.OPEN, f"without an answer yet: {run.open:,} of {number_of(run.rows, 'row')}"
     if not run.known:
@@ -403,7 +405,9 @@ def _needs(facts: NightFacts, due: DeadlineResult | None, now: datetime) -> list
         needs.append(Need(NeedKind.WITHHELD, text, "check the answers; `orch fetch` still writes the rows"))
     swapped = dict.fromkeys(event.reason for event in facts.events if event.kind == EventKind.SWAPPED)
     needs += [Need(NeedKind.SWAPPED, _first_line(text), advice_for(SWAPPED), SWAPPED) for text in swapped]
-    needs += [_failed(code, message, rows) for code, message, rows in facts.reasons]
+    # A cancelled job's own line says already why its last rows have no answer.
+    said = cancelled(job)[0] if facts.state is JobState.CANCELLED else None
+    needs += [_failed(code, message, rows) for code, message, rows in facts.reasons if code != said]
     needs += [Need(NeedKind.WAITS, f"waits: {_first_line(held)}") for held in facts.held]
     if (obstacle := standstill(facts.state, facts.events)) is not None:
         needs.append(Need(NeedKind.STANDSTILL, f"cannot continue: {_first_line(obstacle)}"))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from orchestrator.core.clock import now
 from orchestrator.core.errors import OrchError, UsageError
-from orchestrator.core.model import Job, JobId, RequestState
+from orchestrator.core.model import Job, JobId
 from orchestrator.daemon import manual_actions
 from orchestrator.policy.row_errors import is_passing
 from orchestrator.reports.status import outlook_json
@@ -48,10 +48,10 @@ def cancel(reader: HomeReader, form: Form, who: str) -> str:
 
 
 def retry(reader: HomeReader, form: Form, who: str) -> str:
-    """Ask the failed rows of a finished job again."""
+    """Ask the failed, cancelled and expired rows of a finished job again."""
     job = _job(reader, form)
     if job.finished_at is not None or job.error is not None:
-        manual_actions.retry(reader.store, job, [RequestState.FAILED], None, who, now())
+        manual_actions.retry(reader.store, job, manual_actions.RETRIED, None, who, now())
     return _page(job)
 
 
@@ -124,6 +124,7 @@ def terms(reader: HomeReader, address: PageAddress) -> View:
         "job": job,
         "changed": changed,
         "query": {name: address.query.get(name, "") for name in ("deadline", "budget")},
+        "is_open": job.finished_at is None and job.error is None,
         "is_changed": changed != job,
         "stated": due.isoformat() if due else "",
         "outlooks": outlooks,

@@ -208,6 +208,8 @@ def test_what_every_answer_carries(client: httpx2.Client, view: Shown, home: Web
     ):
         assert client.get(path).status_code == status, path
     assert "<h1>Not found</h1>" in client.get("/nothing").text
+    assert "in the night of Wed 01 Jan 2020 " in client.get("/nights/2020-01-01").text
+    assert client.get("/schedules").text.count("as in the job file") == 2, "the deadline and the budget"
     assert client.get("/static/../orch.toml").status_code == 404
     assert client.get("/static/%2e%2e/templates/layout.html").status_code == 404
 
@@ -452,6 +454,7 @@ def test_rows_are_sorted_by_their_columns_and_lead_on_in_that_order(home: WebHom
     assert tab.js(ends)[-4:] == ["—"] * 4, "rows without an answer come last"
     tab.open(f"{view.url}/jobs/{home.big.id}/rows?sort=answer.answer")
     assert "Only lists of up to 2,000 rows" in tab.text()
+    assert tab.js("document.querySelector('#rows th[aria-sort]')") is None, "they are in the order of the input"
     tab.open(f"{view.url}/jobs/{home.new.id}/rows?sort=nonsense&state=failed")
     assert len(tab.js(shown)) == 4
 

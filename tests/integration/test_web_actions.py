@@ -20,13 +20,14 @@ from orchestrator.cli.pages import PagesOptions, serve_pages
 from orchestrator.core.clock import night_of, now
 from orchestrator.core.events import EventKind
 from orchestrator.core.listening import bound
-from orchestrator.core.model import JobId
+from orchestrator.core.model import JobId, RequestState
 from orchestrator.core.schedules import Night, NightState
 from orchestrator.library.context import Context, opened
 from orchestrator.settings.home import Home
 from orchestrator.store import Store
 from tests.support.figures import words_of
 from tests.support.nights import Nights
+from tests.support.stored import job, row
 from tests.support.webhome import SETTINGS, WebHome, web_home
 
 LINE = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"model": "m", "input": "x"}})
@@ -129,6 +130,20 @@ def test_failed_rows_are_retried_once(desk: Desk) -> None:
 
 
 @pytest.mark.long
+def test_rows_that_a_cancelled_job_left_are_retried_and_a_job_without_any_offers_nothing(desk: Desk) -> None:
+    new, at = job("left-1a2b", home=desk.home.running.home, created_at=now()), now()
+    desk.store.jobs.add(new, {})
+    desk.store.rows.add(new.id, [row(0), row(1)], {}, at)
+    desk.store.jobs.mark_built(new.id, at)
+    desk.store.rows.end_open(new.id, RequestState.CANCELLED, "cancelled", "cancelled by eva", at)
+    desk.store.jobs.finish(new.id, "/out.jsonl", at)
+    assert "Retry the rows without an answer" in desk.client.get(f"/jobs/{new.id}").text
+    assert desk.do("retry", job=new.id).status_code == 303
+    assert desk.store.jobs.counts([new.id])[new.id].pending == 2
+    assert "begins when" not in desk.client.get(f"/jobs/{desk.home.old.id}").text, "it has no button"
+
+
+@pytest.mark.long
 def test_another_deadline_and_budget_are_shown_before_they_are_set(desk: Desk) -> None:
     job, at = desk.home.running.id, "2031-01-02T03:00:00+00:00"
     shown = desk.client.get(f"/jobs/{job}/terms", params={"deadline": at, "budget": "7.5"})
@@ -149,6 +164,7 @@ def test_another_deadline_and_budget_are_shown_before_they_are_set(desk: Desk) -
     assert desk.store.jobs.get(job) == revised
     over = desk.client.get(f"/jobs/{desk.home.old.id}/terms", params={"budget": "9"}).text
     assert "has already ended" in over
+    assert "Show the plan" not in over
     assert "Change the job" not in over
 
 

@@ -48,6 +48,7 @@ FATES = {
         "empty: no text",
     ),
     "open": (replace(RUN, open=1), DocumentFate.OPEN, "without an answer yet: 1 of 2 rows"),
+    "open, its only row": (replace(RUN, rows=1, open=1), DocumentFate.OPEN, "no answer yet"),
 }  # fmt: skip
 
 
@@ -158,6 +159,12 @@ NEEDS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"job": replace(DONE, cancel_reason="budget night is used up"), "state": JobState.CANCELLED},
         ["the job ended before it was done: budget night is used up → `orch retry` asks the remaining rows, "
          "if you want them"],
+    ),
+    "it was cancelled, and one row failed before": (
+        {"job": replace(DONE, cancel_reason="ended by eva"), "state": JobState.CANCELLED,
+         "reasons": [("cancelled", "ended by eva", 30), ("truncated", "ended early", 1)]},
+        ["the job ended before it was done: ended by eva → `orch retry` asks the remaining rows, if you want them",
+         "1 row did not succeed (truncated): ended early → raise `max_tokens`, or ask for less"],
     ),
     "late": (
         {"job": replace(DONE, finished_at=later(8))},

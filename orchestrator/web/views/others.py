@@ -27,6 +27,7 @@ from orchestrator.reports.status import JobLine
 from orchestrator.reports.words import cost_headline
 from orchestrator.settings.config import Config
 from orchestrator.web.figures import CommandJson, moment_text
+from orchestrator.web.figures import day as day_text
 from orchestrator.web.reader import HomeReader
 from orchestrator.web.views import PageAddress, View, require_page
 
@@ -146,14 +147,14 @@ def night(reader: HomeReader, address: PageAddress) -> View:
         raise UsageError("a night is named by its date, such as 2026-11-21") from None
     jobs = jobs_of(reader.store, day)
     if not jobs:
-        raise UsageError(f"no job was submitted in the night of {day} (noon to noon)")
+        raise UsageError(f"no job was submitted in the night of {day_text(day)} (noon to noon)")
     at, lines = now(), oldest_first(reader.lines_of(reader.store, jobs))
     large = {line.job.id for line in lines if line.counts.total > MOST_ROWS}
     parts = [job_report(reader.store, reader.home, line, at, glance=line.job.id in large) for line in lines]
     report = NightReport(day, at, parts)
     return View(
         "night.html",
-        f"Night of {day:%a %d %b %Y}",
+        f"Night of {day_text(day)}",
         "nights",
         {
             "day": day,

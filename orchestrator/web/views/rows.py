@@ -95,13 +95,13 @@ class RowQuery(Struct, frozen=True):
         name = self.stated["sort"].removeprefix("-")
         return name.removeprefix(FIELD) if name.startswith(FIELD) else None
 
-    def heads(self, fields: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return the columns that can sort the list, by name: their links, and the current column's direction."""
+    def heads(self, fields: Sequence[str], *, is_sorted: bool) -> dict[str, dict[str, Any]]:
+        """Return the columns that can sort the list, by name: their links, and the direction if it `is_sorted`."""
         found = {}
         for name, title in (*HEADS.items(), *((f"{FIELD}{field}", field) for field in fields)):
             is_it, is_down = self.stated["sort"].removeprefix("-") == name, self.stated["sort"].startswith("-")
             down = "-" if is_it and not is_down else ""
-            arrow = ("descending" if is_down else "ascending") if is_it else None
+            arrow = ("descending" if is_down else "ascending") if is_it and is_sorted else None
             found[name] = {"name": name, "title": title, "link": self.link(sort=f"{down}{name}"), "sorted": arrow}
         return found
 
@@ -179,7 +179,7 @@ def _view(
             "note": note,
             "query": query.stated,
             "link": query.link(),
-            "heads": query.heads(fields),
+            "heads": query.heads(fields, is_sorted=not note),
             "states": list(RequestState),
             "counts": reader.store.jobs.counts([job.id])[job.id],
             "codes": reader.store.failures.reasons(job.id),
