@@ -61,7 +61,7 @@ class ApiRefusal(Exception):
         self.body = body
 
     def provider_error(self) -> ProviderError:
-        """Return the error in the fields that providers share; without a message, use the whole answer as message."""
+        """Return the error as a ProviderError. If the answer has no error message, its whole body is the message."""
         code, param = (None if value is None else untyped.text(value) for value in (self.code, self.param))
         message = self.said or (untyped.text(self.body) if self.body else None)
         return ProviderError(self.status, code, self.kind, param, message)

@@ -108,7 +108,7 @@ LEAST_WINDOW = 0.02
 
 
 class BenchProgress(Struct, frozen=True):
-    """A finished point, or a starting point if `result` is None; about `left` points remain."""
+    """A point that has finished, or that is just starting if `result` is None; about `left` points remain."""
 
     name: str
     result: BenchPoint | None

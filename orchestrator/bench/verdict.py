@@ -19,10 +19,10 @@ NIGHT = timedelta(hours=20)
 class Verdict(Struct, frozen=True):
     """The verdict of a bench at the time `at`.
 
-    `per_1000_usd` is the cost of 1,000 rows on this engine while it works; `hosted_per_1000_usd` is the cost at the
-    `hosted` model, None without a comparison. `overhead_seconds` are paid each night besides the work: the engine's
-    start, and idle time until it stops. `cheaper_from_hours` is the number of work hours a night from which the
-    engine is cheaper: 0 means always, None means never, or no comparison.
+    `per_1000_usd` is the cost of 1,000 rows on this engine while it works; `hosted_per_1000_usd` is their cost on the
+    `hosted` model, or None without a comparison. `overhead_seconds` is paid for each night in addition to the work:
+    the engine's start, and idle time until it stops. The engine is cheaper once it works at least
+    `cheaper_from_hours` a night: 0 means always, None means never, or no comparison.
     """
 
     at: datetime

@@ -401,7 +401,7 @@ def _examine_ray(name: str, backend: RayBackend) -> Iterator[Found]:
         return
     alive = [node for node in found.nodes if node["alive"]]
     gpus = sum(node["gpus"] for node in alive)
-    yield f"cluster of {name}", True, f"Ray {found.ray}, {len(alive)} nodes, {gpus:g} GPUs", 0
+    yield f"cluster of {name}", True, f"Ray {found.ray}, {number_of(len(alive), 'node')}, {gpus:g} GPUs", 0
 
 
 def _path(text: str | None) -> Path | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from orchestrator.cli.output import json_option, print_json, say, show
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import UsageError
 from orchestrator.library.context import opened
 from orchestrator.settings.backends import RayBackend
@@ -47,7 +48,8 @@ def status(backend: str | None, as_json: bool) -> int:
         print_json({"backend": name, "ray": found.ray, "nodes": found.nodes, "free": free, "node_process": started})
         return 0
     alive = [one for one in found.nodes if one["alive"]]
-    show(f"{name}: Ray {found.ray}, {len(alive)} nodes, {free['gpus']:g} GPUs and {free['cpus']:g} CPUs free")
+    nodes = f"{number_of(len(alive), 'node')}, {free['gpus']:g} GPUs and {free['cpus']:g} CPUs free"
+    show(f"{name}: Ray {found.ray}, {nodes}")
     for one in alive:
         has = f"{one['gpus']:g} GPUs, {one['cpus']:g} CPUs, {one['memory_bytes'] / GIB:.0f} GiB"
         show(f"  {one['id'][:8]} {one['address']}: {has}")

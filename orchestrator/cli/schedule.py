@@ -283,7 +283,8 @@ def _show(context: Context, one: Schedule) -> None:
     grace = duration(one.grace.total_seconds())
     late = f"late nights still run, up to {grace} late" if one.misfire is Misfire.RUN else "late nights are skipped"
     overlap = "is skipped" if one.overlap is Overlap.SKIP else "waits"
-    show(f"  {'; '.join([', '.join([one.file, *terms]), late, f'a night {overlap} while a job of the file runs'])}")
+    meets = f"a night {overlap} if a job from this file is still running"
+    show(f"  {'; '.join([', '.join([one.file, *terms]), late, meets])}")
     if last is not None:
         show(f"  {last.name}: {night_words(last)}")
     if one.home != context.home.identity():

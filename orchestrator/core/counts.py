@@ -15,7 +15,7 @@ def number_of(number: int, noun: str) -> str:
 
 def number_that(number: int, noun: str, verb: str) -> str:
     """Format a count with its noun and verb: `1 row waits`, `2 rows wait`. `verb` is the plural."""
-    singular = {"are": "is", "were": "was", "have": "has"}.get(verb, f"{verb}s")
+    singular = {"are": "is", "were": "was", "have": "has", "go": "goes"}.get(verb, f"{verb}s")
     return f"{number_of(number, noun)} {singular if number == 1 else verb}"
 
 

@@ -50,7 +50,7 @@ _LEADERS = re.compile(r"(?:[.…_·]\s?){4}")
 
 
 class Box(NamedTuple):
-    """The position of a text, in points from the lower left corner of its page."""
+    """The bounding box of a piece of text, in points from the lower left corner of the page."""
 
     left: float
     bottom: float

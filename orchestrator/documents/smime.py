@@ -113,7 +113,7 @@ def _open_element(data: bytes, tag: int, begin: int, depth: int) -> _Element:
 def encrypted() -> ExtractionError:
     """Return the error for a mail whose text only its recipient can read."""
     return ExtractionError(
-        DocumentProblem.ENCRYPTED, "The mail is encrypted; save a copy that is not, or exclude it."
+        DocumentProblem.ENCRYPTED, "The mail is encrypted; save an unencrypted copy, or exclude the file."
     )
 
 

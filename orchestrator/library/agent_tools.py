@@ -30,7 +30,7 @@ INSTRUCTIONS = (
 
 
 class AgentTools:
-    """The tools of one agent. All its submits together may state at most `budget` dollars."""
+    """The tools of one agent. The budgets of all jobs that it submits may add up to at most `budget` dollars."""
 
     def __init__(self, budget: Decimal) -> None:
         self._left = budget

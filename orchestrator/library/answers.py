@@ -122,7 +122,7 @@ class AnswerType(Generic[T]):
         }
 
     def parse(self, output: Any, raw: bytes) -> T:
-        """Return an answer as its type. Raises ValidationError."""
+        """Parse an answer into its type. Raises ValidationError if `raw` does not fit a model."""
         if self._adapter is not None:
             return self._adapter.validate_json(raw)  # type: ignore[no-any-return]
         return _attributes(output)  # type: ignore[no-any-return]
@@ -242,7 +242,7 @@ def raise_first(rows: Sequence[tuple[str, RowError | None]]) -> None:
     """Raise the first error of rows, with the row's name and the number of all errors, if there is one."""
     if failed := [(name, error) for name, error in rows if error is not None]:
         name, first = failed[0]
-        hint = f"{len(failed)} of {len(rows)} rows failed; leave out raise_on_error to get them as values"
+        hint = f"{len(failed)} of {number_of(len(rows), 'row')} failed; without raise_on_error, they are values"
         raise RowError(f"{name}: {first.message}", code=first.code, hint=hint)
 
 
@@ -280,7 +280,7 @@ class Answers(Sequence[EndedRow[T]]):
         raise_first([(row.document, row.error) for row in self._rows])
 
     def __repr__(self) -> str:
-        return f"<Answers: {len(self)} rows, {len(self.failed)} failed, {money(self.cost)}>"
+        return f"<Answers: {number_of(len(self), 'row')}, {len(self.failed)} failed, {money(self.cost)}>"
 
     def _repr_html_(self) -> str:
         fields = list(self._type.fields())

@@ -46,7 +46,7 @@ class Frame(Protocol):
         """Yield these columns of each row."""
 
     def row_name(self, number: int) -> str:
-        """Name a row by its place, from 0, and its index if it has one."""
+        """Return a row's name: its position, counted from 0, and its index label if it has one."""
 
     def with_columns(self, columns: Sequence[NewColumn]) -> Any:
         """Return a frame of the same kind with more columns; its rows and index are those of the caller's frame."""

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from msgspec.structs import replace
 
 from orchestrator.core.clock import now
+from orchestrator.core.counts import number_of
 from orchestrator.core.errors import JobFailed, UsageError
 from orchestrator.core.model import Job, JobId
 from orchestrator.core.money import money, plain
@@ -31,7 +32,7 @@ from orchestrator.store.gc import CLEARED
 T = TypeVar("T")
 LOOK_SECONDS = 1.0
 LOOK_SHARE = 10
-"""Pause between two looks, as a multiple of the last look's time: each look reads all answers of running batches."""
+"""Pause between two polls, as a multiple of how long the last one took: each reads all answers of running batches."""
 
 
 @contextmanager
@@ -187,10 +188,12 @@ class JobHandle(Generic[T]):
         return found
 
     def __repr__(self) -> str:
-        line = self.progress
-        return f"<job {self.id}: {line.state}, {line.done:,}/{line.counts.total:,} rows, {money(line.cost)}>"
+        return f"<job {_told(self.progress)}>"
 
     def _repr_html_(self) -> str:
         line = self.progress
-        told = f"{self.id}: {line.state}, {line.done:,}/{line.counts.total:,} rows, {money(line.cost)}"
-        return progress_html(told, line.done, line.counts.total)
+        return progress_html(_told(line), line.done, line.counts.total)
+
+
+def _told(line: JobLine) -> str:
+    return f"{line.job.id}: {line.state}, {line.done:,}/{number_of(line.counts.total, 'row')}, {money(line.cost)}"

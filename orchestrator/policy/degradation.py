@@ -48,7 +48,7 @@ class SpeedWatch(Struct):
         return self._judge(at, rate, size) if is_level else None
 
     def too_large(self, at: float, size: int, most: int | None) -> str | None:
-        """Return why an engine must restart for its use of host memory, in bytes, or None."""
+        """Return why an engine must restart because of its host memory (in bytes); None if it need not."""
         if most is None or size <= most or at - self._restarted < REST_SECONDS:
             return None
         return f"it takes {size:,} bytes of the machine's memory; the limit is {most:,}"

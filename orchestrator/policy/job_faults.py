@@ -14,7 +14,7 @@ TRIES = 4
 
 
 class RepeatedFault(Struct, frozen=True):
-    """Repeated failures of the same job: the last one `at` and for this reason; the next try is at `next_at`.
+    """Repeated failures of one job. The last one was at `at`, because of `reason`; the next try is at `next_at`.
 
     `kind` is the class of the error and where it was raised: the same for one defect, whatever the message.
     """

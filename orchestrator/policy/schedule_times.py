@@ -41,7 +41,7 @@ Key = tuple[date, str]
 
 
 class DueNight(Struct, frozen=True):
-    """A night that is due; `slot` is the time of day if there are several runs a date."""
+    """A night that is due; `slot` is the time of day if there are several runs per day, else empty."""
 
     night: date
     at: datetime

@@ -31,7 +31,7 @@ END_SECONDS = 10.0
 AHEAD = 2
 """Calls in progress per CPU of the cluster, so that no CPU waits for this process."""
 FIRST_CALLS = 16
-"""Calls in progress while the cluster has no CPUs, since waiting tasks make a cluster grow."""
+"""Calls to submit while the cluster has no CPUs yet, since waiting tasks make a cluster grow."""
 _READ = 1 << 20
 # Variables that the child gets; none of them belongs to a job or holds a key.
 _KEPT_VARIABLES = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "no_proxy", "NO_PROXY")
@@ -174,7 +174,7 @@ class ClusterPool:
         poll.register(out, select.POLLIN)
         if not poll.poll(LOOK_SECONDS * 1000):
             if self._silent_since is not None and time.monotonic() - self._silent_since > self._cluster.patience:
-                raise _unusable(f"there is none at {self._cluster.address} that answers")
+                raise _unusable(f"no cluster answers at {self._cluster.address}")
             return
         data = os.read(out.fileno(), _READ)
         if not data:

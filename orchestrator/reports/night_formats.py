@@ -186,7 +186,7 @@ def _answers(answers: Difference) -> list[Block]:
     what = "answer" if answers.changed == 1 else "answers"
     notes = [f"{answers.changed:,} {what} changed since {answers.before}"]
     if len(fields) > MOST_FIELDS:
-        notes.append(f"and {len(fields) - MOST_FIELDS:,} more fields")
+        notes.append(f"and {number_of(len(fields) - MOST_FIELDS, 'more field')}")
     cells = [cell for change in answers.first for cell in change_cells(change)]
     told = [f"and {answers.changed - len(answers.first):,} more"] if answers.changed > len(answers.first) else []
     return [
@@ -243,7 +243,7 @@ def _time(job: JobReport, moment: Moment) -> Block:
     ]
     reroutes = [f"{moment(event.at)}: {event.reason}" for event in job.reroutes]
     if job.rerouted > len(reroutes):
-        reroutes.append(f"and {job.rerouted - len(reroutes):,} more times")
+        reroutes.append(f"and {number_of(job.rerouted - len(reroutes), 'more time')}")
     if reroutes and job.due is not None and job.due.met:
         reroutes.insert(
             0, "a reroute saved the deadline: batches were cancelled in time and their rows went elsewhere"

@@ -126,7 +126,7 @@ def _of_line(line: str) -> str | None:
 
 
 def _is_closed(text: str) -> bool:
-    """True if a quoted text ends with the quote it begins with, and every quote inside is doubled."""
+    """True if a quoted text ends with the quote it begins with, and every such quote inside is doubled or escaped."""
     mark, inner = text[0], text[1:-1]
     return len(text) > 1 and text[-1] == mark and mark not in inner.replace(f"\\{mark}", "").replace(mark * 2, "")
 
@@ -146,7 +146,7 @@ def toml_hint(line: str, problem: str) -> str | None:
     if len(line) > MOST:
         return None
     if problem.startswith("Cannot overwrite"):
-        return "the key or table is there already: leave one of the two out"
+        return "this key or table is already defined: remove one of the two definitions"
     if problem.startswith("Cannot declare"):
         return "the table is there already: put its keys together"
     if any(mark in line for mark in _SMART):

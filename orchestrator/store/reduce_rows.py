@@ -42,7 +42,7 @@ class UnaskedRow(Struct, frozen=True):
 
 
 class Stages:
-    """Verbs on rows that wait for the answers to their documents' parts."""
+    """Operations on rows that wait for the answers about the parts of their document."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

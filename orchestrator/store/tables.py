@@ -326,8 +326,8 @@ documents = Table(
     Column("problem", String(32)),
     Column("first_seen_at", Instant, nullable=False),
     Column("last_seen_at", Instant, nullable=False),
-    # These columns save reading unchanged files: the system's description of the file, and the result of reading it.
-    # A table has an entry of its own; each document of a table names the table and its position in the table.
+    # With these columns, unchanged files are not read: the file's stat information, and the result of reading it.
+    # A file with a table has an entry of its own; each document in it names that file and its position there.
     Column("stamp", Text),
     Column("content", String(32)),
     Column("file", Text),

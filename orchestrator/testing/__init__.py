@@ -1,6 +1,6 @@
-"""Contract tests for packages of hosted backends. See decision 21.
+"""Contract tests for packages that provide hosted backends. See decision 21.
 
-A subclass of a contract with a fixture `desk` is a test class of pytest:
+Subclass a contract and define a `desk` fixture; pytest collects the subclass as a test class:
 
     class TestMine(BackendContract, PaidOnceContract):
         @pytest.fixture
@@ -84,7 +84,7 @@ def intent_of(desk: Desk, order: BatchOrder, since: datetime) -> Intent:
 
 
 def ended(desk: Desk, batch: RemoteBatch) -> RemoteBatch:
-    """Return a batch at its end."""
+    """Drive a batch to its end, and return it as the backend then reports it."""
     desk.finish(batch.id)
     found = desk.backend.retrieve(batch.id)
     assert found is not None
@@ -204,7 +204,7 @@ class PaidOnceContract:
         except Uncertain:
             pass
         else:
-            raise AssertionError("a lost answer to a create must be Uncertain")
+            raise AssertionError("create() must raise Uncertain if the provider's response is lost")
         [batch] = list(desk.backend.batches())
         sighting = desk.backend.find(intent_of(desk, order, before))
         assert sighting.batch is not None or sighting.undecided is not None

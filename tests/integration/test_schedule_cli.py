@@ -95,7 +95,7 @@ def test_add_shows_what_it_made(desk: Desk) -> None:
     assert out.splitlines() == [
         "letters: next Fri 2026-11-20 22:00, in 2 h (0 22 * * *, Europe/Berlin)",
         f"  {desk.file}, deadline 06:00, budget $12.50; late nights are skipped; "
-        "a night waits while a job of the file runs",
+        "a night waits if a job from this file is still running",
     ]
     assert "`orch up` is not running" in err
     (told,) = desk.json("schedule", "list")
@@ -148,7 +148,7 @@ def test_warnings_and_unreadable_documents_are_told_and_do_not_keep_it(desk: Des
     (desk.folder / "documents" / "1.txt").write_text("", encoding="utf-8")
     out, err = desk("schedule", "add", str(desk.file), *BERLIN)
     assert out.startswith("letters: next")
-    assert "tasks[0].prompt: places {{ text }}" in err
+    assert "tasks[0].prompt: {{ text }} stands after" in err
     assert "orch: documents/1.txt: empty" in err
 
 

@@ -24,7 +24,7 @@ class Services(Struct, frozen=True):
 
 
 class CredentialChain:
-    """The credentials that boto3's chain finds for a profile, at the first request."""
+    """AWS credentials for a profile, from boto3's chain, which is set up at the first request."""
 
     def __init__(self, profile: str | None) -> None:
         self._profile = profile

@@ -29,7 +29,7 @@ LAPSE_SECONDS = 10.0
 
 
 class ReplicaHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The active process. `replica` and `folder` are random names of the replica and of the serving folder.
+    """The record of which process is active. `replica` and `folder` are random ids of the replica and serving folder.
 
     `holder` names the active process in messages; `nonce` distinguishes attempts to write a head.
     """

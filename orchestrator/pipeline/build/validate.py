@@ -353,6 +353,6 @@ def _warnings(path: Path, spec: JobSpec, read: _Read) -> Iterator[str]:
             yield f"{place}: is sent as it is, a file's name: write the question itself there"
         if places_text_late(task):
             yield (
-                f"{place}: places {{{{ text }}}} after other text: the engine's prefix cache then "
-                "reads each document once per task instead of once; leave {{ text }} out to put it first"
+                f"{place}: {{{{ text }}}} stands after other text, so tasks do not share the engine's prefix cache: "
+                "each document is processed once per task; leave {{ text }} out to put it first"
             )

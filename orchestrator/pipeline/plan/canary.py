@@ -11,7 +11,7 @@ from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
 
-from orchestrator.core.counts import number_of
+from orchestrator.core.counts import number_of, number_that
 from orchestrator.core.events import EventKind
 from orchestrator.core.model import CancelCode, Job
 from orchestrator.core.shards import ShardState
@@ -37,7 +37,8 @@ def mark(store: Store, job: Job, now: datetime) -> None:
     if (wanted := _wanted(job)) is None:
         return
     rows = store.canary.mark(job.id, wanted.rows)
-    told = f"{rows:,} rows go first" if rows else f"skipped: no more than {number_of(wanted.rows, 'row')}"
+    skipped = f"skipped: no more than {number_of(wanted.rows, 'row')}"
+    told = f"{number_that(rows, 'row', 'go')} first" if rows else skipped
     store.jobs.note(job.id, EventKind.CANARY, told, now)
 
 

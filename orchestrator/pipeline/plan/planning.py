@@ -442,8 +442,8 @@ class Planning:
         for work in self.work:
             if work.shard_id is not None and self._may_move(work, shards[ShardId(work.shard_id)]):
                 by_shard[work.shard_id] = by_shard.get(work.shard_id, 0) + work.rows
-        there = [shard for shard in self.shards if shard.backend in self._config.backends]
         # Batches at a backend that orch.toml no longer has can be neither polled nor rerouted.
+        there = [shard for shard in self.shards if shard.backend in self._config.backends]
         synchronous = {name for name in self._config.backends if self._is_paced(name)}
         found = self._prospects
         return locate_rows(

@@ -39,9 +39,9 @@ def matches(
     *,
     under_other_ids: bool,
 ) -> list[Match]:
-    """Return the requests that batches share with shards, whose requests' digests are given by custom_id.
+    """Match the requests in `batches` to identical requests in `shards`; each shard maps custom_ids to digests.
 
-    Earlier batches come first. Without `under_other_ids`, only rows with their own id count.
+    Earlier batches are matched first. Unless `under_other_ids`, the custom_id must be the same too.
     """
     found = [Match(batch, {one: dict.fromkeys(names) for one, names in lines.items()}) for batch, lines in batches]
     for shard, ours in shards:

@@ -109,7 +109,7 @@ _OPENAI_RULES = (
         ("openai", "azure"),
         r"gpt-[5-9](\.\d)?-(pro|cyber|rosalind)|gpt-(daybreak|rosalind)|o\d-pro|.*codex|.*deep-research|computer-use",
         By(openai.to_responses),
-        "OpenAI's model pages: This model is only supported in v1/responses; its SDK's list of them",
+        "OpenAI's model pages: 'This model is only supported in v1/responses'; the SDK's list of such models",
         endpoints=_CHAT,
     ),
     TableRule(
@@ -457,7 +457,7 @@ _OTHER_RULES = (
             (0.6, is_unthinking, "MoonshotAI/kimi-code#686: only 0.6 is allowed for this model"),
         )
     ),
-    _moonshot(_KIMI_THINKS, OnlyValues("n", (1,)), "Moonshot's page of the model: fixed values"),
+    _moonshot(_KIMI_THINKS, OnlyValues("n", (1,)), "Moonshot's page on the model: fixed values"),
     _moonshot(_KIMI_THINKS, OnlyValues("top_p", (0.95,)), "the same page"),
     _moonshot(_KIMI_THINKS, NotTaken(("presence_penalty", "frequency_penalty")), "the same page"),
 )

@@ -52,7 +52,7 @@ def capacity_of(
     ours = capacity(synchronous, terms.seconds(now), terms.target, claims, terms.finishes(now), budget)
     if ours.horizon <= 0:
         return ours
-    # A slow option is known to be slow well before half of the time has passed.
+    # A batch sent later has half of the time: well before that, a slow option is known to be slow.
     shares = [BatchShare(one, max(1, one.least)) for one in batches_of(usable) if one.silent <= 0]
     chances = ((share.price, share.by(ours.horizon / 2 - share.free_after)) for share in shares)
     dollars, chance = min((one for one in chances if one[1] >= LIKELY), default=(0.0, 0.0))

@@ -194,7 +194,7 @@ def split(answer: bytes, rows: Sequence[Packable]) -> list[bytes]:
 
 def _check(items: list[Fields], wanted: int, shape: _Shape) -> None:
     if len(items) != wanted:
-        raise PackError(f"{len(items)} entries in the answer to {wanted} inputs")
+        raise PackError(f"the answer to {number_of(wanted, 'input')} has {len(items)} entries")
     for position, item in enumerate(items):
         if shape.content not in item:
             raise PackError(f"entry {position} of the answer has no '{shape.content}'")

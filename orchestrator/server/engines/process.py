@@ -96,9 +96,9 @@ class VllmProcess:
         with VllmProcess(launch, log=path) as engine:
             engine.base_url
 
-    Entering starts it and returns when it is ready; leaving stops it. It also stops when this process dies in any way
-    (see leash.py). Timeouts are seconds. Raises EngineUnavailable with the end of its log. `held` are file
-    descriptors that stay open until all its processes are gone.
+    Entering starts the engine and returns once it is ready; leaving stops it. The engine also stops if our process
+    dies, however that happens (see leash.py). Timeouts are in seconds. Raises EngineUnavailable with the end of the
+    engine's log. `held` are file descriptors to keep open until all of the engine's processes have ended.
     """
 
     def __init__(
