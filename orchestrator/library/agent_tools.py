@@ -1,4 +1,4 @@
-"""Tools of a coding agent in a home: plan, submit within a budget, look at jobs, read rows."""
+"""Tools of a coding agent in a home: plan, submit within a budget, inspect jobs, read rows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AgentTools:
     def submit(self, job_file: str, budget: float, deadline: str | None = None) -> dict[str, Any]:
         """Queue a job file that may cost at most `budget` dollars; the home's daemon runs it.
 
-        Refused if known figures show that no plan keeps deadline and budget, or too little is left to this server.
+        Refused if known figures show that no plan keeps deadline and budget, or if the server's budget is used up.
         """
         terms, view = JobTerms(deadline, budget), view_for(wanted=False)
         most = terms.options().budget or Decimal(0)

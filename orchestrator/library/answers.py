@@ -94,7 +94,7 @@ class AnswerType(Generic[T]):
         self._adapter: TypeAdapter[Any] | None = None
         self._python_names: list[str] = []
         self.name: str | None = None
-        """Name of the type, None for other answers."""
+        """Name of the type; None if the answers have no named type."""
         self.json_schema: dict[str, Any] | None = None
         if isinstance(schema, Mapping):
             self.json_schema = dict(schema)
@@ -115,7 +115,7 @@ class AnswerType(Generic[T]):
             return dict(types)
         root = root_of(self.json_schema)
         formats = root.get("properties", {}) if isinstance(root, Mapping) else {}
-        # The fields of a type are in the order of its schema's properties, whatever their aliases.
+        # A type's fields have the same order as its schema's properties, even if they have aliases.
         names = self._python_names if len(self._python_names) == len(types) else [name for name, _ in types]
         return {
             python: _dated(type_, formats.get(name, {})) for python, (name, type_) in zip(names, types, strict=True)
@@ -139,7 +139,7 @@ class AnswerType(Generic[T]):
 
 
 def _adapter_of(schema: Any) -> tuple[TypeAdapter[Any], dict[str, Any]]:
-    """Return pydantic's reader of a type, and the JSON Schema of its values. Raises UsageError."""
+    """Return pydantic's adapter for a type, and the JSON Schema of its values. Raises UsageError."""
     name = schema.__name__ if isinstance(schema, type) else f"{schema!r:.80}"
     try:
         if isinstance(schema, BaseModel | str | int | float | list | tuple | set | bytes):
@@ -166,7 +166,7 @@ def _cell_type(kind: Kind) -> CellType:
 
 
 def _dated(type_: CellType, schema: Mapping[str, Any]) -> CellType:
-    """Return the type of a model's field: a date is text in JSON, but not in Python."""
+    """Return the type of a field's column; dates are text in JSON, but not in Python."""
     options = [one for one in schema.get("anyOf", [schema]) if isinstance(one, Mapping) and one.get("type") != "null"]
     formats = {one.get("format") for one in options}
     if type_ is CellType.TEXT and formats != {None}:
@@ -181,7 +181,7 @@ def _attributes(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of a model without enums and sets, which frames do not have."""
+    """Return a value with its enums and sets replaced, since frames cannot hold them."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):
@@ -194,7 +194,7 @@ def _plain(value: Any) -> Any:
 def answer_rows(lines: Iterable[bytes], type_: AnswerType[T], prefix: str = "") -> Iterator[EndedRow[T]]:
     """Yield the rows of merged lines; the row of a long document includes its parts.
 
-    `prefix` is left out of the names of documents: `name_prefix` of their job.
+    `prefix`, the job's `name_prefix`, is removed from the names of documents.
     """
     for line in lines:
         row, output, raw = read(line)
@@ -239,7 +239,7 @@ def _lines_of(merged: Path) -> Iterator[bytes]:
 
 
 def raise_first(rows: Sequence[tuple[str, RowError | None]]) -> None:
-    """Raise the first error of rows, with the row's name and the number of all errors, if there is one."""
+    """Raise the first failed row's error, if any, with the row's name and the number of failed rows."""
     if failed := [(name, error) for name, error in rows if error is not None]:
         name, first = failed[0]
         hint = f"{len(failed)} of {number_of(len(rows), 'row')} failed; without raise_on_error, they are values"
@@ -276,7 +276,7 @@ class Answers(Sequence[EndedRow[T]]):
         return [row for row in self._rows if isinstance(row, FailedRow)]
 
     def raise_failed(self) -> None:
-        """Raise the first row's error, with the total number of errors, if any row failed."""
+        """Raise the first failed row's error, if any, with the number of failed rows."""
         raise_first([(row.document, row.error) for row in self._rows])
 
     def __repr__(self) -> str:
@@ -313,7 +313,7 @@ _decode_body = json_decoder().decode
 
 
 def completions(context: Context, job: Job, parse: Callable[[Any], Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the id of each row of a finished batch file with its body, by `parse`, or with its RowError.
+    """Yield each row's id in a finished batch file, with its parsed response body or its RowError.
 
     Raises StorageError.
     """

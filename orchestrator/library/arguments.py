@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 OWN_FIELDS = ("name", "documents", "tasks")
 """Fields of the job file that a call writes itself."""
 TERMS = ("deadline", "budget", "backend")
-"""Arguments of plan, run and submit, which no question takes."""
+"""Arguments of plan, run and submit, but not of a question."""
 
 
 def of_type(what: str, value: Any, wanted: Any, cure: str) -> None:
-    """Raise UsageError for an argument of another type."""
+    """Raise UsageError if an argument is not of the wanted type."""
     if not isinstance(value, wanted):
         raise UsageError(f"{what}: {type(value).__name__} is not {cure}")
 
@@ -38,7 +38,7 @@ def job_name(name: Any) -> None:
 
 
 def job_fields(job: Any) -> dict[str, Any]:
-    """Return further fields of a job file. Raises UsageError for a field that the call itself writes."""
+    """Return the caller's further fields of a job file. Raises UsageError for a field that the call itself writes."""
     of_type("job", job, Mapping, "a dict of fields of the job file")
     if taken := [name for name in OWN_FIELDS if name in job]:
         raise UsageError(
@@ -51,7 +51,7 @@ def job_fields(job: Any) -> dict[str, Any]:
 def known_fields(
     given: Mapping[str, Any], part: type[JobFilePart], what: str, own: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return arguments that become fields of a part of the job file, a task or a source.
+    """Return the arguments as fields for a part of the job file: a task or a source.
 
     Raises UsageError for a name that neither the part nor the call (`own`) has.
     """
@@ -66,7 +66,7 @@ def known_fields(
 
 
 def deadline_text(deadline: Any) -> str | None:
-    """Return a deadline as a job file has it. Raises UsageError."""
+    """Return a deadline in the form that job files use. Raises UsageError."""
     try:
         if isinstance(deadline, timedelta):
             deadline = now() + deadline

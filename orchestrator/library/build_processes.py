@@ -79,7 +79,7 @@ class _Build(Struct):
 class BuildProcesses:
     """Runs the builds that daemons order (`pipeline.build.build_orders.Builds`) until the block ends.
 
-    For one thread, which must live as long as the process: see `end_with`.
+    Only one thread may use it, and must live as long as the process: see `end_with`.
     """
 
     def __init__(self, context: Context, fence: DaemonFence | None = None) -> None:
@@ -155,13 +155,13 @@ def _started() -> subprocess.Popen[bytes]:
 
 def main() -> None:
     """Carry out one order; this is the main function of a build process."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a signal to all processes is for the daemon
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only the daemon acts on a signal to all processes
     end_with(int(sys.argv[-1]))
     with suppress(OSError):
         os.nice(BEHIND)
     charge: _Charge = pickle.load(sys.stdin.buffer)
     with os.fdopen(os.dup(1), "wb") as told:
-        os.dup2(2, 1)  # keeps the prints of libraries out of the outcome
+        os.dup2(2, 1)  # keeps what libraries print out of the outcome
         log_to(Home(charge.place.home))
         outcome: object
         try:

@@ -15,7 +15,7 @@ _PART = re.compile(r"(?:tasks|documents)\[0\](?:\.|$)")
 
 @contextmanager
 def told_by_arguments(frames: Path) -> Iterator[None]:
-    """Express errors of a block in terms of the call. `frames` is the folder of the files that calls write."""
+    """Name arguments of the call in a block's errors. `frames` is the folder of the files that calls write."""
     try:
         yield
     except OrchError as error:

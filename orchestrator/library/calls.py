@@ -71,11 +71,11 @@ def map_rows(
 ) -> F:  # fmt: skip
     """Ask a question about every row of a frame, wait for the answers, and return the frame with their columns.
 
-    The same call again continues after a crash, and asks nothing that has an answer.
+    After a crash, the same call continues the job, and asks only rows that have no answer yet.
 
     Args:
         rows: a pandas or polars DataFrame, a pyarrow Table, a datasets Dataset, or a list of dicts.
-        prompt: Jinja2 with the columns' names; without any, the text column goes before it.
+        prompt: a Jinja2 template that names columns; if it names none, the text column goes before it.
         schema: a pydantic model or a JSON Schema; without one, the answer is text.
         model: an alias of orch.toml; not needed if there is only one.
         id: column or columns that name a row; default: the content of the columns that the prompt uses.
@@ -86,13 +86,13 @@ def map_rows(
         budget: US dollars, a hard cap.
         backend: use this backend only.
         raise_on_error: raise RowError if a row failed; otherwise failed rows are values.
-        progress: show progress or not; default: if somebody can see it.
+        progress: show progress; default: only if somebody can see it.
         job: further fields of the job file, such as `models`, `allow` or `tags`.
         task: further fields of the task, such as `max_tokens`, `system` or `retries`.
 
     Returns:
         A frame of the same kind, in the same order and with the same index, with a column per field of the answers
-        (`answer` without fields), `error`, and `cost` in dollars.
+        (`answer` if they have no fields), `error`, and `cost` in dollars.
 
     Raises:
         RefusedError: no plan keeps the deadline and the budget.
@@ -183,9 +183,9 @@ def open_job(name: str, *, schema: type[M]) -> JobHandle[M]: ...
 @overload
 def open_job(name: str, *, schema: Schema | None = ...) -> JobHandle[Any]: ...
 def open_job(name: str, *, schema: Schema | None = None) -> JobHandle[Any]:
-    """Return a job of this home by its id, the start of it, or its name, which means the newest run.
+    """Return a job of this home by its id, the start of its id, or its name (newest run).
 
-    With `schema`, answers are of this type; without it, objects have their fields as attributes. Raises UsageError.
+    With `schema`, answers are of this type. Otherwise, objects have their fields as attributes. Raises UsageError.
     """
     arguments.of_type("open_job", name, str, "the id or name of a job")
     with ready() as context:

@@ -1,4 +1,4 @@
-"""Calls of a client as a batch: their bodies, and the backend at the client's address. Ignores the client's key."""
+"""A client's calls as a batch: their bodies, and the backend at the client's address. The client's key is ignored."""
 
 from __future__ import annotations
 

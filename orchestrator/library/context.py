@@ -1,4 +1,4 @@
-"""Settings, home and store of a command or of a caller's call, and their log."""
+"""Settings, home, store and log for a command or for a call from Python."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class CommandSettings:
         return prices_of(backend, settings, now).of_time(shard.provider_seconds).cost
 
     def lines(self, store: Store | StatusReader, limit: int | None = 20) -> list[JobLine]:
-        """Return the newest jobs."""
+        """Return a line for each of the newest jobs."""
         return self.lines_of(store, store.jobs.newest(limit))
 
     def lines_of(self, store: Store | StatusReader, jobs: Sequence[Job]) -> list[JobLine]:
@@ -91,7 +91,7 @@ class CommandSettings:
         return [_stopped_line(line) if line.job.id in stopped else line for line in found]
 
     def removed(self, lines: Sequence[JobLine], shards_of: Callable[[JobId], Sequence[Shard]]) -> list[str]:
-        """Say which batches of this home's listed jobs are at backends that orch.toml no longer has."""
+        """Return messages about batches of this home's listed jobs at backends that orch.toml no longer has."""
         jobs = [line.job for line in lines if not line.state.is_final]
         own = [job.id for job in jobs if job.home == self.home.identity()]
         sent = [shard for job_id in own for shard in shards_of(job_id) if shard.state in AT_BACKEND]
@@ -102,7 +102,7 @@ class CommandSettings:
         return removed_words(at_removed(sent, settings.backends))
 
     def _stopped(self, lines: Sequence[JobLine], shards_of: Callable[[JobId], Sequence[Shard]]) -> set[JobId]:
-        """Return the jobs of this home that have begun although no process works on them."""
+        """Return the jobs of this home that have begun, but that no process works on."""
         from orchestrator.daemon.lock import running_daemon
 
         jobs = [line.job for line in lines if line.state in (JobState.RUNNING, JobState.MERGING)]
@@ -121,7 +121,7 @@ class CommandSettings:
 
 
 def _stopped_line(line: JobLine) -> JobLine:
-    """Return the line of a job on which no process works, without a forecast of its end."""
+    """Return the line of a job that no process works on, as stopped and without a forecast."""
     return replace(line, state=JobState.STOPPED, eta_seconds=None)
 
 
@@ -191,7 +191,7 @@ class Context(CommandSettings):
         return planning_of(self.store, settings, job, at, left, down=self._down(job, settings)).outlook()
 
     def _down(self, job: Job, settings: Config) -> dict[str, float]:
-        """Return the seconds that each of our own backends at work on a job has had no usable upstream."""
+        """Return how many seconds each own backend that runs a job's batches has had no usable upstream."""
         from orchestrator.daemon.health import down_for, fetch_health
         from orchestrator.settings.backends import OwnServer
 
@@ -214,7 +214,7 @@ class Context(CommandSettings):
             return {}  # a command that needs orch.toml reports what is wrong with it
 
     def _obstacle(self, detail: JobDetail) -> str | None:
-        """Return the obstacle to sending an open job: an obstacle that the daemon noted, or a missing key."""
+        """Return why an open job is not being sent: the daemon's note or a missing key; None if neither exists."""
         from orchestrator.daemon.lock import running_daemon
         from orchestrator.daemon.running_settings import differences
 
@@ -322,7 +322,7 @@ def _wait_until_sent(home: Home) -> None:
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Collect garbage less often during a block: with the caller's objects, it takes a fifth of a job's time."""
+    """Collect garbage less often in a block, as collecting the caller's objects too costs a fifth of a job's time."""
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], YOUNG_OBJECTS) if before[0] else 0, *before[1:])
     try:
@@ -333,7 +333,7 @@ def _few_collections() -> Iterator[None]:
 
 @contextmanager
 def ready() -> Iterator[Context]:
-    """Open the context with all settings: errors in them are reported before a database is created."""
+    """Open the context after reading all settings, so that their errors are reported before a database is created."""
     settings = CommandSettings(locate())
     config = settings.config
     with _few_collections(), _quiet_libraries, opened(settings.place) as context:
@@ -352,13 +352,13 @@ def say_exposure(context: Context) -> None:
 
 
 def say_unknown_backends(config: Config) -> None:
-    """Warn of names in [models] for backends that orch.toml does not have."""
+    """Warn about names in [models] for backends that orch.toml does not have."""
     for mistake in config.unknown_backends:
         say(f"orch: warning: {mistake.where}: {mistake.reason}")
 
 
 def say_schema_hints(job: Job) -> None:
-    """Warn of parts of a job file's schemas that have no effect."""
+    """Warn about parts of a job file's schemas that have no effect."""
     from orchestrator.settings.job_file import schema_hints
     from orchestrator.settings.stored_spec import spec_of
 
@@ -367,7 +367,7 @@ def say_schema_hints(job: Job) -> None:
 
 
 def say_keys(config: Config | None) -> None:
-    """Report who receives keys by an orch.toml that was found rather than named, before sending any."""
+    """Report who receives keys, before any is sent, if orch.toml was found rather than named."""
     if config is not None and config.place.is_found:
         for variable, address in config.keys_sent:
             say(f"orch: {config.path}, found here, sends the key in {variable} to {address}")
@@ -412,7 +412,7 @@ def log_to(home: Home) -> None:
 class _QuietLibraries:
     """A block during which libraries log only warnings, since orch's own calls are not the caller's.
 
-    A level that the caller has set stays. Blocks of several threads may overlap.
+    A level that the caller has set is kept. Blocks in several threads may overlap.
     """
 
     def __init__(self) -> None:
@@ -441,7 +441,7 @@ _quiet_libraries = _QuietLibraries()
 
 @contextmanager
 def logging_to(home: Home) -> Iterator[None]:
-    """Send the log of orch to the home's file, and to no log of the caller's, for the length of a block."""
+    """Send orch's log during a block to the home's file, and not to the caller's logs."""
     ours = logging.getLogger("orchestrator")
     handler, level, propagate = _log_file(home), ours.level, ours.propagate
     ours.addHandler(handler)

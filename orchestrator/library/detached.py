@@ -17,7 +17,7 @@ _started: list[subprocess.Popen[bytes]] = []
 
 
 def daemon_of(home: Home) -> Holder:
-    """Return the process that works in a home; starts `orch up` if no process does.
+    """Return the process that runs a home's jobs; starts `orch up` if no process does.
 
     Raises UsageError, with the end of the daemon's output, if the daemon ends immediately.
     """

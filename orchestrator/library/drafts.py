@@ -1,4 +1,4 @@
-"""Questions about a frame or about documents, before they are a job: planned, submitted or run."""
+"""Questions about a frame or about documents that are not jobs yet, and can be planned, submitted or run."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ class Question(Struct, Generic[T], frozen=True):
 
     @property
     def job_name(self) -> str:
-        """Name of the job; without one, that of the answers' model."""
+        """Name of the job; if none was given, made from the name of the answers' type."""
         spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", self.type.name or "")
         return self.name or re.sub(r"[^a-z0-9]+", "-", spaced.lower()).strip("-")[:LONGEST_NAME] or "map"
 
     def spec(self, config: Config, source: Mapping[str, Any], prompt: str) -> dict[str, Any]:
-        """Return the job file about a source. Raises UsageError."""
+        """Return the job file that asks the question about a source. Raises UsageError."""
         task: dict[str, Any] = {"id": TASK, "model": self._model(config), "prompt": prompt}
         if self.type.json_schema is not None and self.task.get("kind") != "classify":
             task["schema"] = self.type.json_schema
@@ -105,7 +105,7 @@ class Question(Struct, Generic[T], frozen=True):
         return {"name": self.job_name, "documents": [source], "tasks": [task], **self.job}
 
     def _model(self, config: Config) -> str:
-        """Return the alias that answers. Raises UsageError."""
+        """Return the alias of the model that answers. Raises UsageError."""
         names = sorted({*config.fleet_models, *config.models, *self.job.get("models", {})})
         if self.model in names:
             return str(self.model)
@@ -128,7 +128,7 @@ class _Draft(Generic[T]):
     def __init__(self, question: Question[T]) -> None:
         self._question = question
         self._is_named = question.name is not None
-        self._edited = None if self._is_named else Edited.BESIDE  # no other call's job is ended
+        self._edited = None if self._is_named else Edited.BESIDE  # no call ends another call's job
 
     def plan(
         self, *, deadline: Deadline | None = None, budget: Budget | None = None, backend: str | None = None,
@@ -147,7 +147,7 @@ class _Draft(Generic[T]):
     ) -> JobHandle[T]:  # fmt: skip
         """Queue the job and return it. The home's daemon runs it, and is started if none runs.
 
-        With `daemon=False`, it is only queued; `JobHandle.runner` says what will run it.
+        With `daemon=False`, the job is only queued; `JobHandle.runner` says what will run it.
         Raises RefusedError if the deadline has passed, or every way costs more than the budget.
         """
         options = JobTerms(deadline, budget, backend).options(self._edited)
@@ -166,7 +166,7 @@ class _Draft(Generic[T]):
             return JobHandle(submission.job.id, self._question.type, runner)
 
     def _answers(self, terms: JobTerms, view: LogView) -> tuple[Answers[T], JobFolder]:
-        """Run the job to its end."""
+        """Run the job to its end; return its answers and its folder."""
         options = terms.options(self._edited)
         with session() as context:
             submission, folder = self._taken_in(context, options, view)
@@ -226,7 +226,7 @@ class DocumentDraft(_Draft[T]):
         self, *, deadline: Deadline | None = None, budget: Budget | None = None, backend: str | None = None,
         raise_on_error: bool = False, progress: bool | None = None,
     ) -> Answers[T]:  # fmt: skip
-        """Ask, wait until every document has an outcome, and return the rows."""
+        """Ask the question, wait until every document has an outcome, and return the rows."""
         answers, _ = self._answers(JobTerms(deadline, budget, backend), view_for(wanted=progress))
         if raise_on_error:
             answers.raise_failed()
@@ -238,7 +238,7 @@ class DocumentDraft(_Draft[T]):
 
 
 class Documents:
-    """Files, before a question is asked about them. `orch.documents` makes it."""
+    """Documents to ask a question about, as `orch.documents` returns them."""
 
     def __init__(self, path: str | Path, source: Mapping[str, Any]) -> None:
         from orchestrator.settings.job_spec import DocumentSource
@@ -271,7 +271,7 @@ def question_of(
     prompt: str, schema: Any, model: str | None, name: str | None, job: Mapping[str, Any] | None,
     task: Mapping[str, Any],
 ) -> Question[Any]:  # fmt: skip
-    """Return a question. Raises UsageError."""
+    """Return a question made of a call's arguments. Raises UsageError."""
     from orchestrator.settings.task_spec import Task, labels_schema
 
     arguments.of_type("prompt", prompt, str, "a text")
@@ -287,7 +287,7 @@ def question_of(
 
 
 def _located(path: str) -> dict[str, Any]:
-    """Return a path as a source: a folder with a pattern, if it has wildcards."""
+    """Return a path as a source; a path with wildcards becomes a folder and a pattern."""
     if addresses.is_address(path):
         return {"path": path}
     parts = Path(path).expanduser().absolute().parts
@@ -322,7 +322,7 @@ class FrameDraft(_Draft[T]):
         self, *, deadline: Deadline | None = None, budget: Budget | None = None, backend: str | None = None,
         raise_on_error: bool = False, progress: bool | None = None,
     ) -> Any:  # fmt: skip
-        """Ask, wait until every row has an outcome, and return the frame with the answers' columns.
+        """Ask the question, wait until every row has an outcome, and return the frame with the answers' columns.
 
         Raises UsageError if the frame has such columns already.
         """
@@ -352,13 +352,13 @@ class FrameDraft(_Draft[T]):
     def _columns(self, text: str | None) -> tuple[str, str | None, list[str]]:
         """Return the prompt, the text column if the prompt uses the text, and the columns to write.
 
-        Raises InputError for a template or column that is wrong.
+        Raises InputError for a wrong template or column.
         """
         prompt, there = self._question.prompt, self._frame.columns
         named = _variables(prompt, "prompt") | _variables(str(self._question.task.get("system") or ""), "system")
         known = [*there, TEXT] if text is not None else there
         if not there and self._is_empty():
-            return prompt, None, []  # an empty list does not know its columns
+            return prompt, None, []  # an empty list has no known columns
         for name in sorted(named | {*self._id_columns} | ({text} if text else set())):
             if name not in known and name != "row":
                 hint = meant(name, known) or f"its columns: {', '.join(there) or 'none with a name'}"

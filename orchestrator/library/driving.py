@@ -39,14 +39,14 @@ class ProgressView(Protocol):
         """Show a lasting message, even to a user who does not watch the progress."""
 
     def is_due(self) -> bool:
-        """True if a draw would show something now."""
+        """True if drawing now would show something."""
 
     def job(self, detail: status.JobDetail, rate: float) -> None:
         """Show the state of a job; `rate` is in rows per second."""
 
 
 class Driver:
-    """Runs jobs of a home to their end while `interrupted` is false.
+    """Runs jobs of a home to their end, unless `interrupted` becomes true.
 
     `logging` opens the home's log while this process is the daemon. `followed` is the daemon that was followed last,
     None if this process was the daemon.
@@ -74,7 +74,7 @@ class Driver:
     def finish(self, job: Job, *, alone: bool = False) -> None:
         """Run the job to its end as the daemon, or follow the running daemon.
 
-        The daemon also continues the home's other unfinished jobs; if `alone`, they rest.
+        The daemon also continues the home's other unfinished jobs, unless `alone` is true.
         """
         context, view = self._context, self._view
 
@@ -149,7 +149,7 @@ class Driver:
             self._view.job(detail, self._rate.add(time.monotonic(), detail.done_in_batches))
 
     def _warn_of_standstill(self, job: Job) -> None:
-        """Warn once of a problem that keeps the daemon from a job, as a daemon may wait for ever."""
+        """Warn once about a problem that keeps the daemon from running a job, as it may wait for ever."""
         if time.monotonic() < self._standstill_at:
             return
         self._standstill_at = time.monotonic() + STANDSTILL_SECONDS

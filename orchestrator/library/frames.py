@@ -36,14 +36,14 @@ class NewColumn(Struct, frozen=True):
 
 
 class Frame(Protocol):
-    """Rows of a caller, in their order."""
+    """The caller's rows, in order."""
 
     @property
     def columns(self) -> list[str]:
         """Names of the columns that a prompt can use."""
 
     def records(self, names: Sequence[str]) -> Iterator[Record]:
-        """Yield these columns of each row."""
+        """Yield each row with these columns only."""
 
     def row_name(self, number: int) -> str:
         """Return a row's name: its position, counted from 0, and its index label if it has one."""
@@ -81,11 +81,11 @@ _CURES = {
     "DatasetDict": 'choose a split, such as rows["train"]', "IterableDataset": "give list(rows)",
     "dict": "give a list with a dict for each row, or pandas.DataFrame(rows) for columns",
 }  # fmt: skip
-"""Cures for values that are nearly a frame."""
+"""Hints for values that are almost a frame."""
 
 
 class _Numbered:
-    """A frame whose rows have no name other than their place."""
+    """A frame whose rows are named only by their numbers."""
 
     def row_name(self, number: int) -> str:
         return f"row {number}"
@@ -130,7 +130,7 @@ _PANDAS_DTYPES = {
 
 
 class _Pandas(_Library):
-    """A pandas DataFrame: the index stays, whatever its labels."""
+    """A pandas DataFrame; its index is kept, whatever the labels."""
 
     @property
     def columns(self) -> list[str]:
@@ -150,7 +150,7 @@ class _Pandas(_Library):
         pandas = importlib.import_module("pandas")
         found = self._frame.copy(deep=False)
         for column in columns:
-            # By place: `found[name] = series` would look labels up, and an index may repeat one.
+            # By position: `found[name] = series` would match labels, and an index may repeat a label.
             found[column.name] = pandas.array(list(column.values), dtype=_PANDAS_DTYPES.get(column.type, object))
         return found
 
@@ -268,7 +268,7 @@ def _any_value(value: Any) -> Any:
 def json_value(value: Any) -> Any:
     """Convert a foreign library's value for JSON: a missing value to None, a number to Python's own.
 
-    Raises TypeError for a value without a text, whose `str()` is its address in memory.
+    Raises TypeError for a value whose `str()` would only show its address in memory.
     """
     if hasattr(value, "model_dump") and not isinstance(value, type):  # such as a message of OpenAI's client
         return value.model_dump(mode="json", exclude_unset=True)

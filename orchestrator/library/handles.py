@@ -37,7 +37,7 @@ LOOK_SHARE = 10
 
 @contextmanager
 def session() -> Iterator[Context]:
-    """Open the home of a call, as the command line does."""
+    """Open the home for a call, as the command line does."""
     with ready() as context, told_by_arguments(context.home.frames):
         say_exposure(context)
         yield context
@@ -46,7 +46,7 @@ def session() -> Iterator[Context]:
 def see_through(context: Context, job: Job, view: LogView, interrupted: Callable[[], bool] = lambda: False) -> Job:
     """Run a job to its end as the home's daemon, or follow the running daemon; return its final record.
 
-    Raises JobFailed if it cannot continue.
+    Raises JobFailed if the job cannot continue.
     """
     try:
         _driver(context, view, interrupted).finish(job)
@@ -66,8 +66,8 @@ def _driver(context: Context, view: LogView, interrupted: Callable[[], bool]) ->
 class JobHandle(Generic[T]):
     """A job of this home: `orch status` shows the job, and every process can open it.
 
-    `id` is what `orch status` shows. `runner` says who runs it, as of its submit. `await job` waits for its rows, and
-    `async for row in job` yields them as they are done.
+    `id` is what `orch status` shows. `runner` says who runs the job, as of its submission. `await job` waits for its
+    rows, and `async for row in job` yields each row once it has an outcome.
     """
 
     def __init__(self, job_id: JobId, type_: AnswerType[T], runner: str = "") -> None:
@@ -101,11 +101,11 @@ class JobHandle(Generic[T]):
         return self.progress.state.is_final
 
     def wait(self, *, progress: bool | None = None) -> Answers[T]:
-        """Work until the job is over, or follow the daemon that works; return the job's rows. Raises JobFailed."""
+        """Run the job to its end, or follow the daemon that runs it; return the job's rows. Raises JobFailed."""
         return self._wait(lambda: False, progress)
 
     def rows(self, *, partial: bool = False) -> Iterator[EndedRow[T]]:
-        """Yield the rows in input order; `partial` yields those with an outcome so far, even in running batches.
+        """Yield the rows in input order; with `partial`, only rows with an outcome so far, even in running batches.
 
         Raises UsageError for a job that is not over, or whose files were removed.
         """

@@ -1,4 +1,4 @@
-"""Folders in the home for the question of a call: a job file with its rows, or request lines.
+"""Folders in the home that hold a call's question: a job file with its rows, or request lines.
 
 A folder is complete on disk before its job is recorded, so `orch up` can build it after the caller is gone.
 """
@@ -46,7 +46,7 @@ def write_frame(
     home: Home, name: str, spec: Mapping[str, Any], records: Iterable[Record], id_columns: Sequence[str],
     text: str | None, *, is_named: bool,
 ) -> JobFolder:  # fmt: skip
-    """Write a job file about rows; `text` is the column with the document's text, whose values must be text.
+    """Write a job file and its rows; `text` is the column with the document's text, whose values must be text.
 
     Raises InputError, StorageError.
     """
@@ -68,7 +68,7 @@ def write_frame(
 
 @contextmanager
 def _row(name: str, record: Mapping[str, Any]) -> Iterator[None]:
-    """Raise InputError, with the field, if a row cannot be written as JSON."""
+    """Raise InputError, which names the field, if a row cannot be written as JSON."""
     try:
         yield
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -122,7 +122,7 @@ def write_requests(home: Home, name: str, requests: Iterable[Mapping[str, Any]],
 
 
 def turn_of(home: Home, name: str | None) -> AbstractContextManager[object]:
-    """Return a lock on a named folder, which other calls overwrite: held from writing the folder to reading it."""
+    """Return a lock on a named folder, to be held from writing to reading, as other calls overwrite the folder."""
     return nullcontext() if name is None else locked(home.frames / f".{name}.lock", wait=True)
 
 

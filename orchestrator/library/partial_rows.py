@@ -56,7 +56,7 @@ def _handles(context: Context, stack: ExitStack, *, may_start: bool) -> OpenHand
 
 
 def _askable(context: Context, handles: OpenHandle) -> OpenHandle:
-    """Return a function that opens backends with answers of running batches, and names the others."""
+    """Return a function that opens backends which give answers of running batches; it reports the others."""
     opened: dict[str, BackendHandle | None] = {}
 
     def opened_for(name: str) -> BackendHandle | None:

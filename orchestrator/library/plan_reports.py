@@ -42,7 +42,7 @@ class PlanReport(Struct, frozen=True):
 
     @property
     def to_send(self) -> int:
-        """Number of rows that would be asked: the others have an answer."""
+        """Number of rows that would be asked; the other rows already have an answer."""
         return self.report.to_send
 
     @property

@@ -16,7 +16,7 @@ from orchestrator.reports.status import JobDetail
 from orchestrator.reports.text_tables import cell_width, wrap
 
 log = logging.getLogger("orch")
-"""A logger outside `orchestrator`, whose log goes to the home while this process is the daemon."""
+"""A logger outside `orchestrator`, as that package's log goes to the home while this process is the daemon."""
 
 DRAW_SECONDS = 0.25
 LOG_SECONDS = 10.0
@@ -61,7 +61,7 @@ class LogView:
         log.warning("%s", text.removeprefix("orch: "))
 
     def is_due(self) -> bool:
-        """True if a draw would show something now."""
+        """True if drawing now would show something."""
         return not self._is_quiet and time.monotonic() - self._drawn_at >= self.seconds
 
     def job(self, detail: JobDetail, rate: float) -> None:

@@ -15,7 +15,7 @@ from orchestrator.store.tables import jobs
 
 
 class AlertRecord(Struct, frozen=True):
-    """A message to people; `key` is unique. The text of an empty `message` is written when the message is sent.
+    """A message to people; `key` is unique. An empty `message` gets its text on sending.
 
     A message concerns a job, or else a `home`.
     """
@@ -34,7 +34,7 @@ _FIELDS = AlertRecord.__struct_fields__
 
 
 class AlertRecords:
-    """Verbs on alerts."""
+    """Operations on alerts."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -47,7 +47,7 @@ class AlertRecords:
             return tx.execute(statement.returning(alerts.c.id)).first() is not None
 
     def unsent(self, home: str, since: datetime) -> list[AlertRecord]:
-        """Return a home's unsent messages from a time on, oldest first."""
+        """Return a home's unsent messages since a time, oldest first."""
         query = (
             select(*(alerts.c[name] for name in _FIELDS))
             .outerjoin(jobs, jobs.c.id == alerts.c.job_id)

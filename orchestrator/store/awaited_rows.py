@@ -42,7 +42,7 @@ class AwaitedEnd(Struct, frozen=True):
 
 
 class AwaitedRows:
-    """Verbs on rows that await another job's rows."""
+    """Operations on rows that await another job's rows."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -116,7 +116,7 @@ class AwaitedRows:
         *,
         task: str | None = None,
     ) -> dict[int, tuple[int, str]]:
-        """Return the answers of other jobs that rows with these outcomes can take, by `seq`, in the form of `awaits`.
+        """Return other jobs' answers that rows with these outcomes can take, by `seq`, as `awaits` returns them.
 
         The newest answer of a run of the same file comes first, then any job's answer to an identical request.
         If there is no answer, a row awaits an identical request in flight, or an unsent one of the file's open runs.
@@ -149,7 +149,7 @@ class AwaitedRows:
     def asked_by(
         self, jobs: Collection[JobId], keys: Collection[str], ids: Mapping[str, str] = MappingProxyType({})
     ) -> dict[str, tuple[int, str]]:
-        """Return the open rows that these jobs ask themselves, by cache key or custom_id, in the form of `awaits`.
+        """Return the open rows that these jobs ask themselves, by cache key or custom_id, as `awaits` returns them.
 
         `ids` maps each custom_id to its fingerprint.
         """
@@ -286,7 +286,7 @@ def _answers_by_id(tx: Connection, runs: Collection[str], wanted: Mapping[str, s
     if not runs or not wanted:
         return {}
     c = requests.c
-    # Runs are filtered here. With the runs in the query, Postgres might look at every row of a run.
+    # Runs are filtered in Python. With the runs in the query, Postgres might look at every row of a run.
     rows = tx.execute(bulk.each(select(*_ANSWER).where(IS_FRESH, *_ANSWERED), c.custom_id, list(wanted), tx.dialect))
     same = (row for row in rows if row.job_id in runs and row.fingerprint == wanted[row.custom_id])
     return {row.custom_id: row for row in sorted(same, key=AGE)}

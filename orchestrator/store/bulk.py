@@ -84,7 +84,7 @@ def each(
 ) -> Select[Any]:
     """Return a query for the rows with each value of a key, in no particular order.
 
-    `also` is a second column and its value beside each key. On SQLite, a row may have the value of another key.
+    `also` is a second column, with a value for each key. On SQLite, a row may match with another key's value.
     """
     if dialect.name == "sqlite":
         with_key = query.where(key.in_(values))

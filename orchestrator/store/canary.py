@@ -14,7 +14,7 @@ from orchestrator.store.tables import IS_CANARY, IS_WAITING, forecasts, requests
 
 
 class CanaryRows:
-    """Verbs on the canary rows of jobs."""
+    """Operations on the canary rows of jobs."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -22,7 +22,7 @@ class CanaryRows:
     def mark(self, job_id: JobId, wanted: int) -> int:
         """Choose `wanted` waiting rows as the canary, spread over tasks and lengths; return their number.
 
-        Returns 0 if at most this many rows wait: no row would follow the canary.
+        Marks none and returns 0 if at most `wanted` rows wait, as no row would follow the canary.
         """
         c = requests.c
         waiting = (c.job_id == job_id, IS_WAITING)
@@ -37,12 +37,12 @@ class CanaryRows:
             return tx.execute(chosen.values(canary=True)).rowcount
 
     def state(self, job_id: JobId) -> tuple[int, int, Counter[str]] | None:
-        """Return the canary's open rows, all its rows, and its failed rows by code.
+        """Return the numbers of the canary's open rows, all its rows, and its failed rows by code.
 
-        None if the job has no canary, or the other rows follow already.
+        Returns None if the job has no canary, or the other rows may already follow.
         """
         c = requests.c
-        # Counted here: grouping by state in SQL would use the index of states, over all rows.
+        # Counted in Python: grouping by state in SQL would use the index of states, over all rows.
         query = select(c.state, c.error_code).where(c.job_id == job_id, IS_CANARY)
         with self._db.read() as tx:
             found = Counter((state, code or "error") for state, code in tx.execute(query))
@@ -53,13 +53,13 @@ class CanaryRows:
         return still, found.total(), failed
 
     def foreseen(self, job_id: JobId) -> Decimal | None:
-        """Return the forecast cost of the canary in dollars, or None."""
+        """Return the forecast cost of the canary in dollars; None without a forecast."""
         c = forecasts.c
         with self._db.read() as tx:
             found = tx.scalar(select(c.p50).where(c.job_id == job_id, c.kind == canary.KIND))
         return None if found is None else Decimal(str(found))
 
     def all_follow(self, job_id: JobId) -> None:
-        """End the canary: all rows may go."""
+        """End the canary, so that all rows may be sent."""
         with self._db.write() as tx:
             tx.execute(update(requests).where(requests.c.job_id == job_id, IS_CANARY).values(canary=None))

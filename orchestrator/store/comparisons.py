@@ -91,7 +91,7 @@ class Comparisons:
     def moved(self, before: JobId, after: JobId) -> Iterator[tuple[FinishedRow, FinishedRow]]:
         """Yield rows with an outcome in both runs, before and after, if their answers may differ.
 
-        Rows with the same line of the same file as their answer, such as carried rows, are left out.
+        Rows whose answer is the same line of the same file in both runs, such as carried rows, are left out.
         """
         other, on = self._beside(before)
         mine, theirs = _MINE.c, other.c

@@ -51,13 +51,13 @@ class DaemonFence(Struct, frozen=True):
 
 
 class DaemonFences:
-    """Verbs on fences."""
+    """Operations on fences."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def take(self, fence: DaemonFence) -> None:
-        """Keep daemons with an older generation from writing. Raises FencedOff if a newer generation exists."""
+        """Stop older daemons from writing; end their connections. Raises FencedOff if a newer generation exists."""
         table, add = daemon_fences, self._db.upsert(daemon_fences)
         told = add.excluded
         row = {"home": fence.home, "replica": fence.replica, "generation": fence.generation}

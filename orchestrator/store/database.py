@@ -133,7 +133,7 @@ class Database:
     def _begin(self, connection: Connection, *, write: bool = False) -> None:
         """Start a transaction on SQLite, whose driver would start a write transaction too late."""
         if self.is_sqlite:
-            # Not a listener of SQLAlchemy's event: with one, each statement takes a tenth more.
+            # Not a listener of SQLAlchemy's event: with a listener, each statement takes a tenth longer.
             driver: Any = connection.connection.dbapi_connection
             # A writer takes the lock immediately, as upgrading a read lock later would fail instead of waiting.
             driver.execute("BEGIN IMMEDIATE" if write else "BEGIN")
@@ -170,7 +170,7 @@ class Database:
         try:
             return self._recorded_version()
         except (exc.OperationalError, exc.ProgrammingError):
-            # Asked again, because another process may have created the table meanwhile.
+            # Read again, because another process may have created the table meanwhile.
             return self._recorded_version() if inspect(self._engine).has_table("alembic_version") else None
 
     def _recorded_version(self) -> str | None:
@@ -197,18 +197,18 @@ class Database:
         if self.is_sqlite:
             yield
             return
-        # A transaction holds the lock: a pooler keeps it on one session, and a kill releases it.
+        # A transaction holds the lock: a pooler keeps a transaction on one session, and a kill ends it.
         with self._engine.connect() as holder, holder.begin():
             holder.execute(text("SELECT pg_advisory_xact_lock(715517)"))
             yield
 
 
 _MIGRATING = Lock()
-"""Held by a thread that migrates: Alembic keeps the connection in a global of the process."""
+"""Held by a thread that migrates: Alembic keeps the connection in a global variable."""
 
 
 def _migrate(connection: Connection) -> None:
-    # Imported for old databases only: new and current ones do not need it.
+    # Imported for old databases only: new and current databases do not need Alembic.
     from alembic import command
     from alembic.config import Config
 
@@ -274,7 +274,7 @@ def _parsed(text: str) -> URL:
     try:
         return make_url(text)
     except (exc.ArgumentError, ValueError):
-        # The text is not shown: a password often made it unreadable.
+        # The address is not shown: it may hold a password, which often is what makes it invalid.
         raise StorageError(
             "the database's address is not a URL", hint="such as postgresql://user:password@host:5432/name"
         ) from None

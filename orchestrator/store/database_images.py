@@ -36,7 +36,7 @@ class WatchedDatabase:
         return False
 
     def version(self) -> int:
-        """Return a number that changes with every transaction."""
+        """Return a number that changes with every transaction of another connection."""
         with _read_errors(self._path):
             return int(self._watch.execute("PRAGMA data_version").fetchone()[0])
 

@@ -20,7 +20,7 @@ _ABOUT = (
     "custom_id", "fingerprint", "job_id", "carried_from", "released_at", "cut_from_tokens", "sent_as", "notes",
 )  # fmt: skip
 EARLIER = [requests.c[name] for name in (*CARRIED, *_ABOUT)]
-"""Columns that `earlier` takes. They are half of all columns, as a night reads a row for each unchanged document."""
+"""Columns that `earlier` takes: only half of all columns, as a night reads a row for each unchanged document."""
 _STATE, _ERROR_CODE = CARRIED.index("state"), CARRIED.index("error_code")
 _FACTS = len(CARRIED)
 _CUSTOM_ID, _FINGERPRINT, _JOB_ID, _, _RELEASED_AT = range(_FACTS, _FACTS + 5)
@@ -33,7 +33,7 @@ class Known:
         self._db = database
 
     def known_ids(self, job_id: JobId, custom_ids: Sequence[str]) -> frozenset[str]:
-        """Return the ids that the job already has."""
+        """Return which of these custom_ids the job already has."""
         query = select(requests.c.custom_id).where(requests.c.job_id == job_id)
         with self._db.read() as tx:
             return frozenset(tx.scalars(bulk.each(query, requests.c.custom_id, custom_ids, tx.dialect)))
@@ -52,11 +52,11 @@ class Known:
         return found | self._taken(runs, left) if left else found
 
     def _newest_answers(self, runs: Sequence[JobId], wanted: Mapping[str, str]) -> dict[str, Earlier]:
-        # Runs are filtered here and not in the query. An index by custom_id finds the few fresh answers, while a join
+        # Runs are filtered in Python, not in SQL. An index by custom_id finds the few fresh answers, while a join
         # by job would look for every id in every night.
         query = select(*EARLIER).where(IS_FRESH, requests.c.state.in_((RequestState.SUCCEEDED, RequestState.FAILED)))
         age = {job_id: number for number, job_id in enumerate(runs)}
-        # Fingerprints belong in the query: a document that changes every night has a fresh answer of every night.
+        # Fingerprints belong in the query: a document that changes every night has a fresh answer from every night.
         fingerprints = requests.c.fingerprint, list(wanted.values())
         with self._db.read() as tx:
             each = bulk.each(query, requests.c.custom_id, list(wanted), tx.dialect, also=fingerprints)
@@ -112,7 +112,7 @@ class Known:
     def originals(self, job_id: JobId, keys: Collection[str]) -> dict[tuple[str, str, str], int]:
         """Return the `seq` of each row that the job sends itself, by cache key, model and task."""
         c = requests.c
-        # The job is filtered here. With the job in the query, Postgres would look at all its rows.
+        # The job is filtered in Python. With the job in the query, Postgres would look at all its rows.
         query = select(c.job_id, c.cache_key, c.model, c.task, c.seq).where(HAS_KEY)
         with self._db.read() as tx:
             rows = tx.execute(bulk.each(query, c.cache_key, keys, tx.dialect))

@@ -15,7 +15,7 @@ _FIELDS = EngineRates.__struct_fields__
 
 
 class MeasuredRates:
-    """Verbs on measured rates."""
+    """Operations on measured rates."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -45,7 +45,7 @@ _MOVING = ("seen_at", "warm_at", "is_over")
 
 
 class EngineHolds:
-    """Verbs on engine holds."""
+    """Operations on engine holds."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

@@ -1,4 +1,4 @@
-"""Rows whose answers failed their check and are re-asked: booked and freed in one step.
+"""Rows that are asked again because their answers failed a check: booked and freed in one step.
 
 The same model gets a request that shows the fault, or a stronger model gets the first request.
 """
@@ -73,7 +73,7 @@ class Escalations:
 
     def reask_rows(self, shard: Shard, failed: Sequence[Settled], spans: Mapping[int, Span], now: datetime) -> int:
         """Book the cost of failed answers, and let their rows ask the same model again; return the number of rows.
-        `spans` has the byte ranges of the new request lines, by seq. In all else this equals `escalate`."""
+        `spans` has the byte ranges of the new request lines, by seq. Otherwise works like `escalate`."""
         if not failed:
             return 0
         c = requests.c

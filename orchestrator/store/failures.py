@@ -26,7 +26,7 @@ from orchestrator.store.tables import HAS_FAILED, jobs, requests
 CHUNK = 500
 PAGE = 2000
 RUNS = 30
-"""Number of earlier runs to search for a row's last outcome, as a cancelled run may have no outcome of the row."""
+"""Number of earlier runs to search for a row's last outcome, as a cancelled run may have no outcome for the row."""
 
 
 class FailureReason(Struct, frozen=True):
@@ -68,7 +68,7 @@ class Failure(Struct, frozen=True):
 
 
 class Failures:
-    """Verbs on failed rows."""
+    """Operations on failed rows."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -188,7 +188,7 @@ class Failures:
         return sum(one.acknowledged_at is None for one in failures)
 
     def take_back(self, failures: Sequence[Failure]) -> int:
-        """Withdraw acknowledgements of these failures; return the number of acknowledgements."""
+        """Withdraw acknowledgements of these failures; return how many were withdrawn."""
         mine = [one for one in failures if one.acknowledged_at is not None]
         given = [{"b_series": one.series, "b_custom_id": one.custom_id, "b_code": one.code} for one in mine]
         if given:

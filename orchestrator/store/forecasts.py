@@ -16,13 +16,13 @@ _FIELDS = Forecast.__struct_fields__
 
 
 class Forecasts:
-    """Verbs on forecasts."""
+    """Operations on forecasts."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def made(self, made: Sequence[Forecast]) -> None:
-        """Record forecasts. The first one for a job, kind, shard and task stays: a forecast is never improved."""
+        """Record forecasts. The first forecast for a job, kind, shard and task stays; later ones are ignored."""
         rows = [{name: getattr(one, name) for name in _FIELDS} for one in made]
         if rows:
             with self._db.write() as tx:
@@ -39,8 +39,8 @@ class Forecasts:
         *,
         censored: bool = False,
     ) -> None:
-        """Record the actual result in the unit of the kind. The first figure stays; without a forecast nothing
-        happens.
+        """Record a forecast's actual result, in the unit of its kind. The first result stays; without a forecast,
+        nothing happens.
 
         With `censored`, the run was cut short, so its value would have been larger.
         """
@@ -54,7 +54,7 @@ class Forecasts:
             tx.execute(statement)
 
     def turnaround_p95(self, job_id: JobId, shard_id: str) -> float | None:
-        """Return the seconds within which a shard was forecast to end (95th percentile); None if none was made."""
+        """Return the seconds within which a shard was forecast to end (95th percentile); None without a forecast."""
         c = forecasts.c
         with self._db.read() as tx:
             return tx.scalar(select(c.p95).where(c.job_id == job_id, c.kind == "turnaround", c.shard_id == shard_id))
@@ -88,7 +88,7 @@ class Forecasts:
 
 
 class Observations:
-    """Verbs on observations."""
+    """Operations on observations."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -127,7 +127,7 @@ class Observations:
             return [(int(rows), last, end) for rows, last, end in tx.execute(query) if last is not None]
 
     def reasked(self, runs: Sequence[JobId]) -> list[tuple[int, int]]:
-        """Return, for each run, the answered rows and the rows not answered at the first try, in the given order."""
+        """Return, for each run in order, the numbers of answered rows and of rows not answered at the first try."""
         c = requests.c
         more = cast(or_(c.attempt > 0, c.again > 0, c.first_model.is_not(None)), Integer)
         query = (
@@ -141,7 +141,7 @@ class Observations:
         return [found[run] for run in runs if run in found]
 
     def models_reached(self, runs: Sequence[JobId]) -> list[dict[str, int]]:
-        """Return answered rows of each run by the model that they reached, in the given order."""
+        """Return, for each run in order, the number of finished rows by the last model that they were sent to."""
         c = requests.c
         query = (
             select(c.job_id, c.model, func.count())

@@ -98,7 +98,7 @@ class Removals:
             return gone
 
     def result_files(self, home: str) -> list[Lines]:
-        """Return the files that rows of a home's jobs refer to, except of jobs whose files are gone."""
+        """Return the files that rows of a home's jobs refer to, except for jobs whose files are gone."""
         c = requests.c
         query = (
             select(c.result_shard, c.result_kind, func.count(), func.max(c.result_offset + c.result_length))
@@ -123,7 +123,7 @@ class Removals:
             yield row.result_shard, row.result_kind, Span(row.result_offset, row.result_length)
 
     def request_files(self, home: str) -> list[tuple[JobId, int]]:
-        """Return a home's jobs with a request file, and where the last line that a row refers to ends in it."""
+        """Return a home's jobs with a request file, and the file offset where the last line in use ends."""
         c = requests.c
         query = (
             select(c.job_id, func.max(c.offset + c.length))

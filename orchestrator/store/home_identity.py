@@ -21,7 +21,7 @@ def owners(home: Home, store: Store) -> frozenset[str]:
 
 
 def recognise(home: Home, store: Store) -> str | None:
-    """Give a home without an id the id that its jobs show; return this id, or None if nothing changed.
+    """Give a home without an id the id recorded in its jobs; return this id, or None if nothing changed.
 
     None means that the home has an id or no jobs. Raises RefusedError if its jobs belong to several homes.
     """

@@ -40,7 +40,7 @@ def job_of(row: Any) -> Job:
 
 
 class Jobs:
-    """Verbs on jobs."""
+    """Operations on jobs."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

@@ -61,7 +61,7 @@ class Ledger:
             return job_figures.spent(ask, job_id)
 
     def booked(self, job_id: JobId, running: Collection[str] = ()) -> BookedJob:
-        """Return the sums of a job's lines. Tokens of `running` shards are left out, as their backends count them."""
+        """Return the sums of a job's lines. Tokens of `running` shards are left out, as the backends report them."""
         c = ledger.c
         counted = [case((c.shard_id.in_(running), 0), else_=c[name]) if running else c[name] for name in COUNTS]
         query = select(
@@ -94,8 +94,8 @@ class Ledger:
             return int(tx.scalar(query) or 0) * PICO
 
     def by_tier(self, since: datetime) -> dict[tuple[str, str], tuple[Decimal, Decimal]]:
-        """Return booked costs by backend and service tier ("" if unknown): the total, and the part for sends without
-        an answer.
+        """Return booked costs by backend and service tier ("" if unknown): the total, and the part for attempts
+        without an answer.
         """
         c = ledger.c
         query = (
@@ -190,7 +190,7 @@ class Ledger:
     def documents(
         self, by: str, since: datetime | None = None, job_id: str | None = None, zone: tzinfo | None = UTC
     ) -> dict[str | None, int]:
-        """Return the number of paid documents by group as in `totals`, and under None in total.
+        """Return the number of paid documents by group, as in `totals`, and the total under None.
 
         A document read by two jobs counts twice; a document in two groups counts in both.
         """

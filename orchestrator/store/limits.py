@@ -12,7 +12,7 @@ _OF_MODEL = select(limits).where(limits.c.backend == bindparam("backend"), limit
 
 
 class LearnedLimits:
-    """Verbs on learned limits."""
+    """Operations on learned limits."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

@@ -31,7 +31,7 @@ class LostRow(Struct, frozen=True):
 
 
 class LostRows:
-    """Verbs on lost rows."""
+    """Operations on lost rows."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

@@ -41,8 +41,8 @@ schedules = Table(
 )
 
 
-# The process that inserts a night owns it: the unique key makes it run once. Its job may be removed before it. `slot`
-# is the time of day if a date has several runs, otherwise "".
+# The process that inserts a night owns it, as the unique key lets each night run once. A night's job may be removed
+# before the night. `slot` is the time of day if a date has several runs, otherwise "".
 nights = Table(
     "nights",
     metadata,

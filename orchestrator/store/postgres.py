@@ -38,7 +38,7 @@ def postgres_engine(url: str, timeout: float, fence: DaemonFence | None) -> Engi
 
 
 class _Sessions:
-    """Settings of an engine's sessions, set once or in each transaction, as the first connection shows."""
+    """Settings of an engine's sessions: set once a session or, if a pooler refuses that, in each transaction."""
 
     def __init__(self, engine: Engine, timeout: float) -> None:
         # JIT compilation takes longer than most of our queries, and wrong estimates of the planner trigger it.
@@ -59,7 +59,7 @@ class _Sessions:
             except psycopg.errors.ConnectionTimeout:
                 raise
             except psycopg.OperationalError:
-                # A pooler refuses options. If the cause is another one, connecting without options fails too.
+                # A pooler refuses options. If something else failed, connecting without options fails too.
                 connection = self._connect_pooled(dialect, arguments, named)
                 self._is_pooled = True
                 # The listener is added only here, as it makes each statement a tenth slower.

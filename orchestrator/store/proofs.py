@@ -16,12 +16,12 @@ from orchestrator.store.records import SampleRow
 from orchestrator.store.tables import IS_CANARY, IS_WAITING, keeps_from, ledger, requests, shards
 
 NEWEST_SHARDS = 5
-"""Batches of an earlier version whose requests are read for proofs."""
+"""Number of a model's newest batches, from an earlier version, whose requests are read for proofs."""
 PAGE = 1000
 
 
 class Proofs:
-    """Verbs on answered sets of fields."""
+    """Operations on answered sets of fields."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -96,7 +96,7 @@ class Proofs:
             yield SampleRow(JobId(row.job_id), row.seq, row.endpoint, row.model, row.task, span, row.max_output)
 
     def earlier_answers(self, backend: str, endpoint: str, alias: str) -> list[SampleRow]:
-        """Return an answered row of each task in a model's newest batches; `alias` is its name in job files."""
+        """Return an answered row of each task in a model's newest batches; job files name the model `alias`."""
         s, c = shards.c, requests.c
         newest = (
             select(s.id)

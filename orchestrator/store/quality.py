@@ -32,7 +32,7 @@ class Quality(Struct, frozen=True):
 
 
 class Qualities:
-    """Verbs on the quality of jobs."""
+    """Operations on the quality of jobs."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

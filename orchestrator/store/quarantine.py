@@ -44,13 +44,13 @@ class Held(Struct, frozen=True):
 
 
 class Quarantine:
-    """Verbs on rows in quarantine."""
+    """Operations on rows in quarantine."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def held(self, home: str, is_passing: Callable[[str | None], bool], series: str | None = None) -> Iterator[Held]:
-        """Yield the rows in quarantine of a home, or of a series: newest job files first, in input order.
+        """Yield a home's rows in quarantine, or only those of a series: newest job files first, in input order.
 
         `is_passing` accepts failures that another night retries by itself.
         """
@@ -88,7 +88,7 @@ class Quarantine:
             yield job_id, name, of
 
     def _failures(self, job_id: JobId) -> Iterator[Any]:
-        """Return a run's failed rows with the row of the original failure, and its time."""
+        """Return a run's failed rows, each with the error, the job and the job's time of the original failure."""
         c = requests.c
 
         def is_origin(first: Any) -> ColumnElement[bool]:

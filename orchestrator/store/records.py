@@ -113,7 +113,7 @@ class EarlierRow(Struct, frozen=True):
 
 
 class Settled(Struct, frozen=True):
-    """A row's outcome, its cost (None: nothing is booked), and the possible cost of sends without an answer.
+    """A row's outcome, its cost (None: nothing is booked), and the possible cost of attempts without an answer.
 
     `used` is the token estimate behind the price if the answer states no tokens.
     """
@@ -312,7 +312,7 @@ def booked(
     shard_id: ShardId, job_id: JobId, backend: str, row: Settled, kind: str, price: Price, now: datetime
 ) -> tuple[Any, ...]:
     outcome = row.outcome
-    # Only the settled line has tokens: the tokens of a send without an answer are unknown.
+    # Only the settled line has tokens: the tokens of an attempt without an answer are unknown.
     usage = Usage() if kind == "uncertain" else row.used or outcome.usage
     return (
         job_id, outcome.seq, shard_id, now, kind, backend, outcome.model or "", *_tokens(usage), outcome.tier,

@@ -77,7 +77,7 @@ class Stages:
             yield records.finished(row[:-3], *row[-3:])
 
     def sent_parts(self, job_id: JobId, seq: int, parts: int) -> list[tuple[Span, str, int]]:
-        """Return place, text position and number of the requests of a document's parts."""
+        """Return each part's request line, the position of the document's text in it, and the part's number."""
         c = requests.c
         query = (
             select(c.offset, c.length, c.text_at, c.part)
@@ -91,7 +91,7 @@ class Stages:
     def made(self, job_id: JobId, lines: Mapping[int, Span], faults: list[UnaskedRow], now: datetime) -> int:
         """Give rows their request lines, or end them without one; return the number of rows changed.
 
-        It is one transaction. Rows with a line or an outcome stay unchanged.
+        All changes are one transaction. Rows with a line or an outcome stay unchanged.
         """
         c = requests.c
         row = update(requests).where(c.job_id == job_id, c.seq == bindparam("b_seq"), IS_BLOCKED)

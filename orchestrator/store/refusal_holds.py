@@ -21,7 +21,7 @@ _OF_JOB = select(refusal_holds).where(refusal_holds.c.job_id == bindparam("job")
 
 
 class RefusalHolds:
-    """Verbs on holds."""
+    """Operations on holds."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -57,7 +57,7 @@ class RefusalHolds:
                     _reroute(tx, hold, avoid, _without(avoid, hold.backend))
 
     def probe(self, hold: RefusalHold, again_at: datetime) -> bool:
-        """Send one waiting row of a hold ahead, and the next no earlier than `again_at`; False if no row waits."""
+        """Let one waiting row of a hold go as a probe, the next not before `again_at`; False if no row waits."""
         c = requests.c
         with self._db.write() as tx:
             tx.execute(update(refusal_holds).where(*_is(hold)).values(probe_at=again_at))
@@ -92,7 +92,7 @@ class RefusalHolds:
             return rows + (tx.execute(twins).rowcount if rows else 0)
 
     def has_answers(self, job_id: JobId, backend: str | None, model: str, task: str) -> bool:
-        """True if a backend has answered a row of this kind in a job; with None, if any backend has."""
+        """True if a backend, or any if `backend` is None, has answered a row of this kind in a job."""
         c, s = requests.c, shards.c
         there = select(s.id).where(s.job_id == job_id, s.model == model)
         if backend is not None:

@@ -36,7 +36,7 @@ class LearnedField(Struct, frozen=True):
 
 
 class RefusedFields:
-    """Verbs on refused fields."""
+    """Operations on refused fields."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

@@ -67,7 +67,7 @@ _OF_AN_ATTEMPT = (
 
 
 class Rows:
-    """Verbs on requests."""
+    """Operations on requests."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -122,7 +122,7 @@ class Rows:
             return tx.execute(_WAITING, {"job": job_id}).first() is not None
 
     def waiting(self, job_id: JobId, avoid: tuple[str, ...] = (), *, canary: bool = False) -> Iterator[WaitingRow]:
-        """Yield rows without outcome and shard that avoid exactly `avoid`, sorted by endpoint, model and place.
+        """Yield rows without an outcome or shard that avoid exactly `avoid`, sorted by endpoint, model and place.
 
         With `canary`, only canary rows.
         """
@@ -140,7 +140,7 @@ class Rows:
 
     def _of_canary(self, job_id: JobId) -> list[Any]:
         """Return the waiting canary rows, in order."""
-        # These few rows are filtered here. In SQL, the other conditions would use indexes over all waiting rows.
+        # These few rows are filtered in Python. In SQL, the other conditions would use indexes over all waiting rows.
         query = select(*_WAITS).where(requests.c.job_id == job_id, IS_CANARY)
         with self._db.read() as tx:
             rows = [
@@ -164,7 +164,7 @@ class Rows:
             return {shard_id: tx.scalar(rows, {"shard": shard_id}) or 0 for shard_id in shard_ids}
 
     def failed_by_shard(self, job_id: JobId) -> dict[str, int]:
-        """Count a job's failed rows, for each shard that has some."""
+        """Return the number of a job's failed rows for each shard that has any."""
         c = requests.c
         query = select(c.shard_id, func.count()).where(c.job_id == job_id, c.state == RequestState.FAILED)
         with self._db.read() as tx:
@@ -200,7 +200,7 @@ class Rows:
         *,
         anywhere: bool = False,
     ) -> int:
-        """Give rows their outcome and book their cost, in one transaction; return how many had none before.
+        """Give rows their outcome and book their cost, in one transaction; return how many outcomes are new.
 
         `model` is the model's name at the backend; without `model`, other jobs cannot take the answer. A row's twins
         end with the row, at no cost. Rows that have an outcome or left the shard (unless `anywhere`) stay unchanged,
@@ -235,7 +235,7 @@ class Rows:
     ) -> None:
         """Let a shard's rows without an outcome wait for another shard, at a backend outside `avoid`.
 
-        With None, the rows avoid the same backends as before.
+        If `avoid` is None, the rows avoid the same backends as before.
         """
         c = requests.c
         kept = {} if avoid is None else {"avoid": avoid}
@@ -377,7 +377,7 @@ def _in_shard(row: Sequence[Any]) -> InShard:
 def open_rows(tx: Connection, shard_id: ShardId | None, job_id: JobId, seqs: Collection[int]) -> list[int]:
     """Return the rows without an outcome in a shard (None: in any), locked until the transaction ends."""
     c = requests.c
-    # Shard and state are filtered here. In the query, their indexes would find all rows of a job.
+    # Shard and state are filtered in Python. In the query, their indexes would find all rows of a job.
     query = select(c.seq, c.shard_id, c.state).where(c.job_id == job_id).with_for_update()
     rows = tx.execute(bulk.each(query, c.seq, sorted(seqs), tx.dialect))
     pending = ((seq, shard) for seq, shard, state in rows if state == RequestState.PENDING)
@@ -392,7 +392,7 @@ def _with_twins(tx: Connection, job_id: JobId, seqs: Collection[int]) -> set[int
 def book(
     tx: Connection, shard_id: ShardId, job_id: JobId, backend: str, rows: Iterable[tuple[Settled, str]], now: datetime
 ) -> None:
-    """Book costs of a shard's rows, each with its kind, and the possible cost of sends without an answer."""
+    """Book costs of a shard's rows, each with its kind, and the possible cost of attempts without an answer."""
     if lines := _booked(shard_id, job_id, backend, rows, now):
         bulk.load(tx, ledger, records.BOOKED, lines)
 

@@ -38,7 +38,7 @@ ORDERS = ("document", "task", "state", "input_tokens", "output_tokens", "cost", 
 
 
 class RowFilter(Struct, frozen=True):
-    """Conditions for a list of a job's rows; None means no condition. `text` is searched in documents and ids.
+    """Conditions for a list of a job's rows; None means no condition. `text` is searched for in documents and ids.
 
     `order` is a column from `ORDERS`, or None for input order. Rows with equal values are in input order;
     `descending` reverses the whole list.
@@ -53,7 +53,7 @@ class RowFilter(Struct, frozen=True):
 
 
 class RowsByDocument:
-    """Verbs on single rows."""
+    """Operations on single rows."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -97,7 +97,7 @@ class RowsByDocument:
     def page(
         self, job_id: JobId, wanted: RowFilter, most: int, *, after: int = -1, before: int | None = None
     ) -> list[FoundRow]:
-        """Return the first rows after the row at place `after`, or the last ones before `before`, in their order.
+        """Return the first rows after the row at place `after`, or the last rows before `before`, in list order.
 
         A sorted page compares every row of the job.
         """

@@ -31,7 +31,7 @@ def _night(row: Any) -> Night:
 
 
 class Schedules:
-    """Verbs on schedules and nights."""
+    """Operations on schedules and nights."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -41,7 +41,7 @@ class Schedules:
         values = asdict(schedule)
         values["grace_seconds"] = int(values.pop("grace").total_seconds())
         with self._db.write() as tx:
-            # The returned row decides, not the row count: a driver need not have one for INSERT.
+            # The returned row decides, since a driver need not report a row count for INSERT.
             add = self._db.upsert(schedules).values(**values).on_conflict_do_nothing().returning(schedules.c.id)
             added = tx.execute(add).first()
         if added is None:
@@ -100,7 +100,7 @@ class Schedules:
             return tx.execute(add).first() is not None
 
     def nights(self, schedule_id: str | None = None, since: date | None = None) -> list[Night]:
-        """Return the nights of one schedule or of all, from a date on or all, by due time."""
+        """Return the nights of one schedule or of all, since a date if given, by due time."""
         query = select(nights).order_by(nights.c.due_at, nights.c.id)
         if schedule_id is not None:
             query = query.where(nights.c.schedule_id == schedule_id)
@@ -117,7 +117,7 @@ class Schedules:
             return [_night(row) for row in tx.execute(query)]
 
     def night_of(self, schedule_id: str, night: date, slot: str = "") -> Night | None:
-        """Return a schedule's night of a date, or its run at the time `slot` of that date."""
+        """Return a schedule's night on a date, or its run at the time `slot` on that date."""
         here = (nights.c.schedule_id == schedule_id, nights.c.night == night, nights.c.slot == slot)
         found = self._nights(select(nights).where(*here))
         return found[0] if found else None
@@ -128,7 +128,7 @@ class Schedules:
         return next(iter(self._nights(select(nights).where(*here).order_by(nights.c.id))), None)
 
     def failed_without_job(self, home: str, since: datetime) -> list[tuple[str, Night]]:
-        """Return a home's nights that failed since a time before they had a job, with their schedules' names."""
+        """Return a home's nights without a job that failed since a time, with their schedules' names."""
         query = (
             select(schedules.c.name.label("of"), nights)
             .join(schedules, schedules.c.id == nights.c.schedule_id)

@@ -65,7 +65,7 @@ def _pages(values: list[T]) -> Iterator[list[T]]:
 
 
 class Shards:
-    """Verbs on shards."""
+    """Operations on shards."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -75,7 +75,7 @@ class Shards:
     def add(self, shard: Shard, rows: Range, avoid: tuple[str, ...] = (), *, canary: bool = False) -> None:
         """Record a shard and give it the waiting rows of a range that avoid exactly `avoid`, all or nothing.
 
-        With `canary`, only canary rows. Raises StateConflict if other rows were counted.
+        With `canary`, only canary rows. Raises StateConflict if the number of such rows has changed.
         """
         c = requests.c
         take = (
@@ -98,8 +98,8 @@ class Shards:
                 raise StateConflict(f"{rows.rows} rows were to go into shard {shard.id}, but {taken} wait")
 
     def adopt(self, shard: Shard, custom_ids: Collection[str]) -> int:
-        """Record a shard for an existing batch with its rows that still wait; return the number of rows, or record
-        nothing if no row waits.
+        """Record a shard for an existing batch with its rows that still wait; return the number of these rows. If no
+        row waits, record nothing.
         """
         c = requests.c
         query = select(c.seq, c.endpoint, c.model, c.length, c.max_output, IS_WAITING.label("waits"))
@@ -167,7 +167,7 @@ class Shards:
             return [_shard(row) for row in tx.execute(query.order_by(c.submitted_at.desc()).limit(newest))]
 
     def adopt_account(self, backend: str, known: str, account: str) -> None:
-        """Move shards of one account of a backend to another: both accounts are the same."""
+        """Move shards of one account of a backend to another, since both names mean the same account."""
         mine = update(shards).where(shards.c.backend == backend, shards.c.account == known)
         with self._db.write() as tx:
             tx.execute(mine.values(account=account))
@@ -246,8 +246,8 @@ class Shards:
             return [_shard(row) for row in reversed(tx.execute(_SENT, {"backend": backend, "newest": newest}).all())]
 
     def counted_since(self, backend: str, since: datetime) -> list[Shard]:
-        """Return every job's shards that are at a backend or ended there after `since`. Shards of rows that are asked
-        first count too.
+        """Return every job's shards that are at a backend or ended there after `since`. Shards of
+        preflight rows count too.
         """
         query = select(shards).where(shards.c.backend == backend)
         query = query.where(or_(shards.c.ended_at > since, shards.c.state.in_(AT_BACKEND)))

@@ -16,7 +16,7 @@ _PRIME, _STEP = 9_973, 6_163
 
 
 class Sizes:
-    """Verbs on the sizes of requests and answers."""
+    """Operations on the sizes of requests and answers."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -33,7 +33,7 @@ class Sizes:
         )  # fmt: skip
 
     def last_work(self, shard_id: str, rows: int) -> list[OpenRows]:
-        """Return the last `rows` rows of a shard without outcome, grouped as `open_work` groups them."""
+        """Return the last `rows` rows without an outcome in a shard, grouped as `open_work` groups them."""
         c = requests.c
         open_rows = select(requests).where(c.shard_id == shard_id, c.state == RequestState.PENDING, c.length > 0)
         return self._grouped(open_rows.order_by(c.seq.desc()).limit(rows).subquery())

@@ -48,16 +48,16 @@ _MODULES = {
     "refused_fields": "refused_fields", "holds": "refusal_holds", "stages": "reduce_rows", "telemetry": "telemetry",
     "daemon_fences": "daemon_fence",
 }  # fmt: skip
-"""The module of each of the verbs below."""
+"""The module of each group of operations below."""
 
 
 class Store:
-    """All verbs on one database. Each is imported at its first use."""
+    """All operations on one database. Each group is imported at its first use."""
 
     jobs: Jobs  # a row for each job; tags, events, documents
     rows: Rows  # a row for each request: identity, state, and the place of its result line
     known: Known  # earlier outcomes of requests, other jobs' answers, equal rows
-    sizes: Sizes  # amounts of work in rows, in tokens
+    sizes: Sizes  # amounts of work, and lengths of prompts and answers
     shards: Shards  # a row for each batch; moves by compare-and-set
     ledger: Ledger  # a line for every row with a paid answer
     schedules: Schedules  # schedules and their nights
@@ -82,7 +82,7 @@ class Store:
     refused_fields: RefusedFields  # fields that models have refused
     holds: RefusalHolds  # rows that wait because a backend refuses all of their kind
     stages: Stages  # rows that wait for the answers to their documents' parts
-    telemetry: TelemetryRecords  # of jobs and shards
+    telemetry: TelemetryRecords  # data for telemetry about jobs and shards
     daemon_fences: DaemonFences  # the right of a home's daemon to write
 
     def __init__(self, url: str, *, timeout: float = 10.0, fence: DaemonFence | None = None) -> None:

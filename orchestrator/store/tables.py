@@ -183,7 +183,7 @@ requests = Table(
     Column("cut", Boolean),
     Column("repaired", Boolean),
     Column("odd_end", Boolean),
-    # A quote can be neither proven nor refuted.
+    # True if a quote of the answer can be neither proven nor refuted.
     Column("unverifiable", Boolean),
     Column("cost", Money, nullable=False, default=0),
     Column("error_code", Text),
@@ -192,8 +192,8 @@ requests = Table(
     Column("why", String(24)),
     Column("content", String(32)),
     Column("wording", String(12)),
-    # If the row is in the canary; when its failure was released from quarantine. Later columns: how often its model
-    # was shown the answer's fault, and the byte range of the original request line if a new line replaced it.
+    # True if the row is in the canary; when its failure was released from quarantine. Later columns: how often the
+    # model was shown its answer's fault, and the original request line's byte range if a new line replaced it.
     Column("canary", Boolean),
     Column("released_at", Instant),
     # When a failed row's document and task began to fail for this reason.
@@ -206,7 +206,7 @@ requests = Table(
     Column("parts", Integer),
     # The document's pages that are sent as pictures, in the form used in results.
     Column("sent_as", Text),
-    # Unread contents of its document.
+    # Unread contents of the row's document.
     Column("notes", Text),
     # The place of the document's text in the request, and the answer's quotes with their places in that text.
     Column("text_at", Text),

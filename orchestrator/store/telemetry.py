@@ -37,7 +37,7 @@ class Booked(Struct, frozen=True):
 
 
 class TelemetryRecords:
-    """Verbs for telemetry."""
+    """Operations on telemetry."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

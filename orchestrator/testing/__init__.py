@@ -27,15 +27,15 @@ class Desk(Protocol):
 
     @property
     def backend(self) -> Backend:
-        """The backend under test, with an account without batches."""
+        """The backend under test; its account has no batches yet."""
 
     @property
     def key(self) -> str:
-        """The key of the account."""
+        """The account's API key."""
 
     @property
     def model(self) -> str:
-        """A model that the provider has."""
+        """Name of a model that the provider offers."""
 
     @property
     def folder(self) -> Path:
@@ -45,18 +45,18 @@ class Desk(Protocol):
         """Return the provider's time."""
 
     def finish(self, batch_id: str) -> None:
-        """Let a batch end, by moving the provider's clock or by waiting."""
+        """Bring a batch to its end, by moving the provider's clock or by waiting."""
 
 
 class LossyDesk(Desk, Protocol):
-    """A desk whose provider can lose an answer."""
+    """A desk whose provider can drop its answer to a call."""
 
     def lose_next_create(self) -> None:
-        """Carry out the next create, but send no answer."""
+        """Make the provider carry out the next create call without answering it."""
 
 
 def write_input(desk: Desk, shard: str, rows: int) -> Path:
-    """Write a shard's input file with rows `r0`, `r1`, ..."""
+    """Write a shard's input file with rows `r0`, `r1`, ..., and return its path."""
     path = desk.folder / f"{shard}.input.jsonl"
     lines = (
         {
@@ -72,13 +72,13 @@ def write_input(desk: Desk, shard: str, rows: int) -> Path:
 
 
 def order_of(desk: Desk, shard: str, rows: int) -> BatchOrder:
-    """Upload a shard's input file, and return the order of its batch."""
+    """Write and upload a shard's input file, and return the order for its batch."""
     file_id = desk.backend.upload(write_input(desk, shard, rows), f"{shard}.jsonl")
     return BatchOrder(shard, file_id, CHAT, DAY, rows, "home-1", desk.model)
 
 
 def intent_of(desk: Desk, order: BatchOrder, since: datetime) -> Intent:
-    """Return the intent of an order, as the pipeline records it before the call."""
+    """Return the intent that the pipeline would record before it sends an order."""
     path = desk.folder / f"{order.shard}.input.jsonl"
     return Intent(order.shard, order.rows, since, path, lambda _: None, order.input_file_id)
 
@@ -93,7 +93,7 @@ def ended(desk: Desk, batch: RemoteBatch) -> RemoteBatch:
 
 
 def results(desk: Desk, batch: RemoteBatch, shard: str) -> list[dict[str, Any]]:
-    """Return the lines of a batch's result files."""
+    """Download a batch's result files, and return their lines, parsed."""
     lines: list[dict[str, Any]] = []
     for number, file_id in enumerate((batch.output_file_id, batch.error_file_id)):
         if file_id is None:
@@ -106,7 +106,7 @@ def results(desk: Desk, batch: RemoteBatch, shard: str) -> list[dict[str, Any]]:
 
 
 def cancel(desk: Desk, batch: RemoteBatch) -> None:
-    """Cancel a batch, or find that its provider has no call for that."""
+    """Cancel a batch; does nothing if the provider has no call for cancelling."""
     try:
         desk.backend.cancel(batch.id)
     except BackendRefused as refusal:
@@ -115,7 +115,7 @@ def cancel(desk: Desk, batch: RemoteBatch) -> None:
 
 
 class BackendContract:
-    """Promises that the calls of every backend keep."""
+    """Tests of the promises that every backend keeps."""
 
     def test_every_row_of_a_batch_has_one_result_in_openais_shape(self, desk: Desk) -> None:
         batch = desk.backend.create(order_of(desk, "contract-1.001", 5))
@@ -193,7 +193,7 @@ class BackendContract:
 
 
 class PaidOnceContract:
-    """Promises at a provider that may lose an answer: the batch is found, and not created twice."""
+    """Tests for providers that may lose an answer: the batch is found, and is not created twice."""
 
     def test_the_batch_of_a_lost_create_is_found(self, desk: LossyDesk) -> None:
         before = desk.now()
