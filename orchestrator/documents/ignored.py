@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from orchestrator.core.counts import number_of
 from orchestrator.documents.kinds import IMAGES, LEGACY, split_name
+from orchestrator.documents.types import DocumentProblem
 
 MOST_KINDS = 30
 """Maximum number of endings that are counted separately."""
@@ -122,6 +124,7 @@ _WORDS = {
     "unreadable": "damaged or out of reach",
     "vanished": "gone meanwhile",
     "unsupported": "in a format that is not read",
+    "no_text_column": "a table; set `text_column` of its source to the column with the text",
     "bad_row": "without a usable row",
     "changing": "being written to",
     "time_limit": "too slow to read",
@@ -160,6 +163,9 @@ def _parts(found: Mapping[str, Any]) -> Iterable[str]:
         if several:
             yield f"{_counted(several)} not read ({helper} would)"
     for code, number in found.get("unreadable", {}).items():
+        if code == DocumentProblem.NO_TEXT_COLUMN:
+            yield f"{number_of(number, 'table')} without `text_column`"
+            continue
         yield f"{number:,} {_WORDS.get(code, code.replace('_', ' '))}"
     if kinds:
         yield f"{sum(kinds.values()):,} of other kinds ({_counted(kinds, number_last=True)})"

@@ -25,7 +25,6 @@ from orchestrator.documents.types import (
     ExtractionError,
     Render,
     UnreadableDocument,
-    unsupported,
 )
 from orchestrator.documents.unpacking import LEAST_UNPACKED, ROW_BYTES, UnpackLimit
 
@@ -171,9 +170,7 @@ def names_words(names: Sequence[str]) -> str:
 def open_table(file: TableFile, *, keys_only: bool, content: Content | None = None) -> Table:
     """Open a table. Raises OSError, ExtractionError."""
     if file.text_column is None:
-        raise unsupported(
-            "This is a table; say which of its columns holds the text with `text_column`, or exclude it."
-        )
+        raise _without_text_column(file, is_inside=content is not None)
     content = content or file.content
     expected = tuple(filter(None, file.named_columns.values()))
     if file.kind == "jsonl":
@@ -195,6 +192,19 @@ def open_table(file: TableFile, *, keys_only: bool, content: Content | None = No
     from orchestrator.documents.parquet_rows import ParquetTable
 
     return ParquetTable(content, _only(file) if keys_only else None)
+
+
+def _without_text_column(file: TableFile, *, is_inside: bool) -> ExtractionError:
+    """Return the error for a table whose text is not named, with its columns unless it is inside another file."""
+    found = None
+    if not is_inside:
+        with suppress(OSError, ExtractionError):
+            found = columns(file._replace(text_column=""))
+    there = "" if found is None else f" ({names_words([name for name in found.names if name])})"
+    return ExtractionError(
+        DocumentProblem.NO_TEXT_COLUMN,
+        f"This is a table: set `text_column` of its source to the column with the text{there}, or exclude it.",
+    )
 
 
 def _only(file: TableFile) -> tuple[str, ...]:

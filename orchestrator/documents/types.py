@@ -20,6 +20,7 @@ class DocumentProblem(StrEnum):
     UNREADABLE = "unreadable"  # permissions, I/O errors, damaged files
     VANISHED = "vanished"  # was listed, but is gone
     UNSUPPORTED = "unsupported"  # a kind of file that is not read here
+    NO_TEXT_COLUMN = "no_text_column"  # a table whose source does not name the column with the text
     BAD_ROW = "bad_row"  # one bad row of a table; the other rows are read
     CHANGING = "changing"  # the file is being written to
     TIME_LIMIT = "time_limit"  # reading takes too long

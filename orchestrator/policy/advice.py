@@ -18,7 +18,8 @@ _OF_DOCUMENTS = {
     DocumentProblem.TOO_LARGE: "raise `max_bytes` of its source, split the file, or exclude it",
     DocumentProblem.UNREADABLE: "check that it opens and is readable here; replace it, or exclude it",
     DocumentProblem.VANISHED: "put the file back, or move files only while no run reads them",
-    DocumentProblem.UNSUPPORTED: "convert it to PDF, DOCX, HTML or text (a table needs `text_column`), or exclude it",
+    DocumentProblem.UNSUPPORTED: "convert it to PDF, DOCX, HTML or text, or exclude it",
+    DocumentProblem.NO_TEXT_COLUMN: "set `text_column` of its source to the column with the text, or exclude it",
     DocumentProblem.BAD_ROW: "correct this row of the table; its other rows were read",
 }
 _OF_REQUESTS = {

@@ -91,6 +91,22 @@ def test_a_table_whose_text_is_not_named_tells_its_columns(
     assert THERE in told
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_a_table_in_a_folder_whose_text_is_not_named_is_called_a_table(
+    folder: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    TABLES[kind](folder)
+    (folder / "in" / "letter.txt").write_text("Dear reader", encoding="utf-8")
+    file = asked(folder, "  - path: in\n")
+    assert run(["validate", str(file), "--list"]) == 0
+    told = capsys.readouterr().out
+    assert "read 1; 1 table without `text_column`" in told
+    assert f"not read: in/rows.{kind}: a table; set `text_column` of its source to the column with the text" in told
+    assert f"in/rows.{kind}: no_text_column: This is a table: set `text_column`" in told
+    assert THERE in told
+    assert "format that is not read" not in told
+
+
 def test_the_column_of_ids_is_checked_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     TABLES["csv"](folder)
     file = asked(folder, "  - path: in/rows.csv\n    text_column: Text\n    id_column: number\n")

@@ -482,5 +482,5 @@ def test_a_table_without_a_text_column_is_reported_in_a_folder(tmp_path: Path) -
     (tmp_path / "docs/a.csv").write_text("x,y\n1,2\n")
     (found,) = read(DocumentSource(path="docs"), tmp_path)
     assert isinstance(found, UnreadableDocument)
-    assert found.code is DocumentProblem.UNSUPPORTED
-    assert "`text_column`" in found.message
+    assert found.code is DocumentProblem.NO_TEXT_COLUMN
+    assert "set `text_column` of its source to the column with the text (columns there: x, y)" in found.message

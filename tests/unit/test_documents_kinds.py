@@ -120,7 +120,7 @@ def test_a_mail_and_its_attachments_are_documents_of_their_own(tmp_path: Path) -
         "a.eml#passwd.txt": "root",
         "a.eml#fwd.eml#message": MAIL_TEXT.replace("Offer for March", "Forwarded"),
         "a.eml#fwd.eml#deep.txt": "deep",
-        "a.eml#part-6.csv": "!unsupported",
+        "a.eml#part-6.csv": "!no_text_column",
     }
     offer = found["a.eml#offer.docx"]
     assert isinstance(offer, Document)
