@@ -5,6 +5,7 @@ In these files, `# ` begins a comment. Remove a `#` without a space to turn a se
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -116,7 +117,8 @@ tasks:
 #deadline: 8h                          # or "06:00", or an ISO time
 #budget: 5                             # dollars, a hard cap
 #allow: {{location: local}}              # use no hosted backend
-output: {{path: answers.csv, shape: wide}}   # or .xlsx, .parquet, .jsonl
+# Or .jsonl; .xlsx needs the extra xlsx, .parquet the extra parquet.
+output: {{path: answers.csv, shape: wide}}
 #tags: {{team: legal}}                   # for cost reports
 """
 
@@ -140,9 +142,14 @@ def init_folder(folder: Path, upstream: str, as_json: bool) -> int:
     If FOLDER holds documents, both are written beside it, for these documents: the job names their kinds and a model
     that the server has. An existing orch.toml is kept, and the job names a model of its backends. Else a sample
     document is added. Both files are commented and pass `orch validate`. Asks no questions and never overwrites a
-    file.
+    file. FOLDER must exist: for a new one, run `mkdir FOLDER` first.
     """
-    is_new = not folder.exists()
+    if not folder.exists():
+        near = meant_file(str(folder))
+        raise UsageError(
+            f"{folder}: there is no such folder; nothing was written",
+            hint=near or f"`mkdir {shlex.quote(str(folder))}` first, to begin in a new folder with a sample document",
+        )
     scaffold = _propose(folder, upstream)
     target, summary = scaffold.target, scaffold.summary
     files = {target / "orch.toml": CONFIG.replace(UPSTREAM, upstream), target / "job.yaml": scaffold.job}
@@ -156,15 +163,12 @@ def init_folder(folder: Path, upstream: str, as_json: bool) -> int:
             f"{', '.join(existing)}: already there; nothing was written",
             hint="name an empty folder: `orch init FOLDER`",
         )
-    near = meant_file(str(folder)) if is_new else None
     _write(files)
     if as_json:
         print_json({"folder": str(target), "files": [str(path) for path in files]})
         return 0
     for path in files:
         show(str(path))
-    if is_new:
-        say(f"orch: {folder} is a new folder, with a sample document" + (f"; {near}" if near else ""))
     if summary is not None:
         say(f"orch: {folder}: {summary}")
     for table, column in scaffold.columns.items():

@@ -81,8 +81,7 @@ def add(
         before = None if after is None else _followed(context, after)
         zone = tz or (_local_zone() if before is None else before.tz)
         _meant("--tz", lambda: zone_of(zone))
-        found = _checked(context, file, deadline)
-        called, at = name or found, now()
+        called, at = _checked(context, file, deadline, name), now()
         made = Schedule(
             id=f"{called}-{os.urandom(4).hex()}", name=called, home=context.home.identity(),
             config=str(context.config.path), file=str(file.absolute()), cron=cron or "", tz=zone, deadline=deadline,
@@ -123,18 +122,23 @@ def _local_zone() -> str:
     return name
 
 
-def _checked(context: Context, file: Path, deadline: str | None) -> str:
-    """Check as far as possible in advance that a file can run; return its job's name. Raises InputError."""
+def _checked(context: Context, file: Path, deadline: str | None, name: str | None) -> str:
+    """Check as far as possible in advance that a file can run; return the schedule's name.
+
+    The default is the job's name. Raises InputError, and UsageError if the name is taken.
+    """
     from orchestrator.pipeline.build.submission import Options, draft
     from orchestrator.pipeline.build.validate import check_file
     from orchestrator.pipeline.plan.routes import check_eligible
 
+    job = draft(file, context.config, context.home, Options(), now())
+    called = name or job.name
+    context.store.schedules.check_free(called)
     finding = check_file(file, context.config, now, lambda: nullcontext(context.store))
     for warning in finding.warnings:
         say(f"orch: warning: {warning}")
     for problem in finding.problems:
         say(f"orch: {problem}")
-    job = draft(file, context.config, context.home, Options(), now())
     check_eligible(context.config, job)
     spec = spec_of(job)
     if deadline is None and spec is not None and spec.deadline is not None:
@@ -143,7 +147,7 @@ def _checked(context: Context, file: Path, deadline: str | None) -> str:
         except InputError as error:
             hint = "or give the schedule its own with --deadline"
             raise InputError(error.message, file=file, field="deadline", hint=hint) from None
-    return job.name
+    return called
 
 
 @schedule.command("list")

@@ -30,6 +30,13 @@ def _night(row: Any) -> Night:
     return Night(**{**values, "state": NightState(values["state"])})
 
 
+def _taken(name: str) -> UsageError:
+    return UsageError(
+        f"there is already a schedule {name}",
+        hint=f"--name gives this one another name; `orch schedule remove {name}` ends that one",
+    )
+
+
 class Schedules:
     """Operations on schedules and nights."""
 
@@ -45,10 +52,12 @@ class Schedules:
             add = self._db.upsert(schedules).values(**values).on_conflict_do_nothing().returning(schedules.c.id)
             added = tx.execute(add).first()
         if added is None:
-            raise UsageError(
-                f"there is already a schedule {schedule.name}",
-                hint=f"--name gives this one another name; `orch schedule remove {schedule.name}` ends that one",
-            )
+            raise _taken(schedule.name)
+
+    def check_free(self, name: str) -> None:
+        """Raise UsageError if a schedule has this name."""
+        if self.find(name) is not None:
+            raise _taken(name)
 
     def find(self, name: str) -> Schedule | None:
         with self._db.read() as tx:

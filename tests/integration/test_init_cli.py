@@ -228,15 +228,28 @@ def test_settings_with_a_mistake_are_named(folder: Path, capsys: pytest.CaptureF
     assert not (folder / "job.yaml").exists()
 
 
-def test_a_new_folder_is_said_to_be_new(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_not_there_is_not_made(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "contracts").mkdir()
     (folder / "contracts" / "a.txt").write_text("A letter.")
-    for name, hint in (("contrcts", "; did you mean 'contracts'?"), ("elsewhere", "\n")):
-        assert run(["init", name]) == 0
-        assert f"orch: {name} is a new folder, with a sample document{hint}" in capsys.readouterr().err
+    cures = {
+        "contrcts": "did you mean 'contracts'?",
+        "contrcts/": "did you mean 'contracts'?",
+        "x y/z": "`mkdir 'x y/z'`",
+    }
+    for name, cure in cures.items():
+        assert run(["init", name]) == 2
+        told = capsys.readouterr().err
+        assert f"orch: {name.rstrip('/')}: there is no such folder; nothing was written" in told
+        assert f"hint: {cure}" in told
+    assert [path.name for path in folder.rglob("*")] == ["contracts", "a.txt"]
     (folder / "empty").mkdir()
     assert run(["init", "empty"]) == 0
-    assert "new folder" not in capsys.readouterr().err
+    assert "empty/documents/example.txt" in capsys.readouterr().out
+
+
+def test_tables_that_need_an_extra_say_which(folder: Path) -> None:
+    assert run(["init"]) == 0
+    assert "# Or .jsonl; .xlsx needs the extra xlsx, .parquet the extra parquet." in (folder / "job.yaml").read_text()
 
 
 def test_a_guessed_column_is_said_to_be_a_guess(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -162,8 +162,10 @@ def test_a_job_file_whose_deadline_is_of_one_night_needs_another(desk: Desk) -> 
 
 def test_a_name_is_taken_once(desk: Desk) -> None:
     desk.add()
-    _, err = desk("schedule", "add", str(desk.file), *BERLIN, code=2)
-    assert "there is already a schedule letters" in err
+    (desk.folder / "documents" / "1.txt").write_text("", encoding="utf-8")
+    for more in ((), ("--name", "letters")):
+        _, err = desk("schedule", "add", str(desk.file), *BERLIN, *more, code=2)
+        assert err.startswith("orch: there is already a schedule letters\n"), "documents are not read for it"
     assert desk.add("--name", "again")["name"] == "again"
     assert [one["name"] for one in desk.json("schedule", "list")] == ["again", "letters"]
 
