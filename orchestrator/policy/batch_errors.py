@@ -15,11 +15,11 @@ from orchestrator.policy.row_errors import MOST_READ, Disposition, classify, pla
 class BatchFault(StrEnum):
     """Reason why a backend refused a batch."""
 
-    LINE = "line"  # one line; the batch continues without it
+    LINE = "line"  # one line; the batch continues without that line
     QUOTA = "quota"  # no room now
     TOO_LARGE = "too_large"  # more rows, bytes or inputs than one batch may have
     ACCOUNT = "account"  # the key, the credit or a permission
-    GONE = "gone"  # the backend has lost it
+    GONE = "gone"  # the backend has lost the batch
     WHOLE = "whole"  # the batch as such
 
 
@@ -158,7 +158,7 @@ def classify_batch(code: str | None, message: str | None, line: int | None = Non
 
 
 def input_is_missed(code: str | None, message: str | None) -> bool:
-    """True if a create was refused because its input file is missing or not ready: it may be there a moment later."""
+    """True if a create was refused because its input file is missing, which may appear a moment later."""
     return bool(_MISSED.search(code or "") or _MISSED_SAYS.search((message or "")[:MOST_READ]))
 
 

@@ -50,7 +50,7 @@ def places(rows: int, wanted: int) -> list[int]:
 
 
 def until(built_at: datetime, deadline: datetime | None) -> datetime | None:
-    """Return when the others go without the canary's results; None if there is no deadline."""
+    """Return when the other rows go without the canary's results; None without a deadline."""
     return None if deadline is None else built_at + (deadline - built_at) / PART
 
 
@@ -70,7 +70,7 @@ def judge(seen: CanaryFigures, limits: CanaryLimits) -> CanaryVerdict:
 
 
 def _codes(failed: Mapping[str, int]) -> str:
-    """Return the commonest codes as text, most first."""
+    """Return the commonest codes as text, the commonest first."""
     if not failed:
         return ""
     common = sorted(failed.items(), key=lambda one: (-one[1], one[0]))[:MOST_CODES]

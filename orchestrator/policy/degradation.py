@@ -1,4 +1,4 @@
-"""Detects an engine that has become slower than it used to be with as many rows at once. Pure.
+"""Detects an engine that has become slower than before at the same number of rows at once. Pure.
 
 An engine that is slow from the start is a slow engine. An engine that does far less than an hour ago leaks memory,
 throttles or shares its GPU, and a restart helps.
@@ -35,7 +35,7 @@ class SpeedWatch(Struct):
     def observe(self, at: float, done: float, rows: int) -> str | None:
         """Record the work done so far and the rows in flight; return a reason to restart, or None."""
         if self._begin is None or done < self._begin[1] or rows == 0:
-            # Without rows in flight, its speed cannot be seen.
+            # Without rows in flight, the engine shows no speed.
             self._begin, self._rows = (at, done), []
             return None
         self._rows.append(rows)

@@ -23,7 +23,7 @@ FINISH_SECONDS = 120.0
 WINDOW_SECONDS = 60.0
 """Rates are measured over the last minute or so."""
 LEAST_SECONDS = 5.0
-"""A shorter observation says nothing about a rate."""
+"""Shorter observations are ignored, because they say nothing about a rate."""
 
 
 def engines_for(
@@ -77,7 +77,7 @@ class RateWatch(Struct):
 
     @property
     def rate(self) -> float | None:
-        """The median rate of the engines; the last known rate while none works, None before any did."""
+        """The median rate of the engines; the last known rate while no engine works; None before the first works."""
         rates = [
             (looks[-1][1] - looks[0][1]) / (looks[-1][0] - looks[0][0])
             for looks in self._seen.values()

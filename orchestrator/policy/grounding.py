@@ -16,7 +16,7 @@ from orchestrator.core.sanitize import cut
 from orchestrator.policy.quote_search import find_quotes, folded
 
 FEWEST_CHARACTERS, FEWEST_WORDS = 12, 3
-"""A quote needs at least one of the two: a shorter quote could stand anywhere."""
+"""A quote needs that many characters or that many words: a shorter quote could stand anywhere."""
 NOT_FOUND, TOO_SHORT = "quote_not_found", "quote_too_short"
 _SHOWN = 80
 _MOST_TOLD = 5
@@ -95,7 +95,7 @@ def read_quotes(stored: str) -> tuple[GroundedQuote, ...]:
 
 
 def check_quotes(quotes: Sequence[Quote], sent: SentDocument | None) -> Grounding:
-    """Look for quotes in what was sent; None if that is gone."""
+    """Look for quotes in the document as sent; `sent` is None if that text is gone."""
     wanted = {quote.text for quote in quotes if not is_too_short(quote.text)}
     places: dict[str, list[QuotePlace]] = {text: [] for text in wanted}
     is_whole = sent is not None and not sent.has_pictures

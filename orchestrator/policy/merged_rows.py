@@ -1,4 +1,4 @@
-"""Finished rows → lines of the merged result, and of OpenAI's output and error files."""
+"""Turns finished rows into lines of the merged result, and of OpenAI's output and error files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def merged_row(row: FinishedRow, line: bytes | None, check: AnswerCheck | None) 
     """Return one line of the merged result: identity, outcome, parsed output and provenance."""
     output, finish_reason = output_of(row, line, check)
     if row.error_code in QUARANTINED:
-        output = None  # it may be about another document
+        output = None  # the answer may be about another document
     error = None if row.error_code is None else {"code": row.error_code, "message": row.error_message}
     return _encode_line(
         {
@@ -144,7 +144,7 @@ def batch_row(row: FinishedRow, line: bytes | None) -> bytes:
     """Return one line in the form of OpenAI's output and error files."""
     if line is not None:
         plain = _decode_plain(line)
-        # The answer may have been another row's, with the same body.
+        # The answer may come from another row with the same body, and then names that row.
         plain.custom_id = msgspec.Raw(msgspec.json.encode(row.custom_id))
         return _encode_line(plain)
     error = {"code": row.error_code or row.state, "message": row.error_message or f"This request is {row.state}."}

@@ -19,7 +19,7 @@ from orchestrator.core.model import JobId
 from orchestrator.settings.config import Retention
 
 Carriers = Mapping[JobId, Mapping[JobId, int]]
-"""By the job that owns the answers: the jobs that carry some, and their number of rows."""
+"""For each job that owns answers: the jobs that carry some of them, with their numbers of rows."""
 
 
 class JobFate(StrEnum):
@@ -140,7 +140,7 @@ def _make_room(
     """Remove files early, oldest first, until the home takes at most `most` bytes."""
     left = [job for job in reversed(newest_first) if job.job_id in keeping and job.job_id not in shielded]
     while used > most:
-        # Removing one may free an older job whose answers it carried: search from the oldest each time.
+        # Removing a job may free an older job whose answers it carried, so each search begins with the oldest job.
         job = next((job for job in left if job.bytes and _carried(job, carriers, keeping) is None), None)
         if job is None:
             return

@@ -137,7 +137,7 @@ def _output_cost(per: TokenRates, each: Decimal, usage: Usage) -> Decimal:
 
 
 def _cost_by_kind(left: int, each: Decimal, kinds: Iterable[tuple[int, Decimal | None]]) -> Decimal:
-    """Return the cost of tokens at `each`, or at the price of their kind if it has one."""
+    """Return the cost of tokens at the price of their kind, or at `each` for kinds without a price."""
     cost = Decimal(0)
     for count, price in kinds:
         if count and price is not None:

@@ -40,7 +40,7 @@ _KNOWN = frozenset(
         "rejected_prediction_tokens", "web_search_requests", "web_fetch_requests", "num_search_queries",
     }
 )  # fmt: skip
-"""Counts in a usage that are priced, or part of such a count, or free."""
+"""Counts in a usage that are priced, are part of a priced count, or are free."""
 _is_count = re.compile(
     r"num_\w+|(?:\w+_)?(?:tokens|units|requests|calls|searches|queries|pages|images|characters)"
 ).fullmatch
