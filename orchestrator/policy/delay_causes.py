@@ -39,7 +39,7 @@ _ADVICE = {
     Cause.STOOD_STILL: "fix that cause; allow a second backend, so that rows can go elsewhere meanwhile",
     Cause.HELD: "raise that limit, start earlier, or allow another backend",
     Cause.SLOW_BATCH: "allow a faster backend as well, or start earlier",
-    Cause.TOO_LITTLE_TIME: "start earlier or name a later deadline; `orch plan` shows what would hold",
+    Cause.TOO_LITTLE_TIME: "start earlier or name a later deadline; `orch plan` shows which it can meet",
 }
 
 

@@ -14,9 +14,13 @@ from orchestrator.core.sanitize import escape_controls
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST = 24
 """Longest part of a name, in letters, that stays on one line; a longer part may break anywhere."""
-_SEAM = re.compile(r"(?<=[/\\_@=:&?+])(?=\w)|(?<=\.)(?=[^\W\d]\w{4})")
-"""Places where a name may continue in the next line; an ending such as `.json` stays with it."""
+_SEAM = re.compile(r"(?<=[/\\_@=:&?+])(?=\w)|(?<=\.)(?=[^\W\d]\w{4})(?!jsonl\b)")
+"""Places where a name may continue in the next line; an ending such as `.jsonl` stays with it."""
 _SPACE, _PATH = re.compile(r"(\s+)"), re.compile(r"[/\\]")
+_UNIT = re.compile(r"(?<!\S)(\d[\d,.]*\s(?:h|min|s|ms)(?!\w))")
+_NUMBERED = re.compile(r"\d.*-|-.*\d")
+"""A word with a hyphen and a digit, such as a date, an id or a model: browsers break it at the hyphen."""
+_WHOLE = Markup('<span class="whole">{}</span>')
 _LONG = re.compile(rf"[^\s-]{{{LONGEST}}}(?=[^\s-])")
 
 
@@ -53,12 +57,22 @@ def code(text: str) -> Markup:
 def breakable(name: Any, whole: int = 20) -> Markup:
     """Let a long name, such as a path, break between its parts instead of inside a word.
 
-    A word of up to `whole` letters, such as `content_filter`, stays whole.
+    A word of up to `whole` letters, such as `content_filter`, stays whole. So does a number with its unit.
     """
+    parts = _UNIT.split(escape_controls(str(name)))
     return Markup("").join(
-        word if len(word) <= whole and not _PATH.search(word) else _seamed(word)
-        for word in _SPACE.split(escape_controls(str(name)))
+        _WHOLE.format(part) if number % 2 else _words(part, whole) for number, part in enumerate(parts)
     )
+
+
+def _words(text: str, whole: int) -> Markup:
+    return Markup("").join(_word(word, whole) for word in _SPACE.split(text))
+
+
+def _word(word: str, whole: int) -> str:
+    if len(word) > whole or _PATH.search(word):
+        return _seamed(word)
+    return _WHOLE.format(word) if _NUMBERED.search(word) else word
 
 
 def _seamed(word: str) -> Markup:

@@ -12,7 +12,7 @@ from orchestrator.core.durations import moment_words
 from orchestrator.core.money import money
 from orchestrator.reports.bars import Series, groups_below, groups_beside
 from orchestrator.reports.cost import CostLine, CostReport
-from orchestrator.reports.words import cost_cells, cost_headline, cost_notes, cost_title, estimated_words
+from orchestrator.reports.words import cost_cells, cost_headline, cost_notes, cost_title, estimated_words, group_words
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -77,7 +77,7 @@ def cost_plot(report: CostReport) -> str:
     ]
     if report.by == "day":
         return groups_beside([f"{date.fromisoformat(line.group):%d %b}" for line in lines], series, money)
-    return groups_below([line.group or "—" for line in lines], series, money)
+    return groups_below([group_words(report.by, line.group) for line in lines], series, money)
 
 
 def template(name: str) -> Template:

@@ -83,15 +83,20 @@ def cost_headline(report: CostReport) -> str:
 
 def cost_cells(report: CostReport) -> list[tuple[str, ...]]:
     """Return a cost report as header, lines and total, without columns that are empty throughout."""
-    cells = [_cost_cells(line) for line in (*report.lines, report.total)]
+    cells = [_cost_cells(report.by, line) for line in (*report.lines, report.total)]
     columns = [place for place in range(len(cells[0])) if any(line[place] != "—" for line in cells)]
     return [tuple(line[place] for place in columns) for line in ((report.by, *_COST_COLUMNS), *cells)]
 
 
-def _cost_cells(line: CostLine) -> tuple[str, ...]:
+def group_words(by: str, group: str) -> str:
+    """Name a group of a cost report: `no tag` for what has no tag."""
+    return group or f"no {by.removeprefix('tag:')}"
+
+
+def _cost_cells(by: str, line: CostLine) -> tuple[str, ...]:
     usage = line.usage
     return (
-        line.group or "—",
+        group_words(by, line.group),
         f"{line.rows:,}",
         f"{usage.input_tokens:,}",
         f"{usage.cached_tokens:,}",
@@ -120,7 +125,9 @@ def cost_notes(report: CostReport) -> list[str]:
     if report.relisted:
         told.insert(1, "rows from before orch booked list prices have the prices that orch.toml sets now")
     if total.estimate is not None:
-        told.append("forecast: by the plans; in brackets, how far the finished jobs came out above or below")
+        told.append(
+            "forecast: what the plans expected; in brackets, how far the finished jobs were above or below it"
+        )
     if total.wasted:
         told.append("wasted: failed rows, rows paid for twice, sends without an answer")
     told += [f"not in the table: {words}" for words in running_words(report.running)]

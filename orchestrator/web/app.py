@@ -25,6 +25,7 @@ from orchestrator.core.errors import OrchError, UsageError
 from orchestrator.core.version import __version__
 from orchestrator.daemon.lock import running_daemon
 from orchestrator.reports.markup import environment
+from orchestrator.reports.words import group_words
 from orchestrator.web import actions, figures
 from orchestrator.web.access import SESSION_SECONDS, PageAccess, Visitor
 from orchestrator.web.guard import FORM, VISITOR, Guard, form_of
@@ -316,5 +317,5 @@ class _Static(StaticFiles):
 def _templates() -> Environment:
     made = environment(HERE / "templates")
     made.filters.update(figures.FORMS, moment=figures.moment, day=figures.day, in_zone=figures.in_zone)
-    made.globals.update(figure=figures.figure)
+    made.globals.update(figure=figures.figure, group_words=group_words)
     return made

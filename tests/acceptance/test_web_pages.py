@@ -285,6 +285,22 @@ def test_pages_are_readable_on_a_phone_and_at_a_desk_and_ask_no_other_place(
 
 
 @pytest.mark.long
+def test_reports_as_files_are_readable_on_a_phone_and_at_a_desk(
+    home: WebHome, tab: Tab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    night = night_of(home.new.created_at).isoformat()
+    for number, words in enumerate((["cost"], ["cost", "--by", "day"], ["cost", "--by", "tag"], ["night", night])):
+        path = home.root / f"report-{number}.html"
+        assert run(["report", *words, "--html", str(path)]) == 0
+        tab.open(path.as_uri())
+        for width in (390, 768, 1024, 1440):
+            tab.size(width)
+            assert tab.js(UNREADABLE) == [], (words, width)
+    capsys.readouterr()
+    tab.size(1280)
+
+
+@pytest.mark.long
 def test_pages_write_their_dates_alike(home: WebHome, tab: Tab, view: Shown) -> None:
     night = f"/nights/{night_of(home.new.created_at).isoformat()}"
     for path in ("/", "/jobs", f"/jobs/{home.new.id}", "/nights", "/schedules", "/money", "/backends"):
@@ -473,7 +489,7 @@ def test_a_missed_deadline_shows_on_every_page_that_names_it(home: WebHome, clie
     assert cell is not None
     assert cell[1] == "bad"
     assert "deadline missed" in cell[0]
-    assert re.search(r"missed by \d+ h", client.get(f"/jobs/{home.new.id}").text)
+    assert re.search(r'missed by <span class="whole">\d+ h<', client.get(f"/jobs/{home.new.id}").text)
     assert 'title="missed"' in client.get(f"/jobs?q={home.new.id}").text
     assert 'title="missed"' not in client.get(f"/jobs?q={home.running.id}").text
 

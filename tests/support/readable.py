@@ -12,13 +12,25 @@ UNREADABLE = r"""(async () => {
     if (!holder.checkVisibility() || holder.closest("script, style, noscript, pre")) continue;
     for (const run of node.data.matchAll(/\S+/g)) {
       const parts = [...run[0].matchAll(/[^\/-]+/g)];
-      if (parts.some((part) => part[0].length > 24) || !/^[\p{L}\p{N}\/.,:;'()%$#&_-]+$/u.test(run[0])) continue;
+      if (parts.some((part) => part[0].length > 24) || !/^[\p{L}\p{N}\/.,:;'()%$#&_≈-]+$/u.test(run[0])) continue;
       for (const part of parts) {
         const range = document.createRange(), at = run.index + part.index;
         range.setStart(node, at); range.setEnd(node, at + part[0].length);
         const boxes = [...range.getClientRects()].filter((box) => box.width > 0);
         if (new Set(boxes.map((box) => Math.round(box.top))).size > 1) broken(part[0], holder);
       }
+    }
+    const whole = /(?<!\S)\d[\d,.]*\s(?:h|min|s|ms)(?!\w)|(?<![\w\/-])\d{4}-\d\d-\d\d(?![\w\/-])/gu;
+    for (const one of node.data.matchAll(whole)) {
+      const range = document.createRange();
+      range.setStart(node, one.index); range.setEnd(node, one.index + one[0].length);
+      const tops = [...range.getClientRects()].filter((box) => box.width > 0).map((box) => Math.round(box.top));
+      if (new Set(tops).size > 1) broken(one[0], holder);
+    }
+    if (holder.tagName === "TIME") {
+      const range = document.createRange();
+      range.setStart(node, 0); range.setEnd(node, Math.max(0, node.data.lastIndexOf(" ")));
+      if (new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size > 1) broken("a date", holder);
     }
   }
   for (const one of document.querySelectorAll("body *")) {
@@ -37,7 +49,7 @@ UNREADABLE = r"""(async () => {
   }
   for (const one of document.querySelectorAll("time"))
     if (one.checkVisibility() && one.offsetHeight > 50) found.push(`a time in more than two lines: ${one.innerText}`);
-  for (const frame of document.querySelectorAll(".two .frame, #rows .frame"))
+  for (const frame of document.querySelectorAll(".frame"))
     if (frame.scrollWidth > frame.clientWidth + 1) found.push(`a table is cut: ${frame.innerText.slice(0, 80)}`);
   const middle = (one) => { const box = one.getBoundingClientRect(); return box.top + box.height / 2; };
   for (const button of document.querySelectorAll("td button")) {
@@ -54,6 +66,21 @@ UNREADABLE = r"""(async () => {
       .filter((other) => other.checkVisibility() && Math.abs(middle(other) - middle(one)) < 30);
     if (beside.some((other) => Math.abs(middle(other) - middle(one)) > 2))
       found.push(`a button out of line: ${one.innerText}`);
+  }
+  const pen = document.createElement("canvas").getContext("2d");
+  for (const cell of document.querySelectorAll(".cards td[data-name]")) {
+    const label = getComputedStyle(cell, "::before"), how = getComputedStyle(cell);
+    if (!cell.checkVisibility() || label.position !== "absolute" || label.display === "none") continue;
+    pen.font = `${label.fontWeight} ${label.fontSize} ${label.fontFamily}`;
+    if (pen.measureText(cell.dataset.name).width > parseFloat(how.paddingLeft) - 8)
+      found.push(`a label runs into its value: ${cell.dataset.name}`);
+  }
+  for (const field of document.querySelectorAll("input[placeholder]")) {
+    const how = getComputedStyle(field);
+    pen.font = `${how.fontWeight} ${how.fontSize} ${how.fontFamily}`;
+    const room = field.clientWidth - parseFloat(how.paddingLeft) - parseFloat(how.paddingRight);
+    if (field.checkVisibility() && pen.measureText(field.placeholder).width > room)
+      found.push(`an example is cut: ${field.placeholder}`);
   }
   if (innerWidth < 600)
     for (const row of document.querySelectorAll("main .frame tbody tr"))

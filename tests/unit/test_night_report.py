@@ -149,7 +149,9 @@ def test_the_deadline(of: Any, state: JobState, counts: Counts, met: tuple[bool 
 
 RUNNING = replace(DONE, finished_at=None)
 BEGUN = Event(NOW, "routed", "4 rows to gpu")
-IDLE = ", and nothing delayed it for long → start earlier or name a later deadline; `orch plan` shows what would hold"
+IDLE = (
+    ", and nothing delayed it for long → start earlier or name a later deadline; `orch plan` shows which it can meet"
+)
 NEEDS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "nothing": ({}, []),
     "the job failed": (
