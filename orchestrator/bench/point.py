@@ -64,7 +64,7 @@ class BenchPoint(Struct, frozen=True):
     """Results of a point. Rates are per second, for all upstreams together; latencies are in seconds.
 
     `cache_hits` is the share of prompt tokens that came from the prefix cache, `kv_peak` the highest use of the KV
-    cache, both 0 to 1. Without vLLM's gauges, both and `preemptions` are None. `vram_peak` is in bytes.
+    cache, both 0 to 1. Without vLLM's gauges, these two and `preemptions` are None. `vram_peak` is in bytes.
     """
 
     concurrency: int
@@ -297,7 +297,7 @@ class _Measuring:
         )
 
     def _measured(self) -> tuple[Sequence[RowEnd], float, PointEnd]:
-        """Return the rows that count, the seconds in which these came back, and how the point ended."""
+        """Return the rows that count, the seconds that they took to come back, and how the point ended."""
         ended, places = self._rows.ended, self._places
         first = 0 if self._terms.mode is Mode.STATIC else places
         begin = self._began if self._terms.mode is Mode.STATIC else (self._flights or [self._began])[0]

@@ -48,7 +48,7 @@ class RowEnd(NamedTuple):
 
 
 class PointWork(Work, eq=False):
-    """A row of a point. If the sample is too short for the point, it starts again in a new `cycle`."""
+    """A row of a point. If the sample is too short for the point, the sample starts again in a new `cycle`."""
 
     cycle: int = 0
 
@@ -73,7 +73,7 @@ class PointRows(RowSource):
         self.failed = 0
         self.taken = 0
         self.problem: str | None = None
-        """Reason of the last failed row."""
+        """Reason why the last failed row failed."""
         self._plan = plan
         self._upstreams = upstreams
         self._salt = salt
@@ -90,7 +90,7 @@ class PointRows(RowSource):
 
     @property
     def out(self) -> int:
-        """Rows taken that have not ended."""
+        """Number of rows taken that have not ended."""
         return self.taken - len(self.ended)
 
     @property

@@ -121,7 +121,7 @@ Tell = Callable[[BenchProgress], None]
 
 @dataclass(slots=True)
 class Session:
-    """Measures with a rig for about `minutes`. `most` is the highest concurrency."""
+    """Measures a bench's points with a rig, for about `minutes`. `most` is the highest concurrency."""
 
     rig: Rig
     notebook: Notebook

@@ -16,13 +16,13 @@ FIRST = 1
 GAIN = 1.05
 """Minimum growth factor of a doubling; a smaller gain means that the plateau is reached."""
 KNEE = 0.97
-"""Share of the best throughput that the knee, the lowest such concurrency, must reach."""
+"""The knee is the lowest concurrency that reaches this share of the best throughput."""
 WIDTH = 0.10
 """Largest width of the interval around the knee, as a share of the knee."""
 MOST_ERRORS = 0.02
 """An engine counts as failed if more than this share of its attempts failed."""
 COLLAPSE = 0.8
-"""An engine also counts as failed if throughput is below this share of that with fewer rows at once."""
+"""An engine also counts as failed if throughput is below this share of the throughput with fewer rows at once."""
 
 
 class SweepPoint(Struct, frozen=True):

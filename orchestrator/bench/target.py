@@ -88,7 +88,7 @@ def backend_named(config: Config, name: str | None) -> str:
 def target_of(
     config: Config, home: Home, name: str, model: str, tell: Callable[[str], None], options: Sequence[str] = ()
 ) -> Iterator[BenchTarget]:
-    """Provide the engine, ready for rows, for the block. An engine that this starts gets the additional `options`.
+    """Provide the engine, ready for rows, for the block. An engine started here gets the additional `options`.
 
     Raises BackendError, RefusedError or UsageError.
     """

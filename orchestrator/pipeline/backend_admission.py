@@ -39,7 +39,7 @@ SETTLES = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=15), ti
 class BatchRoom(Struct, frozen=True):
     """Maximum number of rows and estimated prompt tokens of one batch.
 
-    `fits` says whether a budget covers the tokens of some prompts, and at most this many of their answers.
+    `fits` says whether a budget covers a number of prompt tokens, with a maximum of answer tokens.
     """
 
     rows: int
@@ -136,7 +136,7 @@ class AdmissionControl:
             self._store.limits.put(quota.accepted(known))
 
     def was_busy(self, handle: BackendHandle, shard: Shard, busy: BackendBusy) -> None:
-        """Note that the backend was too busy for an upload or a create."""
+        """Note that the backend was too busy to take a file or create a batch."""
         self._pause(handle, shard, busy.message, busy.retry_after)
 
     def _pause(self, handle: BackendHandle, shard: Shard, reason: str, retry_after: float | None = None) -> None:

@@ -24,7 +24,7 @@ class Prices(Protocol):
         """Price a row asked under this model name; `expected` replaces token counts that were not reported."""
 
     def of_uncertain(self, model: str, sends: int, usage: Usage) -> Price | None:
-        """Price sends of a row without an answer; None if they cost nothing beyond the row."""
+        """Price a row's attempts without an answer; None if these cost nothing beyond the row."""
 
     def of_time(self, seconds: float) -> Price:
         """Price upstream seconds; nothing if rows are paid by the token."""

@@ -71,7 +71,7 @@ class BackendSet(ABC):
         return None
 
     def down(self) -> Mapping[str, float]:
-        """Return the seconds that each backend has had no working upstream; backends with one are left out."""
+        """Return the seconds that each backend has had no working upstream; other backends are left out."""
         return {}
 
     def given_up(self) -> frozenset[str]:

@@ -150,7 +150,7 @@ class SharedBudgets:
         self._config = config
         self._backends = dict(config.backends)
         self._now = now
-        # Keyed by the whole budget: after an edit of orch.toml, another may have the same name.
+        # Keyed by the whole budget: after an edit of orch.toml, another budget may have the same name.
         self._summed: dict[Budget, _Summed] = {}
 
     def use(self, config: Config) -> None:
@@ -161,7 +161,7 @@ class SharedBudgets:
     def no_room(self, job: Job, shard: Shard) -> str | None:
         """Return why a shard must wait, or None if it may be sent; its intent may already be committed.
 
-        Raises TooDear if it never fits, RefusedError if its cost cannot be known.
+        Raises TooDear if the shard never fits, RefusedError if its cost cannot be known.
         """
         for budget in self._of(job):
             look = self._look(budget)
@@ -231,7 +231,7 @@ class SharedBudgets:
 
     def _standing(self, budget: Budget, look: _Look, flying: Sequence[Shard]) -> BudgetStanding:
         """Return the standing of a budget with these batches in flight."""
-        # The batches were read before: a shard that ends in between is counted twice, never missed.
+        # The batches were read before the ledger: a shard that ends in between is counted twice, never missed.
         period = budgets.period_at(budget, self._now(), self._config.reports.zone)
         spent, to_stop = self._booked(budget, period, look), self._to_stop(_running(flying))
         return self._add_up(flying, BudgetStanding(budget, period, spent, to_stop))

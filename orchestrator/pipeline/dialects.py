@@ -81,7 +81,7 @@ def _own(rule: DialectRule) -> OwnRule:
 class LineWriter(Struct, frozen=True):
     """Writes the lines of one shard for its route: one model at one recipient.
 
-    Rows of the `coded` tasks get their codes here, as these are not part of their identities.
+    Rows of the `coded` tasks get their codes here, as codes are not part of a row's identity.
     """
 
     dialect: Dialect
@@ -131,12 +131,12 @@ def losses(recipient: Recipient, model: str, task: Task, refused: Collection[str
 def _losses(
     recipient: Recipient, model: str, endpoint: str, refused: frozenset[str], fields: bytes
 ) -> tuple[Loss, ...]:
-    # Cached: the planner asks at each look, and a schema takes a while.
+    # Cached: the planner asks again and again, and a schema takes a while.
     return dialect_of(recipient, model, endpoint, refused).losses(msgspec.json.decode(fields))
 
 
 def growth(job: Job, recipient: Recipient, model: str, alias: str) -> int:
-    """Return the maximum number of bytes by which lines for a model grow; the job knows it by the alias."""
+    """Return the maximum number of bytes by which lines for a model grow; `alias` is the job's name for it."""
     asking = (task for task in tasks_of(job) if rung_of(alias)[0] in task.aliases.values())
     return max((_growth(dialect_of(recipient, model, url_of(task)), task) for task in asking), default=0)
 

@@ -126,8 +126,8 @@ class LostAnswers(Struct, frozen=True):
 
 def require_agreed(store: Store, job: Job, shard: Shard, model: str, handle: BackendHandle) -> str | None:
     """Return a message about the agreement if an unsent shard has rows whose paid answers are lost, else None. The
-    answers are those of a cancelled job, so no user could agree when they were lost. `model` is the shard's model
-    there. Raises RefusedError without consent to pay again.
+    answers are those of a cancelled job, so no user could agree when they were lost. `model` is the model's name
+    at the backend. Raises RefusedError without consent to pay again.
     """
     lost = store.lost.like(job, shard, model)
     if not lost:
@@ -153,7 +153,7 @@ def _refused(job: Job, told: str) -> RefusedError:
 
 
 def _shares(seqs: Sequence[int], price: Price, used: Usage) -> tuple[dict[int, Price], dict[int, Usage]]:
-    """Divide what a batch has cost equally among its rows; the first also bears the remainder."""
+    """Divide what a batch has cost equally among its rows; the first row also bears the remainder."""
     totals = structs.asdict(used)
     share = (price.cost / len(seqs)).quantize(PICO, ROUND_DOWN)
     each = {name: tokens // len(seqs) for name, tokens in totals.items()}

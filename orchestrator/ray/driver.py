@@ -28,7 +28,7 @@ FIRST_PAUSE, LONGEST_PAUSE, WELL_SECONDS = 1.0, 60.0, 60.0
 """Seconds until a process that ended by itself is restarted: the first and longest pause. A pause doubles unless
 the process ran for WELL_SECONDS."""
 TRIES = 3
-"""Engines are given up after the process ended this many times in a row without reaching a cluster."""
+"""Engines are given up once the process has ended this many times in a row without reaching a cluster."""
 STATES = {
     "pending": EngineState.PENDING,
     "lost": EngineState.PENDING,
@@ -52,7 +52,7 @@ class _Seen(Struct):
 
 
 class RayDriver:
-    """`root` is the server's folder, for logs. `tell` gets progress messages. Safe to use from any thread."""
+    """Runs engines on a Ray cluster, for any thread. `root` is the folder for logs; `tell` gets progress messages."""
 
     def __init__(
         self, root: Path, settings: RayBackend, environ: Mapping[str, str], tell: Callable[[str], None]
@@ -158,7 +158,7 @@ class RayDriver:
         self._say()
 
     def _say(self) -> None:
-        """Send the wanted engines to the process."""
+        """Tell the process which engines are wanted; start the process if necessary."""
         if self._process is None:
             self._keep_running()
         else:

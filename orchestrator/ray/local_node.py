@@ -1,4 +1,4 @@
-"""This machine as a node of a Ray cluster. A person starts and ends the node; between, it needs no orch process."""
+"""This machine as a node of a Ray cluster. A person starts and ends the node, which needs no orch process to run."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def start_node(
 ) -> RayNode:
     """Start a head, or a node that joins the cluster at `join`; `options` are those of `ray start`.
 
-    Returns once it runs. Raises UsageError if a node already runs, EngineUnavailable if the node does not start.
+    Returns once the node runs. Raises UsageError if a node already runs, EngineUnavailable if none starts.
     """
     if (node := node_of(folder)) is not None:
         raise UsageError(f"this machine is already a node (process {node.pid})", hint="orch cluster down")

@@ -9,7 +9,7 @@ from orchestrator.core.bounded.process import Tripped, WorkerLimits
 from orchestrator.core.bounded.single import Single
 
 _worker = cache(Single)
-"""Returns the worker process for these limits, and keeps that process for later tasks."""
+"""Returns the worker process for given limits, and keeps the process for later tasks."""
 
 
 def answer(request: bytes, limits: WorkerLimits) -> tuple[str, str, list[bytes]]:

@@ -51,7 +51,7 @@ class BuildOrder(Protocol, Generic[T_co]):
 
 
 class Builds(Protocol):
-    """Runner of orders."""
+    """Runs orders."""
 
     def begin(self, key: str, order: BuildOrder[object], deadline: datetime | None) -> None:
         """Start an order, unless one runs under this key. If all processes are busy, the caller must ask again.

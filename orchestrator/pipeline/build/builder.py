@@ -44,7 +44,7 @@ from orchestrator.store.records import Earlier
 MANY = 5000
 """With this many rows, the database updates its statistics, which may take a tenth of a second."""
 Progress = Callable[[int, int, int | None], None]
-"""Gets the documents and requests so far, and the total number of documents, None while unknown."""
+"""Gets the numbers of documents and requests so far, and the total number of documents, None while unknown."""
 
 
 @contextmanager
@@ -95,7 +95,7 @@ def discard(store: Store, home: Home, job: Job) -> None:
     try:
         stays = store.jobs.find(job.id) is not None and not store.jobs.discard(job.id)
     finally:
-        # Also if the database refuses: the next process builds an unbuilt job again.
+        # Even if the database refuses: the next process builds an unbuilt job again.
         if not stays:
             _remove_files(home, job)
 
@@ -253,7 +253,7 @@ def _written(file: BinaryIO, chunk: list[BuiltRow]) -> list[Span]:
 
 
 def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
-    """Name the document that two sources of the job file share."""
+    """Return the error that names a document which two sources share."""
     known = set(store.known.known_ids(job.id, [row.custom_id for row in rows]))
     for row in rows:
         if row.custom_id in known:

@@ -32,7 +32,7 @@ _FOREIGN = re.compile(
 
 
 def meant_by(name: str, known: Collection[str]) -> str | None:
-    """Return the field that a name in a template means, None if it means none."""
+    """Return the field that a name in a template means; None if the name means no field."""
     if name in known:
         return name
     near = get_close_matches(name, known, 1)
@@ -62,7 +62,7 @@ def _lines_at_fault(text: str, known: Collection[str]) -> Iterator[str]:
 
 
 def _field(found: re.Match[str], known: Collection[str]) -> str | None:
-    """Return the field that a placeholder names, exactly or as other tools call the text; None if it names none."""
+    """Return the field that a placeholder names, exactly or as other tools call the text; None without a field."""
     name = found["name"] or found["key"] or found["dollar"] or found["percent"]
     if name is None:
         return None

@@ -1,4 +1,4 @@
-"""Trial builds, which show what a job would be and leave nothing."""
+"""Trial builds, which show what a job would be and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rehearse(
     store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
     progress: builder.Progress,
 ) -> Submission:  # fmt: skip
-    """Return the result that `submit` would have, with the plan even if `submit` would refuse it. Leaves nothing.
+    """Return the result that `submit` would have, with the plan even if `submit` would refuse it. Leaves no trace.
 
     Raises the OrchErrors of `submit`, except for a refused plan, which sets `is_refused`.
     """

@@ -177,7 +177,7 @@ def answered(store: Store, job: Job, asked: Asked, rows: list[Row]) -> dict[str,
 
 
 def twins(store: Store, job: Job, rows: list[Row]) -> dict[int, int]:
-    """Return the rows that repeat another row's question, each place with the place of the first."""
+    """Return the rows that repeat another row's question, each row's place with the place of the first such row."""
     keys = {row.cache_key for row in rows if row.cache_key is not None}
     first = store.known.originals(job.id, keys) if keys else {}
     found: dict[int, int] = {}

@@ -34,7 +34,7 @@ CHUNK = 500
 CHUNK_BYTES = 8_000_000
 """Bytes of request lines held before they are written: a scan of twenty pages has ten million."""
 KEPT = 2500
-"""Unread documents per transaction: each transaction waits for the disk, and a kill loses nothing of these."""
+"""Unread documents per transaction; many, as each transaction waits for the disk, and a kill loses no reading."""
 Item = TypeVar("Item")
 
 
@@ -180,7 +180,7 @@ class Sweep:
             yield BuiltRow(built, answer)
 
     def _table(self, table: Listed) -> Iterator[BuiltRow]:
-        """Yield the rows of an unchanged table; from the first row that lacks an answer, read it."""
+        """Yield the rows of an unchanged table; from the first row that lacks an answer on, read the table."""
         from orchestrator.documents.readers import RemoteOrder, TableRows
 
         place = 0
@@ -238,16 +238,16 @@ class Sweep:
         of_table = (found.key, place) if document.key != found.key else (None, None)
         if isinstance(document, UnreadableDocument):
             self._report.problems.append((document.key, document.code.value, document.message))
-            # No stamp: the cause may be fixed without changing the file, so it is read each time.
+            # No stamp: the cause may be fixed without changing the file, so the file is read each time.
             stamp = found.stamp if of_table[0] else None
             return SeenDocument(document.key, "", document.size, document.code.value, stamp, None, *of_table)
         return SeenDocument(document.key, document.digest, document.size, None, found.stamp, content, *of_table)
 
 
 def _has_same_bytes(found: Listed, document: Document | UnreadableDocument, mark: FileMark) -> bool:
-    """True if a document has the bytes of `mark`. The reader of a mail makes the bytes of the mail's own text.
+    """True if a document has the bytes of `mark`. The bytes of a mail's own text are made by its reader.
 
-    A file that could not be read has neither digest nor stamp: its last change tells.
+    A file that could not be read has neither digest nor stamp: its time of last change decides.
     """
     from orchestrator.documents.unchanged_files import is_same_file, is_unchanged
 

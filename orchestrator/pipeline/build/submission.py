@@ -79,7 +79,7 @@ class Options(Struct, frozen=True):
 
 
 class How(StrEnum):
-    """Result of a submit."""
+    """Result of a submission."""
 
     NEW = "new"
     RESUMED = "resumed"
@@ -88,9 +88,9 @@ class How(StrEnum):
 
 
 class Submission(Struct, frozen=True):
-    """The job of a submit, and how it was found or made.
+    """A submitted job, and how it was found or made.
 
-    `is_refused` is set by a rehearsal: True if a submit would raise RefusedError for the plan.
+    `is_refused` is set by a rehearsal: True if `submit` would raise RefusedError for the plan.
     """
 
     job: Job
@@ -342,7 +342,7 @@ def _fitting(planning: Planning, words: TermWords) -> Plan | None:
 
 
 def _cure(planning: Planning, plan: Plan, words: TermWords) -> str:
-    """Return terms that would hold. If there are none and every backend has an objection, return the objections."""
+    """Return terms that would hold. Without such terms, return the objections if every backend has one."""
     if (told := what_would_hold(plan, words)) is not None:
         return told
     if all(one.objection is not None for one in planning.options):
@@ -382,8 +382,8 @@ def _resumed(
 def _record(store: Store, home: Home, job: Job, claimed: ExitStack, options: Options) -> Job | None:
     """Record a job and claim its build, or return the unfinished, built job of the same content.
 
-    A lock makes both one step, so that the same command twice at once is one job. This waits for a build in another
-    process, and removes a build that was cut off.
+    A lock makes both one step, so that two equal commands at once make one job. This waits for a build in another process,
+    and removes a build that was cut off.
     """
     while True:
         with builder.locked(home.intake_lock, wait=True):

@@ -83,7 +83,7 @@ def what_would_hold(plan: Plan, words: TermWords) -> str | None:
 
 
 def refused_plan(store: Store, config: Config, terms: NewTerms, now: Callable[[], datetime]) -> Plan | None:
-    """Return the plan of the open rows if tighter terms cannot hold, as for a new job; None if they may."""
+    """Return the plan of the open rows if tighter terms cannot hold, as for a new job; otherwise None."""
     if not terms.are_tighter:
         return None
     planning = planning_of(store, config, terms.applied(), now(), SharedBudgets(store, config, now).left)

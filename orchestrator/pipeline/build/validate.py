@@ -204,7 +204,7 @@ def _chosen(
 
 
 def _unaskable(askable: Askable, read: _Read) -> Iterator[InputError]:
-    """Yield the mistakes that prevent a task from being asked of any document; a documents' fault comes only once."""
+    """Yield the mistakes that prevent a task from being asked of any document; a document's fault counts once."""
     mistakes = [*askable.mistakes()]
     if not mistakes and askable.is_unusable:
         why = "; ".join(map(str, [*read.problems.values()][:MOST_NAMED]))

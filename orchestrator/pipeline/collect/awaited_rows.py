@@ -80,7 +80,7 @@ class TakeOver:
     def _give_up_late(self, job: Job, of: Job, deadline: datetime) -> int:
         """Stop waiting if waiting would miss the deadline and asking anew would keep it.
 
-        The batches of a job that this one supersedes are ended, with their finished rows kept. Of any other job, the
+        The batches of a job that this one supersedes are ended, with their finished rows kept. For any other job, the
         waiting rows are released.
         """
         now = self._now()

@@ -38,7 +38,7 @@ FieldOf = Callable[[InShard, RowRefusal], RefusedField | None]
 class CommonRefusal(Struct, frozen=True):
     """A refusal shared by all `rows` rows of a task, in the provider's code and message.
 
-    `first` is the custom_id of one of them.
+    `first` is the custom_id of one of these rows.
     """
 
     code: str
@@ -128,7 +128,7 @@ def is_unsent_and_held(store: Store, shard: Shard) -> bool:
 
 
 def apply(store: Store, shard: Shard) -> None:
-    """Hold back the rows of a dissolved shard like the others."""
+    """Hold back the rows of a dissolved shard like the other held rows."""
     for hold in store.holds.of(shard.job_id):
         if is_about(hold, shard):
             store.holds.put(hold)

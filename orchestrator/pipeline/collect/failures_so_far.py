@@ -32,7 +32,7 @@ from orchestrator.store.records import InShard
 
 EVERY = timedelta(seconds=15)
 MOST_BYTES = 4 << 20
-"""Bytes read at one look; if the file has more, the next look follows at once."""
+"""Maximum bytes read per call of `look`; if the file has more, the next call follows at once."""
 KINDS = ("output", "error")
 Failing = dict[str, dict[str, int]]
 
@@ -66,7 +66,7 @@ class FailuresSoFar:
             return None
         read.due = now + EVERY
         for kind in KINDS:
-            with suppress(BackendError):  # the last poll was answered; the next look may read them
+            with suppress(BackendError):  # the last poll was answered; the next call may succeed
                 part = handle.api.read_on(shard.batch_id, kind, read.ends[kind], read.most)
                 if part is None:
                     return None

@@ -30,7 +30,7 @@ from orchestrator.settings.home import Home
 
 class FetchedFiles(Struct, frozen=True):
     """Result files that can be used. `lost` names files that the backend has named but lacks; `short` is the number
-    of rows missing from the batch's count. `did_nothing`: the backend calls the batch completed, and no row ran.
+    of rows missing from the batch's count. `did_nothing`: the backend calls the batch completed, but no row ran.
     `is_plain` is as in `results.Survey`.
     """
 
@@ -90,7 +90,7 @@ def fetch(
 
 
 def _did_nothing(handle: BackendHandle, shard: Shard) -> bool:
-    """True if the backend says that no row of a completed batch ran. It is asked again, because counts lag."""
+    """True if the backend says that no row of a completed batch ran. Asks the backend again, because counts lag."""
     batch = None if shard.batch_id is None else handle.api.retrieve(shard.batch_id)
     if batch is None or batch.status is not BatchStatus.COMPLETED or not batch.is_counted:
         return False
@@ -185,7 +185,7 @@ def _bring(
 ) -> BestReading:
     """Read a file; the former reading stays if it has more rows. Raises BackendError, StorageError.
 
-    The survey of a new reading is added to `surveys`, by its place.
+    The survey of a new reading is added to `surveys`, by path.
     """
     brought = path.with_name(f"{path.name}.next")
     came = download(home, shard, handle, file_id, brought)
@@ -213,7 +213,7 @@ def download(home: Home, shard: Shard, handle: BackendHandle, file_id: str, path
 
 
 def _stated_size(handle: BackendHandle, files: list[tuple[str, str]]) -> int | None:
-    """Return the total size of files as their backend states it, or None without a statement."""
+    """Return the total size of files as their backend states it, or None if unknown."""
     sizes = []
     for _, file_id in files:
         try:

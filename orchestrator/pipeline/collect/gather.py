@@ -143,7 +143,7 @@ class Gather:
         return replace(shard, **named)
 
     def _repaid(self, job: Job, shard: Shard, handle: BackendHandle, until: datetime) -> bool:
-        """True if a shard's answers are gone and its rows may be paid again. RefusedError without consent to pay.
+        """True if a shard's answers are gone and its rows may be paid again. Raises RefusedError without consent.
 
         Files may be minutes late. They count as gone at `until`, when the job stops waiting for them. If the batch
         ended before this process began, its files count as gone after an hour.
@@ -173,7 +173,7 @@ class Gather:
         return True
 
     def _sends(self, job: Job, shard: Shard) -> bool:
-        """True if rows of a shard that have no answer are sent again, by their job or by one that awaits them."""
+        """True if rows of a shard that have no answer are sent again, by their job or by a job that awaits them."""
         store = self._work.store
         return job.cancel_requested_at is None or store.awaited.is_awaited(open_jobs(store, job.home), shard.id)
 
@@ -258,7 +258,7 @@ _decode = json_decoder(_Sent).decode
 
 
 def record(store: Store, home: Home, shard: Shard, model: str, answered: Mapping[str, str], now: datetime) -> None:
-    """Record the fields of the answered rows, one per task; their lines are read from the shard's input.
+    """Record which fields the answered rows sent, one row per task; their lines are read from the shard's input.
 
     Without the input nothing is recorded.
     """

@@ -84,7 +84,7 @@ def look(store: Store, home: Home, shard: Shard, handle: BackendHandle, now: dat
     """Look for a shard's late answers; return their file, or None while they are incomplete.
 
     A batch that still runs is cancelled: its rows are asked elsewhere. Files that the batch names by now are
-    recorded, so that they are deleted with the shard's other files. The last look takes any answers found. Raises
+    recorded, so that they are deleted with the shard's other files. The last call takes any answers found. Raises
     BackendError.
     """
     path = home.results(shard.id, LATE)
@@ -136,7 +136,7 @@ def _brought(
 
 
 def clear(home: Home, shard: Shard) -> None:
-    """Delete the files that a look has downloaded. A kill during a look leaves them, one perhaps cut and hidden."""
+    """Delete the files that `look` has downloaded. A kill during `look` leaves files, one perhaps cut and hidden."""
     path = home.results(shard.id, LATE)
     for kind in KINDS:
         path.with_name(f"{path.name}.{kind}").unlink(missing_ok=True)
@@ -164,7 +164,7 @@ def take(
     checks: Mapping[str, AnswerCheck],
     now: datetime,
 ) -> Late:
-    """Give late answers to rows that have none yet, and book them all. Repeating it changes nothing."""
+    """Give late answers to rows that have none yet, and book them all. A repeated call changes nothing."""
     handle = replace(handle, price=handle.price.at(now))
     for other in store.shards.of_job(job.id):
         if other.state is ShardState.PENDING:
@@ -234,5 +234,5 @@ def _proven(
 
 
 def next_look(times: int) -> timedelta:
-    """Return the pause before the next look for late answers."""
+    """Return the pause before the next search for late answers."""
     return min(LONGEST_PAUSE, timedelta(minutes=5 * 2 ** min(times, 5)))

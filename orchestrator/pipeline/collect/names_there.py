@@ -21,7 +21,7 @@ from orchestrator.settings.home import Home
 
 
 class _Names(Struct, frozen=True):
-    """The rows' own ids by those at the backend. A later shard with the number of a lost one has another batch."""
+    """The rows' own ids by those at the backend. A later shard with the number of a lost shard has another batch."""
 
     batch: str | None
     ours: dict[str, str]

@@ -21,7 +21,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 OpenHandle = Callable[[str], BackendHandle | None]
-"""Opens a backend; None if the backend cannot be asked for results, or has none yet."""
+"""Opens a backend; None if the backend cannot be asked for results, or has no results yet."""
 PREVIEW = "#preview"
 """Suffix of a shard's id for the copy of its running batch's results."""
 

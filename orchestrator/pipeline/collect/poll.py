@@ -116,7 +116,7 @@ class BatchPolling:
         return False
 
     def _failing(self, job: Job, shard: Shard, handle: BackendHandle) -> dict[str, object]:
-        """Return the failures of a running batch so far, as a fact of its shard, if they changed."""
+        """Return the failures of a running batch so far, as a new fact about its shard; empty if unchanged."""
 
         def has_stronger() -> bool:
             return self._work.backends.planning(job).standing(shard).step is not None
@@ -183,7 +183,7 @@ class BatchPolling:
         if shard.state is not ShardState.SUBMITTED or handle.is_own:
             return False
         now, life = self._work.now(), self._life(job, shard, handle)
-        if life.may_be_given_up(now):  # asked only now, since finding the time takes a whole plan
+        if life.may_be_given_up(now):  # looked up only now, since finding the time takes a whole plan
             life = replace(life, given_up_at=self._work.backends.planning(job).part_of(shard).gives_up_at)
         why, busy_since = life.lost(now), self._work.polls.of(shard, now).busy_since
         if why is None and busy_since is not None:
@@ -211,7 +211,7 @@ class BatchPolling:
         now = self._work.now()
         watched = self._work.polls.of(shard, now)
         life = polled_batch.life_of(job, shard, handle, watched, may_leave=False)
-        told = batch.ago(batch.created_at)  # as our clock may have been set
+        told = batch.ago(batch.created_at)  # as our clock may have been changed
         is_overdue = now >= life.overdue and (told is None or told >= life.overdue - life.made)
         if job.cancel_requested_at is None and shard.rerouted_at is None and not is_overdue:
             return None

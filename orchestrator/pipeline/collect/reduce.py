@@ -70,7 +70,7 @@ def _answers(home: Home, parts: Sequence[FinishedRow], task: Task) -> Iterator[s
 
 
 def _written(path: Path, lines: dict[int, bytes]) -> dict[int, Span]:
-    """Append request lines and return their places."""
+    """Append request lines and return their byte ranges."""
     if not lines:
         return {}
     spans: dict[int, Span] = {}

@@ -51,7 +51,7 @@ REASONING_STEP = 64
 
 
 def collect(store: Store, home: Home, ended: EndedShard) -> ShardTally:
-    """Settle the rows with results, and decide on the others. Repeating it after a crash changes nothing."""
+    """Settle the rows with results, and decide on the others. A repeated call after a crash changes nothing."""
     return _Settlement(store, home, ended).run()
 
 
@@ -269,7 +269,7 @@ class _Settlement:
         """Book what rows have cost, or may have cost, beyond the outcomes that they ended with."""
         ended, book, price = self._ended, self._store.ledger.book, self._ended.handle.price
         shard, model, now = ended.shard, ended.model, ended.now
-        # Rows in flight when their batch ended: time, or sends that may be billed.
+        # Rows in flight when their batch ended: time, or attempts that may be billed.
         spent, sent = {}, {}
         for row, said in self._not_executed:
             spent[row.seq] = price.of_time(said.upstream_seconds)

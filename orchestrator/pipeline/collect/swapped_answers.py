@@ -143,9 +143,9 @@ def _may_be_swapped(row: InShard, outcome: Outcome, coded: set[str]) -> bool:
 def _by_quotes(
     store: Store, home: Home, ended: EndedShard, rows: Mapping[str, InShard], outcomes: Sequence[Ended]
 ) -> dict[str, str]:
-    """Return the rows whose quotes all occur in one other document of the shard, with the id of a row of it.
+    """Return the rows whose quotes all occur in one other document of the shard, with the id of one of its rows.
 
-    A text that occurs in several documents identifies none of them.
+    A quote that occurs in several documents identifies no document.
     """
     suspects = [(row, one) for row, one in outcomes if one.error_code == NOT_FOUND][:MOST_SUSPECTS]
     wanted = {row.custom_id: texts for row, texts in _quoted(home, ended, suspects)}

@@ -154,7 +154,7 @@ class UnansweredRows:
         self.held: list[int] = []
 
     def unrecognised(self, missing: list[InShard]) -> Ends:
-        """Move or end rows whose batch came back with unknown ids: another batch would, too."""
+        """Move or end rows whose batch came back with unknown ids, as another batch would do so too."""
         ended, tally = self._ended, self._tally
         for row in missing:
             if ended.may_leave and row.attempt + 1 < MAX_ATTEMPTS and ended.job.cancel_requested_at is None:

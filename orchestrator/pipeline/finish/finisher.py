@@ -53,7 +53,7 @@ ASKED = (RequestState.SUCCEEDED, RequestState.FAILED)
 
 
 class JobEnd(Struct, frozen=True):
-    """End of a job: where its rows are, and the error if that is not where its file wants them."""
+    """End of a job: where its rows are, and the error if its file names another place."""
 
     place: str
     error: OutputError | None = None

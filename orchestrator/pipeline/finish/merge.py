@@ -66,8 +66,8 @@ def lines(
 ) -> Iterator[bytes]:
     """Yield the merged lines, without newlines; with `partial`, only of rows that have an outcome.
 
-    `locate(shard, kind)` returns the path of a result file. Raises StorageError if one is gone or cut; `tolerant`
-    leaves out its answers instead.
+    `locate(shard, kind)` returns the path of a result file. Raises StorageError if a file is gone or cut;
+    `tolerant` leaves out the file's answers instead.
     """
     reader = ResultLines(locate)
     try:

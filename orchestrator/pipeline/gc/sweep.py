@@ -77,7 +77,7 @@ class Swept(Struct, frozen=True):
 
 @contextmanager
 def gc_lock(home: Home) -> Iterator[None]:
-    """Lock out concurrent gc and backups. Raises RefusedError if another process runs one."""
+    """Lock out concurrent gc and backups. Raises RefusedError if another process runs either."""
     with locked(home.root / "house.lock", wait=False) as mine:
         if not mine:
             raise RefusedError(
@@ -89,7 +89,7 @@ def gc_lock(home: Home) -> Iterator[None]:
 def gc(store: Store, home: Home, terms: Retention, now: datetime, *, dry_run: bool = False) -> Swept:
     """Remove what may be removed. Raises RefusedError, StorageError; removals made before an error stay.
 
-    Submits wait during the decision, as a new job may carry over answers of a job that is about to be removed.
+    Submissions wait during the decision, as a new job may carry over answers of a job that is about to be removed.
     """
     identity = home.identity()
     if dry_run:

@@ -120,7 +120,7 @@ def _costs(prices: Prices, one: Unproven, size: int, life: CacheLife) -> tuple[P
 
 
 def marks_of(store: Store, job: Job, shard: Shard, rules: CacheRules, now: datetime) -> tuple[CacheMark, ...]:
-    """Return the marks for a batch: of tasks whose cache was written shortly before."""
+    """Return a batch's marks: one for each task whose cache was written shortly before."""
     marks, fresh = [], {life.name: timedelta(seconds=life.seconds - life.seconds / SPARE) for life in rules.lives}
     for one in store.shards.of_job(job.id):
         if (mark := _mark(job, one)) is None or one.state is not ShardState.COLLECTED or not one.provider_completed:

@@ -50,7 +50,7 @@ def look(store: Store, job: Job, now: datetime) -> Stage:
     still, rows, failed = found
     limits = canary.CanaryLimits(wanted.max_failed, wanted.max_cost)
     if still:
-        # While it runs nothing else is sent: rows that fail now are its own.
+        # While the canary runs, nothing else is sent, so rows that fail now are canary rows.
         verdict = canary.judge(canary.CanaryFigures(rows, failed + _failing(store, job), Decimal(0), None), limits)
         if not verdict.passed:
             return _stop(store, job, verdict.reason, now)

@@ -29,7 +29,7 @@ from orchestrator.settings.config import Config
 from orchestrator.store import Store
 
 ASSUMED_WORK = 1_800.0
-"""Assumed work per second (see `work_of`) of an unknown upstream: a row of 1,000 tokens, 100 of answer."""
+"""Assumed work per second (see `work_of`) of an unknown upstream: a row of 1,000 tokens, 100 of them answer."""
 ASSUMED_SYNC_ROWS = 5.0
 """Assumed rows per second of an unknown API."""
 UNKNOWN_SPREAD, STATED_SPREAD, BENCH_SPREAD = 1.0, 0.35, 0.15
@@ -223,7 +223,7 @@ class ObservationMemory:
         return weight, speeds
 
     def models(self, job_id: JobId, name: str, read: Callable[[JobId, str], frozenset[str]]) -> frozenset[str]:
-        """Return the names of another job's models at a backend, which are fixed once its rows are there."""
+        """Return the names of another job's models at a backend, which are fixed once its rows are at the backend."""
         if (job_id, name) not in self._models:
             self._models[job_id, name] = read(job_id, name)
         return self._models[job_id, name]

@@ -207,7 +207,7 @@ class Planning:
     # --- as if nothing had been sent
 
     def plan(self) -> Plan:
-        """Plan all open rows as if none had been sent, by the terms of the orders; a submit prints this plan."""
+        """Plan all open rows as if none had been sent, by the terms of the orders; a submission prints this plan."""
         found = self._prospects
         planned, terms = self._planned(found.rows, self.options, self._binding), self._binding
         if self._usable and terms.budget != self.terms.budget and not planned.verdict.holds:
@@ -419,7 +419,7 @@ class Planning:
 
     @property
     def _refused_by(self) -> list[tuple[str, ...]]:
-        """The other sets: their backends have refused the rows."""
+        """Sets of `_avoided` whose backends have refused the rows."""
         return [avoid for avoid in self._avoided if avoid not in self._rerouted]
 
     def _sync_options_for(self, avoid: tuple[str, ...]) -> list[SynchronousOption]:

@@ -37,7 +37,7 @@ ENDINGS: Mapping[Format, str] = {
 
 
 class Written(Struct, frozen=True):
-    """A written output: `bytes` of the file (None for a SQL table), `jsonl_bytes` as JSONL.
+    """A written output: its size in `bytes` (None for a SQL table), and its size as JSONL in `jsonl_bytes`.
 
     `rows` counts the rows of the file or table, `lines` its merged lines: a wide table has a row per document.
     """

@@ -63,7 +63,7 @@ class TableShape(msgspec.Struct, frozen=True):
     excel: bool = False
 
     def layout(self, job: str, tasks: Tasks, *, flat: bool) -> TableLayout:
-        """Return the layout of a job's table. Raises UsageError for a column that it does not have."""
+        """Return the layout of a job's table. Raises UsageError for a column that the table does not have."""
         made: TableLayout = (WideLayout if self.wide else Layout)(job, tasks, flat=flat, every=bool(self.columns))
         return ChosenColumns(made, self.columns) if self.columns else made
 
@@ -124,7 +124,7 @@ def _json_lines(lines: Iterable[bytes], layout: TableLayout) -> Iterator[bytes]:
 def csv_lines(lines: Iterable[bytes], layout: TableLayout, *, excel: bool = False) -> Iterator[bytes]:
     """Yield a header and the rows of a table as RFC 4180 in UTF-8.
 
-    An empty cell is null, `""` an empty text: the csv module cannot tell them apart.
+    An empty cell is null, `""` an empty string: the csv module cannot tell them apart.
     """
     names = [column.name for column in layout.columns]
     if not excel:
@@ -288,7 +288,7 @@ def _write(sheet: Worksheet, row: int, column: int, cell: Any) -> None:
 
 
 def _fitted(text: str) -> str:
-    """Return a text that a cell can hold; a longer one ends with its length."""
+    """Return text, cut to fit a cell if necessary; cut text ends with its original length."""
     # Excel counts UTF-16 units.
     if len(text) <= CELL_CHARACTERS // 2 or len(text.encode("utf-16-le")) // 2 <= CELL_CHARACTERS:
         return text

@@ -92,7 +92,7 @@ def read(line: bytes) -> tuple[MergedRow, Any, bytes]:
         row = _decode(line)
         return row, msgspec.json.decode(row.output), bytes(row.output)
     except RecursionError:  # nested too deeply to decode: shown as received
-        # These bytes cannot occur in a text, where quotes are escaped.
+        # These bytes cannot occur within a string, where quotes are escaped.
         start = line.index(b'"output":') + len(b'"output":')
         end = line.rindex(b',"error":')
         return _decode(line[:start] + b"null" + line[end:]), _DEEP, line[start:end]
@@ -141,7 +141,7 @@ class TableLayout(Protocol):
     columns: tuple[OutputColumn, ...]
 
     def records(self, lines: Iterable[bytes]) -> Iterable[bytes]:
-        """Yield the merged lines of one table row after another, joined by newlines."""
+        """Yield the merged lines of each table row, joined by newlines."""
 
     def cells(self, record: bytes) -> list[Any]:
         """Return the cells of a table row, one per column; None for an empty cell."""
@@ -151,7 +151,7 @@ class AnswerColumns:
     """The columns of a job's answers, task after task.
 
     `tasks` maps ids to the kind of their answers. `flat` is for formats without nesting (CSV, SQL): an object becomes
-    a column per leaf, a list JSON text.
+    a column per leaf, and a list becomes JSON text.
     """
 
     def __init__(self, tasks: Tasks, *, flat: bool) -> None:
@@ -168,7 +168,7 @@ class AnswerColumns:
             self.named += named
 
     def fill(self, cells: list[Any], row: MergedRow, output: Any, raw: bytes) -> str | None:
-        """Put an answer into the cells of its task; return the whole answer as text if it does not fit them."""
+        """Put an answer into the cells of its task; return the whole answer as text if it does not fit."""
         columns = self._tasks.get(row.task)
         # An answer that failed its check is shown as received.
         if columns is None or output is _DEEP or row.status != "succeeded":

@@ -199,7 +199,7 @@ def _vector_type(tx: Connection) -> _VectorType:
     """Return the type in which a database keeps vectors."""
     if tx.dialect.name != "postgresql":
         return lambda size: Text()
-    # What counts is whether this user can find the type, not whether it is installed.
+    # An installed type is not enough: this user must be able to find the type.
     if tx.execute(text("SELECT to_regtype('vector')")).scalar() is not None:
         return _Vector
     return lambda size: ARRAY(REAL())

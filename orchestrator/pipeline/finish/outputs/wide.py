@@ -46,11 +46,11 @@ class WideLayout:
         )  # fmt: skip
 
     def records(self, lines: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the lines of one document after another, joined by newlines; they must be adjacent."""
+        """Yield the lines of one document after another, joined by newlines; a document's lines must be adjacent."""
         document, tasks, record = "", set[str](), list[bytes]()
         for line in lines:
             row = _decode(line)
-            # Two documents of one name have the same tasks. The parts of a long one follow its answer.
+            # Two documents of one name have the same tasks. A long document's parts follow its answer.
             is_answer = row.stage != _PART
             if record and (row.document != document or (is_answer and row.task in tasks)):
                 yield b"\n".join(record)
