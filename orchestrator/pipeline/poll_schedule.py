@@ -41,9 +41,9 @@ class SendPhase(Struct):
 
 
 class SearchPhase(Struct):
-    """A shard whose create was not answered. `lists` counts the lists without its batch, `waited` is the time so far.
+    """A shard whose create request got no answer. `lists` counts lists without its batch, `waited` the time so far.
 
-    Clocks are set, and a wrong clock may have stamped the intent. So only pauses between this process's looks count,
+    Clocks are set, and a wrong clock may have stamped the intent. So only pauses between this process's polls count,
     and none of them for longer than planned.
     """
 
@@ -52,7 +52,7 @@ class SearchPhase(Struct):
     looked_at: datetime | None = None
 
     def look(self, now: datetime, due: datetime, least: timedelta) -> None:
-        """Count the pause before a look that was `due`, or `least` of it if that is longer."""
+        """Count the pause since the last poll, but only until `due`, or for `least` if that is longer."""
         if self.looked_at is not None:
             self.waited += max(timedelta(), min(now, max(due, self.looked_at + least)) - self.looked_at)
         self.looked_at = now
@@ -81,8 +81,8 @@ class FilesPhase(Struct):
     """The files of a batch that is over: the `best` reading of each.
 
     `whole` is the best reading of all together, first reached at `unchanged_since`. `least_told` is the smallest size
-    that the backend has reported. `resumed_at` is when looks began again, if orch missed the end of the wait.
-    `begun_at` is when this process first looked.
+    that the backend has reported. `resumed_at` is when polls began again, if orch missed the end of the wait.
+    `begun_at` is when this process first polled.
     """
 
     best: dict[str, BestReading] = field(default_factory=dict)
@@ -94,9 +94,9 @@ class FilesPhase(Struct):
     resumed_at: datetime | None = None
 
     def look(self, until: datetime, now: datetime) -> datetime:
-        """Return the latest time to look: later if orch was down, or the machine asleep, when the wait ended.
+        """Return the latest time to poll: later if orch was down, or the machine asleep, when the wait ended.
 
-        The first look may happen during an outage, and one failed look must not cause rows to be paid again.
+        The first poll may happen during an outage, and one failed poll must not cause rows to be paid again.
         """
         is_unwatched = self.looked_at is None or self.looked_at < until - FILES_APPEAR
         if now >= until and is_unwatched and self.resumed_at is None:
@@ -215,7 +215,7 @@ class PollSchedule(Struct):
         seen: object = None,
         usual: Usual = UNKNOWN,
     ) -> datetime:
-        """Note a poll and what it saw; return when the shard began to look like this."""
+        """Note a poll and what it saw; return since when the shard has been in this state."""
         look = self.of(shard, now)
         look.failing_since = look.busy_since = None
         if look.seen != seen:
@@ -270,7 +270,7 @@ def next_look(base: float, polls: int, *, seed: str, ends_in: float | None = Non
     """Return the seconds until the next poll of a batch, after this many polls without news. Pure.
 
     `base` is the shortest pause; each pause is 1.5 times the one before, up to five times `base` and ten minutes.
-    When batches usually end (`ends_in` seconds from now) it is `base` again. A fifth is random.
+    When batches usually end (`ends_in` seconds from now) the pause is `base` again. A fifth of it is random.
     """
     longest = max(base, min(LONGEST_FACTOR * base, LONGEST))
     pause = min(longest, base * GROWTH ** min(polls, 10))

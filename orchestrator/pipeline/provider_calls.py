@@ -33,7 +33,7 @@ class Done(Struct, Generic[T], frozen=True):
 
 
 class ProviderCalls(Protocol):
-    """Runner of stages."""
+    """Runs stages."""
 
     def do(
         self, backend: str, key: str, stage: Callable[[], T], *, alone: bool = False, pays: bool = False
@@ -116,7 +116,7 @@ class _Gang(Struct):
 
 
 class Threads:
-    """Runs stages in threads of each backend."""
+    """Runs stages in threads, a few for each backend."""
 
     def __init__(self) -> None:
         self._lock = threading.Condition()

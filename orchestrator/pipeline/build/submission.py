@@ -382,8 +382,8 @@ def _resumed(
 def _record(store: Store, home: Home, job: Job, claimed: ExitStack, options: Options) -> Job | None:
     """Record a job and claim its build, or return the unfinished, built job of the same content.
 
-    A lock makes both one step, so that two equal commands at once make one job. This waits for a build in another process,
-    and removes a build that was cut off.
+    A lock makes both one step, so that two equal commands at once make one job. This waits for a build in another
+    process, and removes a build that was cut off.
     """
     while True:
         with builder.locked(home.intake_lock, wait=True):

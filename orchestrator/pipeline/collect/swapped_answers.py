@@ -143,7 +143,7 @@ def _may_be_swapped(row: InShard, outcome: Outcome, coded: set[str]) -> bool:
 def _by_quotes(
     store: Store, home: Home, ended: EndedShard, rows: Mapping[str, InShard], outcomes: Sequence[Ended]
 ) -> dict[str, str]:
-    """Return the rows whose quotes all occur in one other document of the shard, with the id of one of its rows.
+    """Return the rows whose quotes all occur in one other document of the shard, with a row id of that document.
 
     A quote that occurs in several documents identifies no document.
     """

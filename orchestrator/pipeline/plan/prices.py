@@ -100,7 +100,7 @@ class ByToken(Struct, frozen=True):
             )
 
     def of_uncertain(self, model: str, sends: int, usage: Usage) -> Price:
-        """Price these sends as if all of them were billed."""
+        """Price these attempts as if all of them were billed."""
         with _TOLD:
             one = self._rates(model).price(usage)
         return Price(one.cost * sends, f"uncertain: {sends} x {one.source}", estimated=True)
@@ -181,7 +181,7 @@ def prices_of(backend: Backend, settings: Config, now: Callable[[], datetime]) -
 
 
 def provider_at(base_url: str) -> str | None:
-    """Return the provider whose prices a synchronous API has by its address, or None."""
+    """Return the provider whose prices apply at a synchronous API's address, or None."""
     return profile_of("sync", base_url).provider or priced_as(base_url)
 
 
@@ -225,7 +225,7 @@ class Shape(Struct, frozen=True):
 
     @classmethod
     def of(cls, model: str, parts: Sequence[tuple[int, float, Lengths]]) -> Shape:
-        """Rows of a model, in parts: their number, the mean tokens of a prompt, and the lengths of answers."""
+        """Return the shape of a model's rows, given in parts: rows, mean tokens of a prompt, lengths of answers."""
         rows = sum(many for many, _, _ in parts)
         fed = sum(many * tokens for many, tokens, _ in parts) / rows
         mean = sum(many * lengths.mean for many, _, lengths in parts) / rows

@@ -1,6 +1,6 @@
 """Options of the planner: what each backend would cost for a job's rows, and how long it would take.
 
-Everything comes from the store, orch.toml and the profiles: prices, own history, quotas, other jobs' rows there.
+Everything comes from the store, orch.toml and the profiles: prices, own history, quotas, and other jobs' rows.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Prospects:
         return forecast.output_lengths(self._seen_lengths[key], most)
 
     def _density(self, part: OpenRows) -> float:
-        """Return the prompt tokens per byte of a task's lines. May count them, which lengths alone do not need."""
+        """Return the prompt tokens per byte of a task's lines. May count tokens, which lengths alone do not need."""
         key = (part.task, part.prompt_version)
         if key not in self._densities:
             self._densities[key] = density(self._store, Home(self._config.home), self._job, self._runs, *key)
@@ -161,7 +161,7 @@ class Prospects:
 
     @property
     def _objections(self) -> Mapping[str, str]:
-        """Objections to backends. Learned refusals count only if another backend may have the rows."""
+        """Objections to backends. Learned refusals count only if another backend may take the rows."""
 
         def refused(backend: str, model: str, endpoint: str) -> Collection[str]:
             return self._store.refused_fields.of(backend, model, endpoint, self._job.created_at)
@@ -255,7 +255,7 @@ class Prospects:
 
     @cached_property
     def cancels(self) -> Mapping[str, float]:
-        """Seconds, at the longest, until the rows of a rerouted batch are free, by backend."""
+        """Maximum seconds until the rows of a rerouted batch are free, by backend."""
         return {option.backend: option.cancel_seconds for option in self.options}
 
     # --- other jobs
@@ -323,14 +323,14 @@ class Prospects:
 
     @cached_property
     def margin(self) -> float:
-        """Seconds from the last answer to the finished job, at the longest."""
+        """Maximum seconds from the last answer to the finished job."""
         finishes = self._store.observations.finishes(self._job.home)
         return observations.finish_seconds(finishes, self.rows, self._now)
 
     # --- money
 
     def _cost_steps(self, name: str, backend: SyncBackend) -> CostSteps:
-        """Return the changes of a row's cost at a backend before the deadline; empty if rows cannot wait for one."""
+        """Return the changes of a row's cost at a backend before the deadline; empty if rows cannot wait."""
         prices, models = prices_of(backend, self._config, lambda: self._now), models_of(self._config, self._job)
         if self._job.deadline_at is None or not isinstance(prices, ByToken):
             return ()
@@ -359,7 +359,7 @@ class Prospects:
         return Cost(p50 / rows, max(p50, p95) / rows), None
 
     def _room(self, name: str, backend: Backend, profile: Profile) -> tuple[int | None, int]:
-        """Return how many rows a backend's tightest quota takes (None: no limit), and other jobs' rows in that."""
+        """Return how many rows a backend's tightest quota takes (None: no limit), and other jobs' rows in it."""
         rooms = []
         for shape in self.shapes:
             learned = quota.current(self._store.limits.of(name, shape.model), self._now)

@@ -393,7 +393,7 @@ def why_not(
 
 
 def all_held(store: Store, job: Job) -> list[RefusalHold]:
-    """Return the holds of a job if all of its remaining rows are refused for a shared reason; else none."""
+    """Return the holds of a job if all of its remaining rows are refused for a shared reason; otherwise empty."""
     holds = store.holds.of(job.id)
     if not holds or any(not shard.state.is_final for shard in store.shards.of_job(job.id)):
         return []

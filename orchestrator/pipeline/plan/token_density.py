@@ -81,7 +81,7 @@ def _counted(store: Store, home: Home, job_id: JobId, task: str) -> float:
                 found += sum(map(tokens.of_picture, _pictures(line)))
                 found += _tokens_of(_PICTURE.sub(b"", line))
     except OSError:
-        size = 0  # without lines nothing can be sent either, which reports itself
+        size = 0  # without lines nothing can be sent either, which is reported elsewhere
     return found / size if size else 1 / tokens.BYTES_PER_TOKEN
 
 
@@ -104,7 +104,7 @@ def _pictures(line: bytes) -> Iterator[bytes]:
 
 
 def _strings(value: Any) -> list[str]:
-    """Return the texts in a value; of a message only its content, not its role."""
+    """Return the strings in a value; for a message, only its content, not its role."""
     match value:
         case str():
             return [value]

@@ -29,7 +29,7 @@ MOST_ASKED = 10
 
 
 class Unproven(Struct, frozen=True):
-    """A set of fields that a model has never answered, with the smallest such row.
+    """A set of fields that a model has never answered, with the smallest row that has these fields.
 
     `model` is the model's name at the backend, and `endpoint` is where the model is asked.
     """

@@ -1,9 +1,9 @@
 """Unknown batches that carry shards of our jobs, because the store is older than the backends' state.
 
-A backup was restored, a snapshot was started, or a database lost its newest commits. So before its first create at a
-backend, a process lists all batches of the home's unfinished jobs once. Their rows are paid for, so they are adopted
-and not sent again. A backend whose batches carry no ids is listed only if the store may lack the last create there.
-`create_once` finds the batch of a create that was cut off.
+A backup was restored, a snapshot was started, or a database lost its newest commits. So before it first creates a
+batch at a backend, a process lists all batches of the home's unfinished jobs once. Their rows are paid for, so the
+batches are adopted and not sent again. A backend whose batches carry no ids is listed only if the store may lack the
+last batch created there. `create_once` finds the batch of a create request that was cut off.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class UnknownBatches:
         self._listings: dict[str, BatchListing] = {}
         self._guard = Lock()
         self._adopting = Lock()
-        """Shards are sent by several threads, and a batch is adopted once."""
+        """Held during an adoption: several threads send shards, but a batch is adopted once."""
         self._lines = lines
         self._theirs: dict[str, tuple[RemoteBatch, SentLines | None]] = {}
         self._looked_up: dict[str, tuple[RemoteBatch, bool, frozenset[str] | None]] = {}
@@ -116,7 +116,7 @@ class UnknownBatches:
         return f"batch {batch.id} of {rows} runs at {handle.name}: only its end shows who owns it"
 
     def is_due(self, handle: BackendHandle) -> bool:
-        """True if batches without a known owner are due for another look."""
+        """True if batches without a known owner are due to be read again."""
         at = self._listings[handle.name].look_at
         return at is None or self._now() >= at
 
@@ -136,7 +136,7 @@ class UnknownBatches:
         return [one for one in pending if one.preflight is None and one.backend == handle.name]
 
     def _look(self, handle: BackendHandle, listing: BatchListing) -> None:
-        """Look again at batches without a known owner, if that is due."""
+        """Read batches without a known owner again, if due."""
         if self.is_due(handle):
             listing.unowned = [self._current(handle, batch) for batch in listing.unowned]
             listing.look_at = self._now() + listing.pause
@@ -318,8 +318,8 @@ class UnknownBatches:
         """Return a message about the agreement to repay a batch whose lines cannot be read; None if it is not this
         job's.
 
-        A job of the same name needs consent to pay again. It needs none if the store knows that the ended job has
-        none of its rows. Raises RefusedError.
+        A job of the same name needs consent to pay again, unless the store knows that the ended job has none of
+        this job's rows. Raises RefusedError.
         """
         if not handle.profile.tells_shards:
             is_gone = any(problem.code == BATCH_GONE for problem in batch.problems)
@@ -434,7 +434,7 @@ def _remove(lists: list[list[RemoteBatch]], batch: RemoteBatch) -> None:
 
 
 def _name_of(batch: RemoteBatch) -> str:
-    """Return the name of the job in the shard's id that a batch carries, or an empty one."""
+    """Return the name of the job in the shard's id that a batch carries, or an empty string."""
     return job_of(batch).rpartition("-")[0]
 
 

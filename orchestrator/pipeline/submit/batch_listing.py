@@ -1,4 +1,4 @@
-"""A backend's list of batches, and whether the store is older than the last create there."""
+"""A backend's list of batches, and whether the store is older than the last batch there."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _LastCreate(msgspec.Struct):
 def note_last_create(home: Home, shard: Shard) -> None:
     """Note in the home a shard whose batch is about to be created. Raises StorageError.
 
-    A store without that create is older than the note.
+    A store without that batch is older than the note.
     """
     note = _LastCreate(shard.id, shard.intended_at or shard.created_at, time.time(), _boot())
     path = _path(home, shard.backend)
@@ -54,9 +54,9 @@ def note_last_create(home: Home, shard: Shard) -> None:
 
 
 def has_last_create(store: Store, home: Home, backend: str) -> bool:
-    """True if the store surely has the home's last create at a backend.
+    """True if the store surely has the home's last batch created at a backend.
 
-    The note itself may be older than that create, if it was copied, or written during an earlier boot of the machine:
+    The note itself may be older than that batch, if it was copied, or written during an earlier boot of the machine:
     a backup or a snapshot may have been restored.
     """
     path = _path(home, backend)
@@ -95,8 +95,8 @@ class BatchListing(Struct):
     """Result of a backend's list, or the time when it began to fail.
 
     `unknown` has batches of jobs that the store knows, `forgotten` batches of jobs that the store does not know. The
-    owner of `unowned` batches is not known. They are read again at `look_at`, for which jobs in `resigned` do not
-    wait.
+    owner of `unowned` batches is not known; these batches are read again at `look_at`. Jobs in `resigned` do not
+    wait for that.
     """
 
     lock: Lock = field(default_factory=Lock)
@@ -142,7 +142,7 @@ class BatchListing(Struct):
     def confirmed(self, handle: BackendHandle, batch: RemoteBatch, job: Job, now: datetime) -> RemoteBatch:
         """Return the current state of a listed batch. If its id is unknown, the list is wrong and is read again.
 
-        Meanwhile it raises BackendError, as long as orch would wait for a failing list.
+        Meanwhile, raises BackendError, as long as orch would wait for a failing list.
         """
         current = handle.api.retrieve(batch.id)
         if current is None and self.is_over(job, now):
@@ -181,12 +181,12 @@ class BatchListing(Struct):
 
 
 def job_of(batch: RemoteBatch) -> JobId:
-    """Return the job in the shard's id that a batch carries, or an empty one."""
+    """Return the job in the shard's id that a batch carries, or an empty string."""
     return JobId((batch.shard or "").rpartition(".")[0])
 
 
 def _is_known(store: Store, handle: BackendHandle, batch: RemoteBatch) -> bool:
-    """True if a shard has the batch, or searches for it: an unanswered create finds its own batch."""
+    """True if a shard has the batch, or searches for it after an unanswered create request."""
     if store.shards.asked_at(handle.name, batch.id) is not None:
         return True
     shard = store.shards.find(ShardId(batch.shard or ""))

@@ -2,7 +2,7 @@
 
 The intent is committed before the create request is sent. The batch carries the shard's id if its provider has a
 field for it. So whatever happens in between, `recover` finds and adopts the batch, or learns that it does not exist.
-No second create is sent as long as the batch may still appear.
+No second create request is sent as long as the batch may still appear.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from orchestrator.store import Store
 log = logging.getLogger(__name__)
 
 UPLOAD_SETTLES = timedelta(hours=1)
-"""How long to wait for an upload that a create does not find, before repeating the upload."""
+"""How long to wait for an upload that a create request does not find, before repeating the upload."""
 MOST_UPLOADS = 2
 MOST_STRAYS = 3
 """Maximum number of uploads answered with a foreign file; after that, the backend gets none of these rows."""
@@ -113,7 +113,7 @@ def submit(
 ) -> RemoteBatch | Waits | None:
     """Create the batch of a pending shard; its window ends at the job's current deadline.
 
-    Returns None if the backend refused it for good: the shard has then ended, and its rows are judged as collected.
+    Returns None if the backend refused the batch for good: the shard has ended, and its rows are judged later.
     Raises BackendError; the shard is then pending again if nothing was made, else `submitting`.
     """
     now = admission.now
@@ -275,7 +275,7 @@ def _withdraw(store: Store, home: Home, shard: Shard, uploaded: str | None = Non
 def _refused_create(
     store: Store, intended: Shard, refusal: BackendRefused, watched: PolledShard, now: datetime
 ) -> Waits | None:
-    """End a shard whose create was refused, or let it wait if its upload is not usable yet."""
+    """End a shard whose batch was refused, or let the shard wait if its upload is not usable yet."""
     sending = watched.phase(SendPhase)
     since = sending.refused_since = sending.refused_since or now
     if not input_is_missed(refusal.code, refusal.message) or sending.uploads >= MOST_UPLOADS:
@@ -340,7 +340,7 @@ def write_input(store: Store, home: Home, shard: Shard, path: Path, writer: Line
     source_path = home.requests(shard.job_id)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # a copy of the home may hold the former file by another name
+        path.unlink(missing_ok=True)  # a copy of the home may hold the former file under another name
         with source_path.open("rb") as source, path.open("wb") as target:
             for row in store.rows.of_shard(shard.id):
                 source.seek(row.span.offset)
@@ -361,7 +361,7 @@ UNDECIDED_FOR = timedelta(days=2)
 
 
 class SendOutcome(Struct, frozen=True):
-    """Result for a shard between intent and fact: the reason, and further batches made from it."""
+    """Result for a shard between intent and fact: the reason, and further batches made from the shard."""
 
     why: str
     doubles: tuple[RemoteBatch, ...] = ()
@@ -370,7 +370,7 @@ class SendOutcome(Struct, frozen=True):
 def _patience(shard: Shard, handle: BackendHandle) -> timedelta:
     """Return how long a batch may be missing from lists.
 
-    Each failed search doubles it, as another create may cost all rows again.
+    Each failed search doubles this time, as another create request may cost all rows again.
     """
     return min(LONGEST_APPEAR, timedelta(seconds=handle.api.appear_seconds * 2 ** max(0, shard.sends - 1)))
 

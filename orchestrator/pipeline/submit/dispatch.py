@@ -1,4 +1,4 @@
-"""Dispatch of a shard until it is a batch: admission, sending, and the search for what an unanswered create made."""
+"""Dispatch of a shard until it is a batch: admission, sending, and the search for a batch after a lost answer."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Dispatch:
         if self._work.is_asking(shard):
             return self._collect(job, shard, handle)
         if shard.rerouted_at is not None or not self._work.backends.planning(job).may_take(shard):
-            # Rerouted before its batch was known to exist, or no longer allowed there.
+            # Rerouted before its batch was known to exist, or no longer allowed at its backend.
             self._dissolve(job, shard, shard.rerouted_for or "its backend may no longer be used for it")
             return True
         if common_refusals.is_unsent_and_held(self._work.store, shard):
@@ -120,7 +120,7 @@ class Dispatch:
         return Readiness.MOVED if standing.outdated else Readiness.READY
 
     def _waits_for_undecided(self, job: Job, handle: BackendHandle) -> bool:
-        """True if a running batch may have the job's rows and is not yet due for another look.
+        """True if a running batch may have the job's rows and is not yet due to be read again.
 
         The job stops waiting before it would miss its deadline.
         """
@@ -233,7 +233,7 @@ class Dispatch:
         return True
 
     def recover_asked(self, job: Job, shard: Shard) -> bool:
-        """End a row that was asked before a stop."""
+        """End a row that was asked before the process stopped."""
         self._note_answer(job, shard, preflight.recover(self._work.store, self._work.home, shard, self._work.now()))
         return True
 
@@ -295,7 +295,7 @@ class Dispatch:
         return True
 
     def _end_double(self, job: Job, shard: Shard, handle: BackendHandle, double: RemoteBatch) -> None:
-        """Cancel a second batch that a backend made from one create; its finished rows are billed."""
+        """Cancel a second batch that a backend made from one request; its finished rows are billed."""
         with suppress(BackendError):
             if not double.status.is_final:
                 handle.api.cancel(double.id)

@@ -1,7 +1,7 @@
 """Rows of a job that unknown batches already ask, even under other ids. Pure.
 
 A row's id is made from its document's path, and a folder may have been renamed. Rows with equal requests are
-interchangeable: each line of a batch is for one row, preferably for the one with its id.
+interchangeable: each line of a batch is for one row, preferably for the row with its id.
 """
 
 from __future__ import annotations
