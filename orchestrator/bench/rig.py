@@ -80,7 +80,7 @@ MOST_ROWS = 100_000
 
 @asynccontextmanager
 async def rigged(target: BenchTarget, sample: Sample, memory: GpuMemory) -> AsyncIterator[Rig]:
-    """Provide a rig, with upstreams that answer, for the block."""
+    """Provide a rig for the block, once all of its upstreams answer."""
     upstreams = [
         Upstream(url, api_key=target.api_key, timeout=target.request_timeout, ceiling=1, clock=time.monotonic)
         for url in target.urls

@@ -207,7 +207,7 @@ class Session:
 
     @property
     def point_seconds(self) -> float:
-        """Measuring time of a point in seconds."""
+        """Measuring time per point, in seconds."""
         points = SWEEP_POINTS + 2 + len(self.modes)
         return min(MOST_SECONDS, max(LEAST_SECONDS, 60 * self.minutes / points / OVERHEAD))
 

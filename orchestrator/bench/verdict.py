@@ -122,7 +122,7 @@ def verdict(
 ASSUMED_WEIGHT = 8.0
 """Assumed work of an answer token relative to a prompt token, if not measured."""
 LEAST_SHARE, MOST_SHARE = 0.02, 0.98
-"""Bounds of the share of an engine's time that answers take. Values outside are measurement errors."""
+"""Bounds of the share of an engine's time that answers take. Values outside these bounds are measurement errors."""
 
 
 class TokenSpeeds(NamedTuple):

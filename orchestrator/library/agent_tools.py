@@ -50,7 +50,7 @@ class AgentTools:
     def submit(self, job_file: str, budget: float, deadline: str | None = None) -> dict[str, Any]:
         """Queue a job file that may cost at most `budget` dollars; the home's daemon runs it.
 
-        Refused if known figures show that no plan keeps deadline and budget, or if the server's budget is used up.
+        Refused if known figures show that no plan keeps deadline and budget, or if `budget` exceeds what is left.
         """
         terms, view = JobTerms(deadline, budget), view_for(wanted=False)
         most = terms.options().budget or Decimal(0)

@@ -115,7 +115,7 @@ class AnswerType(Generic[T]):
             return dict(types)
         root = root_of(self.json_schema)
         formats = root.get("properties", {}) if isinstance(root, Mapping) else {}
-        # A type's fields have the same order as its schema's properties, even if they have aliases.
+        # A type's fields have the same order as its schema's properties, even if fields have aliases.
         names = self._python_names if len(self._python_names) == len(types) else [name for name, _ in types]
         return {
             python: _dated(type_, formats.get(name, {})) for python, (name, type_) in zip(names, types, strict=True)
@@ -229,7 +229,7 @@ def finished_lines(context: Context, job: Job, *, style: str = "jsonl", is_merge
 
 
 def _lines_of(merged: Path) -> Iterator[bytes]:
-    """Yield the lines of a file without line ends. Raises StorageError."""
+    """Yield the lines of a file, without their line ends. Raises StorageError."""
     try:
         with merged.open("rb") as file:
             for line in file:

@@ -69,7 +69,7 @@ class JobTerms(Struct, frozen=True):
     backend: str | None = None
 
     def options(self, edited: Edited | None = None) -> Options:
-        """Return the terms as options of a submit. Raises UsageError."""
+        """Return the terms as options of a submission. Raises UsageError."""
         deadline = arguments.deadline_text(self.deadline)
         try:
             budget = None if self.budget is None else Decimal(str(self.budget))
@@ -133,7 +133,7 @@ class _Draft(Generic[T]):
     def plan(
         self, *, deadline: Deadline | None = None, budget: Budget | None = None, backend: str | None = None,
     ) -> PlanReport:  # fmt: skip
-        """Return where the rows would go, at what cost and by when. It asks nothing and spends nothing."""
+        """Return where the rows would go, at what cost and by when. Asks and spends nothing."""
         options = JobTerms(deadline, budget, backend).options(self._edited)
         with session() as context:
             store, home, config, view = context.store, context.home, context.config, view_for(wanted=False)
@@ -148,7 +148,7 @@ class _Draft(Generic[T]):
         """Queue the job and return it. The home's daemon runs it, and is started if none runs.
 
         With `daemon=False`, the job is only queued; `JobHandle.runner` says what will run it.
-        Raises RefusedError if the deadline has passed, or every way costs more than the budget.
+        Raises RefusedError if the deadline has passed, or every plan costs more than the budget.
         """
         options = JobTerms(deadline, budget, backend).options(self._edited)
         with session() as context:

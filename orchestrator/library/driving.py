@@ -99,7 +99,7 @@ class Driver:
                 daemon.listeners += [context.use, builds.use]
                 daemon.say = say
                 daemon.run(over, look, mine=job)
-                daemon.may_wait = lambda: not self._interrupted()  # others' rows: this job is over
+                daemon.may_wait = lambda: not self._interrupted()  # for other jobs' rows: this job is over
             # The last spans are sent as the daemon ends.
             tell(daemon)
 

@@ -100,7 +100,7 @@ def _as_text(value: Any) -> Any:
 
 
 def write_documents(home: Home, name: str, spec: Mapping[str, Any], *, is_named: bool) -> JobFolder:
-    """Write a job file about documents. Raises StorageError."""
+    """Write a job file that asks about documents. Raises StorageError."""
     return JobFolder(_written(home, name, spec, {}, is_named=is_named))
 
 

@@ -1,4 +1,4 @@
-"""A plan as a value: printed as `orch plan` prints it."""
+"""A plan as a Python value, which prints as `orch plan` does."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def _covers(dollars: Decimal, handle: BackendHandle, model: str, tokens: int, mo
 
 
 class CallKind(StrEnum):
-    """Kind of call that an account is refused for: an empty account may still look at its batches."""
+    """Kind of call that an account is refused for: an empty account may still poll its batches."""
 
     SEND = "send"
     LOOK = "look"
@@ -86,7 +86,7 @@ class AdmissionControl:
         return shard.rows > 1 and too_dear.left * shard.rows >= too_dear.wanted
 
     def room(self, handle: BackendHandle, model: str, job_id: JobId | None = None, name: str = "") -> BatchRoom:
-        """Return the room that a backend has for one batch of a model; `name` is the model's name there."""
+        """Return the room that a backend has for one batch of a model; `name` is the backend's name for it."""
         known = self._learned(handle, model)
         limit = quota.effective(handle.limits.enqueued(model), known.enqueued_tokens)
         tokens = None

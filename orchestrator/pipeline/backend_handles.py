@@ -27,7 +27,7 @@ class Prices(Protocol):
         """Price a row's attempts without an answer; None if these cost nothing beyond the row."""
 
     def of_time(self, seconds: float) -> Price:
-        """Price upstream seconds; nothing if rows are paid by the token."""
+        """Price upstream seconds; the price is zero if rows are paid by the token."""
 
     def known(self, model: str, endpoint: str) -> str:
         """Describe what a model costs at the backend."""

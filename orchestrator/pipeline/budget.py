@@ -125,7 +125,7 @@ class _Look(Struct, frozen=True):
 
 
 class _Summed(Struct, frozen=True):
-    """Sums booked in the period that begins at `starts`: `old` up to `until`, and `all` at the time of a look.
+    """Sums booked in the period that begins at `starts`: `old` up to `until`, and `all` when last added up.
 
     `all` is valid while no ledger line is newer and the same batches are in flight. A batch that began, was booked
     and ended in between has newer lines.

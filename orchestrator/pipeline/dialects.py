@@ -39,7 +39,7 @@ from orchestrator.settings.stored_spec import tasks_of
 from orchestrator.settings.task_spec import Task
 
 Refused = Callable[[str, str, str], Collection[str]]
-"""Returns the fields that a backend has refused, by its name, a model's name there, and the endpoint."""
+"""Returns the fields that a backend has refused, by the backend's name, its name for a model, and the endpoint."""
 
 
 def nothing_refused(backend: str, model: str, endpoint: str) -> Collection[str]:

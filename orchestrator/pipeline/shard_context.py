@@ -54,7 +54,7 @@ class ShardWork:
         self._begun: dict[ShardId, ShardState] = {}
 
     def handle(self, shard: Shard) -> BackendHandle:
-        """Return the backend of a shard, with the prices of its rows there."""
+        """Return the backend of a shard, with the prices for the shard's rows."""
         handle = self.backends.open(shard.backend)
         return handle if shard.preflight is None else replace(handle, price=handle.price.synchronous())
 

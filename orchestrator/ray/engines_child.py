@@ -42,7 +42,7 @@ TRIES = 3
 FIRST_PAUSE, LONGEST_PAUSE, WELL_SECONDS = 1.0, 60.0, 60.0
 READY_SECONDS = 3600.0
 GRACE_SECONDS = 10.0
-"""Seconds for an engine to end by itself."""
+"""Seconds that an engine has to end by itself."""
 LAST_WORDS_SECONDS = 20.0
 """Seconds from the end of stdin to the end of this process, even if Ray hangs."""
 ANSWER_SECONDS = 8.0

@@ -103,7 +103,7 @@ class ClusterPool:
         self._count += 1
         stdin = self._started().stdin
         assert stdin is not None, "it is a pipe"
-        with suppress(BrokenPipeError):  # reading the output notices a dead child
+        with suppress(BrokenPipeError):  # a dead child is noticed when its output is read
             stdin.write(head.encode() + b"\n" + request)
             stdin.flush()
         return task

@@ -52,7 +52,7 @@ class Money(TypeDecorator[Decimal]):
 
 
 class Names(TypeDecorator[tuple[str, ...]]):
-    """Names in a fixed order, as a compact JSON array, so that equal tuples are equal text; NULL for an empty one."""
+    """Names in a fixed order, as a compact JSON array, so that equal tuples are equal text; NULL for no names."""
 
     impl = Text
     cache_ok = True

@@ -274,7 +274,7 @@ def _parsed(text: str) -> URL:
     try:
         return make_url(text)
     except (exc.ArgumentError, ValueError):
-        # The address is not shown: it may hold a password, which often is what makes it invalid.
+        # The address is not shown, since it may hold a password (often the very part that is wrong).
         raise StorageError(
             "the database's address is not a URL", hint="such as postgresql://user:password@host:5432/name"
         ) from None

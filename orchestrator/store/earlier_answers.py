@@ -101,7 +101,7 @@ class Known:
     def answers(self, home: str, keys: Collection[str], *, checked: bool) -> dict[tuple[str, str, str], Earlier]:
         """Return the newest answer for each request, model and backend that a job of this home received itself.
 
-        Keys are the cache key, the backend, and the model's name there. With `checked`, only answers that passed a
+        Keys are the cache key, the backend, and its name for the model. With `checked`, only answers that passed a
         task's checks: rows of a ready batch file have no checks.
         """
         with self._db.read() as tx:

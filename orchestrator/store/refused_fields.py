@@ -11,7 +11,7 @@ from orchestrator.store.database import Database
 from orchestrator.store.learned_tables import refused_fields
 
 BELIEVED_FOR = timedelta(days=30)
-"""Validity of a refusal: providers change what their models accept."""
+"""How long a refusal is valid, as providers change what their models accept."""
 
 
 class LearnedField(Struct, frozen=True):

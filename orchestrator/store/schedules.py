@@ -118,7 +118,7 @@ class Schedules:
         return self._nights(query)
 
     def unended(self) -> list[Night]:
-        """Return the nights of all schedules that wait or run, by due time."""
+        """Return all schedules' nights that wait or run, by due time."""
         return self._nights(select(nights).where(nights.c.state.in_(_OPEN)).order_by(nights.c.due_at, nights.c.id))
 
     def _nights(self, query: Any) -> list[Night]:

@@ -108,7 +108,7 @@ class Store:
         return self._database.has_written
 
     def before_naming_files(self, wait: Callable[[], None]) -> None:
-        """Set a function that returns once bytes of the home's files are safe to be referred to."""
+        """Set a function that returns once it is safe to refer to bytes of the home's files."""
         self._database.before_naming_files = wait
 
     @classmethod

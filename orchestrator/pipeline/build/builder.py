@@ -126,9 +126,9 @@ def build(
 ) -> BuildReport:
     """Read the input and record every request. Raises InputError, StorageError, NoRoom, after removing what it wrote.
 
-    `remember` records the documents as seen. `asked` returns where this job's rows might be answered: other jobs'
-    answers count only from there. With `models`, which returns each job's models, rows in flight in other jobs are
-    awaited; `hosted` names the Batch APIs among the backends.
+    `remember` records the documents as seen. `asked` returns the backends that may answer this job's rows: other
+    jobs' answers count only from these. With `models`, which returns each job's models, rows in flight in other jobs
+    are awaited; `hosted` names the Batch APIs among the backends.
     `clock_ns` is the clock of file stamps, unlike `now`. `reading` limits the reading of documents; `shortage` says
     why nothing more may be written to the home.
     """

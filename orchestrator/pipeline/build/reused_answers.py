@@ -32,7 +32,7 @@ RUNS = 10
 REASK = "reask"
 """Option of a job that asks a row again if its answer is from a model that its aliases no longer name."""
 Asked = Callable[[str], Collection[tuple[str, str]]]
-"""Returns the backends that may take rows of a model, each with its name there."""
+"""Returns the backends that may take rows of a model, each with its name for the model."""
 
 
 def asked_of(config: Config, job: Job) -> Asked:

@@ -41,7 +41,7 @@ def in_two_sources(file: Path, document: str) -> InputError:
 def check_names(spec: JobSpec, file: Path, readers: Readers, scope: Scope) -> int | None:
     """Check columns and template variables; return the number of documents in scope, None if only reading can tell.
 
-    Raises InputError for a path or column that is not there, and for a variable that no document has.
+    Raises InputError for a path or column that does not exist, and for a variable that no document has.
     """
     from orchestrator.core.templates import template
     from orchestrator.documents import survey

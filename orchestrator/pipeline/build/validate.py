@@ -1,4 +1,4 @@
-"""Checks of `orch validate`: every mistake that would fail a submit, without recording or sending anything."""
+"""Checks of `orch validate`: every mistake that would fail a submission, without recording or sending anything."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class TakeOver:
             return 0
         under_way = {self._store.shards.get(shard).backend for shard in shards}
         if {route.backend for route in plan.routes} <= under_way & self._backends.config.hosted:
-            return 0  # a new batch there ends no sooner
+            return 0  # a new batch at that backend ends no sooner
         why = f"they are not expected before {deadline:%Y-%m-%d %H:%M} UTC"
         next_job = successor(self._store, of)
         if next_job is None or next_job.id != job.id:

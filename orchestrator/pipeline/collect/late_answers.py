@@ -75,7 +75,7 @@ def until(shard: Shard, profile: Profile | None) -> datetime:
     kept = (shard.collected_at or shard.created_at) + ANSWERS_KEPT
     if profile is None or profile.cancels:
         return kept
-    # The batch continues, and has its answers when it ends without a cancel.
+    # The batch continues, and has its answers when it ends without being cancelled.
     window = timedelta(seconds=shard.window_seconds)
     return max(kept, (shard.submitted_at or shard.created_at) + window + OVERRUN)
 

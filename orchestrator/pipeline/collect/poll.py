@@ -125,7 +125,7 @@ class BatchPolling:
         return {} if found is None or found == shard.failing else {"failing": found}
 
     def _refused_so_far(self, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> dict[str, object]:
-        """Take back the rows of a running batch if all results so far are the same refusal."""
+        """Return facts that take back a running batch's rows if all results so far are the same refusal."""
         if not handle.is_own or shard.rerouted_at is not None or batch.completed or not shard.failing:
             return {}
         codes = Counter[str]()
@@ -140,7 +140,7 @@ class BatchPolling:
         return {"rerouted_at": self._work.now(), "rerouted_for": why}
 
     def _retrieved(self, job: Job, shard: Shard, handle: BackendHandle) -> RemoteBatch | UnknownBatch:
-        """Return the batch as its backend shows it, or what follows if it is unknown there."""
+        """Return the batch as its backend shows it, or what follows if the backend does not know it."""
         assert shard.batch_id is not None
         now, is_unlisted = self._work.now(), None
         try:

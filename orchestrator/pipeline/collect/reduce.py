@@ -1,7 +1,7 @@
 """Long documents: once every part is answered, the request for the document's own answer is made from them.
 
-Its line is appended to the job's file before the row refers to it. A kill in between leaves an unused line, and the
-request is made again. If a part has no answer, the row ends too.
+The request's line is appended to the job's file before the row refers to it. A kill in between leaves an unused line,
+and the request is made again. If a part has no answer, the row ends too.
 """
 
 from __future__ import annotations

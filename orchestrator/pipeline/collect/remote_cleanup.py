@@ -124,7 +124,7 @@ class RemoteCleanup:
         return True
 
     def _delete(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Delete the files of a shard at its backend. After a BackendError, run it again."""
+        """Delete the files of a shard at its backend. After a BackendError, call again."""
         for file_id in _files_of(shard):
             try:
                 handle.api.forget_file(file_id)

@@ -150,7 +150,7 @@ class Finisher:
     def _begun(self, job: Job) -> _Delivery:
         def lines(style: str) -> Iterator[bytes]:
             yield from merged_lines(self._store, self._home, job, style=style)
-            if not self._may_act():  # this process was paused; newer rows may be there
+            if not self._may_act():  # this process was paused; the output may have newer rows
                 raise OutputError(OutputFault.UNREACHABLE, "another daemon may have taken over this home")
 
         def work() -> str:

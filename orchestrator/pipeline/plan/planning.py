@@ -96,7 +96,7 @@ QUICK = 2.0
 
 
 class Planning:
-    """The planner's view of a job at this moment. Reads only."""
+    """The planner's view of a job at this moment. Changes nothing."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Planning:
         """`left` returns what shared budgets leave for a job, None if no budget is shared.
 
         With `canary`, only canary rows count; with `only`, rows of these aliases. `down` has the seconds that
-        backends have had no working upstream; `memory` caches what earlier nights tell. `reserved` is the part of the
+        backends have had no working upstream; `memory` caches what earlier nights show. `reserved` is the part of the
         budget that other rows of the job need.
         """
         self._only = only
@@ -176,7 +176,7 @@ class Planning:
 
     @cached_property
     def terms(self) -> Terms:
-        """Terms of the job; its budget less what is spent."""
+        """Terms of the job, with the budget that is left."""
         job, budget = self._job, None
         if job.budget is not None:
             budget = max(Decimal(0), job.budget - self._store.ledger.spent(job.id) - self._reserved)
@@ -242,7 +242,7 @@ class Planning:
         if plan.verdict.holds or (self._job.deadline_at is None and self.terms.budget is None):
             return False
         if self._binding.budget != self.terms.budget:
-            # Shared budgets refuse nothing: they hold batches until they renew.
+            # Shared budgets refuse nothing: they hold batches until the budgets renew.
             plan = self._planned(self._prospects.rows, self.options, self.terms)
             if plan.verdict.holds:
                 return False
@@ -399,7 +399,7 @@ class Planning:
 
     @cached_property
     def _rerouted_from(self) -> set[str]:
-        """Hosted backends whose batches were rerouted: their leftovers go to no other batch there."""
+        """Hosted backends whose batches were rerouted: their leftover rows go to no other batch there."""
         freed = (one for one in self.shards if one.rerouted_at)
         return {one.backend for one in freed if not self._is_paced(one.backend)}
 

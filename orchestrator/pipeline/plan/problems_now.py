@@ -112,7 +112,7 @@ def _of_upstream(name: str, url: str, key_env: str | None, models: list[str], hi
     if answer.status_code in (401, 403):
         return f"{url} refuses the key ({answer.status_code}): {key_cure(name, key_env)}"
     if answer.status_code >= 300:
-        return None  # a server need not have that page
+        return None  # a server need not list its models
     try:
         listed = [str(model["id"]) for model in answer.json()["data"]]
     except (ValueError, KeyError, TypeError):

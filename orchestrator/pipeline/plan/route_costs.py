@@ -71,7 +71,7 @@ REMEMBERED = timedelta(days=30)
 
 
 class Prospects:
-    """Options of a job's open rows at this moment. Reads only."""
+    """Options of a job's open rows at this moment. Changes nothing."""
 
     def __init__(
         self,
@@ -450,7 +450,7 @@ def _plus(cost: Cost, each: Cost, usual: float, most: float) -> Cost:
 
 def _time_cost(prices: Prices, pace: forecast.Pace, upstreams: int) -> Cost:
     if pace.rate <= 0:
-        return FREE  # nothing runs there, so nothing is planned there
+        return FREE  # nothing runs at this backend, so nothing is planned for it
     seconds = upstreams / pace.rate
     return Cost(prices.of_time(seconds).cost, prices.of_time(seconds * math.exp(P95 * pace.spread)).cost)
 

@@ -1,4 +1,4 @@
-"""Backends that may take a job's rows, by orch.toml and the job file, and its models' names there."""
+"""Backends that may take a job's rows, by orch.toml and the job file, and their names for its models."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def standing_of(config: Config, job: Job, shard: Shard) -> RungStanding:
 
 
 def _names_at(backend: str, aliases: Iterable[str], models: Mapping[str, Names]) -> dict[str, str | None]:
-    """Return the names of a job's aliases at a backend, and of higher rungs that have a name there."""
+    """Return a backend's names for a job's aliases, and for the higher rungs that the backend has."""
     names = {alias: resolve_model(alias, backend, models) for alias in aliases}
     higher = {rung: resolve_model(rung, backend, models) for alias in aliases for rung in above(alias, models)}
     return names | {rung: name for rung, name in higher.items() if name is not None}
@@ -257,7 +257,7 @@ def check_eligible(config: Config, job: Job) -> None:
 
 
 def _check_names_of_backends(config: Config, job: Job) -> None:
-    """Raise UsageError for an alias of a task with a setting or a misspelt backend among its backends' names.
+    """Raise UsageError if a task's alias has a setting or a misspelt backend among the names of its backends.
 
     Other unknown backends may be those of another machine.
     """
@@ -295,7 +295,7 @@ def _check_backends_of_models(config: Config, job: Job) -> None:
 def _used(
     uses: Iterable[tuple[str, str]], names: Mapping[str, str | None], models: Mapping[str, Names]
 ) -> list[tuple[str | None, str]]:
-    """Return the models that may be asked at a backend, by their names there, each with its endpoint."""
+    """Return a backend's names for the models that may be asked, each with its endpoint."""
     return sorted(
         {(names.get(rung), url) for alias, url in uses for rung in (alias, *above(alias, models)) if rung in names},
         key=str,

@@ -338,7 +338,7 @@ class UnknownBatches:
         return self._repaid(job, shard, model, handle, batch, is_gone=is_gone)
 
     def _is_newer(self, batch: RemoteBatch) -> bool:
-        """True if a batch was made after the last job that the store knows to be sent."""
+        """True if a batch was made after the last job that the store knows was sent."""
         return self._last_known is None or batch.created_at is None or batch.created_at >= self._last_known
 
     def _repaid(

@@ -1,4 +1,4 @@
-"""A backend's list of batches, and whether the store is older than the last batch there."""
+"""A backend's list of batches, and whether the store lacks the backend's last batch."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def _struct(properties: Mapping[str, Any], root: Any, seen: frozenset[str], dept
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:
-    """Return the types that a schema names, or its `enum` or `const` implies, without null (always allowed)."""
+    """Return the types that a schema names, or that its `enum` or `const` implies, without null (always allowed)."""
     said = schema.get("type")
     if said is not None:
         found = set(said) if isinstance(said, list | tuple) else {said if isinstance(said, str) else "other"}

@@ -184,7 +184,7 @@ def _write_parquet(file: BinaryIO, lines: Iterable[bytes], layout: TableLayout) 
 
 
 def _parts(records: Iterable[bytes]) -> Iterator[tuple[list[bytes], bool]]:
-    """Yield the table's rows, a few at a time, and True with the last of a full row group."""
+    """Yield the table's rows, a few at a time, and True with the last rows of a full row group."""
     part: list[bytes] = []
     rows = size = 0
     for record in records:
