@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
@@ -23,6 +23,7 @@ NOWHERE = "http://127.0.0.1:1/v1"
 # Roughly the price of a two-core machine for an hour, so that the cost report has something to show.
 COST_PER_HOUR = "0.08"
 SHOWN = 8
+CHECK_SECONDS = 1.0
 # The names that the job's schema offers, by their names in package metadata.
 FAMILIES = {
     "APACHE": "Apache", "BSD": "BSD", "MIT": "MIT", "MPL": "Mozilla", "MOZILLA": "Mozilla", "PSF": "Python",
@@ -63,9 +64,9 @@ def demo(folder: Path, engine_dir: Path | None, upstream: str | None, model: str
     asked = plan["requests"] - plan["unchanged"]
     say(f"{plan['documents']} licence files, {plan['requests']} questions, {asked} of them to be asked now")
     if asked:
-        with _upstream(folder, engine_dir, upstream) as url:
+        with _upstream(folder, engine_dir, upstream) as (url, check):
             _configure(folder, url, model, api_key_env)
-            code = _orch(folder, "run", str(job)).returncode
+            code = _orch(folder, "run", str(job), check=check).returncode
     else:
         code = _orch(folder, "run", str(job)).returncode
     if code > 1:  # failed rows are shown, and the demo continues
@@ -86,30 +87,48 @@ def _configure(folder: Path, url: str, model: str, api_key_env: str | None) -> N
     )
 
 
-def _orch(folder: Path, *arguments: str, is_captured: bool = False) -> subprocess.CompletedProcess[str]:
-    """Run the command line as a user would; ends this process if a captured command fails."""
+def _orch(
+    folder: Path, *arguments: str, is_captured: bool = False, check: Callable[[], None] = lambda: None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a user would; ends this process if a captured command fails.
+
+    `check` is called each second of a command that is not captured; what it raises ends the command.
+    """
     environment = {**os.environ, "ORCH_CONFIG": str((folder / "orch.toml").absolute())}
     environment.pop("ORCH_HOME", None)
+    command = [sys.executable, "-m", "orchestrator", *arguments]
     if not is_captured:
         say(f"$ orch {' '.join(arguments)}")
         sys.stdout.flush()
-    done = subprocess.run(
-        [sys.executable, "-m", "orchestrator", *arguments],
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE if is_captured else None,
-        check=False,
-    )
-    if is_captured and done.returncode > 1:
+        return subprocess.CompletedProcess(command, _watched(command, environment, check))
+    done = subprocess.run(command, env=environment, text=True, stdout=subprocess.PIPE, check=False)
+    if done.returncode > 1:
         sys.exit(done.returncode)
     return done
 
 
+def _watched(command: list[str], environment: dict[str, str], check: Callable[[], None]) -> int:
+    process = subprocess.Popen(command, env=environment)
+    try:
+        while True:
+            try:
+                return process.wait(CHECK_SECONDS)
+            except subprocess.TimeoutExpired:
+                check()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+
+
 @contextmanager
-def _upstream(folder: Path, engine_dir: Path | None, url: str | None) -> Iterator[str]:
-    """Yield the base URL of the given server, or start a vLLM on this machine's CPU for the length of a block."""
+def _upstream(folder: Path, engine_dir: Path | None, url: str | None) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield the base URL of the given server, or start a vLLM on this machine's CPU for the length of a block.
+
+    Yields a check beside it, which raises EngineUnavailable once that vLLM has ended.
+    """
     if url is not None:
-        yield url
+        yield url, lambda: None
         return
     from orchestrator.server.engines import EngineDir, VllmProcess, install
     from orchestrator.server.engines.cpu_launch import vllm_launch
@@ -122,7 +141,7 @@ def _upstream(folder: Path, engine_dir: Path | None, url: str | None) -> Iterato
     log = engine.logs / f"demo-{launch.port}.log"
     say(f"starting vLLM with {model.name} on the CPU: about a minute (log: {log})")
     with VllmProcess(launch, log=log) as process:
-        yield process.base_url
+        yield process.base_url, process.check
 
 
 def _show_answers(folder: Path) -> None:

@@ -13,6 +13,8 @@ from orchestrator.server.engines.process import COMMON_OPTIONS, CPU_OPTIONS, HOS
 
 ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    # vLLM ends itself if a step takes longer than 300 s by default, as steps do on a CPU with much other work.
+    "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "3600",
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
