@@ -192,6 +192,39 @@ def test_one_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path, own_fo
     assert not list(own_folder.iterdir())
 
 
+def test_where_nothing_can_be_confined_nothing_is_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    office = program(tmp_path, "touch /conversion/out")
+    refusing = tmp_path / "bin" / "unshare"
+    refusing.parent.mkdir()
+    refusing.write_text("#!/bin/sh\necho unshare failed: Operation not permitted; exit 1\n")
+    refusing.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{refusing.parent}:{os.environ['PATH']}")
+    put(tmp_path, "a.doc", OLD)
+    put(tmp_path, "b.txt", b"yes")
+    bad, good = found(tmp_path, Readers(converter=office))
+    code, message = problem(bad)
+    assert code == "unsupported"
+    assert "cannot be confined on this machine: unshare failed: Operation not permitted" in message
+    assert texts([good])[0].text == "yes"
+
+
+@confined
+@pytest.mark.parametrize(
+    "script",
+    ["head -c 30000000 /dev/zero > /conversion/large", "x=$(head -c 90000000 /dev/zero | tr '\\0' a)"],
+    ids=["a large file", "much memory"],
+)
+def test_the_converter_has_bounds(tmp_path: Path, own_folder: Path, script: str) -> None:
+    office = program(tmp_path, f'set -e\nmkdir /conversion/out\n{script}\ncp "${{0%/program/*}}/made.docx" '
+                     "/conversion/out/document.docx")  # fmt: skip
+    (tmp_path / "office" / "made.docx").write_bytes(bombs.word("<w:p><w:r><w:t>Heat pumps</w:t></w:r></w:p>"))
+    put(tmp_path, "a.doc", OLD)
+    limits = WorkerLimits(memory=40_000_000, value=1_000_000)
+    [one] = found(tmp_path, Readers(limits=limits, converter=office))
+    assert problem(one)[0] == "unreadable"
+    assert not list(own_folder.iterdir())
+
+
 def test_what_cannot_be_converted_says_why(tmp_path: Path) -> None:
     put(tmp_path, "a.doc", OLD)
     [one] = found(tmp_path, Readers(converter="no-such-office"))
