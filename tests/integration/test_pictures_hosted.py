@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from orchestrator.cli.console_rows import exchange_lines
+from orchestrator.cli.pages import PagesOptions, serve_pages
 from orchestrator.core.clock import now
+from orchestrator.core.listening import bound
+from orchestrator.library.context import opened
 from orchestrator.pipeline.plan.planning import Planning
 from orchestrator.reports.requests_and_answers import exchanges
+from tests.support.figures import words_of
 from tests.support.hostedjob import EVERY_KIND, MODEL, RATES, Desk, cost_of
 from tests.unit.test_documents_pictures import PROSE, drawing, mixed_pdf, saved
 
@@ -98,3 +104,27 @@ def test_each_row_says_what_of_its_document_was_not_read(desk: Desk, scans: Path
         assert ignored["in_part"] == 1
     shown = exchanges(desk.store, desk.home, desk.store.jobs.get(again.id), "in/a.pdf", None)
     assert "pages 1, 3 without text" in str(exchange_lines(shown, None))
+
+
+def test_the_page_of_a_night_says_what_was_not_read(
+    desk: Desk, scans: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk.backend()
+    scans.write_text(scans.read_text().replace("render: auto", "render: text"))
+    for name in ("old.doc", "older.doc", "a.log", "b.json"):
+        (scans.parent / "in" / name).write_bytes(b"x")
+    desk.run(scans)
+    for name, value in {"ORCH_CONFIG": desk.place.path, "ORCH_HOME": desk.home.root}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.delenv("ORCH_DATABASE_URL", raising=False)
+    with opened() as context:
+        listener = bound("127.0.0.1", 0)
+        with (
+            serve_pages(listener, context, PagesOptions("127.0.0.1"), lambda: context) as url,
+            httpx2.Client(follow_redirects=True, timeout=30) as reader,
+        ):
+            reader.get(capsys.readouterr().err.split()[-1])
+            [night, *_] = re.findall(r'href="(/nights/[0-9-]+)"', reader.get(f"{url}/nights").text)
+            page = words_of(reader.get(f"{url}{night}").text)
+    told = "read 1; 1 of them in part, 2 .doc not read (LibreOffice would), 1 .png not read (render would), "
+    assert f"{told}2 of other kinds (.json 1, .log 1)" in page
