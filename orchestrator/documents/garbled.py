@@ -66,7 +66,7 @@ def is_garbled(text: str) -> bool:
             return len(solid) >= MIN_CHARACTERS or broken > MAX_BROKEN_OF_FEW * len(solid)
         if broken > _A_FEW_BROKEN * len(solid) and len(solid) >= MIN_CHARACTERS and _are_glyphs(solid):
             return True
-        if broken > _SOME_BROKEN * len(solid) and len(solid) >= _LONG and _is_wordless(text):
+        if broken > _SOME_BROKEN * len(solid) and len(solid) >= _LONG and is_wordless(text):
             return True
     text = text[:MOST_JUDGED]
     if _is_mixed(text) or _is_swapped(text):
@@ -74,8 +74,11 @@ def is_garbled(text: str) -> bool:
     return not _has_small_words(text) and (_are_numbered(text) or _is_shifted(_LEADERS.sub(" ", text)))
 
 
-def _is_wordless(text: str) -> bool:
-    """True if a text has Western letters and no small words: a font of another script with codes of its own."""
+def is_wordless(text: str) -> bool:
+    """True if a text has many Western letters and no small words: a font of another script with codes of its own.
+
+    Lists of names and codes have no small words either.
+    """
     letters = list(filter(str.isalpha, text))
     western = sum(letter < "\u0250" for letter in letters)
     return western >= max(_ONLY_WESTERN * len(letters), _LONG / 2) and not _has_small_words(_BROKEN.sub(" ", text))

@@ -10,6 +10,7 @@ import re
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import groupby
 
 from orchestrator.documents import compound
 from orchestrator.documents.code_pages import CHARSETS, byte_page
@@ -59,6 +60,7 @@ def repaired(data: bytes) -> tuple[bytes, str | None]:
     if not name:
         return data, None
     data = _without_others(data, name)
+    has_empty = _move_empty(stream)
     sparse = [at for at in _sheets(stream) if _is_sparse(stream, at)]
     is_wide = stream[4:6] != _EXCEL_5
     has_formats = not is_wide and _write_formats(stream)
@@ -66,7 +68,8 @@ def repaired(data: bytes) -> tuple[bytes, str | None]:
     usual = _WIDE if is_wide else _WESTERN
     page = _write_code_page(stream, usual)
     encoding = None if is_wide or page == usual else _encoding_of_fonts(stream) if page is None else byte_page(page)
-    changes = (_join_texts(stream), _write_errors(stream, is_wide=is_wide), has_formats, has_scripts, sparse)
+    has_texts = _join_texts(stream), _write_errors(stream, is_wide=is_wide)
+    changes = (*has_texts, has_empty, has_formats, has_scripts, sparse)
     if page in (None, usual) and not any(changes):
         return data, encoding
     for at in sparse:
@@ -107,6 +110,22 @@ def _without_others(data: bytes, name: str) -> bytes:
             if entry.name in _STREAMS or entry is own:
                 compound.rename(renamed, file, entry, name if entry is own else _OTHER)
     return bytes(renamed)
+
+
+def _move_empty(stream: bytearray) -> bool:
+    """Replace continuations without bytes, at which the library fails, by one record without meaning behind the
+    others. True if any was replaced.
+    """
+    found = False
+    for is_more, group in groupby(_records(stream[:], 0), lambda record: record[0] == _CONTINUE):
+        run = list(group) if is_more else []
+        if not all(size for *_, size in run):
+            start, end = run[0][1] - _HEAD.size, min(run[-1][1] + run[-1][2], len(stream))
+            full = b"".join(stream[at - _HEAD.size : at + size] for _, at, size in run if size)
+            rest = end - start - len(full) - _HEAD.size
+            stream[start:end] = full + _HEAD.pack(_NOTHING, rest) + bytes(rest)
+            found = True
+    return found
 
 
 def _join_texts(stream: bytearray) -> bool:

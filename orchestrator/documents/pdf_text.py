@@ -12,7 +12,7 @@ import pypdfium2
 import pypdfium2.raw
 
 from orchestrator.documents.encoding import clean
-from orchestrator.documents.garbled import is_garbled
+from orchestrator.documents.garbled import is_garbled, is_wordless
 from orchestrator.documents.office import Losses, TextLimit
 from orchestrator.documents.pdf_annotations import with_annotations
 from orchestrator.documents.pdf_lost_text import LostText, loses_text
@@ -169,7 +169,8 @@ class OpenPdf:
         if self._garbled_too >= _GARBLED_TOO:
             return ""
         found = clean(self._lost.page(index)).strip()
-        if is_garbled(found) or 2 * letters(found) < len("".join(garbled.split())):
+        is_short = 2 * letters(found) < len("".join(garbled.split()))
+        if is_short or is_garbled(found) or is_wordless(found):
             self._garbled_too += 1
             return ""
         return found

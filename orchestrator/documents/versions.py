@@ -28,7 +28,7 @@ READERS: Mapping[str, int] = {
     "pdf": 14,
     "pptx": 7,
     "rtf": 5,
-    "sheets": 21,
+    "sheets": 22,
     "svg": 4,
     "text": 5,
     "xml": 3,

@@ -37,7 +37,7 @@ READ_AS = {
     ("pdf", 14): "90fbb88b84d72a29",
     ("pptx", 7): "b0c816145595c5f4",
     ("rtf", 5): "cd81d3068ef26263",
-    ("sheets", 21): "1bd8f6d070dc8b21",
+    ("sheets", 22): "1bd8f6d070dc8b21",
     ("text", 5): "382214f97c9191e6",
 }
 

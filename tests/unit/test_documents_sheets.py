@@ -7,7 +7,7 @@ import io
 import re
 import struct
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import md5
 from pathlib import Path
 
@@ -517,10 +517,13 @@ def test_an_old_workbook_that_excel_opens_without_asking_is_read(tmp_path: Path,
     assert (found.text if isinstance(found, Document) else f"!{found.code}") == told
 
 
-def old_scripts(*texts: tuple[str, int, list[tuple[int, int]]], cut: int = 8224) -> bytes:
+def old_scripts(
+    *texts: tuple[str, int, list[tuple[int, int]]], cut: int = 8224, between: Sequence[bytes] = ()
+) -> bytes:
     """A workbook of Excel 97-2003 with texts in one row: characters, bytes of each, and runs of place and font.
 
-    Fonts 1 and 5 raise, 2 lowers. A record of texts ends after `cut` bytes, and a text goes on in the next.
+    Fonts 1 and 5 raise, 2 lowers. A record of texts ends after `cut` bytes, and a text goes on in the next, behind
+    the records `between`.
     """
 
     def record(kind: int, data: bytes) -> bytes:
@@ -539,6 +542,7 @@ def old_scripts(*texts: tuple[str, int, list[tuple[int, int]]], cut: int = 8224)
             data = data[room:]
             pieces += [bytes((width > 1,))] if data else []
         pieces[-1] += b"".join(struct.pack("<HH", *run) for run in runs)
+    pieces[1:1] = between
     shared = b"".join(record(0x3C if number else 0xFC, piece) for number, piece in enumerate(pieces))
     cells = b"".join(record(0xFD, struct.pack("<HHHI", 0, column, 0, column)) for column in range(len(texts)))
     return old_workbook({(1, 0): 7.0}, more=cells, first=fonts + shared)
@@ -560,6 +564,15 @@ def test_raised_and_lowered_digits_of_old(cut: int) -> None:
     """A text of one byte a character has no room for ⁴, and a font's number is one more from the fifth on."""
     assert text_of(old_scripts(*SCRIPTS_OF_OLD, cut=cut)) == (
         "## S\n1,200³ m | 1,200^4 | CO_2 | 5€³ | 5€10⁶ | 4th | plain 42\n7"
+    )
+
+
+@pytest.mark.parametrize("cut", [8224, 40, 17])
+@pytest.mark.parametrize("between", [[b""], [b"", b""]])
+def test_records_of_texts_without_a_text_are_passed_over(cut: int, between: Sequence[bytes]) -> None:
+    texts = [("first", 1, []), ("second, which is longer than a record", 1, []), ("1,2003", 1, [(5, 1)])]
+    assert text_of(old_scripts(*texts, cut=cut, between=between)) == (
+        "## S\nfirst | second, which is longer than a record | 1,200³\n7"
     )
 
 
