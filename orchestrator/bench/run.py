@@ -41,7 +41,7 @@ STARTS = timedelta(days=30)
 SATURATED = 2
 """Settings are tried at this multiple of the best concurrency, so that the engine's own limits decide what runs."""
 MOST_FIRST = 30.0
-"""Maximum seconds of the first run of settings; the run takes one second per minute of the bench."""
+"""Maximum seconds of the first run of settings; up to that, the run takes one second per minute of the bench."""
 
 
 class BenchWishes(Struct, frozen=True):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 YOUNG_OBJECTS = 50_000
-"""Number of new objects after which a garbage collection begins while a job works."""
+"""Number of new objects after which a garbage collection begins while a job is running."""
 
 
 class CommandSettings:
@@ -136,7 +136,7 @@ class Context(CommandSettings):
         self.store = store
 
     def job(self, name: str, *, tell: bool = True) -> Job:
-        """Return the job that a user names; `tell` prints its id if the user gave a name. Raises UsageError."""
+        """Return the job that a user names; `tell` prints the job's id if the user gave a name. Raises UsageError."""
         from orchestrator.store.job_names import job_named
 
         found = job_named(self.store, self.home.identity(), name)
@@ -145,7 +145,7 @@ class Context(CommandSettings):
         return found
 
     def detail(self, job_id: JobId, problem: str | None = None) -> JobDetail:
-        """Return everything about a job now. Raises UsageError if it does not exist."""
+        """Return all that is known about a job now. Raises UsageError if the job does not exist."""
         found = status.detail(self.store, self.store.jobs.get(job_id), now(), self.running_cost, problem)
         is_stopped = bool(self._stopped([found.line], lambda _: found.shards))
         line = _stopped_line(found.line) if is_stopped else found.line
@@ -191,7 +191,7 @@ class Context(CommandSettings):
         return planning_of(self.store, settings, job, at, left, down=self._down(job, settings)).outlook()
 
     def _down(self, job: Job, settings: Config) -> dict[str, float]:
-        """Return how many seconds each own backend that runs a job's batches has had no usable upstream."""
+        """Return how many seconds each of our own backends with a job's batches has had no usable upstream."""
         from orchestrator.daemon.health import down_for, fetch_health
         from orchestrator.settings.backends import OwnServer
 
@@ -322,7 +322,7 @@ def _wait_until_sent(home: Home) -> None:
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Collect garbage less often in a block, as collecting the caller's objects too costs a fifth of a job's time."""
+    """Collect garbage less often in a block: scanning the caller's objects as well takes a fifth of a job's time."""
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], YOUNG_OBJECTS) if before[0] else 0, *before[1:])
     try:

@@ -149,7 +149,7 @@ class Driver:
             self._view.job(detail, self._rate.add(time.monotonic(), detail.done_in_batches))
 
     def _warn_of_standstill(self, job: Job) -> None:
-        """Warn once about a problem that keeps the daemon from running a job, as it may wait for ever."""
+        """Warn once about a problem that keeps the daemon from running a job, as the daemon may wait for ever."""
         if time.monotonic() < self._standstill_at:
             return
         self._standstill_at = time.monotonic() + STANDSTILL_SECONDS
@@ -227,7 +227,7 @@ def _waits_for(context: Context, job: Job) -> str | None:
 
 
 def _not_ended(context: Context, job: Job, why: str) -> BackendError:
-    """Return the error that names the batches of a cancelled job that continue."""
+    """Return the error that names the batches which continue although their job was cancelled."""
     shards = [one for one in context.store.shards.of_job(job.id) if one.state in AT_BACKEND]
     told = [
         f"{one.batch_id or f'shard {one.number:03d} (perhaps sent)'} of {number_of(one.rows, 'row')} at {one.backend}"

@@ -1,4 +1,4 @@
-"""The finished rows of a running job, for `orch fetch --partial` and for callers."""
+"""The finished rows of a running job, for `orch fetch --partial` and for callers from Python."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows_so_far(
 
     Asks the servers of the running daemon; without a daemon, starts them for this purpose and sends no row. Providers
     that give answers only at a batch's end are not asked, so their keys are not needed. `is_followed` is for callers
-    who look repeatedly: no server is started, and rows that a running batch may still ask again are left out.
+    who ask repeatedly: no server is started, and rows that a running batch may still ask again are left out.
     """
     with ExitStack() as stack:
         checks = merging_checks(context.store, context.home, job)

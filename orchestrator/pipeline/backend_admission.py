@@ -1,7 +1,7 @@
 """Admission control: what may be sent to a backend now, by its quotas from orch.toml, its profile and refusals.
 
 Quotas are capacity, not failure: a shard that does not fit waits, and no row's attempt is counted. The load on a
-quota is read from the shards of every job, so several jobs share it. The sums are those of `policy/quota`.
+quota is read from the shards of every job, so several jobs share it. `policy/quota` computes the sums.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class AdmissionControl:
         )
 
     def accepted(self, handle: BackendHandle, shard: Shard) -> None:
-        """Note that a batch passed validation: the next pause is the shortest again."""
+        """Note that a batch passed validation, so that the next pause is the shortest again."""
         known = self._learned(handle, shard.model)
         if known.strikes:
             self._store.limits.put(quota.accepted(known))
@@ -183,7 +183,7 @@ class AdmissionControl:
         )
 
     def lost_input(self, handle: BackendHandle) -> None:
-        """Note that a backend could not find an uploaded file: the next uploads get more time to settle."""
+        """Note that a backend could not find an uploaded file, so that the next uploads get more time to settle."""
         self._lost_inputs[handle.name] = min(len(SETTLES), self._lost_inputs.get(handle.name, 0) + 1)
 
     def settles(self, handle: BackendHandle) -> timedelta:

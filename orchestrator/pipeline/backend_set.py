@@ -93,7 +93,7 @@ class BackendSet(ABC):
         return models_of(self.config, job)
 
     def asked(self, job: Job) -> Asked:
-        """Return the backends that may answer rows of a job, each with its names of the job's models."""
+        """Return the backends that may answer rows of a job, each with its names for the job's models."""
         return asked_of(self.config, job)
 
     def shortage(self) -> str | None:

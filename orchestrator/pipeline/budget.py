@@ -31,7 +31,7 @@ from orchestrator.store import Store
 # Longest time between a poll of a batch and the end of its last row, if the next poll decides to stop it.
 REACTION_SECONDS = 2.0
 MARGIN = Decimal("1.5")
-"""Factor on estimated prompts: no text that people write exceeds our estimate by half."""
+"""Factor on estimated prompts: text that people write never exceeds our estimate by more than half."""
 SETTLED_AFTER = timedelta(days=1)
 """Maximum delay of a ledger line: the line has the time of its batch's poll, and is written up to a day later."""
 _NO_BOUND = "set `max_tokens` on every row of the batch file, or run it without a budget"

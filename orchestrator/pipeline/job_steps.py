@@ -102,7 +102,7 @@ class Pipeline:
         return self._batches.unreachable(job)
 
     def advance(self, job: Job) -> bool:
-        """Take one step; True if something moved. After an OrchError, the job stands as the store says."""
+        """Take one step; True if something moved. After an OrchError, the job's state is the store's."""
         if job.built_at is None:
             return self._build(job)
         if job.cancel_requested_at is not None:

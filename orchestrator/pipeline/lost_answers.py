@@ -59,7 +59,7 @@ def ids_here(home: Home, shard_id: str) -> frozenset[str] | None:
 
 
 def bring_here(home: Home, before: str | None, shard_id: str) -> None:
-    """Move answers that are in the home under another shard's id to this one. Raises OSError."""
+    """Move the answers of shard id `before` in the home to `shard_id`, if they differ. Raises OSError."""
     if before in (None, shard_id):
         return
     for kind in KINDS:

@@ -43,8 +43,8 @@ class SendPhase(Struct):
 class SearchPhase(Struct):
     """A shard whose create request got no answer. `lists` counts lists without its batch, `waited` the time so far.
 
-    Clocks are set, and a wrong clock may have stamped the intent. So only pauses between this process's polls count,
-    and none of them for longer than planned.
+    Clocks may be changed, and a wrong clock may have stamped the intent. So only pauses between this process's polls
+    count, and none of them for longer than planned.
     """
 
     lists: int = 0
@@ -120,7 +120,7 @@ class PolledShard(Struct):
     shown.
 
     `failing_since`: when its backend's calls began to fail. `busy_since`: when the backend ran out of room. `at` is
-    the latest time observed. Clocks are set, and machines sleep. So waits are measured in watched time: the
+    the latest time observed. Clocks may be changed, and machines sleep. So waits are measured in watched time: the
     pauses between polls, none of them longer than planned.
     """
 

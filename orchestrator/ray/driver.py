@@ -52,7 +52,7 @@ class _Seen(Struct):
 
 
 class RayDriver:
-    """Runs engines on a Ray cluster, for any thread. `root` is the folder for logs; `tell` gets progress messages."""
+    """Runs engines on a Ray cluster; callable from any thread. `root` is the log folder; `tell` gets messages."""
 
     def __init__(
         self, root: Path, settings: RayBackend, environ: Mapping[str, str], tell: Callable[[str], None]

@@ -80,7 +80,7 @@ class SentCalls:
             self._out.flush()
 
     async def serve(self, calls: queue.SimpleQueue[Call | None]) -> None:
-        """Make incoming calls until stdin ends, then cancel the calls in progress."""
+        """Carry out incoming calls until stdin ends, then cancel the calls in progress."""
         looking = asyncio.create_task(self._look())
         while (call := await asyncio.to_thread(calls.get)) is not None:
             task = asyncio.create_task(self._make(*call))

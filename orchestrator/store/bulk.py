@@ -109,7 +109,7 @@ def beside(
 
 
 def refresh(tx: Connection, *tables: Table) -> None:
-    """Update Postgres's statistics of tables just filled. A table that is already being analysed is skipped."""
+    """Update Postgres's statistics for tables just filled. A table that is already being analysed is skipped."""
     if tx.dialect.name != "sqlite":
         tx.execute(text(f"ANALYZE (SKIP_LOCKED) {', '.join(table.name for table in tables)}"))
 

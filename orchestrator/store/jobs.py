@@ -273,7 +273,7 @@ class Jobs:
             return {key: FileMark(*rest) for key, *rest in tx.execute(query)}
 
     def of_table(self, series: str, file: str, stamp: str, first: int, limit: int) -> list[tuple[str, str | None]]:
-        """Return key and content of a table's documents recorded with `stamp`, up to `limit` rows from `first` on."""
+        """Return keys and contents of a table's documents stored with `stamp`, up to `limit` rows from `first` on."""
         c = documents.c
         query = (
             select(c.key, c.content)

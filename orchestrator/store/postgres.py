@@ -28,7 +28,7 @@ _OF_A_SESSION = f"SELECT current_setting('server_encoding'), {_COMMIT.format('fa
 def postgres_engine(url: str, timeout: float, fence: DaemonFence | None) -> Engine:
     """Return an engine whose connections wait up to `timeout` seconds for a lock, and commit durably.
 
-    Connecting raises StorageError if the database's encoding cannot hold every text.
+    Connecting raises StorageError if the database's encoding cannot hold all text.
     """
     named = {} if fence is None else {"application_name": fence.name}
     connect = {"connect_timeout": 10, "client_encoding": "utf8", **named}

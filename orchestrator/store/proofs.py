@@ -27,7 +27,7 @@ class Proofs:
         self._db = database
 
     def answered(self, backend: str, endpoint: str, model: str) -> frozenset[str]:
-        """Return the sets of fields that a model has answered; `model` is its name at the backend."""
+        """Return the sets of fields that a model has answered; `model` is the model's name at the backend."""
         c = proven_requests.c
         query = select(c.fields).where(c.backend == backend, c.endpoint == endpoint, c.model == model)
         with self._db.read() as tx:

@@ -19,7 +19,7 @@ BAD_TEMPLATE = "template"
 
 
 class ValidationProblem(Struct):
-    """Problem of some `documents`: `message` is about the first document, and `first` names some documents."""
+    """A problem with some `documents`: `message` is about the first document, and `first` names some documents."""
 
     code: str
     message: str

@@ -28,7 +28,7 @@ from orchestrator.store.records import RowInFlight, awaits
 
 
 def takes_answers(job: Job) -> bool:
-    """True if a job takes answers of other jobs: not with `--new`, and not for a trial."""
+    """True if a job takes answers of other jobs; false with `--new`, and for a trial."""
     return bool(job.options.get("carry", True)) and not job.options.get(AT_ONCE)
 
 

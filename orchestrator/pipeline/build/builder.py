@@ -42,7 +42,7 @@ from orchestrator.store import Store
 from orchestrator.store.records import Earlier
 
 MANY = 5000
-"""With this many rows, the database updates its statistics, which may take a tenth of a second."""
+"""Number of rows from which a build updates the database's statistics, which may take a tenth of a second."""
 Progress = Callable[[int, int, int | None], None]
 """Gets the numbers of documents and requests so far, and the total number of documents, None while unknown."""
 

@@ -36,7 +36,7 @@ Asked = Callable[[str], Collection[tuple[str, str]]]
 
 
 def asked_of(config: Config, job: Job) -> Asked:
-    """Return the backends that may answer rows of a job, each with its names of the models. Other jobs' answers count
+    """Return the backends that may answer a job's rows, each with its names for the models. Other jobs' answers count
     only from these backends."""
     models = models_of(config, job)
     usable = config.backends.keys() - objections(config, job).keys()
@@ -60,7 +60,7 @@ def earlier_runs(store: Store, job: Job) -> list[JobId]:
 
 
 def last_run(store: Store, job: Job) -> Job | None:
-    """Return the last run of the same job file that was not limited and ran to its end; comparisons start from it."""
+    """Return the last run of the same job file that was not limited and ran to its end, for comparisons."""
     return next((run for run in _runs_before(store, job) if run.ran_to_its_end), None)
 
 
@@ -190,7 +190,7 @@ def twins(store: Store, job: Job, rows: list[Row]) -> dict[int, int]:
 
 
 def learned_bound(store: Store, job: Job) -> Callable[[Task, str], int]:
-    """Return a function for the maximum tokens of an answer: by the task, or learned from earlier runs."""
+    """Return a function that returns an answer's maximum tokens, set by the task or learned from earlier runs."""
     runs = [run.id for run in store.jobs.of_series(job.series)[:RUNS]]
 
     def bound(task: Task, prompt_version: str) -> int:

@@ -1,6 +1,6 @@
 """Stage 0: a command's file becomes a job, or is recognised as an existing job.
 
-The same file again resumes its unfinished job; if nothing changed since a finished job, nothing is sent.
+Submitting the same file again resumes its unfinished job; if nothing changed since a finished job, nothing is sent.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def check_file(
 ) -> ValidatedFile:  # fmt: skip
     """Check a job file and its documents, or a batch file, and test its output. Raises OrchError with all mistakes.
 
-    The store is `opened` only for an output: without one, files that orch wrote before are unknown. `scope` limits
+    The store is `opened` only for an output; without a store, orch's earlier files are unknown. `scope` limits
     the documents and tasks. `lists` names what was not read.
     """
     kind = kind_of(path)
@@ -314,7 +314,7 @@ def _of_models(spec: JobSpec, config: Config) -> Iterator[str]:
 
 
 def _of_vectors(spec: JobSpec, config: Config) -> Iterator[str]:
-    """Yield tasks whose vectors may come from models of several names, comparable only if these are one model."""
+    """Yield tasks whose vectors may come from differently named models, and so may not be comparable."""
     for index, task in enumerate(spec.tasks):
         names = {**config.models, **spec.models}.get(task.model)
         if task.kind == "embedding" and isinstance(names, Mapping) and len(set(names.values())) > 1:

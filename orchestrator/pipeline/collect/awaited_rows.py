@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CHUNK = 500
 LOOK = timedelta(minutes=5)
-"""Pause between two checks if asking again would be quicker than waiting."""
+"""Pause between two checks of whether asking again would be quicker than waiting."""
 SLACK = timedelta(minutes=10)
 """A row stops awaiting an overdue row once asking anew would end this close to the deadline."""
 

@@ -1,6 +1,6 @@
 """Refusals shared by all rows of a kind: these rows are held back instead of failing one by one.
 
-A kind is one task's rows for one model of a job at one backend. If no row was answered there and all are refused in
+A kind is one task's rows for one model of a job at one backend. If no row was answered and all are refused in
 the same way, the fault lies with the request, the model or the backend. The rows wait, and nothing is paid.
 """
 
@@ -24,7 +24,7 @@ from orchestrator.store import Store
 from orchestrator.store.records import InShard, RefusalHold
 
 FIRST_PROBE, LONGEST_PROBE = timedelta(minutes=15), timedelta(hours=6)
-"""Wait before one of the held rows is tried; each refusal doubles it."""
+"""First and longest wait before one of the held rows is tried; each refusal doubles the wait."""
 OF_CONTENT = frozenset({"context_length_exceeded", "content_filter", "invalid_image", "larger_than_rate"})
 """Rules about the content of one row: rows that share such a refusal still fail one by one."""
 OF_REQUEST = frozenset({"unsupported_parameter", "model_not_found", "unsupported_region"})

@@ -145,7 +145,7 @@ def _read(
 ) -> tuple[FileReading, bool]:
     """Read each file once more, keep the best reading of each, and report their content and whether it is plain.
 
-    Raises AccountError, unless this is the last time.
+    Raises AccountError, unless `is_last`.
     """
     absent, cut, wanted = [], None, _wanted(home, shard)
     surveys: dict[Path, Survey] = {}

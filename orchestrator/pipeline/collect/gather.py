@@ -228,7 +228,7 @@ class Gather:
         tally = settling.collect(self._work.store, self._work.home, ended)
         if not handle.is_own:
             record(self._work.store, self._work.home, shard, ended.model, tally.answered, self._work.now())
-        if tally.swapped is not None:  # before the shard is closed: a kill may report it twice, but not hide it
+        if tally.swapped is not None:  # before the shard is closed: a kill may repeat the report, but not hide it
             self._work.note(job, EventKind.SWAPPED, tally.swapped, shard)
         self._work.store.failures.trace(job)
         self._work.admission_control.learn(handle, shard, tally.stop, tally.wait, tally.refusal)

@@ -1,4 +1,4 @@
-"""Lessons from a batch's refusals: fields that its model does not take, and if rows can be asked without them."""
+"""Lessons from a batch's refusals: fields that its model does not take, and whether rows can do without them."""
 
 from __future__ import annotations
 

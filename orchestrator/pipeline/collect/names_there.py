@@ -21,7 +21,7 @@ from orchestrator.settings.home import Home
 
 
 class _Names(Struct, frozen=True):
-    """The rows' own ids by those at the backend. A later shard with the number of a lost shard has another batch."""
+    """The rows' own ids by the backend's ids. A later shard with the number of a lost shard has another batch."""
 
     batch: str | None
     ours: dict[str, str]
@@ -32,7 +32,7 @@ _decode_line = json_decoder(dict[str, msgspec.Raw]).decode
 
 
 def note(home: Home, shard: Shard, ours: Mapping[str, str]) -> None:
-    """Record the rows' own ids by those at the backend. Raises OSError."""
+    """Record the rows' own ids by the backend's ids. Raises OSError."""
     with durable(_path(home, shard)) as file:
         file.write(msgspec.json.encode(_Names(shard.batch_id, dict(ours))))
 

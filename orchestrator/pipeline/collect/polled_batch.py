@@ -29,7 +29,7 @@ def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, objec
         "provider_failed": batch.failed,
         "provider_input_tokens": batch.input_tokens,
         "provider_output_tokens": batch.output_tokens,
-        # The end of a batch comes without its seconds: keep the last value until its rows are booked.
+        # The end of a batch comes without upstream seconds: keep the last value until its rows are booked.
         "provider_seconds": max(batch.upstream_seconds, shard.provider_seconds),
     }
     if batch.status != shard.provider_status or (shard.status_at is not None and shard.status_at > now):

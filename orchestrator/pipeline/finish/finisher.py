@@ -53,7 +53,7 @@ ASKED = (RequestState.SUCCEEDED, RequestState.FAILED)
 
 
 class JobEnd(Struct, frozen=True):
-    """End of a job: where its rows are, and the error if its file names another place."""
+    """End of a job: where its rows are, and the error if they were not delivered."""
 
     place: str
     error: OutputError | None = None
@@ -199,7 +199,7 @@ def _wanted(job: Job) -> str:
 
 
 def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | None:
-    """Compare the job's answers with the known answers, record and report the result; None if none are known."""
+    """Compare the job's answers with the known answers, record and report the result; None without known answers."""
     spec = spec_of(job)
     if spec is None or spec.gold is None:
         return None

@@ -1,4 +1,4 @@
-"""Files and objects that orch wrote, so that a foreign one in their place is not overwritten unasked."""
+"""Files and objects that orch wrote, so that a foreign file in their place is not overwritten unasked."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def is_kept(name: str) -> bool:
 
 
 def _lacking(folder: Path, home: str, sizes: dict[str, int]) -> Iterator[str]:
-    """Yield the lines and files that databases name and the backup lacks; `sizes` maps its paths to sizes."""
+    """Yield the lines and files that databases name but the backup lacks; `sizes` has its files' sizes."""
     here = Home(Path())
     if (folder / DATABASE).exists():
         with Store.open(f"sqlite:///{folder / DATABASE}") as store:

@@ -29,7 +29,7 @@ from orchestrator.settings.config import Config
 from orchestrator.store import Store
 
 ASSUMED_WORK = 1_800.0
-"""Assumed work per second (see `work_of`) of an unknown upstream: a row of 1,000 tokens, 100 of them answer."""
+"""Assumed work per second (see `work_of`) of an unknown upstream: a row of 1,000 prompt and 100 answer tokens."""
 ASSUMED_SYNC_ROWS = 5.0
 """Assumed rows per second of an unknown API."""
 UNKNOWN_SPREAD, STATED_SPREAD, BENCH_SPREAD = 1.0, 0.35, 0.15

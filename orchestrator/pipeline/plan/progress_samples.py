@@ -56,6 +56,6 @@ def _progress(
 
 
 def _left(shard: Shard, health: Mapping[str, Any] | None) -> int:
-    """Return the rows that the engine could be working on: a row in back-off says nothing about its speed."""
+    """Return the rows that the engine could be working on; rows in back-off say nothing about the engine's speed."""
     left = unfinished(shard, shard.rows)
     return left if health is None else left - rows_in_back_off(health, shard.batch_id, left)

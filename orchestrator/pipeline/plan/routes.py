@@ -112,7 +112,7 @@ def _is_in_job_file(job: Job, alias: str) -> bool:
 
 
 def _spelled(job: Job, alias: str, backend: str, model: str) -> str:
-    """Return how to name an alias's model at a backend, in the file that has the alias."""
+    """Return what to write, in the file that has the alias, to name its model at a backend."""
     base = rung_of(alias)[0]
     pair = f"{base}: {{{backend}: {model}}}" if _is_in_job_file(job, base) else f'{base} = {{{backend} = "{model}"}}'
     return f"write  {pair}"
@@ -177,14 +177,14 @@ def asked_tasks(job: Job) -> list[Task]:
 
 
 def named_models(config: Config, backend: str) -> list[str]:
-    """Return a backend's names of the models that orch.toml has aliases for."""
+    """Return a backend's names for the models that orch.toml has aliases for."""
     models = expand(config.models, config.backends)
     found = {resolve_model(alias, backend, models) for alias in models}
     return sorted(model for model in found if model is not None)
 
 
 def asked_models(config: Config, job: Job, backend: str) -> list[str]:
-    """Return a backend's names of the models that a job's tasks ask; empty for a batch file."""
+    """Return a backend's names for the models that a job's tasks ask; empty for a batch file."""
     aliases = {alias for task in asked_tasks(job) for alias in task.aliases.values()}
     names = _names_at(backend, aliases, models_of(config, job))
     return sorted({name for name in names.values() if name is not None})

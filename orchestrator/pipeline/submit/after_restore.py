@@ -439,7 +439,7 @@ def _name_of(batch: RemoteBatch) -> str:
 
 
 def _may_be_billed(handle: BackendHandle, batch: RemoteBatch) -> bool:
-    """True if rows of a batch that is not our own server's may have been answered."""
+    """True if a batch is not at our own server, and its rows may have been answered."""
     is_refused = batch.status is BatchStatus.FAILED or _has_answered_nothing(batch)
     return not handle.profile.is_orch and not is_refused
 

@@ -94,8 +94,8 @@ def _answers_of(task: Task) -> Mapping[str, Any] | VectorOf | None:
 def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes], table: TableShape = LONG) -> Written:
     """Write a job's lines to a path or an address, whole or not at all.
 
-    `lines` are merged lines, for `batch` OpenAI's result lines. Raises OutputError, and UsageError if no installed
-    library writes the format.
+    `lines` are merged lines or, for `batch`, OpenAI's result lines. Raises OutputError, and UsageError if no
+    installed library writes the format.
     """
     check_format(form, str(place))
     counted = CountedLines(lines)

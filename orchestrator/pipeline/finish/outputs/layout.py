@@ -1,6 +1,6 @@
 """Layouts of merged rows: the columns of a job's table, and the cells of each of its rows. Pure.
 
-In the long layout each merged row becomes one table row, whatever its task; in the wide layout each document. A task
+In the long layout, each merged row becomes one table row, whatever its task; in the wide one, each document. A task
 with a schema gets a column per field, `TASK.FIELD`.
 """
 

@@ -40,7 +40,7 @@ def located(text: str, folder: Path) -> str | Path:
 
 
 def name_of(place: str | Path) -> str:
-    """Return the name under which a place is remembered; for a file its real path."""
+    """Return the name under which a place is remembered; for a file, its real path."""
     return place if isinstance(place, str) else os.path.realpath(place)
 
 

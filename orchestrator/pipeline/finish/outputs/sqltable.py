@@ -1,4 +1,4 @@
-"""A job's rows in a table of a foreign database; besides the store, the only place that speaks SQL."""
+"""A job's rows in a table of a foreign database; the only module besides the store that uses SQL."""
 
 from __future__ import annotations
 
