@@ -104,7 +104,7 @@ class PointRows(RowSource):
         return len(self._plan)
 
     def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
-        """Return the next row if the gate is open."""
+        """Return a requeued row or, if the gate is open, the next row; else None."""
         if self._stopping:
             return None
         if self._again:

@@ -226,7 +226,7 @@ class Shards:
             ]
 
     def longest_file_wait(self, backend: str, newest: int = 200) -> timedelta | None:
-        """Return the longest time between the end and the files of a backend's newest batches; None if unknown."""
+        """Return the longest time from a batch's end to its files, over a backend's newest ones; None if unknown."""
         c = shards.c
         query = (
             select(c.ended_at, c.status_at, c.collected_at)

@@ -106,7 +106,7 @@ def results(desk: Desk, batch: RemoteBatch, shard: str) -> list[dict[str, Any]]:
 
 
 def cancel(desk: Desk, batch: RemoteBatch) -> None:
-    """Cancel a batch; does nothing if the provider has no call for cancelling."""
+    """Cancel a batch, or do nothing if the provider has no call for cancelling."""
     try:
         desk.backend.cancel(batch.id)
     except BackendRefused as refusal:

@@ -245,7 +245,7 @@ class Sweep:
 
 
 def _has_same_bytes(found: Listed, document: Document | UnreadableDocument, mark: FileMark) -> bool:
-    """True if a document has the bytes of `mark`. The bytes of a mail's own text are made by its reader.
+    """True if a document has the bytes of `mark`. The bytes of an email's own text are made by its reader.
 
     A file that could not be read has neither digest nor stamp: its time of last change decides.
     """

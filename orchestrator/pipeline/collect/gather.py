@@ -158,7 +158,7 @@ class Gather:
         if not lost_answers.are_gone(handle, (shard.output_file_id, shard.error_file_id)):
             return False
         if (over_for := self._over_for(shard, handle)) is not None and over_for < lost_answers.LATEST_FILES:
-            return False  # the files may be late, since this machine's clock was set
+            return False  # the files may be late, since this machine's clock was changed
         if shard.output_file_id is None and not shard.provider_completed and not shard.provider_output_tokens:
             return True  # only lines of rows that did not run are gone, and these cost nothing
         used = Usage(input_tokens=shard.provider_input_tokens, output_tokens=shard.provider_output_tokens)

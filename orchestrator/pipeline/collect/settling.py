@@ -357,7 +357,7 @@ def remove_input(home: Home, shard: Shard) -> None:
 def abandon(home: Home, shard: Shard) -> None:
     """Delete the local files of a shard that is not sent after all."""
     path = home.shard_input(shard.id)
-    for left in path.parent.glob(f"{path.name}*"):  # a kill may have left what a backend made from it
+    for left in path.parent.glob(f"{path.name}*"):  # a kill may have left what a backend made from the file
         left.unlink(missing_ok=True)
 
 

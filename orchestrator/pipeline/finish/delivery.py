@@ -112,7 +112,7 @@ def _within(seconds: float, place: str, work: Callable[[], Result]) -> Result:
         return future.result(seconds)
     except TimeoutError:
         if future.done():
-            raise  # the storage's own timeout
+            raise  # the storage service's own timeout
         said = f"{place} has not answered for {seconds:.0f} s"
         raise OutputError(OutputFault.UNREACHABLE, said, hint="check that it exists and responds") from None
 

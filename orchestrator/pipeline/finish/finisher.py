@@ -46,7 +46,7 @@ CHUNK = 500
 PROMPT_SECONDS, POLL_SECONDS = 1.0, 0.05
 """Seconds to wait for a new delivery, and for a running delivery at each later step."""
 LONGEST_DELIVERY = timedelta(hours=2)
-"""A storage that takes longer counts as hanging."""
+"""A storage service that takes longer counts as hanging."""
 KEPT = timedelta(days=1)
 """How long a failed delivery is retried automatically."""
 ASKED = (RequestState.SUCCEEDED, RequestState.FAILED)
@@ -72,8 +72,8 @@ class _Delivery(Struct, frozen=True):
 class Finisher:
     """Ends jobs that have an outcome for every row.
 
-    Deliveries run in threads: a storage that does not answer delays no other job, and rows that cannot be delivered
-    do not keep a job from ending.
+    Deliveries run in threads: a storage service that does not answer delays no other job, and rows that cannot be
+    delivered do not keep a job from ending.
     """
 
     def __init__(

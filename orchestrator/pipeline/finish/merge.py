@@ -96,7 +96,7 @@ def check_output(path: Path, source: Path | None) -> None:
 
 
 def _fault(path: Path, source: Path | None) -> tuple[str, str] | None:
-    """Return the problem of an output's name and its cure, or None."""
+    """Return the problem with an output's name and a hint, or None."""
     target = resolved(path)
     if target.is_dir():
         return "is a folder", "name a file in it"

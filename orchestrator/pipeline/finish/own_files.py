@@ -49,5 +49,5 @@ def remember(store: Store, home: str, series: str, job_id: JobId, place: str | P
     try:
         mark = places.mark_of(place)
     except OutputError:
-        mark = None  # a storage that may be written but not read
+        mark = None  # a storage service that may be written but not read
     store.outputs.note(home, WrittenOutput(places.name_of(place), series, job_id, mark, now))

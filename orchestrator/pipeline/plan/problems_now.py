@@ -54,7 +54,7 @@ def problems_now(config: Config, job: Job) -> dict[str, str]:
 
 
 def missing_keys(config: Config, job: Job, environ: Mapping[str, str]) -> dict[str, str]:
-    """Map each backend that may take the job and whose key this environment lacks to a sentence with the cure."""
+    """Map each backend that may take the job and whose key this environment lacks to a sentence with a hint."""
     against, missing = objections(config, job), {}
     for name, backend in config.backends.items():
         variable = None if isinstance(backend, EnginesBackend | RayBackend) else backend.api_key_env

@@ -112,7 +112,7 @@ def _known(error: BaseException) -> OutputFault | None:
             return _SQLSTATES.get(state) or _SQLSTATES.get(state[:2])
         # A failed connection has no state.
         return OutputFault.UNREACHABLE if _is_a(error, "OperationalError") else None
-    # Storages raise these two without a number.
+    # Storage services raise these two without a number.
     if isinstance(error, PermissionError) or is_refusal(error):
         return OutputFault.NO_PERMISSION
     if isinstance(error, FileNotFoundError):

@@ -287,7 +287,7 @@ def _cut(name: str, most: int | None) -> str:
 
 
 def _columns_there(name: str, names: Sequence[str]) -> str:
-    """Return the cure for an unknown column: the name that is meant, and the columns of the table."""
+    """Return the hint for an unknown column: the name that is meant, and the columns of the table."""
     of_a_row = {column for column, _ in (*IDENTITY, *PROVENANCE, *ON_REQUEST)}
     known = {one.rpartition(".")[2].casefold(): one for one in reversed(names)}
     known |= {one.casefold(): one for one in names}

@@ -21,7 +21,7 @@ from orchestrator.pipeline.finish.outputs.faults import fault_of
 PROBE_BYTES = 65_536
 """Bytes that a probe writes: a full disk often has room for an empty file."""
 PROBE = ".orch-check"
-"""Suffix of the object that a probe writes to a storage and removes."""
+"""Suffix of the object that a probe writes to a storage service and removes."""
 _HINTS = {
     OutputFault.NOT_A_FILE: "name a file",
     OutputFault.NOT_FOUND: "create it, or name another place",
@@ -123,7 +123,7 @@ def _output_errors(place: str | Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise _fault(place, error) from error
-    except Exception as error:  # each storage has errors of its own
+    except Exception as error:  # each storage service has errors of its own
         if isinstance(place, Path):
             raise
         raise _fault(place, error) from error
@@ -147,7 +147,7 @@ def _target(place: Path) -> Path:
 
 @contextmanager
 def _spooled(address: str) -> Iterator[BinaryIO]:
-    """Spool to a local file before sending: many storages would keep the part that was sent before a failure."""
+    """Spool to a local file before sending: many services would keep the part that was sent before a failure."""
     with tempfile.NamedTemporaryFile(prefix="orch-export-") as file:
         with _output_errors(Path(file.name)):
             yield file  # type: ignore[misc]  # a wrapper of a BinaryIO
