@@ -104,7 +104,7 @@ class PointRows(RowSource):
         return len(self._plan)
 
     def take(self, upstream: Upstream, elsewhere: bool) -> Work | None:
-        """Return a requeued row or, if the gate is open, the next row; else None."""
+        """Return a requeued row or, if the gate is open, the next row; otherwise None."""
         if self._stopping:
             return None
         if self._again:

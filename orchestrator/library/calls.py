@@ -71,7 +71,7 @@ def map_rows(
 ) -> F:  # fmt: skip
     """Ask a question about every row of a frame, wait for the answers, and return the frame with their columns.
 
-    After a crash, the same call continues the job, and asks only rows that have no answer yet.
+    Repeating the call continues the job after a crash, and asks only rows that have no answer yet.
 
     Args:
         rows: a pandas or polars DataFrame, a pyarrow Table, a datasets Dataset, or a list of dicts.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def located(file: Path, index: int) -> Iterator[None]:
-    """Add their place in the job file to InputErrors about a source's field; `index` is the source's."""
+    """Add the place in the job file to InputErrors about a source's field; `index` is the source's."""
     try:
         yield
     except InputError as error:
