@@ -214,7 +214,7 @@ class Context(CommandSettings):
             return {}  # a command that needs orch.toml reports what is wrong with it
 
     def _obstacle(self, detail: JobDetail) -> str | None:
-        """Return why an open job is not being sent: the daemon's note or a missing key; None if neither exists."""
+        """Return why an open job is not sent: the daemon's note, a missing key or no daemon; None if all is well."""
         from orchestrator.daemon.lock import running_daemon
         from orchestrator.daemon.running_settings import differences
 
@@ -222,7 +222,8 @@ class Context(CommandSettings):
         if job.built_at is None:
             return None
         if (holder := running_daemon(self.home)) is None:
-            return next(iter(self.missing_keys(job).values()), None)
+            waits = STOPPED if state is JobState.QUEUED and job.home == self.home.identity() else None
+            return next(iter(self.missing_keys(job).values()), waits)
         noted = standstill(state, detail.events) or next(iter(differences(self.home, holder, self.path)), None)
         return None if noted is None else "; ".join(line.strip() for line in noted.splitlines())
 

@@ -283,6 +283,7 @@ def test_submit_queues_and_up_runs_it(letters: Path, run_orch: Orch) -> None:
     job = queued.stdout.strip()
     assert "no daemon is running" in queued.stderr
     assert job_of(run_orch)["state"] == "queued"
+    assert "no daemon is running, so nothing continues" in run_orch("status", job).stdout
 
     daemon = run_orch.start("up")
     wait_until(lambda: job_of(run_orch)["state"] == "completed")
