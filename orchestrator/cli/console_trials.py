@@ -144,7 +144,7 @@ def _whole(whole: WholeJob) -> list[tuple[str, str]]:
     done = report.carried + report.cached
     told = f"{number_of(report.requests, 'request')} of {number_of(report.documents, 'document')}"
     if done:
-        told += f", {done:,} of them need not be sent"
+        told += f", {done:,} of them answered"
     return [("whole job", told), ("would cost", _cost(whole.plan))]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from orchestrator.cli.options import VariableName
 from orchestrator.cli.output import say, show
 from orchestrator.core.sanitize import cut
 
@@ -43,7 +44,9 @@ WIDTHS = (18, 8, 8, 18)
 )  # fmt: skip
 @click.option("--upstream", metavar="URL", help="Ask this OpenAI-compatible server instead: nothing is downloaded.")
 @click.option("--model", default="default", metavar="NAME", help="The model's name at that server.")
-@click.option("--api-key-env", metavar="NAME", help="The environment variable with that server's key.")
+@click.option(
+    "--api-key-env", type=VariableName(), metavar="NAME", help="The environment variable with that server's key."
+)
 def demo(folder: Path, engine_dir: Path | None, upstream: str | None, model: str, api_key_env: str | None) -> int:
     """Ask a small model on this machine about 40 licence files.
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 from orchestrator.core.addresses import is_http_url
 from orchestrator.core.fail_on import FailOn
 from orchestrator.core.money import amount_cure
+from orchestrator.core.variable_names import variable_problem
 
 Command = Callable[..., int]
 Decorator = Callable[[Command], Command]
@@ -48,12 +49,22 @@ class Address(click.ParamType[tuple[str, int]]):
         return found[1] or found[2], int(found[3])
 
 
+class VariableName(click.ParamType[str]):
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if (problem := variable_problem(str(value))) is not None:
+            self.fail(f"it {problem}", param, ctx)
+        return str(value)
+
+
 class Url(click.ParamType[str]):
     name = "url"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not is_http_url(str(value)):
-            self.fail(f"{value!r} is not an http(s) URL such as http://127.0.0.1:8000/v1", param, ctx)
+            spaces = "; remove the whitespace in it" if any(map(str.isspace, str(value))) else ""
+            self.fail(f"{value!r} is not an http(s) URL such as http://127.0.0.1:8000/v1{spaces}", param, ctx)
         parts = urlsplit(str(value))
         if parts.username or parts.password:
             self.fail("a URL may not carry a password; name the key's variable with --api-key-env", param, ctx)

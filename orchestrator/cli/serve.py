@@ -13,7 +13,7 @@ import click
 from msgspec import Struct
 
 from orchestrator.cli.keys import Amount, dir_option
-from orchestrator.cli.options import Address, Url
+from orchestrator.cli.options import Address, Url, VariableName
 from orchestrator.core.errors import UsageError
 from orchestrator.settings.amounts import engine_counts, length
 from orchestrator.settings.discovery import locate, serve_folder
@@ -100,7 +100,8 @@ OPTIONS = (
     dir_option,
     click.option("--replica", metavar="URL",
                  help="Replicate all state to s3://BUCKET/FOLDER or a folder; take over from a server that does."),
-    click.option("--api-key-env", metavar="NAME", help="Environment variable with the upstreams' key."),
+    click.option("--api-key-env", type=VariableName(), metavar="NAME",
+                 help="Environment variable with the upstreams' key."),
     click.option("--allow-endpoint", "allow_endpoints", type=_Endpoint(), multiple=True, metavar="PATH",
                  help="Also pass this path through to the upstreams; may be given several times."),
     click.option("--alias", "aliases", type=_Amount("alias", _alias), multiple=True, metavar="NAME=MODEL",

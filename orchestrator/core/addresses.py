@@ -22,7 +22,9 @@ _EXTRAS = {
 
 
 def is_http_url(text: str) -> bool:
-    """True for an http(s):// URL with a host and either no port or one from 1 to 65535."""
+    """True for an http(s):// URL without whitespace, with a host and either no port or one from 1 to 65535."""
+    if any(map(str.isspace, text)):
+        return False  # urlsplit accepts spaces, and removes tabs and line ends
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -84,3 +85,46 @@ def impossible(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "required", f"{name!r} is required, but `properties` lacks it and no others are allowed"
         elif has_all and isinstance(name, str) and (near := meant(name, names.keys() - {*required})) is not None:
             yield "required", f"{name!r} is required, but `properties` lacks it; {near}"
+
+
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "string": (str,), "number": (int, float), "boolean": (bool,), "null": (type(None),), "object": (dict,),
+    "array": (list,),
+}  # fmt: skip
+
+
+def mistyped(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield `enum` or `const` with each of its values that `type` rules out, so that no answer can have the value."""
+    kinds = schema.get("type")
+    wanted = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else []
+    values = schema.get("enum")
+    allowed = [("enum", value) for value in values] if isinstance(values, list) else []
+    allowed += [("const", schema["const"])] if "const" in schema else []
+    for keyword, value in allowed if wanted else ():
+        if not any(_is_of(value, kind) for kind in wanted):
+            told = json.dumps(value, ensure_ascii=False)
+            yield (
+                keyword,
+                f"{told} is not of type {' or '.join(wanted)}, so no answer has it; {_typed(value, wanted)}",
+            )
+
+
+def _is_of(value: Any, kind: str) -> bool:
+    if kind == "integer":
+        return not isinstance(value, bool) and (
+            isinstance(value, int) or (isinstance(value, float) and value % 1 == 0)
+        )
+    return isinstance(value, _KINDS[kind]) and (kind == "boolean" or not isinstance(value, bool))
+
+
+def _typed(value: Any, wanted: list[str]) -> str:
+    """Return the cure for a value of an enum that is of another type."""
+    if value is None:
+        return f'write  type: [{", ".join(wanted)}, "null"]'
+    if "string" in wanted and isinstance(value, bool | int | float):
+        return f'put it in quotes: "{json.dumps(value)}"'
+    try:
+        is_bare = isinstance(value, str) and any(_is_of(json.loads(value), kind) for kind in wanted)
+    except ValueError:
+        is_bare = False
+    return f"write {value}, without quotes" if is_bare else "correct the value or `type`"

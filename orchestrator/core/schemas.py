@@ -17,7 +17,7 @@ from typing import Any
 from orchestrator.core.bounded.process import Trip, Tripped, WorkerLimits
 from orchestrator.core.bounded.single import Single
 from orchestrator.core.patterns import PatternProblem, searcher
-from orchestrator.core.schema_keywords import ANNOTATIONS, CHECKING, LIST, NAMED, ONE, impossible, misspelt
+from orchestrator.core.schema_keywords import ANNOTATIONS, CHECKING, LIST, NAMED, ONE, impossible, misspelt, mistyped
 from orchestrator.core.schema_nulls import NullRemover
 
 MAX_DEPTH = 100
@@ -66,7 +66,8 @@ def faults(schema: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
         if number == MAX_SUBSCHEMAS:
             yield (), f"has more than {MAX_SUBSCHEMAS:,} parts"
             return
-        yield from (((*place, keyword), message) for keyword, message in (*misspelt(part), *impossible(part)))
+        mistakes = (*misspelt(part), *impossible(part), *mistyped(part))
+        yield from (((*place, keyword), message) for keyword, message in mistakes)
         patterns = [] if not isinstance(part.get("pattern"), str) else [("pattern", part["pattern"])]
         named = part.get("patternProperties")
         if isinstance(named, dict):

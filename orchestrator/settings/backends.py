@@ -392,7 +392,8 @@ _CALL = re.compile(r"/(chat/completions|completions|responses|embeddings|message
 
 def url_of(text: str, example: str) -> str:
     if not is_http_url(text):
-        raise ValueError(f"{text!r} is not an http(s) URL such as {example}")
+        spaces = "; remove the whitespace in it" if any(map(str.isspace, text)) else ""
+        raise ValueError(f"{text!r} is not an http(s) URL such as {example}{spaces}")
     parts = urlsplit(text)
     if parts.username or parts.password:
         raise ValueError("a URL may not carry a password; name the key's variable in api_key_env")

@@ -16,7 +16,7 @@ from orchestrator.core.errors import InputError
 from orchestrator.core.near_names import meant
 from orchestrator.settings import known_answers
 from orchestrator.settings.config import Config
-from orchestrator.settings.job_spec import JobSpec
+from orchestrator.settings.job_spec import DocumentSource, JobSpec
 from orchestrator.settings.source_lines import Lines, Place, mistake, validated
 from orchestrator.settings.task_spec import Task
 
@@ -70,6 +70,7 @@ def _check_sources(spec: JobSpec, path: Path, lines: Lines) -> None:
                 place = ("tasks", index, "sources", number)
                 raise mistake(path, lines, place, f"there is no source {name!r} in documents", hint)
     for index, source in enumerate(spec.documents):
+        _check_patterns(source, path, lines, ("documents", index))
         if source.name is not None and source.name in (other.called for other in spec.documents[:index]):
             told, hint = f"two sources have the name {source.name!r}", "tasks choose their documents by these names"
             raise mistake(path, lines, ("documents", index, "name"), told, f"rename one of them: {hint}")
@@ -81,6 +82,20 @@ def _check_sources(spec: JobSpec, path: Path, lines: Lines) -> None:
         if source.render not in TEXT_ONLY and why is not None:
             hint = "name other sources in the task's `sources`, or leave one of the two out"
             raise mistake(path, lines, ("documents", index, "render"), why, hint)
+
+
+def _check_patterns(source: DocumentSource, path: Path, lines: Lines, place: Place) -> None:
+    """Raise InputError for a pattern that begins with `!`: other tools read it as an exception, orch as a letter."""
+    cures = {
+        "include": 'leave the files out with  exclude: ["{}"]',
+        "exclude": "`exclude` has no exceptions: write patterns that do not match {}",
+    }
+    for field, patterns in (("include", source.include), ("exclude", source.exclude)):
+        for number, pattern in enumerate(patterns):
+            if pattern.startswith("!"):
+                told = f"{pattern!r} begins with !, which is no exception here"
+                hint = cures[field].format(pattern.lstrip("!"))
+                raise mistake(path, lines, (*place, field, number), told, hint)
 
 
 def _text_only(task: Task) -> str | None:

@@ -21,11 +21,10 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
+from orchestrator.core.variable_names import variable_problem
 from orchestrator.settings.model_lists import MOST as MOST_RUNGS
 
 _IN_PATH = re.compile(r"(?:^|[/\\])\$\{?[A-Za-z_]")
-_REFERENCE = re.compile(r"\$\{?([A-Z][A-Z_]{,60})\}?")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{,99}")
 _NUMBERS = {int, float, Decimal}
 
 
@@ -65,11 +64,8 @@ class Strict(BaseModel):
 
 
 def _named(text: str) -> str:
-    # The text may be a secret key instead of a variable's name, so no message repeats the text.
-    if not _VARIABLE.fullmatch(text):
-        bare = _REFERENCE.fullmatch(text)
-        cure = f": write {bare[1]} alone" if bare else ", such as OPENAI_API_KEY"
-        raise ValueError(f"is not the name of an environment variable{cure}")
+    if (problem := variable_problem(text)) is not None:
+        raise ValueError(problem)
     return text
 
 

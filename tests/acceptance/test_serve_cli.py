@@ -292,7 +292,12 @@ def test_a_log_of_json(run_orch: Orch, upstream: Upstream) -> None:
     [
         ((), "--upstream URL"),
         (("--upstream", "localhost:8000"), "not an http(s) URL"),
+        (
+            ("--upstream", "http://my host/v1"),
+            "not an http(s) URL such as http://127.0.0.1:8000/v1; remove the whitespace",
+        ),
         (("--upstream", "http://me:pw@host/v1"), "--api-key-env"),
+        (("--upstream", "http://127.0.0.1:1/v1", "--api-key-env", "sk-a secret"), "not the name of an environment"),
         (("--upstream", "http://127.0.0.1:1/v1", "--gpus", "0"), "--vllm MODEL"),
         (("--upstream", "http://127.0.0.1:1/v1", "--", "--enforce-eager"), "--vllm MODEL"),
         (("--upstream", "http://127.0.0.1:1/v1", "--webhook", "http://127.0.0.1:1/"), "ORCH_WEBHOOK_SECRET"),
@@ -307,6 +312,7 @@ def test_what_cannot_be_meant(run_orch: Orch, arguments: tuple[str, ...], said: 
     done = run_orch("serve", "--port", "0", *arguments)
     assert done.returncode == 2
     assert said in done.stderr
+    assert "sk-a secret" not in done.stderr
 
 
 def test_a_folder_that_cannot_be_written(run_orch: Orch, upstream: Upstream, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tests.support.mistakes import (
     JOB,
     KEY,
     PASSWORD,
+    SECRETS,
     TOML,
     Case,
     as_made,
@@ -49,7 +50,7 @@ def refused(folder: Path, name: str, case: Case, capsys: pytest.CaptureFixture[s
     named = "job.yaml" if name == "job.yaml" else str(folder / name)  # as typed; nobody types orch.toml
     assert f"{named}{place}" in told.err
     assert cure in told.err
-    for secret in (KEY, PASSWORD):
+    for secret in (KEY, PASSWORD, *SECRETS):
         assert secret not in told.err
     assert "Traceback" not in told.err
 

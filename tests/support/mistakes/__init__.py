@@ -31,6 +31,14 @@ idle = true
 HOSTED = '[backends.g]\nkind = "openai"\napi_key_env = "K"\n'
 ENGINES = '[backends.gpu]\nkind = "engines"\ncost_per_hour = 1\n[backends.gpu.models]\na = {model = "x"}\n'
 KEY, PASSWORD = "sk-proj-abcdefghijklmnop1234567890", "hunter2secret"
+SECRETS = (
+    "whsec_C2FVsBQIhrscChlQIMV",
+    "gsk_abcdefghij0123456789abcd",
+    "AKIA0123456789ABCDEF",
+    "AIzaSyA0123456789abcdefghij_klmn",
+    "a3f1a3f1a3f1a3f1a3f1a3f1a3f1a3f1",
+    "Xq7TzR2mWp9KsL4vNb8Yd3Hf",
+)
 Case = tuple[str, str, str]
 """What the file holds, where orch finds a mistake, and its cure."""
 

@@ -147,7 +147,7 @@ SETTINGS: dict[str, Case] = {
     "smart-quotes": (TOML.replace('"local"', "“local”"), ":3: is not valid TOML", "use straight quotes"),
     "open-quote": (TOML.replace('"local"', '"local'), ":3: is not valid TOML", "a quote is not closed"),
     "yaml": ("backends:\n  local: {}\n", ":1: is not valid TOML", "orch.toml is TOML"),
-    "twice": (f"{TOML}idle = false\n", ":5: is not valid TOML", "leave one of the two out"),
+    "twice": (f"{TOML}idle = false\n", ":5: is not valid TOML", "remove one of the two definitions"),
     "table-twice": (f"{TOML}[backends.local]\n", ":5: is not valid TOML", "put its keys together"),
     "budgets-table": (f'{TOML}[budgets]\nname = "t"\n', ":5: budgets: must be a list", "write  [[budgets]]"),
     "budget-tag": (

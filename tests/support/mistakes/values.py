@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from tests.support.mistakes import ENGINES, HOSTED, JOB, TOML, Case, prompt, source, task
+import json
+
+from tests.support.mistakes import ENGINES, HOSTED, JOB, SECRETS, TOML, Case, prompt, source, task
 
 BUDGET = '[[budgets]]\nname = "t"\namount = 5\nperiod = "month"\n'
 DOLLARS, ONLY = "amounts are in US dollars", "convert the amount, and write only the number, as in  budget: "
+NO_ANSWER = "so no answer has it"
 UPSTREAMS = '["http://127.0.0.1:9/v1"]'
 JOBS: dict[str, Case] = {
     "no-tokens": (task("max_tokens: 0"), ":7: tasks[0].max_tokens: ", "greater than or equal to 1"),
@@ -38,6 +41,28 @@ JOBS: dict[str, Case] = {
     "a-number-for-a-model": (JOB.replace("some-model", "7"), ":7: models.small: ", 'put it in quotes: "7"'),
     "always": (f"{JOB}reask: always\n", ":8: reask: ", "write model_changed, or leave the field out"),
     "a-wide-colon": (JOB.replace("name: letters", "name：letters"), ":2: is not valid YAML", "colon and a space"),
+    **{
+        f"an-enum-of-{words}": (task(f"schema: {{properties: {{a: {{{words}}}}}}}"), ":7: tasks[0].schema.", cure)
+        for words, cure in {
+            "type: string, enum: [1, 2]": f'1 is not of type string, {NO_ANSWER}; put it in quotes: "1"',
+            "type: string, enum: [a, true]": 'properties.a.enum: true is not of type string',
+            "type: string, enum: [a, null]": f'null is not of type string, {NO_ANSWER}; write  type: [str',
+            'type: integer, enum: ["1", 2]': f'"1" is not of type integer, {NO_ANSWER}; write 1, without quotes',
+            "type: integer, enum: [1.5]": f"1.5 is not of type integer, {NO_ANSWER}; correct the value or `type`",
+            "type: number, enum: [a]": f'"a" is not of type number, {NO_ANSWER}; correct the value or `type`',
+            "type: number, enum: [true]": "true is not of type number",
+            "type: boolean, const: 1": "properties.a.const: 1 is not of type boolean",
+            'type: [string, "null"], enum: [a, [b]]': '["b"] is not of type string or null',
+        }.items()
+    },
+    "an-exception-in-include": (
+        source('documents: {path: documents, include: ["*", "!old/**"]}'), ":2: documents[0].include[1]: '!old/**'",
+        'leave the files out with  exclude: ["old/**"]',
+    ),
+    "an-exception-in-exclude": (
+        source('documents: {path: documents, exclude: ["*.txt", "!a.txt"]}'), ":2: documents[0].exclude[1]: '!a.txt'",
+        "`exclude` has no exceptions: write patterns that do not match a.txt",
+    ),
     "a-map-for-a-prompt": (prompt("{text: hello}"), ":6: tasks[0].prompt: ", "write one text"),
     "numbers-for-patterns": (
         source("documents: {path: documents, exclude: [1]}"), ":2: documents[0].exclude[0]: ", 'quotes: "1"',
@@ -66,6 +91,22 @@ SETTINGS: dict[str, Case] = {
     ),
     "an-engine-without-a-model": (
         TOML + ENGINES.replace('{model = "x"}', "{}"), ":9: backends.gpu.models.a.model: is required", "vLLM loads",
+    ),
+    **{
+        f"an-upstream-{url!r}": (
+            TOML.replace(UPSTREAMS, f"[{json.dumps(url)}]"), ":2: backends.local.upstreams: ", "the whitespace in it",
+        )
+        for url in ("http://127.0.0.1:9/v1 ", " http://127.0.0.1:9/v1", "http://my host:9/v1", "http://a/v1\n")
+    },
+    **{
+        f"a-secret-for-a-variable-{number}": (
+            TOML + HOSTED.replace('"K"', f'"{secret}"'), ":7: backends.g.api_key_env: is not", "the secret itself",
+        )
+        for number, secret in enumerate(SECRETS)
+    },
+    "a-secret-of-webhooks": (
+        f'{TOML}{HOSTED}webhook_secret_env = "{SECRETS[0]}"\n', ":8: backends.g.webhook_secret_env: is not the",
+        "write that variable's name, such as OPENAI_API_KEY",
     ),
     "a-map-of-upstreams": (
         TOML.replace(UPSTREAMS, '{a = "http://127.0.0.1:9/v1"}'), ":2: backends.local.upstr", 'upstreams = ["…"]',
