@@ -70,6 +70,12 @@ class LiveProgress:
             told += f", ETA {duration((expected - documents) / rate)}"
         self._draw(_plain(told), told)
 
+    def elapsed(self, what: str, seconds: float) -> None:
+        """Show how long work of unknown length has taken."""
+        if self.is_due():
+            told = f"{what}: {duration(seconds)}"
+            self._draw(_plain(told), told)
+
     def counted(self, what: str, done: int, total: int, unit: str) -> None:
         """Show the progress of work of known size; `unit` names the counted things (`rows`, `MB`)."""
         # Without a terminal, only work that takes long is shown.

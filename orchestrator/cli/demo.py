@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from orchestrator.cli.console_progress import progress
 from orchestrator.cli.options import VariableName
 from orchestrator.cli.output import say, show
 from orchestrator.core.sanitize import cut
@@ -143,8 +144,14 @@ def _upstream(folder: Path, engine_dir: Path | None, url: str | None) -> Iterato
     launch = vllm_launch(engine, model)
     log = engine.logs / f"demo-{launch.port}.log"
     say(f"starting vLLM with {model.name} on the CPU: about a minute (log: {log})")
-    with VllmProcess(launch, log=log) as process:
+    process = VllmProcess(launch, log=log)
+    process.start()
+    try:
+        with progress(quiet=False) as view:
+            process.wait_ready(lambda seconds: view.elapsed("the engine is loading", seconds))
         yield process.base_url, process.check
+    finally:
+        process.stop()
 
 
 def _show_answers(folder: Path) -> None:

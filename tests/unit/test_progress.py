@@ -211,6 +211,19 @@ def test_elsewhere_than_on_a_terminal_long_work_is_told_of_now_and_then(capsys: 
     assert capsys.readouterr().err == ""
 
 
+def test_work_of_unknown_length_is_told_with_the_seconds_that_it_has_taken(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = [0.0]
+    view = LiveProgress(quiet=False, clock=lambda: now[0])
+    for second in range(0, 95, 5):
+        now[0] = float(second)
+        view.elapsed("the engine is loading", second)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:3] == [f"the engine is loading: {seconds} s" for seconds in (0, 10, 20)]
+    assert lines[-1] == "the engine is loading: 1 min 30 s"
+
+
 @pytest.mark.parametrize(
     ("expected", "told"),
     [

@@ -213,6 +213,22 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
 
 
 @pytest.mark.slow
+def test_who_waits_for_an_engine_is_told_how_long_it_has_been_loading(tmp_path: Path) -> None:
+    port = free_port()
+    seen: list[float] = []
+    engine = VllmProcess(
+        Launch((sys.executable, "-c", SLOW, str(port), "25"), port, "m", dict(os.environ)), log=tmp_path / "log"
+    )
+    engine.start()
+    try:
+        engine.wait_ready(seen.append)
+    finally:
+        engine.stop()
+    assert seen
+    assert seen == sorted(seen)
+
+
+@pytest.mark.slow
 def test_an_engine_that_still_writes_to_its_log_is_waited_for(tmp_path: Path) -> None:
     port = free_port()
     launch = Launch((sys.executable, "-c", SLOW, str(port), "25"), port, "m", dict(os.environ))

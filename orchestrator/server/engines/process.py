@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Self
@@ -183,10 +183,11 @@ class VllmProcess:
         except OSError as error:
             raise EngineUnavailable(f"the engine cannot be started: {error}") from error
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, on_loading: Callable[[float], None] = lambda seconds: None) -> None:
         """Return when /health answers 200. Raises EngineUnavailable if the process dies, or is not ready in time.
 
-        An engine that still writes to its log is loading slowly: it gets MOST_LOADING times the timeout.
+        `on_loading` is called with the seconds waited so far, several times a second. An engine that still writes to
+        its log is loading slowly: it gets MOST_LOADING times the timeout.
         """
         begun = heard = time.monotonic()
         written = 0
@@ -196,6 +197,7 @@ class VllmProcess:
                 written, heard = size, now
             if now - heard > self._ready_timeout or now - begun > MOST_LOADING * self._ready_timeout:
                 raise self._error(f"the engine was not ready after {now - begun:.0f} s")
+            on_loading(now - begun)
             self._wait_for_end(POLL_S)
             self.check()
         self.check()
