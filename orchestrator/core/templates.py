@@ -127,7 +127,8 @@ def _compiled(source: str) -> tuple[Compiled, frozenset[str]]:
         tree = environment.parse(source)
         if (other := next(tree.find_all(_OTHERS), None)) is not None:
             raise TemplateProblem(
-                "the template uses another one, which is not supported: write the other one's text here", other.lineno
+                "the template uses another template, which is not supported: write that template's text here",
+                other.lineno,
             )
         return environment.from_string(source), frozenset(meta.find_undeclared_variables(tree))
     except TemplateSyntaxError as error:

@@ -43,7 +43,7 @@ JOBS: dict[str, Case] = {
     "any": (task("schema: {properties: {a: {type: any}}}"), ":7: tasks[0].schema: ", "leave `type` out"),
     "enum": (task("schema: {properties: {a: {type: enum}}}"), ":7: tasks[0].schema: ", "enum: [A, B]"),
     "maxlen": (task("schema: {properties: {a: {maxlen: 5}}}"), ":7: tasks[0].schema.properties.a.maxlen", "Length'"),
-    "include": (prompt("'{% include \"x\" %}'"), ":6: tasks[0].prompt: is not", "write its text here"),
+    "include": (prompt("'{% include \"x\" %}'"), ":6: tasks[0].prompt: is not", "write that template's text here"),
     "settings-of-a-model": (
         JOB.replace("{small: some-model}", "{small: {local: m, temperature: 0}}"), ":7: models.small.temperature: ",
         "settings belong in a task",
