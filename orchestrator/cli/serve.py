@@ -115,7 +115,7 @@ OPTIONS = (
     click.option("--body-memory", type=Amount(in_bytes=True), default="192MiB", show_default=True, metavar="SIZE",
                  help="Memory for the bodies of rows and answers in flight."),
     click.option("--cost-per-hour", type=click.FloatRange(min=0), metavar="USD",
-                 help="Cost of all upstreams together: /metrics shows the cost of tokens."),
+                 help="What all upstreams together cost an hour; /metrics then shows the cost of a token."),
     click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True),
     click.option("--log-prompts", is_flag=True, help="Allow prompts and answers in the log."),
     click.option("--vllm", "model", metavar="MODEL", help="Start vLLM with this model: a folder, or a Hub name."),

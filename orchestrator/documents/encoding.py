@@ -156,7 +156,7 @@ def chosen_encoding(data: bytes, encoding: str | None) -> dict[str, str]:
 
 
 def named(encoding: str | None) -> str | None:
-    """Return the first encoding of a setting that is not `auto`, for formats that declare their encodings."""
+    """Return a setting's first encoding other than `auto`, or None; for formats that declare their own encoding."""
     return None if encoding is None else next((name for name in names_of(encoding) if name != AUTO), None)
 
 

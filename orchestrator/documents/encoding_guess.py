@@ -95,7 +95,7 @@ def _is_euc_tw(sample: bytes) -> bool:
 
 
 def _without_controls(found: list[Reading]) -> list[Reading]:
-    """Return the readings without control characters, if any: these turn the same bytes into printable characters."""
+    """Drop readings with control characters, unless all have them: printable characters are likelier."""
     return [one for one in found if _CONTROL.search(one.text) is None] or found
 
 

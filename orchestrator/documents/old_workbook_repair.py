@@ -49,11 +49,11 @@ _BLANK = frozenset((0x00BE, 0x0201, 0x0208))
 def repaired(data: bytes) -> tuple[bytes, str | None]:
     """Return the workbook in a form that the library can read, and the encoding of its texts.
 
-    With an encoding, `in_encoding` corrects the texts that the library returns: it knows few code pages, and none
-    with two bytes per character. The used rows of sparse sheets are moved together. Long texts that formulas give
-    become one record each, errors become texts, and raised and lowered digits stay apart. Errors that were typed in
-    are lost: their records have no room for a text. Workbooks that are embedded in this one lose their names, since
-    the library would read the first that it finds.
+    If there is an encoding, pass each text that the library returns through `in_encoding`: it knows few code pages,
+    and none with two bytes per character. The used rows of sparse sheets are moved together. Long texts that formulas
+    give become one record each, errors become texts, and raised and lowered digits stay distinct. Errors that were
+    typed in are lost: their records have no room for a text. Workbooks that are embedded in this one lose their
+    names, since the library would read the first that it finds.
     Raises what `olefile` and `struct` raise for damage.
     """
     name, stream = _workbook(data)

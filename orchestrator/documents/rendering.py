@@ -188,7 +188,7 @@ def _bitmap(document: Any, index: int, resolution: int, longest_side: int, *, gr
 
 
 def _frames(data: bytes) -> Iterator[Any]:
-    """Yield the pages of a TIFF, or the only picture of another file, in the camera's orientation."""
+    """Yield the pages of a TIFF, or the only picture of another file, turned upright."""
     from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
 
     Image.MAX_IMAGE_PIXELS = None  # checked here, before anything is unpacked

@@ -15,7 +15,7 @@ from orchestrator.policy.schedule_times import LOOK_BACK
 from orchestrator.store import Store
 
 AFTER = "after"
-"""Option of a job with the id of its predecessor."""
+"""Job option that holds the id of the predecessor."""
 
 
 class Predecessor(StrEnum):

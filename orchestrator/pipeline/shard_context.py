@@ -100,7 +100,10 @@ class ShardWork:
     def refused_account(
         self, job: Job, shard: Shard, handle: BackendHandle, error: AccountError, what: CallKind
     ) -> bool:
-        """Retry a refused account slowly, before reporting it as an error."""
+        """Hold a shard of a refused account, and pause sending. Always return False: nothing moved.
+
+        Raises AccountError after repeated refusals.
+        """
         self.admission_control.stop(handle, error.message, what)
         held = self.admission_control.check_account(handle) or error.message
         return self.hold(job, self.store.shards.get(shard.id), HoldCode.ACCOUNT, held)

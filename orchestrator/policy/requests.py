@@ -90,7 +90,7 @@ class _Question:
         self.system = None if task.system is None else template(task.system)
         # A vector is made from the prompt alone, so the prompt itself has to contain the text.
         self.places_text = "text" in self.prompt.variables or self.url == EMBEDDINGS
-        # With the token limit as written in the job file: a limit learned each night must not change every row.
+        # With the token limit as written in the job file: one learned each night would make each row another request.
         self.asked = fixed_fields(task)
         about: dict[str, Any] = {
             "body": self.asked, "prompt": asked, "system": task.system, "cut": task.max_document_tokens,

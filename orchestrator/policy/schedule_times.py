@@ -161,7 +161,7 @@ def verdict(
 
 
 def local(schedule: Schedule, at: datetime) -> str:
-    """Return an instant by the schedule's clocks, for display."""
+    """Return an instant in the schedule's time zone, for display."""
     return at.astimezone(zone_of(schedule.tz)).strftime("%a %Y-%m-%d %H:%M")
 
 

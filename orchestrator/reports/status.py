@@ -348,7 +348,7 @@ def _running_reasons(shards: Sequence[Shard]) -> list[FailureReason]:
         for kind, found in (shard.failing or {}).items():
             codes.update(found)
             new.update(found if kind == "new" else {})
-    told = "so far, in batches that still run"
+    told = "so far, in batches that are still running"
     return [FailureReason(code, told, rows, new[code], None) for code, rows in codes.most_common()]
 
 

@@ -52,7 +52,7 @@ def cost_title(report: CostReport) -> str:
 
 
 def so_far_words(finished: int, failed: int) -> list[str]:
-    """Say how many pending rows running batches have finished: one phrase, or an empty list."""
+    """Say how many pending rows have finished in running batches, and how many of them failed; empty if none has."""
     if not finished:
         return []
     told = f"{number_of(finished, 'pending row')} finished in running batches"

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class AnthropicBatches(InlineBatches):
-    """The verbs on Anthropic's calls. `max_tokens` is for rows without one."""
+    """The batch operations of Anthropic's API. `max_tokens` applies to rows that set none."""
 
     _api: AnthropicAPI
     _of_answer = staticmethod(of_answer)

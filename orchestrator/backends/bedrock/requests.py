@@ -121,5 +121,5 @@ def _block(part: MessagePart, number: int) -> Json:
 def _inline(part: PicturePart | DocumentPart, kinds: Mapping[str, str]) -> tuple[str, str]:
     found = data_in(part.url)
     if found is None or found[0] not in kinds:
-        raise InputError(f"takes only data: URLs, of {', '.join(kinds)}", field=part.where)
+        raise InputError(f"Bedrock takes only data: URLs, of {', '.join(kinds)}", field=part.where)
     return kinds[found[0]], found[1]

@@ -148,7 +148,7 @@ def _part(part: MessagePart, called: dict[str, str]) -> Json:
         case PicturePart() | DocumentPart():
             found = data_in(part.url)
             if found is None:
-                raise InputError("takes pictures and files only as data: URLs", field=part.where)
+                raise InputError("Gemini takes pictures and files only as data: URLs", field=part.where)
             return {"inlineData": {"mimeType": found[0], "data": found[1]}}
         case SoundPart():
             return {"inlineData": {"mimeType": f"audio/{part.format}", "data": part.data}}

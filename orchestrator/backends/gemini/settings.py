@@ -8,7 +8,7 @@ from orchestrator.settings.backends import NotifyingBackend
 
 
 class GeminiBackend(NotifyingBackend):
-    """Gemini's Batch API, with a key of Google AI Studio."""
+    """Gemini's Batch API, with a key from Google AI Studio."""
 
     kind: Literal["gemini"]
     base_url: str = "https://generativelanguage.googleapis.com/v1beta"

@@ -1,4 +1,4 @@
-"""The calls of Scaleway's batches and of their bucket, answered in OpenAI's shape.
+"""Calls to Scaleway's Batch API and to its bucket, with answers in OpenAI's shape.
 
 Sources: scaleway/docs-content 773e5de (pages/generative-apis/how-to/use-batch-processing.mdx), Scaleway's reference
 of the Batches API.

@@ -34,7 +34,7 @@ LONGEST_PAUSE = 300.0
 IDLE_SHARE = 20.0
 """Pause after a look, as a multiple of the time that the look took."""
 END_SECONDS = 3.0
-"""Seconds that the end of a daemon waits for unsent data; the next daemon sends the rest."""
+"""Seconds that a stopping daemon spends on sending what is left; the next daemon sends the rest."""
 KEPT = timedelta(days=1)
 """Unsent data older than this is dropped."""
 MOST_SPANS = 256

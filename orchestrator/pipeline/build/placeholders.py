@@ -62,7 +62,7 @@ def _lines_at_fault(text: str, known: Collection[str]) -> Iterator[str]:
 
 
 def _field(found: re.Match[str], known: Collection[str]) -> str | None:
-    """Return the field that a placeholder names, exactly or as other tools call the text; None without a field."""
+    """Return the field that a placeholder names: a known one, or the text by another tool's name."""
     name = found["name"] or found["key"] or found["dollar"] or found["percent"]
     if name is None:
         return None

@@ -110,7 +110,7 @@ class TakeOver:
 
 
 def _holds(one: AwaitedEnd, asked: Asked, *, is_same_file: bool) -> bool:
-    """True if a row may have the outcome that it awaited, by the rules for answers that carry over."""
+    """True if a row may take over the outcome that it awaited, by the rules for answers that carry over."""
     answer = one.answer
     assert answer is not None, "there is one"
     is_run = is_same_file and answer.fingerprint == one.fingerprint

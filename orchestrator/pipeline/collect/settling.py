@@ -199,7 +199,7 @@ class _Settlement:
                 if isinstance(said, NotExecuted):
                     if said.upstream_seconds or said.uncertain:
                         self._not_executed.append((row, said))
-                    continue  # otherwise the row counts as missing from the file: decided below
+                    continue  # in both cases the row counts as missing from the file: decided below
                 told.add(row.custom_id)
                 if results.stands(said):
                     yield row, said

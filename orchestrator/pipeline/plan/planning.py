@@ -92,7 +92,7 @@ NO_DEADLINE, NO_TARGET = timedelta(days=7), 0.5
 """Deadline and target chance assumed for a job without a deadline."""
 LOOK = timedelta(minutes=30)
 QUICK = 2.0
-"""Seconds of the shortest batch, from its sending to the poll that finds it over."""
+"""Seconds that the shortest batch takes, from its submission to the poll that finds it finished."""
 
 
 class Planning:

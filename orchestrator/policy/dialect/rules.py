@@ -65,7 +65,7 @@ class TableRule(Struct, frozen=True):
 
 
 class Renamed(Struct, frozen=True):
-    """The recipient calls a field by the name `to`."""
+    """The recipient's name for `field` is `to`."""
 
     field: str
     to: str

@@ -182,8 +182,8 @@ class ConnectionPool:
     def _give_up_late(self, loop: asyncio.AbstractEventLoop) -> None:
         """End overdue requests. One timer for all of them: one per request would cost every row time.
 
-        A request ends at the second check that finds it late. After a pause of this process (SIGSTOP, a machine that
-        slept) timers fire before sockets are read. Answers that have already arrived are billed.
+        A request ends only at the second check that finds it late. After a pause of this process (SIGSTOP, a machine
+        that slept), timers fire before sockets are read, and an answer that has arrived is billed: it must be read.
         """
         now = loop.time()
         for connection in [one for one in self._busy if one.deadline <= now]:

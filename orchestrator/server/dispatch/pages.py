@@ -72,7 +72,7 @@ def _is_name(value: Any) -> bool:
 
 
 def paths_in(page: bytes) -> frozenset[str]:
-    """Return the paths of `/openapi.json` that take a POST. Raises one of batch_api.JSON_ERRORS for another page."""
+    """Return the paths without parameters that take a POST. Raises JSON_ERRORS if it is no `/openapi.json`."""
     paths = _decode_description(page).paths
     return frozenset(path for path, methods in paths.items() if "post" in methods and "{" not in path)
 

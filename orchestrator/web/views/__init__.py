@@ -38,7 +38,7 @@ class PageAddress(Struct, frozen=True):
         return self.number("page") or 0
 
     def place(self, name: str) -> int:
-        """Return a number of the path. Raises UsageError if it is not a number or has too many digits."""
+        """Return the number that the path has under a name. Raises UsageError if it is none, or too long."""
         text = str(self.path[name])
         if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
             raise UsageError(f"{shortened(text, MOST_DIGITS)} is not the number of a row or picture")

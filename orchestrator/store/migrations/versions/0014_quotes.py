@@ -10,7 +10,7 @@ down_revision = "0013"
 
 
 def upgrade() -> None:
-    """No task so far asked for quotes."""
+    """Add columns for quotes. Earlier rows keep NULL: their tasks asked for no quotes."""
     op.add_column("requests", sa.Column("unverifiable", sa.Boolean(), nullable=True))
     op.add_column("requests", sa.Column("text_at", sa.Text(), nullable=True))
     op.add_column("requests", sa.Column("quotes", sa.Text(), nullable=True))
