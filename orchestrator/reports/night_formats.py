@@ -88,7 +88,7 @@ def _left_out(report: NightReport) -> list[str]:
 
 def known_words(report: NightReport) -> list[str]:
     """Describe known failures: one phrase, or an empty list."""
-    known = [one for job in report.jobs for one in job.facts.known]
+    known = [one for job in report.counted for one in job.facts.known]
     if not known:
         return []
     rows, began = sum(rows for _, _, rows, _ in known), [since for *_, since in known if since is not None]

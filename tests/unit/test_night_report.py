@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from orchestrator.core.clock import night_of
-from orchestrator.core.counts import Counts
+from orchestrator.core.counts import Counts, number_of
 from orchestrator.core.events import Event
 from orchestrator.core.model import BookedUsage, Forecast, JobId, JobState, Usage
 from orchestrator.policy.diff import ComparedRow, DocumentRun, Said, difference
@@ -350,7 +350,8 @@ def test_a_night_counts_each_row_once_and_says_what_it_leaves_out(
     jobs = [
         replace(DONE, id=JobId(f"contracts-{n}"), options=one, created_at=later(n)) for n, one in enumerate(options)
     ]
-    report = NightReport(date(2026, 11, 21), later(9), [job_report(facts(job=one), later(9)) for one in jobs])
+    known = [("http_400", "no", 2, None)]
+    report = NightReport(date(2026, 11, 21), later(9), [job_report(facts(job=one, known=known), later(9)) for one in jobs])
     told = report.to_json()
     assert [n for n, one in enumerate(told["jobs"]) if one["counted"]] == counted
     assert told["asked"] == 4 * len(counted)
@@ -362,5 +363,6 @@ def test_a_night_counts_each_row_once_and_says_what_it_leaves_out(
     )
     jobs_left_out = f"{whose} rows"
     assert (jobs_left_out in headline(report)) is (left_out > 0)
+    assert f"known failures: {number_of(2 * len(counted), 'row')}" in headline(report)
     headings = [line for line in markdown(report).splitlines() if line.startswith("## contracts")]
     assert ["not counted above" not in line for line in headings] == [n in counted for n in range(len(jobs))]
