@@ -13,9 +13,12 @@ _SECRET = regex(
     r"whsec_.*"  # of webhooks
     r"|(?:sk|rk|gsk|csk|hf|r8|fw|ghp|glpat|xai|tgp|pplx)_(?=\w*\d)\w{16,}|AKIA[0-9A-Z]{16}|AIza\w{20,}"
     r"|[0-9a-f]{32,}"
-    r"|(?:\w*_)?(?=[A-Za-z0-9]*[a-z])(?=[A-Za-z0-9]*[A-Z])(?=[A-Za-z0-9]*\d)[A-Za-z0-9]{20,}"
+    r"|(?:\w*_)?(?=[A-Za-z0-9]*[a-z])(?=[A-Za-z0-9]*[A-Z])(?=[A-Za-z0-9]*\d[A-Za-z])[A-Za-z0-9]{20,}"
 )
-"""Matches secrets that could be names, by their prefixes, or because letters of both cases and digits are mixed."""
+"""Matches secrets that could be names, by their prefixes, or because letters of both cases and digits are mixed.
+
+Digits at the end alone are no sign: MyCompanysOpenAIKey2026.
+"""
 
 
 def variable_problem(text: str) -> str | None:

@@ -137,6 +137,13 @@ def _quote(found: re.Match[str]) -> str:
     )
 
 
+def _boolean_near(word: str) -> str | None:
+    """Return the boolean whose letters a word has in another order, or that lacks or doubles its last one."""
+    return next(
+        (one for one in ("true", "false") if sorted(word) == sorted(one) or word in (one[:-1], one + one[-1])), None
+    )
+
+
 def _shown(name: str, value: str) -> str:
     return '"…"' if _SECRET.search(name) else _quoted(value)
 
@@ -196,7 +203,7 @@ def toml_hint(line: str, problem: str) -> str | None:
     if found := _TOML_AMOUNT.fullmatch(line):
         return f"write  {found[1]} = {_amount(found[1], found[2])}"
     if found := _TOML_PAIR.fullmatch(line):
-        meant = _TOML_WORDS.get(found[2].lower()) or _shown(found[1], found[2])
+        meant = _TOML_WORDS.get(found[2].lower()) or _boolean_near(found[2].lower()) or _shown(found[1], found[2])
         return f"write  {found[1].strip()} = {meant}"
     if (found := _YAML_PAIR.fullmatch(line)) or line.lstrip().startswith("{") or re.fullmatch(r"\s*[\w-]+:\s*", line):
         if found is None:

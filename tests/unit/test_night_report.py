@@ -351,7 +351,9 @@ def test_a_night_counts_each_row_once_and_says_what_it_leaves_out(
         replace(DONE, id=JobId(f"contracts-{n}"), options=one, created_at=later(n)) for n, one in enumerate(options)
     ]
     known = [("http_400", "no", 2, None)]
-    report = NightReport(date(2026, 11, 21), later(9), [job_report(facts(job=one, known=known), later(9)) for one in jobs])
+    report = NightReport(
+        date(2026, 11, 21), later(9), [job_report(facts(job=one, known=known), later(9)) for one in jobs]
+    )
     told = report.to_json()
     assert [n for n, one in enumerate(told["jobs"]) if one["counted"]] == counted
     assert told["asked"] == 4 * len(counted)

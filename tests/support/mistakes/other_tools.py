@@ -96,6 +96,7 @@ SETTINGS: dict[str, Case] = {
     "default-backend": (f'default_backend = "local"\n{TOML}', ":1: default_backend: unknown", "orch chooses"),
     "open-table": (TOML.replace("local]", "local"), ":1: is not valid TOML", "close the bracket:  [backends.local]"),
     "quoted-table": (TOML.replace("[backends.local]", '["backends.local"]'), ":1: backends.local: ", "out quotes"),
+    "letters-mixed-up": (TOML.replace("= true", "= ture"), ":4: is not valid TOML", "write  idle = true"),
     "no-equals": (TOML.replace("idle = true", "idle true"), ":4: is not valid TOML", "write  idle = VALUE"),
     "no-value": (TOML.replace("idle = true", "idle ="), ":4: is not valid TOML", "nothing follows the equals sign"),
     "two-equals": (TOML.replace("idle = true", "idle == true"), ":4: is not valid TOML", "one equals sign"),
