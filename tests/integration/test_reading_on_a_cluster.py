@@ -105,7 +105,7 @@ def test_a_cluster_that_does_not_answer_is_told(tmp_path: Path) -> None:
     pool = ClusterPool(cluster, None, WorkerLimits())
     with (
         Readers(1, cluster=pool) as readers,
-        pytest.raises(JobFilesError, match=r"none at 10.0.0.1:6379 that answers"),
+        pytest.raises(JobFilesError, match=r"no cluster answers at 10.0.0.1:6379"),
     ):
         list(sources.read(SOURCE, letters(tmp_path / "letters", 1), readers))
 

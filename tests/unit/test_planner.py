@@ -365,6 +365,8 @@ def test_too_many_rows_for_the_only_way() -> None:
     assert planned.routes == ()
     assert planned.verdict.reason == "no backend has room for 1,000,000 rows"
     assert refused(planned) == {"openai": "1,000,000 rows are too many for its queue, which takes 500 at once"}
+    with_budget = plan(1_000_000, [batch(room=500)], terms(8, "1"), NOW)
+    assert with_budget.verdict.reason == planned.verdict.reason
 
 
 @pytest.mark.parametrize("slips", [0.003, 0.034, 0.1, 0.5])

@@ -156,29 +156,27 @@ def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> PlanVerdict:
         )
     budget = None if terms.budget is None else _smallest_budget(work, terms)
     deadline = _earliest_deadline(work, terms)
-    if chosen is None and terms.budget is None:
+    free = None if terms.budget is None else work.best(replace(terms, budget=None, late_cost=None))
+    if chosen is None:
         reason = f"no backend has room for {number_of(rows, 'row')}"
-    elif chosen is None:
-        reason = (
-            f"every way to run this costs more than the budget of {amount(terms.budget)}{_price(work, terms, budget)}"
-        )
-    elif budget is not None:
-        problem = f"the budget of {amount(terms.budget)} is too small to be in time{_price(work, terms, budget)}"
-        reason = f"{problem}; with this budget, {chance_words(chosen.chance)} likely to be in time"
+        if free is not None:
+            told = f"every way to run this costs more than the budget of {amount(terms.budget)}"
+            reason = f"{told}: {_price(work, free, budget)}"
+    elif free is not None and budget is not None:
+        told = f"the budget of {amount(terms.budget)} is too small to be in time: {_price(work, free, budget)}"
+        reason = f"{told}; with this budget, {chance_words(chosen.chance)} likely to be in time"
     else:
         reason = f"{chance_words(chosen.chance)} likely to be in time; the target is {terms.target * 100:.4g}%"
     return PlanVerdict(False, reason, deadline, budget)
 
 
-def _price(work: _Work, terms: Terms, budget: Decimal | None) -> str:
-    """Say what the rows would cost without a budget, and at the cheapest backend if that is less.
+def _price(work: _Work, free: Chosen, budget: Decimal | None) -> str:
+    """Say what the rows cost in `free`, the best plan without a budget, and at the cheapest backend if that is less.
 
     `budget` is the smallest that is feasible for the deadline.
     """
-    free = work.best(replace(terms, budget=None, late_cost=None))
-    assert free is not None, "without a budget, usable options have a plan"
     most = free.at_most + work.more.p95
-    told = f": expected {in_dollars(money(free.expected) + work.more.p50)}, at most {in_dollars(most)}"
+    told = f"expected {in_dollars(money(free.expected) + work.more.p50)}, at most {in_dollars(most)}"
     cheap = min(work.usable, key=lambda option: option.cost.p95)
     cheapest = work.rows * cheap.cost.p95 + work.more.p95
     is_less = in_dollars(cheapest) != in_dollars(most) and cheapest < most
