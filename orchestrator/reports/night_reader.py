@@ -75,8 +75,9 @@ def job_report(
     known = store.comparisons
     quality, reasons = store.quality.of(job.id), store.failures.reasons(job.id)
     shards = store.shards.of_job(job.id)
-    # A limited run does not ask all documents, so a document that it lacks is not gone.
-    removed = () if earlier is None or job.is_limited else known.removed_documents(earlier.id, job.id)
+    # A document that a job lacks is not gone if the job asks only some documents, or has not read all of them yet.
+    is_whole = job.built_at is not None and not job.is_limited
+    removed = known.removed_documents(earlier.id, job.id) if earlier is not None and is_whole else ()
     facts = NightFacts(
         job=job,
         state=line.state,

@@ -71,6 +71,15 @@ def test_a_night_beside_the_one_before(home: Path, capsys: pytest.CaptureFixture
     assert told(capsys, "report", "night", "contracts-1")["night"] is None
 
 
+def test_a_job_that_is_being_built_has_lost_no_document(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with opened(home) as store:
+        building = job("contracts-3", spec=SPEC, created_at=later(48), home=Home(home).identity())
+        store.jobs.add(building, {})
+    [of] = told(capsys, "report", "night", "contracts-3")["jobs"]
+    assert of["before"] == "contracts-2"
+    assert of["documents"]["removed"]["documents"] == 0
+
+
 def test_every_form_says_the_same(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["report", "night", "--md", "--html", "night.html"]) == 0
     shown = capsys.readouterr()
