@@ -52,7 +52,7 @@ def test_request_dicts_come_back_as_completions_or_errors(home: Path, upstream: 
     again = orch.requests(bodies("new", "a", "b"))
     assert again[1].id == answers[0].id
     assert len(upstream.requests()) == asked + 1
-    with pytest.raises(orch.RowError, match="1 of 1 rows failed"):
+    with pytest.raises(orch.RowError, match="1 of 1 row failed"):
         orch.requests(bodies("[[fault:status:400]]"), raise_on_error=True)
     assert orch.requests([]) == []
     with pytest.raises(orch.InputError, match=r"params\[0\]: is str"):
