@@ -87,12 +87,6 @@ def impossible(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "required", f"{name!r} is required, but `properties` lacks it; {near}"
 
 
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "string": (str,), "number": (int, float), "boolean": (bool,), "null": (type(None),), "object": (dict,),
-    "array": (list,),
-}  # fmt: skip
-
-
 def mistyped(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield `enum` or `const` with each of its values that `type` rules out, so that no answer can have the value."""
     kinds = schema.get("type")
@@ -110,11 +104,9 @@ def mistyped(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _is_of(value: Any, kind: str) -> bool:
-    if kind == "integer":
-        return not isinstance(value, bool) and (
-            isinstance(value, int) or (isinstance(value, float) and value % 1 == 0)
-        )
-    return isinstance(value, _KINDS[kind]) and (kind == "boolean" or not isinstance(value, bool))
+    from jsonschema import Draft202012Validator
+
+    return bool(Draft202012Validator.TYPE_CHECKER.is_type(value, kind))
 
 
 def _typed(value: Any, wanted: list[str]) -> str:

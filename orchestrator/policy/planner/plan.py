@@ -156,13 +156,14 @@ def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> PlanVerdict:
         )
     budget = None if terms.budget is None else _smallest_budget(work, terms)
     deadline = _earliest_deadline(work, terms)
-    free = None if terms.budget is None else work.best(replace(terms, budget=None, late_cost=None))
+    is_refused_for_budget = terms.budget is not None and (chosen is None or budget is not None)
+    free = work.best(replace(terms, budget=None, late_cost=None)) if is_refused_for_budget else None
     if chosen is None:
         reason = f"no backend has room for {number_of(rows, 'row')}"
         if free is not None:
             told = f"every way to run this costs more than the budget of {amount(terms.budget)}"
             reason = f"{told}: {_price(work, free, budget)}"
-    elif free is not None and budget is not None:
+    elif free is not None:
         told = f"the budget of {amount(terms.budget)} is too small to be in time: {_price(work, free, budget)}"
         reason = f"{told}; with this budget, {chance_words(chosen.chance)} likely to be in time"
     else:
