@@ -231,8 +231,8 @@ def test_who_waits_for_an_engine_is_told_how_long_it_has_been_loading(tmp_path: 
 @pytest.mark.slow
 def test_an_engine_that_still_writes_to_its_log_is_waited_for(tmp_path: Path) -> None:
     port = free_port()
-    launch = Launch((sys.executable, "-c", SLOW, str(port), "25"), port, "m", dict(os.environ))
-    with VllmProcess(launch, log=tmp_path / "log", ready_timeout=1.5) as engine:
+    launch = Launch((sys.executable, "-c", SLOW, str(port), "40"), port, "m", dict(os.environ))
+    with VllmProcess(launch, log=tmp_path / "log", ready_timeout=3) as engine:
         assert engine.healthy()
     launch = Launch((sys.executable, "-c", SLOW, str(port), "6000"), port, "m", dict(os.environ))
     with (
