@@ -1,11 +1,11 @@
 """Paragraphs and tables of a Word document in order, with headers, notes, comments and text boxes.
 
-Headings begin with `#` by their level and list items with their number or a dash. Notes and comments are marked where
-they belong (`[^1]`, `[comment 1]`) and come at the end.
+Headings start with `#` per level and list items with their number or a dash. Notes and comments leave a mark in the
+text (`[^1]`, `[comment 1]`) and follow at the end.
 
-The XML is read from front to back and only its text is kept. So time and memory grow with the size of the document,
-not with the nesting of its elements. The text is what a reader sees: with tracked insertions and content controls,
-which hold the changing parts of contracts, but without deletions and field codes.
+The XML is read from front to back and only its text is kept. Time and memory therefore grow with the document's
+size, not with the nesting of its elements. The text is what a reader sees. Tracked insertions and content controls,
+which hold the variable parts of contracts, are included; deletions and field codes are not.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _MARKS = {"tab": "\t", "ptab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-
 
 
 class _In(IntEnum):
-    """The role of an element, which decides how its children are read. Unlike an Enum's, its hash is quick."""
+    """The role of an element, which decides how its children are read. An IntEnum hashes faster than an Enum."""
 
-    BLOCKS = auto()  # the body, a cell, a note, and what may enclose paragraphs and tables
-    INLINE = auto()  # a paragraph, and what may enclose its text
+    BLOCKS = auto()  # the body, a cell, a note, and any wrapper of paragraphs and tables
+    INLINE = auto()  # a paragraph, and any wrapper of its text
     TEXT = auto()
     TABLE = auto()
     ROW = auto()
@@ -50,11 +50,11 @@ class _In(IntEnum):
     EQUATION = auto()
     PROPERTIES = auto()  # of a paragraph
     RUN = auto()  # the properties of a run of text
-    FIELD = auto()  # a form field from before content controls
+    FIELD = auto()  # a legacy form field
 
 
 _WRAPPERS = "sdt sdtContent ins moveTo customXml smartTag".split()
-# `del` and `moveFrom` are left out on purpose: their text is no longer part of the document.
+# `del` and `moveFrom` are missing on purpose: the document no longer contains their text.
 _INLINE = "r hyperlink ins moveTo smartTag sdt sdtContent fldSimple customXml dir bdo ruby rubyBase Choice".split()
 _CHILDREN: dict[_In, dict[str, _In]] = {
     _In.BLOCKS: {**dict.fromkeys(_WRAPPERS, _In.BLOCKS), "p": _In.INLINE, "tbl": _In.TABLE},
@@ -75,15 +75,15 @@ _CHILDREN: dict[_In, dict[str, _In]] = {
     _In.PROPERTIES: {"numPr": _In.PROPERTIES},
     _In.FIELD: dict.fromkeys(("ffData", "checkBox", "ddList"), _In.FIELD),
 }
-MOST_DEPTH = 3  # of documents kept within documents
+MOST_DEPTH = 3  # of documents embedded in documents
 _SCRIPTS = {"superscript": raised, "subscript": lowered}
 _EQUATIONS = {"num": "", "den": "/", "sup": "^", "sub": "_", "deg": "root "}
-"""Prefix of a part of an equation in a line of text; a part of several characters is in brackets."""
+"""Prefix of each part when an equation becomes one line of text. Parts longer than a character get brackets."""
 _REFERENCES = {"footnoteReference": "footnote", "endnoteReference": "endnote", "commentReference": "comment"}
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
-    """Return the text, a paragraph or table row a line. Raises ExtractionError (encrypted, unreadable ...)."""
+    """Return the text, one line per paragraph or table row. Raises ExtractionError (encrypted, unreadable ...)."""
     del encoding  # XML declares its own encoding
     check_container(data, "a Word 97-2003 document; save it as .docx or PDF")
     losses = Losses()
@@ -98,7 +98,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
 
 
 def _lines(package: Package, limit: TextLimit, losses: Losses, depth: int = 1) -> Iterator[str]:
-    """Yield headers, body, notes, comments and footers. A header shared by several sections is given once."""
+    """Yield headers, body, notes, comments and footers. A header shared by several sections appears once."""
     main = package.main_part()
     relations = package.relations(main)
     styles, notes = Styles(package, relations), NoteNumbers()
@@ -123,7 +123,7 @@ def _lines(package: Package, limit: TextLimit, losses: Losses, depth: int = 1) -
 
 
 def _of_kept(package: Package, part: str, limit: TextLimit, losses: Losses, depth: int) -> list[str]:
-    """Return the lines of a part in another format (altChunk), such as HTML; empty if the part is unreadable."""
+    """Return the lines of an altChunk, a part in another format such as HTML; empty if unreadable."""
     if not package.holds(part) or depth > MOST_DEPTH:
         return []
     data, kind = package.whole(part), kind_of(part, {}, as_rows=False)
@@ -141,7 +141,6 @@ def _of_kept(package: Package, part: str, limit: TextLimit, losses: Losses, dept
 
 
 def _read(package: Package, part: str, text: _Text) -> bytes:
-    """Read a part and return the hash of its bytes."""
     digest = hashlib.sha256()
     parser = new_parser()
     parser.StartElementHandler, parser.EndElementHandler = text.start, text.end
@@ -154,10 +153,10 @@ def _read(package: Package, part: str, text: _Text) -> bytes:
 
 
 class _Text:
-    """A handler of XML events that collects lines.
+    """Collects lines from XML events.
 
-    A paragraph or a table's row is a line; nested content (text boxes, tables in cells) goes to the same pieces, so
-    that no text is copied more than a few times. Raises ExtractionError.
+    A paragraph or a table row is a line. Nested content (text boxes, tables in cells) is appended to the same
+    pieces, so that no text is copied more than a few times. Raises ExtractionError.
     """
 
     def __init__(
@@ -173,21 +172,21 @@ class _Text:
         self._losses = losses
         self._kept_lines = kept_lines
         self._field = FormField()
-        self._is_hidden = False  # the run that is open
-        self._label = ""  # of the note that begins
+        self._is_hidden = False  # the open run
+        self._label = ""  # prefix of the note that begins
         self._mark = ""  # prefix of the open line
         self._properties = Properties()
         self._open: list[tuple[_In, Callable[[], None]]] = []  # each element's role, and its action at the end
         self._ignored = 0  # number of open elements from the first ignored one on
         self._is_text = False
-        self._script: Callable[[str], str] | None = None  # of the open run
-        self._run = 0  # where the open run's pieces begin
+        self._script: Callable[[str], str] | None = None  # superscript or subscript of the open run
+        self._run = 0  # index of the open run's first piece
         self._pieces: list[str] = []
         self._outside: list[str] = []  # the pieces around the outermost open cell
         self._cells = 0  # number of nested open cells
-        self._inner: list[str] = []  # separator of the lines of each open box or cell
-        self._has_line: list[bool] = []  # if each of them has a line yet
-        self._has_cell: list[bool] = []  # if each open row has a cell yet
+        self._inner: list[str] = []  # line separator of each open box or cell
+        self._has_line: list[bool] = []  # for each open box or cell
+        self._has_cell: list[bool] = []  # for each open row
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self._limit.element()
@@ -220,9 +219,8 @@ class _Text:
         return _In.NOTES if self._kind in ("footnotes", "endnotes", "comments") else _In.BLOCKS
 
     def _child(self, tag: str, attributes: dict[str, str]) -> _In | None:
-        """Return an element's role below the open element; None if it is ignored."""
         parent, name = self._open[-1][0], tag.rpartition("}")[2]
-        if parent is _In.RUN:  # the most frequent elements first
+        if parent is _In.RUN:  # first, because these elements are the most frequent
             if name == "vertAlign":
                 self._script = _SCRIPTS.get(value_of(attributes))
             elif name == "vanish":
@@ -262,15 +260,15 @@ class _Text:
         return None
 
     def _lose(self, name: str, attributes: dict[str, str]) -> None:
-        """Count the parts of a drawing that have no words."""
+        """Count a drawing's contents that have no text."""
         if name in ("blip", "imagedata"):
             self._losses["picture"] += 1
         elif name == "OLEObject" and not attributes.get("ProgID", "").startswith("Equation"):
             self._losses["embedded file"] += 1
-            self._losses["picture"] -= 1  # the picture that stands for it
+            self._losses["picture"] -= 1  # the object's preview picture
 
     def _begins_note(self, name: str, attributes: dict[str, str]) -> bool:
-        """True for a note, False for a line that separates notes from the page."""
+        """Return True for a note, False for a separator between page and notes."""
         if any(name in attributes for name in _TYPES):
             return False
         self._label = self._notes.label(name, value_of(attributes, "id")) + ": "
@@ -279,7 +277,6 @@ class _Text:
         return True
 
     def _begin(self, now: _In, name: str) -> Callable[[], None]:
-        """Handle the start of an element, and return its action at the end."""
         if now is _In.EQUATION and name in _EQUATIONS:
             begin = len(self._pieces)
             return lambda: self._end_of_equation(_EQUATIONS[name], begin)

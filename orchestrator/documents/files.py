@@ -1,4 +1,4 @@
-"""One file, one document: text, HTML, PDF, office documents, and files for plug-in readers."""
+"""Reads a file that is one document: text, HTML, PDF, office documents, and formats of plug-ins."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ _MORE_FIELDS = {
     SHEETS: frozenset({"sheets"}),
 }
 PART_FIELDS = FIELDS.union(("inside", "subject", "sender", "recipients", "date"), *_MORE_FIELDS.values())
-"""Template fields that any document of an archive or mail may have."""
+"""Template fields that a document inside an archive or mail may have."""
 
 Open = Callable[[str, str | None], tuple[int, os.stat_result]]
 _loaded: dict[str, Extract] = {}
 
 
 class DocumentFile(NamedTuple):
-    """A file, and how to make a document of the file.
+    """A file and how to read it as one document.
 
-    `path` is for the system, `relative` and `key` are the document's; `kind` and `packing` are those of `kinds.Kind`.
-    The file must be inside the folder `within`, if set. `plugin` reads it, if set.
+    `path` is for the system; `relative` and `key` name the document; `kind` and `packing` come from `kinds.Kind`.
+    The file must be inside the folder `within`, if set. `plugin` reads the file, if set.
     """
 
     path: str
@@ -65,17 +65,17 @@ class DocumentFile(NamedTuple):
 
     @property
     def may_be_plain(self) -> bool:
-        """True if the file's name allows plain text in UTF-8."""
+        """True if the file's name allows plain UTF-8 text."""
         return self.encoding is None and self.kind in ("text", UNKNOWN) and not self.packing
 
 
 def read(file: DocumentFile) -> Document | UnreadableDocument:
-    """Return the document of a file. Raises nothing for its content except MemoryError."""
+    """Return a file's document, or its problem. The only error it raises is MemoryError."""
     return _read(file, _extractor_of(file), open_file)
 
 
 def read_bytes(file: DocumentFile, data: bytes) -> Document | UnreadableDocument:
-    """Return the document in `data`, a part of another file. Raises nothing for its content except MemoryError."""
+    """Return the document in `data`, a part of another file. The only error it raises is MemoryError."""
     try:
         return _document(file, data, _extractor_of(file))
     except ExtractionError as error:
@@ -87,7 +87,7 @@ def _extractor_of(file: DocumentFile) -> Extract:
 
 
 def read_plain(file: DocumentFile, opener: Opener) -> Document | UnreadableDocument | None:
-    """Return the document of a plain UTF-8 text file, at little more than the cost of its bytes; else None."""
+    """Return the document of a plain UTF-8 text file cheaply; None for any other file."""
     try:
         return _read(file, _utf8, opener.open)
     except _NotPlain:
@@ -116,7 +116,6 @@ def _problem(file: DocumentFile, error: ExtractionError, size: int | None) -> Un
 
 
 def _document(file: DocumentFile, data: bytes, extract: Extract) -> Document:
-    """Build the document. Raises ExtractionError."""
     folder, _, name = file.relative.rpartition("/")
     stem, suffix = split_name(name)
     if file.packing:
@@ -152,7 +151,7 @@ def _document(file: DocumentFile, data: bytes, extract: Extract) -> Document:
 
 
 def _extracted(file: DocumentFile, data: bytes, suffix: str, extract: Extract) -> tuple[str, dict[str, Any]]:
-    """Return text and fields as the file's ending asks, or else as its content does. Raises ExtractionError."""
+    """Return text and fields by the file's ending, or else by its content. Raises ExtractionError."""
     try:
         return extract(data, file.encoding, file.max_bytes)
     except ExtractionError as error:
@@ -176,16 +175,15 @@ def _extracted(file: DocumentFile, data: bytes, suffix: str, extract: Extract) -
 
 
 _OF_ANOTHER_KIND = (DocumentProblem.UNREADABLE, DocumentProblem.UNSUPPORTED, DocumentProblem.ENCODING)
-"""Problems of a file whose ending may name the wrong kind."""
+"""Problems that a wrong file ending may cause."""
 
 
 def fields_of(kind: str) -> frozenset[str]:
-    """Return the template fields of a kind of file."""
     return FIELDS | _MORE_FIELDS.get(kind, frozenset())
 
 
 def io_problem(error: OSError) -> ExtractionError:
-    """Return the problem of a file that the system cannot read."""
+    """Return the problem for a file that the system cannot read."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return ExtractionError(
             DocumentProblem.VANISHED, "It was listed and is gone; run again if that was a mistake."
@@ -196,7 +194,7 @@ def io_problem(error: OSError) -> ExtractionError:
 
 
 def extractor(kind: str) -> Extract:
-    """Return the reader for a kind of file; unknown kinds are tried as plain text."""
+    """Return the reader for a kind of file. Unknown kinds are tried as plain text."""
     found = _loaded.get(kind)
     if found is None:
         found = _loaded[kind] = _load(kind)
@@ -245,7 +243,7 @@ def _utf8(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, 
 
 
 def _plain(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, Any]]:
-    del most  # it has at most as many characters as bytes
+    del most  # a text has at most as many characters as bytes
     return decode(data, encoding), chosen_encoding(data, encoding)
 
 
@@ -265,7 +263,7 @@ def _converted(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[
 
 
 def _unknown(data: bytes, encoding: str | None, most: int) -> tuple[str, dict[str, Any]]:
-    """Read a file that only a pattern chose, such as LICENSE or server.log."""
+    """Read a file without a known ending, such as LICENSE or server.log, that a user's pattern chose."""
     del most
     try:
         text = decode(data, encoding)

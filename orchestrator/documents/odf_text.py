@@ -17,7 +17,7 @@ from orchestrator.documents.word_fields import SYMBOLS
 _SPACE = re.compile(r"[ \t\r\n]+")
 _MOST_REPEATED = 100
 _MASTER_TEXTS = frozenset("header footer header-left footer-left header-first footer-first".split())
-"""Parts of the master that a page shows; all other parts are placeholders (`Click to edit Master title style`)."""
+"""Master parts that pages show. All other parts are placeholders (`Click to edit Master title style`)."""
 _MASTERS = ("master-page", "handout-master")
 _STYLE = "style:1.0}"
 _PRESENTATION = "urn:oasis:names:tc:opendocument:xmlns:presentation:1.0}"
@@ -27,14 +27,14 @@ _SKIPPED = frozenset(
 )
 _BOXES = {int(code, 16): sign for code, sign in SYMBOLS.items()}
 _DESCRIPTION = ("svg-compatible:1.0}title", "svg-compatible:1.0}desc")
-"""Alternative texts of pictures, which are not part of a document's text in any format."""
+"""Alternative texts of pictures. No format's document text includes them."""
 _SAME_FORMULA = "http://www.w3.org/1998/Math/MathML}annotation"
-"""The same formula in a language other than MathML."""
+"""A formula repeated in a language other than MathML."""
 _FORMATS = {"1": "decimal", "a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
-    """Return the text, one paragraph or table row a line. Raises ExtractionError."""
+    """Return the text, one line per paragraph or table row. Raises ExtractionError."""
     del encoding  # XML declares its own encoding
     try:
         limit = TextLimit(most)
@@ -65,9 +65,9 @@ def _text_and_notes(text: _Text) -> tuple[str, dict[str, object]]:
 
 
 class _Text:
-    """A handler of XML events that collects lines. Notes and comments come at the end.
+    """Collects lines from XML events. Notes and comments come at the end.
 
-    The content of a cell, a note or a comment is collected in its own lines, which are placed when it ends.
+    A cell, note or comment collects its own lines. They are placed when it ends.
     """
 
     def __init__(self, limit: TextLimit, package: Package | None = None) -> None:
@@ -75,8 +75,8 @@ class _Text:
         self._limit = limit
         self._package = package
         self._lists = Lists()
-        self._lines: list[list[str]] = [[]]  # of the document, and of each open cell, note and comment
-        self._paragraphs: list[tuple[str, list[str]]] = []  # each with its mark and its pieces
+        self._lines: list[list[str]] = [[]]  # of the document, then of each open cell, note and comment
+        self._paragraphs: list[tuple[str, list[str]]] = []  # prefix and pieces of each open paragraph
         self._charts: list[str] = []  # lines of charts in the open paragraph
         self._rows: list[list[str]] = []
         self._open_lists: list[str] = []  # the style of each
@@ -87,11 +87,12 @@ class _Text:
         self._footers: list[str] = []
         self._skipped = 0
         self._style = ""
-        self._scripts: dict[str, Callable[[str], str]] = {}  # of text styles that have one
-        self._hidden: set[str] = set()  # styles of text that is not shown
-        self._spans: list[tuple[Callable[[str], str] | None, list[str], int]] = []  # with the pieces at its start
+        self._scripts: dict[str, Callable[[str], str]] = {}  # by text style
+        self._hidden: set[str] = set()  # styles of hidden text
+        # Effect of each open span, with its paragraph's pieces and their number at the start of the span.
+        self._spans: list[tuple[Callable[[str], str] | None, list[str], int]] = []
         self._is_master = False
-        self._is_footer = False  # of a master of slides
+        self._is_footer = False  # inside a master slide's footer
         self._master = ""
         self._master_footers: dict[str, list[str]] = {}
         self._with_footer: set[str] = set()  # styles of slides that show their master's footer
@@ -99,7 +100,6 @@ class _Text:
         self._ends: list[str] = []
 
     def done(self) -> list[str]:
-        """Return all lines."""
         return [*self._lines[0], *self._notes, *self._comments, *self._footers]
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
@@ -111,7 +111,8 @@ class _Text:
             return
         is_unseen = tag == _SAME_FORMULA or tag.endswith(_DESCRIPTION)
         is_left_out = name in _SKIPPED or is_unseen or (self._is_master and name not in _MASTER_TEXTS)
-        if self._skipped or is_left_out or (self._is_footer and tag.startswith(_PRESENTATION)):  # each slide's own
+        # Presentation fields in a footer differ from slide to slide.
+        if self._skipped or is_left_out or (self._is_footer and tag.startswith(_PRESENTATION)):
             self._skipped += 1
             return
         if name in _MASTER_TEXTS:
@@ -170,7 +171,7 @@ class _Text:
 
     def _read_object(self, reference: str) -> None:
         if not reference:
-            return  # a flat file holds it here, and its elements follow
+            return  # in a flat file the object's elements follow
         found = embedded_object(self._package, reference, self._limit) if self._package else None
         if found is None:
             self.losses["embedded file"] += 1
@@ -259,7 +260,7 @@ class _Text:
         self._break = ""
 
     def _mark(self, name: str, about: dict[str, str]) -> str:
-        """Return the mark before a paragraph: of a heading, or of its list."""
+        """Return a paragraph's prefix as a heading or list item."""
         if name == "h":
             return "#" * min(6, _number(about.get("outline-level"))) + " "
         if not self._item_begins or not self._open_lists:
@@ -277,7 +278,7 @@ class _Text:
 
 
 def _name(tag: str) -> str:
-    """Return the name of an element; empty for a field that shows a header or footer and shares its name."""
+    """Return an element's local name; empty for a field that only shows a header or footer and has the same name."""
     name = tag.rpartition("}")[2]
     return name if name not in _MASTER_TEXTS or tag.endswith(_STYLE + name) else ""
 

@@ -1,6 +1,6 @@
-"""Sheets of OpenDocument (.ods, .ots, .fods), read from front to back: empty areas of any size take no memory.
+"""Sheets of OpenDocument (.ods, .ots, .fods), read from front to back. Empty areas of any size take no memory.
 
-Values and errors are as the program that saved the file shows them. Comments and text boxes come after the cells.
+Values and errors appear as the program that saved the file shows them. Comments and text boxes follow the cells.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _DURATION = re.compile(r"PT(\d+)H(\d\d?)M(\d\d?)(?:\.(\d+))?S")
 
 
 class OdsSheet(Struct):
-    """A sheet; its rows end with their last cell that is not empty.
+    """A sheet. Each row ends with its last non-empty cell.
 
-    `beside` are lines for contents outside cells, and `embedded` counts the objects without lines.
+    `beside` holds lines from outside the cells; `embedded` counts objects without text.
     """
 
     name: str
@@ -49,7 +49,7 @@ class OdsSheet(Struct):
 
 
 def holds_sheets(data: bytes, package: Package | None) -> bool:
-    """True if a file is a spreadsheet of OpenDocument, as a package or as one XML file."""
+    """Return True if a file is an OpenDocument spreadsheet, packaged or as one XML file."""
     if package is not None:
         # A locked file may hold only its manifest and one encrypted part.
         return package.holds("content.xml") or (package.holds(_MANIFEST) and not package.holds("[Content_Types].xml"))
@@ -57,7 +57,7 @@ def holds_sheets(data: bytes, package: Package | None) -> bool:
 
 
 def ods_sheets(data: bytes, package: Package | None, shown: Callable[[float], str]) -> list[OdsSheet]:
-    """Return all sheets; `shown` writes numbers. Raises ExtractionError, and the errors of zipfile and expat."""
+    """Return all sheets. `shown` formats numbers. Raises ExtractionError, and the errors of zipfile and expat."""
     pieces: Iterable[bytes] = (data.lstrip(),)
     if package is not None:
         if package.holds(_MANIFEST) and b"encryption-data" in package.whole(_MANIFEST):
@@ -76,29 +76,26 @@ class OdsParts:
         self._beside = {sheet.name: sheet.beside for sheet in sheets}
 
     def lines(self, sheet: str) -> list[str]:
-        """Return the lines for a sheet of this name."""
         return self._beside.get(sheet, [])
 
 
 class _Book:
-    """Takes the events of an XML parser."""
-
     def __init__(self, shown: Callable[[float], str], package: Package | None) -> None:
         self.sheets: list[OdsSheet] = []
         self._shown = shown
         self._package = package
         self._limit = TextLimit(_MOST_TEXT)
         self._hidden: set[str] = set()
-        self._scripts: dict[str, Callable[[str], str]] = {}  # of text styles that have one
-        self._spans: list[tuple[Callable[[str], str] | None, int]] = []  # open ones: effect, and where they begin
+        self._scripts: dict[str, Callable[[str], str]] = {}  # by text style
+        self._spans: list[tuple[Callable[[str], str] | None, int]] = []  # effect and first piece of each open span
         self._style = ""
-        self._depth = 0  # of tables
+        self._depth = 0  # of nested tables
         self._row: list[str] = []
         self._rows = self._columns = 1  # how often the open row and cell are repeated
-        self._empty = self._blank = 0  # empty cells, and rows, before the open one
+        self._empty = self._blank = 0  # empty cells before the open cell, and empty rows before the open row
         self._cells = 0
-        self._value: str | None = None  # of the open cell, unless its text is its value
-        self._lines: list[list[list[str]]] = []  # paragraphs of the open cell, and of open shapes and comments in it
+        self._value: str | None = None  # of the open cell; None if its text is the value
+        self._lines: list[list[list[str]]] = []  # paragraphs of the open cell and of its open shapes and comments
         self._comments: list[str] = []
         self._is_author = False
         self._is_text = False
@@ -284,7 +281,6 @@ class _Book:
 
 
 def too_many_cells() -> ExtractionError:
-    """Return the error for sheets that do not fit in memory."""
     return beyond_limit(f"It has more than {MOST_CELLS:,} cells with anything in them; split it, or exclude it.")
 
 
@@ -301,7 +297,7 @@ def _repeated(attributes: dict[str, str], what: str, most: int) -> int:
 
 
 def moment(value: str) -> str:
-    """Return a date or a duration as a spreadsheet shows it; any other value as it is written."""
+    """Return a date or duration as a spreadsheet shows it. Other values stay as written."""
     if (found := _MOMENT.fullmatch(value)) is not None:
         fraction = found[3] if found[3] and found[3].strip("0") else ""
         if found[2] == "00:00:00" and not fraction:

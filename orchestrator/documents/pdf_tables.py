@@ -1,8 +1,8 @@
-"""Tables of PDF pages, written as rows with separators: by the positions of texts, without a model.
+"""Tables of PDF pages, written as rows with separators. Tables are found by text positions, without a model.
 
-A block of lines is a table if white runs down between its columns and its cells are short or numbers; prose in two
-columns is not. A block is replaced only if the page's text has the same characters in consecutive lines, so that no
-character is lost or doubled.
+A block of lines is a table if vertical gaps separate its columns and its cells are short or numbers. Prose in two
+columns is not a table. A block is replaced only if the page's text has the same characters in consecutive lines, so
+that no character is lost or duplicated.
 """
 
 from __future__ import annotations
@@ -23,26 +23,28 @@ from orchestrator.documents.pdf_scripts import ScriptedWord, char_places, number
 SEPARATOR = " | "
 MIN_LINES = 3
 MANY_OBJECTS, FEW_CHARACTERS = 1.3, 25
-"""Objects and characters per line of a page that may have tables: prose is drawn in long lines, each in one piece."""
+"""Objects and characters per line on a page that may have tables. Prose is drawn in long lines, one object each."""
 FEWEST_COLUMNS, NEARLY_ALL = 3, 0.9
-"""Minimum columns and filled share of a table drawn column by column: addresses side by side have gaps."""
+"""Minimum columns and filled share of a table drawn column by column. Addresses side by side have gaps and do not
+count.
+"""
 MOST_BOXES = 5_000
 MOST_HEADINGS = 4
-"""Maximum number of unchanged lines above a table that may run across its columns."""
+"""Maximum lines above a table that may run across its columns; they stay unchanged."""
 _GAP = 0.9
 _FAR = 3.5
-"""Multiples of a line's height: white between two cells, and a gap too large between two lines of a table."""
+"""Gaps in multiples of the line height: minimum between two cells, and maximum between two lines of a table."""
 _EDGE = 0.5
-"""Largest distance from a box, in points, at which one of its words may begin."""
+"""Maximum distance in points between a box and the start of a word that belongs to it."""
 _SHORT = 18
 _NUMBERS = 0.3
-"""A table's usual cell has at most this many characters, or this share of its cells are numbers."""
+"""An average cell of a table has at most `_SHORT` characters, or this share of its cells are numbers."""
 _ALIGNED, _SLACK = 0.5, 6.0
-"""The share of a column's cells that must be aligned, within this many points."""
+"""Minimum share of a column's cells that are aligned, and the tolerance in points."""
 _LONG, _FULL, _MOSTLY = 12, 0.8, 0.6
-"""Most lines of prose are this many times as wide as high, and fill this share of their column."""
+"""Prose: most lines are this many times as wide as high, and fill this share of their column."""
 _FILLED = 0.4
-"""The share of a table's places that have a cell; formulas have fewer."""
+"""Minimum share of a table's positions that have a cell; formulas have fewer."""
 _NUMBER = re.compile(r"[^\w\s]*\d[\d.,'’ \u00a0/%:-]*[^\w\s]*(?:\s?\w{1,4})?")
 _LABEL = re.compile(r"[•●○◦▪■□–—*-]|\(?(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})[.:)]{0,2}")
 _WORD = re.compile("[^\\s\ufffe]+\ufffe?|\ufffe")
@@ -59,17 +61,17 @@ class Box(NamedTuple):
 
     @property
     def height(self) -> float:
-        """The height of a line, about its font size."""
+        """Height of the line, about the font size in points."""
         return max(self.top - self.bottom, 1.0)
 
 
 Line = list[Box]
 _Column = tuple[float, float]
-"""Left and right edge of the text."""
+"""Left and right edge of a column's text."""
 
 
 class _Words:
-    """The words of a page and their places; the words that begin in a box are its text."""
+    """The words of a page with their positions. A box contains the words that start in it."""
 
     def __init__(self, layer: Any, plain: str, scripted: Sequence[ScriptedWord]) -> None:
         place = char_places(layer, plain)
@@ -81,7 +83,7 @@ class _Words:
         )
 
     def within(self, box: Box) -> str:
-        """Return the words that begin in a box, in the order of the page's text."""
+        """Return the words that start in a box, in the order of the page's text."""
         first, end = bisect_left(self._words, (box.bottom,)), bisect_right(self._words, (box.top, math.inf))
         low, high = box.left - _EDGE, box.right + _EDGE
         found = sorted([(start, text) for _, left, start, text in self._words[first:end] if low <= left <= high])
@@ -89,7 +91,7 @@ class _Words:
 
 
 def _words(plain: str, scripted: Sequence[ScriptedWord]) -> Iterator[tuple[int, str]]:
-    """Yield the start and the text of each word of a page; PDFium has U+FFFE if a line breaks a word."""
+    """Yield the start and the text of each word of a page. PDFium writes U+FFFE where a line break splits a word."""
     at = 0
     for scripts in [*scripted, None]:
         end = len(plain) if scripts is None else scripts.start
@@ -101,7 +103,7 @@ def _words(plain: str, scripted: Sequence[ScriptedWord]) -> Iterator[tuple[int, 
 
 
 class _Texts(dict[Box, str]):
-    """The texts in the boxes of a page, each read once."""
+    """The texts of a page's boxes. Each is read once."""
 
     def __init__(self, layer: Any, plain: str, scripted: Sequence[ScriptedWord]) -> None:
         self._page = layer, plain, scripted
@@ -116,8 +118,6 @@ class _Texts(dict[Box, str]):
 
 
 class _Lines(list[str]):
-    """The lines of a page's text."""
-
     @cached_property
     def _solid(self) -> list[str]:
         return list(map(_solid, self))
@@ -127,7 +127,7 @@ class _Lines(list[str]):
         return list(accumulate(map(len, self._solid), initial=0))
 
     def of_run(self, cells: Sequence[Sequence[str]]) -> Sequence[int]:
-        """Return the consecutive lines that have the characters of these cells."""
+        """Return the consecutive lines that consist of exactly the characters of these cells."""
         joined = _solid("".join(chain.from_iterable(cells)))
         begins = tuple({_solid(line[0])[:4] for line in cells})
         for start, line in enumerate(self._solid):
@@ -141,7 +141,7 @@ class _Lines(list[str]):
         return ()
 
     def of_cells(self, cells: Sequence[Sequence[str]]) -> Sequence[int]:
-        """Return the lines that consist of one of these cells each, in any order: the page is drawn by columns."""
+        """Return the lines that equal these cells one to one, in any order. Pages drawn by columns have such lines."""
         left, taken = Counter(filter(None, map(_solid, chain.from_iterable(cells)))), list[int]()
         for index, line in enumerate(self._solid):
             if left.get(line, 0) > 0:
@@ -150,16 +150,15 @@ class _Lines(list[str]):
         return () if left.total() else taken
 
     def replaced(self, taken: Sequence[int], rows: list[str]) -> _Lines:
-        """Return the lines with `rows` in place of the `taken` ones."""
         gone = set(taken)
         kept = [line for index, line in enumerate(self) if index not in gone]
         return _Lines([*kept[: taken[0]], *rows, *kept[taken[0] :]])
 
 
 def with_tables(page: Any, layer: Any, plain: str, text: str, scripted: Sequence[ScriptedWord] = ()) -> str:
-    """Return the text of a page with its tables as rows.
+    """Return the text of a page with its tables written as rows.
 
-    `plain` is as PDFium gives it; in `text`, scripted words are as they are written.
+    `plain` is PDFium's text; `text` is the same with superscripts and subscripts marked.
     """
     lines = _Lines(text.split("\n"))
     objects = raw.FPDFPage_CountObjects(page)
@@ -176,7 +175,7 @@ def with_tables(page: Any, layer: Any, plain: str, text: str, scripted: Sequence
 
 
 def _with_block(texts: _Texts, block: list[Line], lines: _Lines) -> _Lines | None:
-    """Return a page's lines with rows in place of a block, below its headings; None if it holds no table."""
+    """Return a page's lines with rows for a block, except its headings; None if the block has no table."""
     for headings in range(min(MOST_HEADINGS, len(block) - MIN_LINES) + 1):
         better = _with_table(texts, block[headings:], lines)
         if better is not lines:
@@ -185,7 +184,7 @@ def _with_block(texts: _Texts, block: list[Line], lines: _Lines) -> _Lines | Non
 
 
 def _beside_prose(block: list[Line]) -> Iterator[list[Line]]:
-    """Yield a block without its first or last column, if that is prose: a table stands beside a column of text."""
+    """Yield the block without its first or last column if that column is prose beside a table."""
     columns = _columns(_spans(block))
     for begin, end in (columns[0], columns[-1]) if len(columns) > 2 else ():
         inside = [box for line in block for box in line if begin <= box.left < end]
@@ -196,12 +195,12 @@ def _beside_prose(block: list[Line]) -> Iterator[list[Line]]:
 
 
 def _with_table(texts: _Texts, block: list[Line], lines: _Lines) -> _Lines:
-    """Return a page's lines with rows in place of a block; unchanged if the block is not a table."""
+    """Return a page's lines with rows for a block; unchanged if the block is not a table."""
     columns = _columns(_spans(block))
     if len(columns) < 2 or not _is_filled(block, columns) or _are_long(block) or not _are_aligned(block, columns):
         return lines
     cells = [[texts[box] for box in line] for line in block]
-    if not all(map(all, cells)):  # a word continues in the next box: boxes without a word are not cells
+    if not all(map(all, cells)):  # a word extends into the next box, and that box is not a cell
         block = [[box for box in line if texts[box]] for line in block]
         block = [line for line in block if line]
         columns = _columns(_spans(block))
@@ -218,7 +217,7 @@ def _with_table(texts: _Texts, block: list[Line], lines: _Lines) -> _Lines:
 
 
 def _boxes(layer: Any, scripted: Sequence[ScriptedWord]) -> list[Box]:
-    """Return the boxes of texts in the order of the page; texts that follow each other on a line are in one box."""
+    """Return the text boxes in drawing order. Adjacent texts on a line share a box."""
     count = raw.FPDFText_CountRects(layer, 0, -1)
     if not 0 < count <= MOST_BOXES:
         return []
@@ -238,13 +237,13 @@ def _boxes(layer: Any, scripted: Sequence[ScriptedWord]) -> list[Box]:
 
 
 def _has_place(places: list[tuple[float, float]], left: float, bottom: float, right: float, top: float) -> bool:
-    """True if a raised or lowered digit is in a box, or stands slightly below it."""
+    """Return True if a raised or lowered digit is in a box or slightly below it."""
     beside = places[bisect_left(places, (left,)) : bisect_left(places, (right,))]
     return any(bottom - 1 <= y <= top for _, y in beside)
 
 
 def _lines(boxes: list[Box]) -> list[Line]:
-    """Return lines of boxes, from the top; boxes without a gap between them are one cell."""
+    """Return lines of boxes from top to bottom. Boxes without a gap are joined to one cell."""
     lines: list[Line] = []
     low, high = math.inf, 0.0
     for box in sorted(boxes, key=lambda box: -(box.top + box.bottom)):
@@ -271,7 +270,7 @@ def _cells(line: Line) -> Line:
 
 
 def _blocks(lines: list[Line]) -> Iterator[list[Line]]:
-    """Yield successive lines that share columns."""
+    """Yield runs of lines that share columns."""
     block: list[Line] = []
     columns: list[_Column] = []
     for line in [*lines, []]:
@@ -287,7 +286,7 @@ def _blocks(lines: list[Line]) -> Iterator[list[Line]]:
         if sum(len(one) > 1 for one in block) >= MIN_LINES:
             while len(block[-1]) == 1:
                 block.pop()
-            if len(_columns(_spans(block))) > 1:  # without those of lines after its end
+            if len(_columns(_spans(block))) > 1:  # dropping trailing lines may have changed the columns
                 yield block
         block, columns = ([line], cells) if len(line) > 1 else ([], [])
 
@@ -297,7 +296,7 @@ def _spans(lines: list[Line]) -> list[tuple[float, float]]:
 
 
 def _columns(spans: Sequence[tuple[float, float]]) -> list[_Column]:
-    """Return the spans with overlaps merged; white runs down between the results."""
+    """Return the spans with overlaps merged: vertical gaps separate the results."""
     if not spans:
         return []
     columns: list[_Column] = []
@@ -312,7 +311,7 @@ def _columns(spans: Sequence[tuple[float, float]]) -> list[_Column]:
 
 
 def _are_long(block: list[Line]) -> bool:
-    """True if boxes are too wide for short texts and numbers: most letters are less wide than high."""
+    """Return True if the boxes are too wide for short texts and numbers. Most letters are narrower than high."""
     lengths = [(right - left) / max(top - bottom, 1.0) for line in block for left, bottom, right, top in line]
     is_wide = sum(lengths) > _SHORT * len(lengths)
     return is_wide and sum(length < _SHORT for length in lengths) < _NUMBERS * len(lengths)
@@ -333,16 +332,15 @@ def _is_table(cells: Sequence[Sequence[str]], columns: int) -> bool:
 
 
 def _is_filled(block: list[Line], columns: list[_Column]) -> bool:
-    """True if enough lines have more than one cell, and enough places have one."""
     lengths = list(map(len, block))
     is_full = sum(lengths) >= _FILLED * len(block) * len(columns)
     return is_full and len(block) - lengths.count(1) >= _ALIGNED * len(block)
 
 
 def _are_aligned(block: list[Line], columns: list[_Column]) -> bool:
-    """True if most cells of each column begin, end or are centred where most others do.
+    """Return True if in each column most cells share a left edge, right edge or centre.
 
-    At least two columns must have as many cells as a table has lines.
+    At least two columns must have `MIN_LINES` cells.
     """
     spans: list[list[tuple[float, float]]] = [[] for _ in columns]
     begins = [left for left, _ in columns]
@@ -363,7 +361,7 @@ def _is_aligned(spans: Sequence[tuple[float, float]]) -> bool:
 
 
 def _row(line: Line, texts: list[str], columns: list[_Column]) -> str:
-    """Return the cells of a line in their columns; a column without a cell stays empty."""
+    """Return a line's cells separated by column; a column without a cell is empty."""
     cells = [""] * len(columns)
     begins = [left for left, _ in columns]
     for box, text in zip(line, texts, strict=True):

@@ -1,6 +1,6 @@
-"""Reads many files in parallel, in worker processes with limits; their documents come in the order of the files.
+"""Reads many files in parallel in worker processes with limits, and yields the documents in the order of the files.
 
-Plain text in UTF-8 is read in this process, which costs less than passing it to a worker.
+Plain UTF-8 text is read in this process because passing it to a worker would cost more.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ if TYPE_CHECKING:
 
 _HERE = "orchestrator.documents.worker_functions:"
 _PLAIN_AHEAD = 64
-"""Maximum number of plain texts to skip while looking for work for worker processes."""
+"""Maximum number of plain texts to pass over while looking for work for the worker processes."""
 _FILES_AHEAD = 4
-"""Files started for each possible call of a cluster, so that a slow file does not hold up others."""
+"""Files started per possible call of a cluster, so that a slow file does not delay other files."""
 OCR_MEMORY = 2_000_000_000
-"""Bytes for a worker that reads scans: a full A4 page takes 1.3 GB, including the library's caches."""
+"""Bytes for a worker that reads scans. A full A4 page takes 1.3 GB, including the library's caches."""
 _MOST_ODD = 3
-"""After this many texts in a row that are not UTF-8, all later texts go directly to worker processes."""
+"""After this many consecutive texts that are not UTF-8, all later texts go directly to worker processes."""
 Documents = Iterator[Document | UnreadableDocument]
 
 
 class TableRows(Struct, frozen=True):
     """A file of many documents. `wanted` are the keys of the documents to read; None means all.
 
-    Contents that are not documents are counted in `ignored`. `is_source`: the job file names this file alone.
+    Contents that are not documents are counted in `ignored`. `is_source`: the source is this file, not a folder.
     """
 
     table: TableFile
@@ -72,18 +72,18 @@ class TableRows(Struct, frozen=True):
 
 
 class RemoteOrder(Struct, frozen=True):
-    """A remote file, and what to read once it is downloaded."""
+    """A remote file and how to read it after the download."""
 
     remote: RemoteObject
     order: DocumentFile | TableRows
 
     @property
     def limit(self) -> int | None:
-        """Maximum number of bytes to download; None for a table, which is read row by row."""
+        """Maximum bytes to download; None for a table, which is read row by row."""
         return self.order.max_bytes if isinstance(self.order, DocumentFile) else None
 
     def at(self, path: str | ExtractionError) -> LocalOrder:
-        """Return the order for the downloaded file, or its problem."""
+        """Return the order for the downloaded file at `path`, or its problem."""
         order = self.order
         if isinstance(path, ExtractionError):
             return unreadable(order.key if isinstance(order, DocumentFile) else order.table.key, path)
@@ -94,16 +94,16 @@ class RemoteOrder(Struct, frozen=True):
 
 LocalOrder = DocumentFile | TableRows | UnreadableDocument
 Order = LocalOrder | RemoteOrder
-"""A file to read; an UnreadableDocument has already failed."""
+"""A file to read. An UnreadableDocument is a file that has already failed."""
 Task: TypeAlias = "WorkerTask | ClusterTask | Future[Converted]"
 
 
 class Readers:
-    """Reads files as `limits` allow, with at most `workers` worker processes (default: one per core).
+    """Reads files within `limits`, with at most `workers` worker processes (default: one per core).
 
-    With a `cluster`, files of one document each are read on its nodes. For one thread. All methods raise StorageError
-    if no process can be started or the cluster cannot be used. They call `check` during waits, and raise its errors.
-    `max_unpacked` is the limit on any file's unpacked size (see `unpacking`).
+    With a `cluster`, its nodes read files of one document each. Use from one thread only. All methods raise
+    StorageError if no process can be started or the cluster is unusable. They call `check` while they wait, and pass
+    on its errors. `max_unpacked` limits the unpacked size of each file (see `unpacking`).
     """
 
     def __init__(
@@ -128,12 +128,12 @@ class Readers:
 
     @property
     def converts(self) -> bool:
-        """True if formats that only LibreOffice reads are read."""
+        """True if LibreOffice reads the formats that orch cannot read."""
         return self._program is not None
 
     @classmethod
     def of(cls, settings: ReadingSettings) -> Readers:
-        """Return readers by orch.toml's settings; reading stops at a signal to end this process."""
+        """Return readers for orch.toml's settings. Reading stops at a signal to end this process."""
         limits = WorkerLimits(settings.max_memory, settings.max_seconds, more_memory=settings.ocr_memory)
         cluster = None if settings.ray_python is None else _cluster_pool(settings, settings.ray_python, limits)
         return cls(settings.workers, limits, interrupts.check, cluster, settings.max_unpacked, settings.converter)
@@ -145,7 +145,7 @@ class Readers:
         self.close()
 
     def close(self) -> None:
-        """End all worker processes now."""
+        """End all worker processes immediately."""
         self._pool.close()
         if self._cluster is not None:
             self._cluster.close()
@@ -155,10 +155,10 @@ class Readers:
                 helper.close()
 
     def read(self, orders: Iterable[Order]) -> Iterator[Documents]:
-        """Yield the documents of each file, or their problems, in the order of the files.
+        """Yield the documents of each file, or its problem, in the order of the files.
 
-        Take a file's documents before the next file: documents not taken by then are lost. A file that crashes a
-        reader gives a problem in its place; other files are unaffected.
+        Consume a file's documents before you ask for the next file; unconsumed documents are lost. A file that
+        crashes a reader yields a problem in its position and does not affect other files.
         """
         self._odd = 0
         under_way: deque[tuple[LocalOrder, Task | None]] = deque()
@@ -178,14 +178,14 @@ class Readers:
         return _PLAIN_AHEAD if self._cluster is None else max(_PLAIN_AHEAD, _FILES_AHEAD * self._cluster.most)
 
     def rows(self, rows: TableRows | RemoteOrder, first: int) -> Documents:
-        """Return the documents of a table from row index `first` on; this call has priority over all other work."""
+        """Return the documents of a table from row index `first` on. This call has priority over all other work."""
         order = self._limited(rows if isinstance(rows, TableRows) else self._fetched(rows))
         if not isinstance(order, TableRows):
             return self._documents(order, None)
         return self._documents_of(order, self._pool.call(_call(order, first)), first)
 
     def _here(self, orders: Iterable[Order]) -> Iterator[LocalOrder]:
-        """Yield the orders with local files. Raises JobFilesError if a storage fails."""
+        """Yield each order once its file is local. Raises JobFilesError if a storage fails."""
         waiting = iter(orders)
         for order in waiting:
             if isinstance(order, RemoteOrder):
@@ -201,7 +201,7 @@ class Readers:
                 yield one
 
     def _checked(self, order: LocalOrder) -> LocalOrder:
-        """Return a downloaded order. Raises InputError if a table that is a source lacks a column of the job file."""
+        """Return a downloaded order. Raises InputError if the source is a table that lacks a column of the job file."""
         if isinstance(order, TableRows) and order.is_source and not order.is_container:
             columns = self.columns(order.table)
             if columns is not None:
@@ -209,7 +209,7 @@ class Readers:
         return order
 
     def _limited(self, order: LocalOrder) -> LocalOrder:
-        """Return the order with this machine's limit on unpacking, and with LibreOffice if it may be used."""
+        """Return the order with this machine's unpack limit, and with LibreOffice if it is set up."""
         if isinstance(order, TableRows):
             return replace(order, table=self._on_this_machine(order.table))
         if self._max_unpacked == LEAST_UNPACKED or isinstance(order, UnreadableDocument):
@@ -231,13 +231,13 @@ class Readers:
         return self._downloads
 
     def _taken(self, order: LocalOrder, task: Task | None) -> Iterator[Documents]:
-        """Yield the documents of a file, then remove it if it was downloaded."""
         yield self._documents(order, task)
+        # The caller has consumed the documents, so a downloaded file is no longer needed.
         if self._downloads is not None and not isinstance(order, UnreadableDocument):
             self._downloads.drop(order.path if isinstance(order, DocumentFile) else order.table.path)
 
     def columns(self, table: TableFile) -> Columns | None:
-        """Return the columns of a table; None if it cannot be read."""
+        """Return a table's columns; None if the table cannot be read."""
         call = WorkerCall(_HERE + "columns", _plain(self._on_this_machine(table)))
         try:
             return next((Columns(tuple(names), fixed) for names, fixed in self._pool.call(call)), None)
@@ -245,7 +245,7 @@ class Readers:
             return None
 
     def keys(self, table: TableFile, remote: RemoteObject | None = None) -> Iterator[str]:
-        """Yield the keys of a table's rows, as far as it can be read."""
+        """Yield the keys of a table's rows; the keys end early if the rest cannot be read."""
         if remote is not None:
             path = self._downloading.one(remote, None)
             if isinstance(path, ExtractionError):
@@ -340,7 +340,7 @@ def _cluster_pool(settings: ReadingSettings, python: str, limits: WorkerLimits) 
 
 
 def _sent(order: DocumentFile) -> WorkerCall | None:
-    """Return the call for another machine, with the bytes; None for an unreadable file, which is reported here."""
+    """Return a call that carries the file's bytes. None if unreadable: reading it here then reports the problem."""
     try:
         data = read_all(open_file, order.path, order.within, order.max_bytes)
     except (ExtractionError, OSError):
@@ -365,7 +365,7 @@ def _parts_call(order: TableRows, begin: int, end: int | None) -> WorkerCall:
 
 
 def _plain(about: DocumentFile | TableFile) -> tuple[object, ...]:
-    """Return the form for a worker: plain tuples without names."""
+    """Return nested tuples instead of named tuples, the form that reaches a worker."""
     *rest, plugins, render = about
     if isinstance(about, TableFile):
         return (*rest, tuple(map(tuple, about.plugins)), render and tuple(render))
@@ -373,7 +373,7 @@ def _plain(about: DocumentFile | TableFile) -> tuple[object, ...]:
 
 
 def problem_of(tripped: Tripped, limits: WorkerLimits, order: DocumentFile | TableRows) -> ExtractionError:
-    """Return the report on a document that crashed a reader; always the same, so that it is recognised."""
+    """Describe why a reader crashed. The text depends on nothing else, so repeated failures can be recognised."""
     is_table = isinstance(order, TableRows) and not order.is_container
     rest = "; the rows from there on are not read" if is_table else ""
     match tripped.trip:

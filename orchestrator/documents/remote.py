@@ -1,6 +1,6 @@
-"""Remote sources: the objects of a bucket, the files of a server, the addresses in a list. By fsspec.
+"""Remote sources, read with fsspec: the objects of a bucket, the files of a server, the addresses in a list.
 
-Unchanged objects are not downloaded: listings give an object's ETag, time and size, which form its stamp.
+Listings give an object's ETag, time and size, which form its stamp. Unchanged objects are not downloaded.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from orchestrator.documents.walk import FoundFile, Skipped, Unlisted, WalkedFold
 
 WEB = ("http", "https")
 LISTS = (".txt", ".list", ".urls")
-"""Endings that mark an address as that of a list of addresses."""
+"""Endings of the address of an address list."""
 MOST_LIST = 50_000_000
 RACY_SECONDS = 60.0
-"""A file without an ETag that changed within this time may change again without a new time."""
+"""A file without an ETag that changed this recently may change again without a new time."""
 AT_ONCE = 8
 LONG_SECONDS = 20.0
-"""If a storage's library tried for this long, the request is not retried: the library has already retried."""
+"""A request that took this long is not retried: the storage's library has already retried."""
 PAUSES = (0.2, 1.0)
 """Seconds between retries."""
 _TAGS = ("ETag", "etag", "md5Hash", "generation", "content_md5", "Content-MD5", "version_id", "VersionId")
@@ -40,7 +40,7 @@ Result = TypeVar("Result")
 
 
 class RemoteRoot(Struct, frozen=True):
-    """The location of a source: a storage and a path there. `is_list`: a text with an address per line."""
+    """The location of a source: a storage and a path there. `is_list`: a text file with one address per line."""
 
     address: str
     storage: Any
@@ -50,9 +50,9 @@ class RemoteRoot(Struct, frozen=True):
 
 
 def located(address: str, *, follow_links: bool = False) -> RemoteRoot:
-    """Return a source's location; with `follow_links`, web servers may redirect to other hosts.
+    """Return a source's location. With `follow_links`, web servers may redirect to other hosts.
 
-    Raises InputError if nothing is there, JobFilesError if the storage does not answer.
+    Raises InputError if the location does not exist, JobFilesError if the storage does not answer.
     """
     if (problem := addresses.address_problem(address)) is not None:
         raise InputError(problem.message, field="path", hint=problem.hint)
@@ -71,14 +71,13 @@ def located(address: str, *, follow_links: bool = False) -> RemoteRoot:
 
 
 def lone(place: RemoteRoot) -> FoundFile:
-    """Return the only file that a source names."""
     info = asked(place.address, lambda: dict(place.storage.info(place.path)))
     name = place.path.rstrip("/").rpartition("/")[2]
     return FoundFile(place.path, name, RemoteObject(place.storage, place.path, info, is_alone=True))
 
 
 def asked(address: str, ask: Callable[[], Result]) -> Result:
-    """Return a storage's answer. Raises InputError if nothing is there or access is denied, else JobFilesError."""
+    """Return `ask()`, retried. Raises InputError if nothing is there or access is denied, otherwise JobFilesError."""
     for pause in (*PAUSES, None):
         began = time.monotonic()
         try:
@@ -109,19 +108,19 @@ _LATER = "check that the storage can be reached, then run the same command again
 
 
 def why(error: BaseException) -> str:
-    """Return a storage's error in one line."""
+    """Return a storage's error as one line."""
     told = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return str(told).partition("\n")[0]
 
 
 def wait(seconds: float) -> None:
-    """Pause, or end early at a signal to end this process."""
+    """Sleep. Raises before the pause if a signal asked to end this process."""
     interrupts.check()
     time.sleep(seconds)
 
 
 class _Chosen:
-    """The files of a place that pass the patterns, if their names are wanted (`is_wanted`)."""
+    """The files of a location that pass the patterns and `is_wanted`."""
 
     def __init__(
         self,
@@ -140,9 +139,9 @@ class _Chosen:
 
 
 class RemoteWalk(_Chosen):
-    """Iterates over `FoundFile | Unlisted | Skipped` below a place, in the order of their relative paths.
+    """Iterates over `FoundFile | Unlisted | Skipped` below a location, in the order of their relative paths.
 
-    One folder's names are in memory at a time. Iterating raises InputError, JobFilesError.
+    Only the names of the open folders are in memory. Iteration raises InputError, JobFilesError.
     """
 
     def __iter__(self) -> Iterator[FoundFile | Unlisted | Skipped]:
@@ -176,7 +175,7 @@ class RemoteWalk(_Chosen):
         address = place.address if not folder.prefix else f"{place.address.rstrip('/')}/{folder.prefix}"
         entries = asked(address, lambda: place.storage.ls(folder.path, detail=True))
         names = [(info["name"].rstrip("/").rpartition("/")[2], info) for info in entries]
-        # The marker of a folder is an object of the folder's own name.
+        # Some storages mark a folder by an object with the folder's name.
         here = [(name, info) for name, info in names if name and info["name"].rstrip("/") != folder.path.rstrip("/")]
         here.sort(key=lambda item: item[0] + "/" if item[1]["type"] == "directory" else item[0])
         return here
@@ -203,7 +202,7 @@ class RemoteWalk(_Chosen):
         yield FoundFile(path, relative, RemoteObject(self._place.storage, path, info))
 
     def _reason(self, name: str, info: Mapping[str, Any]) -> IgnoredReason | None:
-        """Return why a file that passes the patterns is not a document, or None."""
+        """Return why a file that passes the patterns is not a document; None if it is."""
         if (reason := never_document(name)) is not None:
             return reason
         if not self._is_wanted(name):
@@ -215,17 +214,17 @@ class RemoteWalk(_Chosen):
 
 
 class AddressList(_Chosen):
-    """The documents whose addresses a text at a web server lists, one per line, in order; `#` begins a comment.
+    """The documents of an address list at a web server, one address per line, in order; `#` starts a comment.
 
-    Lines may be relative to the list. Without `follow_links`, they lead only where a redirect may: the list's author
-    must not decide which host this machine asks.
+    Addresses may be relative to the list. Without `follow_links`, they are limited like redirects: the list's author
+    must not decide which host this machine contacts.
     """
 
     def __iter__(self) -> Iterator[FoundFile | Skipped]:
         return self.entries(with_info=False)
 
     def entries(self, *, with_info: bool) -> Iterator[FoundFile | Skipped]:
-        """Yield the files, with their servers' information if requested; without it only the list is fetched."""
+        """Yield the files. `with_info` asks the server of each; without it only the list is downloaded."""
         wanted = self._lines()
         if not with_info:
             yield from wanted
@@ -271,7 +270,7 @@ class AddressList(_Chosen):
 
 
 def _looked_at(found: FoundFile | Skipped) -> FoundFile | Skipped:
-    """Return a file with its server's information; without information, only a download can show changes."""
+    """Return a file with its server's metadata. If the request fails, only a download can reveal changes."""
     if isinstance(found, Skipped) or found.remote is None:
         return found
     try:
@@ -292,7 +291,7 @@ def _parts(items: Iterator[Result], size: int) -> Iterator[list[Result]]:
 
 
 def stamp(remote: RemoteObject, way: str, now_ns: int) -> str | None:
-    """Return a stamp of an object's content as listed; None if the listing is not conclusive."""
+    """Return a stamp of an object's content from its listing; None if the listing is not conclusive."""
     info = remote.info
     tag = next((str(info[name]) for name in _TAGS if info.get(name)), None)
     changed = next((info[name] for name in _TIMES if info.get(name)), None)

@@ -1,8 +1,8 @@
-"""The text of RTF files as a reader sees the page, with headers, notes, comments and text boxes.
+"""The text of RTF files as a reader sees it, with headers, notes, comments and text boxes.
 
-Notes and comments are marked where they belong (`[^1]`, `[comment 1]`) and come at the end, as in Word documents.
-Deletions, hidden text, field codes and pictures are not text. An invalid byte of a code page is replaced, which
-spoils one character. The source is the specification 1.9.1, and otherwise what Word and LibreOffice write.
+As in Word documents, notes and comments leave a mark in the text (`[^1]`, `[comment 1]`) and follow at the end.
+Deletions, hidden text, field codes and pictures are omitted. An invalid byte of a code page spoils one character.
+Sources: the specification 1.9.1, and the files that Word and LibreOffice write.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _CHARACTERS = {
 }  # fmt: skip
 _SYMBOLS = {"~": "\xa0", "\n": "\n", "\r": "\n", "{": "{", "}": "}", "\\": "\\", "-": "\xad", "_": "\u2011"}
 _CODE_PAGES = {"mac": "mac_roman", "pc": "cp437", "pca": "cp850"}
-# These groups are not read, nor any other group that begins with `\*` and is not named below.
+# These groups are skipped, as is any group that begins with `\*` and is not named below.
 _SKIPPED = frozenset(
     "colortbl stylesheet info pict sp shprslt filetbl nonesttables nesttableprops xe tc rxe mmathPict "
     "aftncn aftnsep aftnsepc ftncn ftnsep ftnsepc objclass objname objdata pntxta pntxtb template private "
     "formfield datafield".split()
 )
 _AROUND = frozenset(("shp", "shpinst", "shpgrp", "do", "object", "upr"))
-"""Groups inside these may contain text."""
+"""Groups whose inner groups may contain text, though they themselves do not."""
 _WITHIN = frozenset(("result", "ud"))
 _BOXES = frozenset(("shptxt", "dptxbxtext"))
 _SHOWN = frozenset(("moMath", "moMathPara", "listtext", "pntext", "fldrslt"))
@@ -58,7 +58,7 @@ def extract(data: bytes, encoding: str | None, most: int = 0) -> tuple[str, dict
 
 def _losses(data: bytes) -> Losses:
     words = Counter(word for (word,) in map(re.Match.groups, _LOST.finditer(data)))
-    # A copy for old programs and an embedded object each have a `pict` of their own.
+    # Each copy for old programs and each embedded object adds a `pict`.
     pictures = words[b"pict"] - words[b"nonshppict"] - words[b"objdata"]
     return Losses({"picture": pictures, "embedded file": words[b"objdata"]})
 
@@ -70,9 +70,9 @@ def _nothing() -> None:
 class _Group:
     """The state between a pair of braces.
 
-    `out` takes the text, None if the group is not read; `around` is where the text of groups inside goes. `skip`
-    characters after each `\\u` replace it in old programs. `is_new` is True until a part of the group was read, so
-    that a word may name the group's kind.
+    `out` collects the text; None if the group is skipped. `around` collects the text of inner groups. `skip`
+    characters after each `\\u` are its replacement for old programs. `is_new` is True until something was read,
+    because only the first word may name the group's kind.
     """
 
     __slots__ = ("around", "at_end", "font", "is_new", "is_starred", "out", "script", "since", "skip", "unseen")
@@ -82,7 +82,7 @@ class _Group:
     script: Callable[[str], str] | None
     skip: int
     unseen: frozenset[str]
-    """The words that hide its text."""
+    """Active control words that hide text."""
 
     def __init__(self, out: list[str] | None, parent: _Group | None = None) -> None:
         self.out = out
@@ -97,12 +97,11 @@ class _Group:
             self.skip, self.unseen = parent.skip, parent.unseen
 
     def to(self, out: list[str] | None) -> None:
-        """Direct the group's text to `out`."""
         self.out, self.script, self.unseen = out, None, frozenset()
         self.since = 0 if out is None else len(out)
 
     def scripted(self, script: Callable[[str], str] | None) -> None:
-        """Raise or lower the following text; the text since the last change is finished."""
+        """Make the following text superscript or subscript; None ends it."""
         if self.script is not None and self.out is not None and len(self.out) > self.since:
             self.out[self.since :] = [self.script("".join(self.out[self.since :]))]
         self.script = script
@@ -110,7 +109,7 @@ class _Group:
 
 
 class _Text:
-    """Reads one file. Unknown words have no effect."""
+    """Reads one file. Unknown control words have no effect."""
 
     def __init__(self, code_page: str) -> None:
         self._code_page = code_page
@@ -123,7 +122,7 @@ class _Text:
         self._notes: list[list[str]] = []
         self._comments: list[list[str]] = []
         self._counts = [0, 0]  # of footnotes and of endnotes
-        self._mark: tuple[list[str], int] | None = None  # place of the latest note's mark
+        self._mark: tuple[list[str], int] | None = None  # list and index of the latest note's mark
         self._author: list[str] = []
         self._link = ""
         self._groups = [_Group(None)]
@@ -131,7 +130,6 @@ class _Text:
         self._left = 0  # characters to skip
 
     def read(self, data: bytes) -> str:
-        """Return all text, from headers to footers."""
         at = data.index(b"{")
         while (found := _TOKEN.match(data, at)) is not None:
             at = found.end()
@@ -151,7 +149,7 @@ class _Text:
                     at += self._word(found["word"].decode(), None if number is None else int(number))
                 case "symbol":
                     self._symbol(found["symbol"].decode("latin-1"))
-        while len(self._groups) > 1:  # it was cut off
+        while len(self._groups) > 1:  # the file is truncated
             self._end()
         headers, footers = (
             list(dict.fromkeys(text for one in some if (text := "".join(one).strip())))
@@ -170,7 +168,7 @@ class _Text:
             group.out.append(text)
 
     def _flush(self) -> None:
-        """Decode the pending bytes: in some code pages two are one character."""
+        """Decode the pending bytes. They are collected because some code pages use two bytes per character."""
         if not self._bytes:
             return
         data, self._bytes = bytes(self._bytes), bytearray()
@@ -216,7 +214,7 @@ class _Text:
         self._put(_SYMBOLS.get(symbol, ""))
 
     def _word(self, word: str, number: int | None) -> int:
-        """Handle a control word, and return how many bytes after it are not text."""
+        """Handle a control word and return the number of bytes after it to skip."""
         group = self._group
         self._flush()
         self._left = 0
@@ -267,7 +265,7 @@ class _Text:
                 self._is_endnote(group.out)
 
     def _open_destination(self, word: str) -> bool:
-        """Read the group elsewhere, or skip it, if this word names its kind; False if the word names none."""
+        """Redirect or skip the group if this word names its kind; return False if the word does not."""
         group = self._group
         place = group.around if group.out is None else group.out
         if word in _AROUND:
@@ -310,13 +308,13 @@ class _Text:
         return True
 
     def _elsewhere(self, then: Callable[[str], None]) -> None:
-        """Pass the group's text to `then` at its end."""
+        """Pass the group's text to `then` at the end of the group."""
         out: list[str] = []
         self._group.to(out)
         self._group.at_end = lambda: then("".join(out))
 
     def _note(self, place: list[str] | None) -> None:
-        """Begin a footnote; a word inside may turn it into an endnote."""
+        """Start a footnote; a word inside may turn it into an endnote."""
         self._counts[0] += 1
         label = f"[^{self._counts[0]}]"
         note = [label]
@@ -352,6 +350,5 @@ class _Text:
 
 
 def _framed(place: list[str] | None, text: str) -> None:
-    """Put the text of a box where it is anchored."""
     if place is not None:
         place.extend(("\n", text.strip("\n"), "\n"))

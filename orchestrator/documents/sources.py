@@ -43,14 +43,14 @@ def read(
 ) -> Iterator[Document | UnreadableDocument]:
     """Stream the documents of `source` in the order of their keys (rows in the order of their table).
 
-    `base` is the job file's folder. Everything chosen but unreadable comes as an UnreadableDocument in its place;
+    `base` is the job file's folder. Each chosen but unreadable file yields an UnreadableDocument in its position;
     non-documents are counted in `ignored`. `sample` takes the documents whose keys have the smallest hashes, so a
-    larger sample includes every smaller one; folders and tables that cannot be opened are reported in addition.
-    Without `readers`, this creates its own.
+    larger sample includes every smaller one. Folders and tables that cannot be opened are always reported, even with
+    `sample`. Without `readers`, `read` creates its own.
 
     Raises InputError: at once for a missing path, a bad pattern or encoding, or a table without `text_column`; on
-    iteration for a root that cannot be listed, and at the end if nothing was found. Raises StorageError on iteration,
-    if memory or processes are lacking.
+    iteration for a root that cannot be listed, and at the end if nothing was found. Raises StorageError on iteration
+    if memory or processes run out.
     """
     return _read(_Opened(source, base, readers), readers, ignored)
 
@@ -66,14 +66,16 @@ def _read(
 def listed(
     source: DocumentSource, base: Path, now_ns: int, readers: Readers, ignored: Ignored | None = None
 ) -> Iterator[Listed]:
-    """Return the files that `source` chose, in order and unread; `now_ns` is the system's time. Raises as `read`."""
+    """List the files that `source` chose, in order, without reading them; `now_ns` is the system's time. Raises as
+    `read`.
+    """
     return _listed(_Opened(source, base, readers), now_ns, readers, ignored)
 
 
 def survey(source: DocumentSource, base: Path, readers: Readers) -> SourceSurvey:
     """Return a survey of `source` without reading its documents.
 
-    Raises InputError as `read`, and for a column that no table of the source has.
+    Raises InputError as `read` does, and for a column that no table of the source has.
     """
     opened = _Opened(source, base, readers)
     known: set[str] = set()
@@ -92,11 +94,11 @@ def survey(source: DocumentSource, base: Path, readers: Readers) -> SourceSurvey
             continue
         has_many = True
         if kind.holds is Holds.PARTS:
-            if source.text_column is not None:  # it may contain tables
+            if source.text_column is not None:  # the archive or mail may contain tables
                 return SourceSurvey(None, None)
             known |= files.PART_FIELDS
         elif source.text_column is not None:
-            if entry.remote is not None:  # reading its columns would need a download, even if it is unchanged
+            if entry.remote is not None:  # reading the columns would download even an unchanged table
                 return SourceSurvey(None, None)
             found = readers.columns(opened.table(entry, kind))
             if found is not None:
@@ -125,8 +127,8 @@ class SourceSurvey(Struct, frozen=True):
 
 
 class Listed(Struct, frozen=True):
-    """A file that a source chose. Readers make its documents by its `order`. While the `stamp` stays the same, so do
-    the documents; None if unknown.
+    """A file that a source chose. Readers turn its `order` into documents. As long as the `stamp` stays the same,
+    the documents do too; None if unknown.
     """
 
     key: str
@@ -154,7 +156,7 @@ class _Opened:
             _check_lone_file(source)
         include = Globs(source.include or ("**/*",), field="include")
         exclude = Globs(source.exclude, field="exclude", hidden=True)
-        # The user's own pattern may choose any file; without one only known kinds are read.
+        # A user's pattern may choose any file. Without a pattern only known kinds are read.
         plugins = self.plugins = installed()
         self.render = _render(source)
         sees, converts = self.render is not None, readers is not None and readers.converts
@@ -169,13 +171,13 @@ class _Opened:
             self._walk = AddressList(self.place, include, exclude, is_wanted, follow_links=source.follow_links)
         else:
             self._walk = RemoteWalk(self.place, include, exclude, is_wanted, follow_links=source.follow_links)
-        # A lone file is the named one, wherever a link may lead.
+        # The user named a lone file explicitly, so its link may lead anywhere.
         self.within = self._walk.within if isinstance(self._walk, Walk) and not self.is_file else None
         if self.is_file and source.text_column is None:
             self._check_table(readers)
 
     def _check_table(self, readers: Readers | None) -> None:
-        """Raise InputError for a lone table without `text_column`, with its columns if it is on this machine."""
+        """Raise InputError for a lone table without `text_column`. The hint lists a local table's columns."""
         file = FoundFile(self.path, os.path.basename(self.path))
         if (kind := self.kind(file)).holds is Holds.ROWS:
             table = self.table(file, kind)._replace(text_column="")
@@ -187,8 +189,9 @@ class _Opened:
             )
 
     def entries(self, *, with_info: bool = False) -> Iterator[FoundFile | Unlisted | Skipped]:
-        """Return the files found, in order; `with_info` adds the information that shows changes. Raises InputError if
-        the root cannot be listed, JobFilesError if a storage does not answer."""
+        """Return the files found, in order; `with_info` adds the metadata that reveals changes. Raises InputError if
+        the root cannot be listed, JobFilesError if a storage does not answer.
+        """
         if self.is_file:
             found = FoundFile(self.path, os.path.basename(self.path))
             return iter([found if self.place is None else remote.lone(self.place)])
@@ -201,18 +204,17 @@ class _Opened:
         return key if len(key) < MOST_KEY // 4 else shortened(key)
 
     def kind(self, found: FoundFile) -> Kind:
-        """Return how a file is read."""
         return kind_of(found.relative, self.plugins, as_rows=self.source.text_column is not None)
 
     def encoding(self, found: FoundFile) -> str | None:
-        """Return the encodings that the settings name for a file, or None."""
+        """Return the encoding that the settings name for a file, or None."""
         stated = self.source.encoding
         if not isinstance(stated, dict):
             return stated
         return next((name for pattern, name in self._encodings if pattern.match(found.relative)), None)
 
     def table(self, found: FoundFile, kind: Kind) -> tables.TableFile:
-        """Return a file that holds rows or parts. Raises UsageError if it needs a missing library."""
+        """Return a file of rows or parts. Raises UsageError if a library for its format is missing."""
         name, spec = printable(found.relative), self.source
         if kind.name == "parquet" and spec.text_column is not None:
             require_parquet(self.key(name))
@@ -232,7 +234,7 @@ class _Opened:
         )
 
     def file(self, found: FoundFile, kind: Kind, relative: str, key: str) -> files.DocumentFile:
-        """Return a file that is one document; `relative` is its name."""
+        """Return a file that is one document; `relative` is its path below the source."""
         return files.DocumentFile(
             path=found.path,
             relative=relative,
@@ -274,7 +276,7 @@ def _listed(opened: _Opened, now_ns: int, readers: Readers, ignored: Ignored | N
             yield Listed(key, None, is_table=False, order=unreadable(key, entry.error))
         elif (kind := opened.kind(entry)).holds is not Holds.ONE:
             table = opened.table(entry, kind)
-            # Only the table itself knows which of its rows a sample holds.
+            # A stamp covers a whole table. It cannot show which rows a sample chose.
             marked = stamp(entry, kind) if wanted is None else None
             rows = None if wanted is None else frozenset(_inside(in_order, table.key))
             order = TableRows(table, rows, skipped, opened.is_file)
@@ -297,7 +299,6 @@ def _stamp(found: FoundFile, way: str, now_ns: int) -> str | None:
 
 
 def _keys(opened: _Opened, readers: Readers) -> Iterator[str]:
-    """Yield the keys of all documents, reading as little as possible."""
     for entry in opened.entries():
         if not isinstance(entry, FoundFile):
             continue
@@ -309,7 +310,7 @@ def _keys(opened: _Opened, readers: Readers) -> Iterator[str]:
 
 
 def _inside(keys: Sequence[str], table: str) -> Iterator[str]:
-    """Yield the sorted `keys` of a table's rows or parts. A folder may have as many tables as keys."""
+    """Yield the sorted `keys` that belong to a table. Bisecting matters: there can be as many tables as keys."""
     prefix = f"{table}#"
     for index in range(bisect_left(keys, prefix), len(keys)):
         if not keys[index].startswith(prefix):
@@ -322,7 +323,7 @@ def _rank(key: str) -> bytes:
 
 
 def _render(source: DocumentSource) -> Render | None:
-    """Return how pages become pictures; None if they do not."""
+    """Return how to render pages as pictures; None if the source sends text."""
     if source.render == "text":
         return None
     about = source.pictures
@@ -330,7 +331,6 @@ def _render(source: DocumentSource) -> Render | None:
 
 
 def _remote(source: DocumentSource, base: Path) -> RemoteRoot | None:
-    """Return the location of a remote source; None for a local one."""
     if source.query is not None:
         from orchestrator.documents import query
 
@@ -349,7 +349,7 @@ def _located(source: DocumentSource, base: Path) -> str:
 
 
 def _is_file(path: str, named: str) -> bool:
-    """True for a file, False for a folder. Raises InputError, with the path as `named` in the job file."""
+    """Return True for a file, False for a folder. Raises InputError that shows `named`, the path in the job file."""
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -370,7 +370,6 @@ def _is_file(path: str, named: str) -> bool:
 
 
 def _path_hint(path: str) -> str | None:
-    """Return a cure for a path that leads to nothing."""
     if any(mark in path for mark in "*?["):
         return "a pattern goes into `include`, and the folder that it is for into `path`"
     if "$" in path or "%" in path:

@@ -29,16 +29,16 @@ from orchestrator.documents.types import (
 from orchestrator.documents.unpacking import LEAST_UNPACKED, ROW_BYTES, UnpackLimit
 
 MOST_VALUES = 100_000
-"""Values of a row, including those in lists and objects."""
+"""Maximum values of a row, including values in lists and objects."""
 MOST_DEPTH = 64
 MOST_ID = 500
-"""Maximum bytes of a key, which has to fit into a database's index."""
+"""Maximum bytes of an id, which has to fit into a database index."""
 MOST_SHOWN = 60
 MOST_NAMED = 20
 ALIVE_ROWS = 1000
-"""Number of skipped rows after which a sign of life is sent."""
+"""Skipped rows between two signs of life."""
 NAMING_ROWS = 1000
-"""Number of rows whose fields are the columns of a table without a header."""
+"""A table without a header takes its columns from this many first rows."""
 
 
 class TableFile(NamedTuple):
@@ -55,8 +55,8 @@ class TableFile(NamedTuple):
     within: str | None = None
     packing: str = ""
     max_unpacked: int = LEAST_UNPACKED  # bytes, or a multiple of the file's size: see `unpacking`
-    converts: bool = False  # LibreOffice reads parts of its formats
-    plugins: tuple[Plugin, ...] = ()  # that may read its contents
+    converts: bool = False  # LibreOffice converts parts in formats that orch cannot read
+    plugins: tuple[Plugin, ...] = ()  # may read parts
     render: Render | None = None
 
     @property
@@ -66,7 +66,6 @@ class TableFile(NamedTuple):
 
     @property
     def content(self) -> Content:
-        """The file's bytes."""
         return Content(self.path, self.within, self.packing, self.max_bytes, None, self.max_unpacked)
 
 
@@ -74,7 +73,7 @@ class _Keyed(NamedTuple):
     key: str
     name: str
     row: TableRow
-    cells: Mapping[str, object] | None  # already parsed if the key needed it
+    cells: Mapping[str, object] | None  # parsed already if the id is in a column
     problem: ExtractionError | None
 
 
@@ -85,15 +84,15 @@ def documents(
     content: Content | None = None,
     unpacking: UnpackLimit | None = None,
 ) -> Iterator[Document | UnreadableDocument | None]:
-    """Yield a document or a problem for each row from index `first` on; `wanted` limits them to these keys.
+    """Yield a document or a problem for each row from index `first` on; `wanted` limits the rows to these keys.
 
-    None is a sign of life while rows are skipped. `content` is read instead of the file, and counts in `unpacking`.
-    Raises OSError, MemoryError, and ExtractionError for problems of the file as a whole.
+    Yields None as a sign of life while rows are skipped. `content`, if given, is read instead of the file and counts
+    in `unpacking`. Raises OSError, MemoryError, and ExtractionError for problems of the whole file.
     """
     table = open_table(file, keys_only=False, content=content)
     _check_columns(table, file)
     unpacking = unpacking or UnpackLimit.of_file(file.path, file.max_unpacked)
-    # Skipped rows count too: a file's total must not depend on where reading begins.
+    # Skipped rows count, too: a file's total must not depend on where reading starts.
     beside = ROW_BYTES + sum(map(len, table.columns or ()))
     is_empty = True
     for index, keyed in enumerate(_keyed(table, file)):
@@ -122,14 +121,14 @@ def keys(file: TableFile) -> Iterator[str]:
 
 
 class Columns(NamedTuple):
-    """Names of a table's columns, in order. Not `fixed`: later rows may have others."""
+    """Names of a table's columns, in order. If not `fixed`, later rows may have more columns."""
 
     names: tuple[str, ...]
     fixed: bool
 
 
 def columns(file: TableFile) -> Columns | None:
-    """Return the columns of a table, or of its first rows; None if it has no readable row. Raises as `keys`."""
+    """Return the columns of a table or of its first rows; None if no row is readable. Raises as `keys` does."""
     table = open_table(file, keys_only=True)
     if table.columns is not None:
         return Columns(table.columns, fixed=True)
@@ -147,7 +146,7 @@ def has_all(tables: Sequence[Columns], settings: Mapping[str, str | None]) -> bo
 
 
 def check_columns(tables: Sequence[Columns], settings: Mapping[str, str | None], source: str) -> None:
-    """Raise InputError for a setting that names a column which no table of the source has exactly once."""
+    """Raise InputError if a setting names a column that no table of the source has exactly once."""
     names = list(dict.fromkeys(column for table in tables for column in table.names if column))
     for setting, name in settings.items():
         if name is None or any(table.names.count(name) == 1 for table in tables):
@@ -168,7 +167,7 @@ def names_words(names: Sequence[str]) -> str:
 
 
 def open_table(file: TableFile, *, keys_only: bool, content: Content | None = None) -> Table:
-    """Open a table. Raises OSError, ExtractionError."""
+    """Open a table for its kind. Raises OSError, ExtractionError."""
     if file.text_column is None:
         raise _without_text_column(file, is_inside=content is not None)
     content = content or file.content
@@ -195,7 +194,7 @@ def open_table(file: TableFile, *, keys_only: bool, content: Content | None = No
 
 
 def _without_text_column(file: TableFile, *, is_inside: bool) -> ExtractionError:
-    """Return the error for a table whose text is not named, with its columns unless it is inside another file."""
+    """Return the error for a missing `text_column`. It lists the columns unless the table is inside another file."""
     found = None
     if not is_inside:
         with suppress(OSError, ExtractionError):
@@ -244,7 +243,7 @@ def _keyed(table: Table, file: TableFile) -> Iterator[_Keyed]:
                     )
                 row = row._replace(has_id=True)
             except ExtractionError as error:
-                # A row without an id gets a unique key, even if another row's id looks like that.
+                # A row without an id gets a unique key, even if another row has the id "row 7".
                 ident, problem = f"row {row.number}", error
                 while not seen.add(ident):
                     ident += "'"
@@ -268,14 +267,13 @@ def _ident(cells: Mapping[str, object], column: str, row: TableRow) -> str:
 
 
 def _document(table: Table, file: TableFile, keyed: _Keyed) -> Document:
-    """Build a row's document. Raises ExtractionError."""
     row = keyed.row
     if keyed.problem is not None:
         raise keyed.problem
     cells = _cells(table, row) if keyed.cells is None else keyed.cells
     text = _text(cells, file.text_column or "", row)
     canonical = _canonical(cells, row)
-    if file.kind in ("parquet", SHEETS) and len(canonical) > file.max_bytes:  # others were measured as lines
+    if file.kind in ("parquet", SHEETS) and len(canonical) > file.max_bytes:  # other kinds were measured as lines
         raise too_large(len(canonical), file.max_bytes)
     fields: dict[str, object] = {"row": row.number, **_without_nul(cells, canonical)}
     fields.pop("text", None)
@@ -283,7 +281,7 @@ def _document(table: Table, file: TableFile, keyed: _Keyed) -> Document:
 
 
 def _cells(table: Table, row: TableRow) -> Mapping[str, object]:
-    """Return a row's cells. Raises ExtractionError, even if only memory is lacking for this row."""
+    """Return a row's cells. Raises ExtractionError, even if memory runs out for this row."""
     try:
         return table.cells(row)
     except MemoryError:
@@ -296,21 +294,21 @@ def _cells(table: Table, row: TableRow) -> Mapping[str, object]:
 
 
 def _canonical(cells: Mapping[str, object], row: TableRow) -> bytes:
-    """Return the row's canonical JSON. Raises ExtractionError if it has none, or its structure is too large."""
+    """Return the row as canonical JSON. Raises ExtractionError if that is impossible or the structure is too large."""
     import msgspec
 
     try:
         canonical = msgspec.json.encode(cells, order="sorted", enc_hook=repr)
     except (ValueError, TypeError, RecursionError) as error:
         raise bad_row(f"{row.name} holds a value that cannot be written as JSON ({error}); fix it.") from error
-    # Upper bounds of the lists and objects, and of their values.
+    # Brackets and commas are upper bounds for nesting and for values. Count exactly only if a bound is exceeded.
     if canonical.count(b"{") + canonical.count(b"[") > MOST_DEPTH or canonical.count(b",") > MOST_VALUES:
         _measure(cells.values(), row, [len(cells)], 1)
     return canonical
 
 
 def _measure(values: Iterable[object], row: TableRow, so_far: list[int], depth: int) -> None:
-    """Raise ExtractionError for lists and objects with too many values, or nested too deep."""
+    """Raise ExtractionError for lists and objects with too many values or levels."""
     if depth > MOST_DEPTH or so_far[0] > MOST_VALUES:
         most = f"{MOST_VALUES:,} values" if depth <= MOST_DEPTH else f"{MOST_DEPTH} levels"
         raise bad_row(f"{row.name} has more than {most} in its lists and objects; leave some out.", row.size)
@@ -350,14 +348,14 @@ def _without_nul(cells: Mapping[str, object], canonical: bytes) -> Mapping[str, 
 
 
 class SeenTexts:
-    """A set of strings in 8 to 27 bytes each, by their 64-bit hash: millions of ids must not fill the memory."""
+    """A set of strings, stored as 64-bit hashes. Each takes 8 to 27 bytes, so that millions of ids fit in memory."""
 
     def __init__(self) -> None:
         self._slots = array("Q", bytes(8 * 1024))
         self._used = 0
 
     def add(self, text: str) -> bool:
-        """Add a text; True if it is new."""
+        """Add a text and return True if it is new."""
         digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         if not self._insert(int.from_bytes(digest) or 1):  # 0 marks a free slot
             return False

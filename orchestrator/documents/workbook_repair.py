@@ -1,9 +1,10 @@
-"""Rewrites workbooks (.xlsx, .xlsm, .xlsb) if the library that reads them loses something, or needs too much memory.
+"""Rewrites workbooks (.xlsx, .xlsm, .xlsb) that the reading library would refuse, lose data from, or read with too
+much memory.
 
-The library drops errors (`#N/A`), does not know macro sheets, and makes a full rectangle of every sheet. With one
-stray cell at the far end, a rectangle takes gigabytes. So errors become texts, macro sheets become sheets, and mostly
-empty sheets lose their empty rows and columns. The library refuses workbooks with parts in UTF-16, with a sheet
-without a part, or in pre-release forms of Excel 2007; these workbooks are rewritten, too.
+The library drops errors (`#N/A`), does not know macro sheets, and expands every sheet to a full rectangle, so one
+stray cell at the far end costs gigabytes. Here errors become texts, macro sheets become worksheets, and nearly empty
+sheets lose their empty rows and columns. The library refuses workbooks with UTF-16 parts, with a sheet that has no
+part, or in pre-release forms of Excel 2007. These workbooks are rewritten, too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from orchestrator.documents.types import beyond_limit
 from orchestrator.documents.workbook_scripts import binary_fonts, binary_texts, inline_texts
 
 MOST_CELLS = 5_000_000
-"""Maximum cells of a sheet's rectangle. A cell takes 32 bytes in the library, and 32 more as a Python object."""
+"""Maximum cells of a sheet's rectangle. The library uses 32 bytes per cell, and the Python object 32 more."""
 _BINARY_SHEETS = re.compile(r"xl/(worksheets|macrosheets)/[^/]+\.bin", re.IGNORECASE)
 _SHEETS = re.compile(r"xl/(worksheets|macrosheets)/[^/]+\.xml", re.IGNORECASE)
 _RELATIONS, _WORKBOOK, _BINARY = "xl/_rels/workbook.xml.rels", "xl/workbook.xml", "xl/workbook.bin"
@@ -36,31 +37,31 @@ _PLACES = {
     "styles": "styles", "worksheet": "worksheets/sheet{}", "xlIntlMacrosheet": "worksheets/sheet{}",
     "xlMacrosheet": "worksheets/sheet{}",
 }  # fmt: skip
-"""Names of parts in the folder `xl`, by the kind of the reference; macro sheets become sheets."""
+"""Part names in the folder `xl`, by kind of reference; macro sheets become worksheets."""
 _KINDS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/"
 _SHARED = "xl/sharedstrings.xml"
 _TEXTS = (_SHARED, "xl/styles.xml", "[content_types].xml", "_rels/.rels")
-"""Parts that are rewritten only if their first bytes need a repair."""
+"""Parts that are rewritten only if their first bytes show the need."""
 _HEAD = 1024
 _ENCODING = re.compile(r"""\A(<\?xml\b[^>]*?)\s+encoding=(["'])[^"'>]*\2""")
 _NO_PART = re.compile(rb"""<(?:\w+:)?sheet\b[^>]*?:id=(["'])\1[^>]*?(?:/>|>\s*</(?:\w+:)?sheet>)""")
 _SHEET_STATE = re.compile(rb"""(<(?:\w+:)?sheet\s[^>]*?)\sstate=(["'])(?!(?:visible|hidden|veryHidden)\2)[^"']*\2""")
-"""A sheet state that Excel does not write."""
+"""A sheet state that Excel never writes."""
 _WHOLE_ROWS = re.compile(rb"""<(?:\w+:)?dimension\s[^>]*?ref=(["'])(?![A-Z]+\d+(?::[A-Z]+\d+)?\1)[^"']*\1[^>]*?/>""")
-"""A stated size in whole rows or columns, which LibreOffice writes: the library refuses it."""
+"""A dimension in whole rows or columns. LibreOffice writes it and the library refuses it."""
 _BINARY_ERROR = re.compile(
     rb"(?:\x03\x09|\x0b[\x0d-\x7f]|\x0b[\x80-\xff].).{8}[\0\x07\x0f\x17\x1d\x24\x2a]", re.DOTALL
 )
-"""Bytes that may be a cell with an error."""
+"""Bytes that may be a cell with an error. False matches only cost time."""
 _INLINE_TEXT = re.compile(
     rb"\x3e(?:[\x0d-\x7f]|[\x80-\xff][\x01-\x7f]|[\x80-\xff]{2,3}.)..\0\0.{4}[\0-\x03]", re.DOTALL
 )
-"""Bytes that may be a cell with a formatted text of its own."""
+"""Bytes that may be a cell with its own formatted text. False matches only cost time."""
 _RUN = re.compile(
     rb"""(<(?:\w{1,20}:)?rPr\b(?:[^<]++|<(?!/?(?:\w{1,20}:)?rPr\b))*+</(?:\w{1,20}:)?rPr>\s*+<(?:\w{1,20}:)?t\b[^>]*+>)"""
     rb"""([^<&]++)"""
 )
-"""A piece of a text with its format."""
+"""Rich text: the format, then the text."""
 _SCRIPT = re.compile(rb"""vertAlign\b[^>]*?\bval=["'](super|sub)script""")
 _BEFORE_RELEASE = re.compile(rb"(</?)sstItem\b")
 _MACRO_SHEET = b"http://schemas.microsoft.com/office/2006/relationships/xlMacrosheet"
@@ -73,7 +74,7 @@ _CELL = re.compile(rb"""(<(?:\w+:)?c\b[^>]*?\sr=["'])([A-Z]{1,3})(\d{1,7})""")
 _WIDE = re.compile(rb"""r=["']([A-Z]{2,3})\d""")
 _EMPTY_ROW = re.compile(rb"<(?:\w+:)?row\b[^>]*/>")
 _MERGED_WHOLE = re.compile(rb"""<(?:\w+:)?mergeCell\b[^>]*?ref=(["'])(?:[A-Z]+:[A-Z]+|\d+:\d+)\1[^>]*/>""")
-"""Columns or rows merged as a whole, which the library cannot read."""
+"""Merged whole columns or rows, which the library cannot read."""
 _BINARY_ROW, _BINARY_BLANK, _BINARY_CELLS, _BINARY_DIMENSIONS = 0, 1, range(2, 12), 148
 BUNDLE_SHEET, _CELL_ERROR, _CELL_TEXT, _FORMULA_ERROR = 156, 3, 6, 11
 ERRORS = {
@@ -85,8 +86,8 @@ ERRORS = {
 def repaired(data: bytes, package: Package) -> bytes:
     """Return the workbook in a form that the library can read; unchanged if it already is.
 
-    The library has no limits on unpacking, so a package that could exceed its limits is unpacked once here. Raises
-    ExtractionError, and what `zipfile` raises for damage.
+    The library does not limit unpacking. A package that could exceed our limits is therefore unpacked once here.
+    Raises ExtractionError, and zipfile's errors for a damaged package.
     """
     if (better := _under_usual_names(package)) is not None:
         data, package = better, Package(better)
@@ -101,10 +102,10 @@ def repaired(data: bytes, package: Package) -> bytes:
 
 
 def _under_usual_names(package: Package) -> bytes | None:
-    """Return the workbook with the part names that Excel gives; None if the workbook already has these names.
+    """Return the workbook with Excel's part names; None if it already has them.
 
-    The library looks for some parts by name, whatever the workbook's references say, and refuses a binary workbook
-    for any other sheet.
+    The library finds some parts by name, ignoring the workbook's references. It refuses a binary workbook with any
+    other sheet name.
     """
     try:
         main = package.main_part()
@@ -129,13 +130,11 @@ def _under_usual_names(package: Package) -> bytes | None:
 
 
 def _are_usual(relations: list[Relation], package: Package) -> bool:
-    """True if the library finds all sheets of a binary workbook."""
     places = (posixpath.dirname(f"xl/{_PLACES[one.kind]}") == posixpath.dirname(one.target) for one in relations)
     return all(places) and not (package.holds(_BINARY_RELATIONS) and b'="/' in package.whole(_BINARY_RELATIONS))
 
 
 def _relations(stated: list[tuple[str, str, str]]) -> str:
-    """Return a part with these references, each given by id, kind and target."""
     lines = (
         f'<Relationship Id={quoteattr(ident)} Type="{_KINDS}{kind}" Target="{to}"/>' for ident, kind, to in stated
     )
@@ -143,7 +142,7 @@ def _relations(stated: list[tuple[str, str, str]]) -> str:
 
 
 def _repair_of(part: str, package: Package) -> Callable[[bytes], bytes] | None:
-    """Return the function that rewrites a part if necessary; None for a part that never needs a rewrite."""
+    """Return the function that repairs a part; None if the part needs no repair."""
     name = part.lower()
     if _SHEETS.fullmatch(name):
         return _repaired_sheet
@@ -166,7 +165,6 @@ def _is_wide(head: bytes) -> bool:
 
 
 def _as_utf8(part: bytes) -> bytes:
-    """Return a part of XML in UTF-8, if it is in UTF-16. Raises UnicodeDecodeError."""
     if not _is_wide(part[:_HEAD]):
         return part
     text = part.decode(bom_of(part) or wide_without_bom(part) or "utf-8").removeprefix("\ufeff")
@@ -179,7 +177,7 @@ def _repaired_texts(texts: bytes) -> bytes:
 
 
 def with_scripts(texts: bytes) -> bytes:
-    """Return the part with superscripts and subscripts that stay apart from the numbers before them."""
+    """Return the part with superscripts and subscripts kept distinct from the numbers before them."""
     return _RUN.sub(_with_script, texts) if b"vertAlign" in texts else texts
 
 
@@ -192,14 +190,14 @@ def _with_script(run: re.Match[bytes]) -> bytes:
 
 
 def _with_binary_scripts(texts: bytes, styles: bytes) -> bytes:
-    with suppress(IndexError, struct.error):  # damaged: the library may read it anyway
+    with suppress(IndexError, struct.error):  # the library may read a damaged part anyway
         fonts = binary_fonts(binary_records(styles))
         return binary_texts(texts, binary_records(texts), fonts) if fonts else texts
     return texts
 
 
 def _with_inline_texts(sheet: bytes, package: Package) -> bytes:
-    with suppress(IndexError, struct.error):  # damaged: the library may read it anyway
+    with suppress(IndexError, struct.error):  # the library may read a damaged part anyway
         styles = package.whole(_BINARY_STYLES) if package.holds(_BINARY_STYLES) else b""
         return inline_texts(binary_records(sheet), binary_fonts(binary_records(styles)))
     return sheet
@@ -216,7 +214,7 @@ def _repaired_workbook(workbook: bytes) -> bytes:
 
 
 def _repaired_binary(workbook: bytes) -> bytes:
-    """Drop the four bytes by which descriptions of sheets (BrtBundleSh) were longer before the release."""
+    """Drop the four extra bytes that pre-release sheet descriptions (BrtBundleSh) contain."""
     out = bytearray()
     for kind, record, whole in binary_records(workbook):
         if kind == BUNDLE_SHEET and not _holds_two_texts(record, 8) and _holds_two_texts(record, 12):
@@ -236,10 +234,11 @@ def _repaired_binary_sheet(sheet: bytes, package: Package) -> bytes:
 
 
 def _without_binary_errors(sheet: bytes) -> bytes:
-    """Replace errors by texts: both begin with column and format."""
+
     out = bytearray()
     for kind, record, whole in binary_records(sheet):
         if kind in (_CELL_ERROR, _FORMULA_ERROR) and (text := ERRORS.get(record[8])) is not None:
+            # Cells of errors and of texts share the first 8 bytes: column and format.
             data = record[:8] + struct.pack("<I", len(text)) + text.encode("utf-16-le")
             out += bytes((_CELL_TEXT, len(data))) + data
         else:
@@ -248,7 +247,7 @@ def _without_binary_errors(sheet: bytes) -> bytes:
 
 
 def _is_sparse_binary(sheet: bytes) -> bool:
-    """True if the size that the sheet states is too large a rectangle."""
+    """Return True if the sheet's stated rectangle is too large."""
     for kind, record, _ in binary_records(sheet):
         if kind == _BINARY_DIMENSIONS:
             first, last, left, right = struct.unpack_from("<4I", record)
@@ -259,7 +258,6 @@ def _is_sparse_binary(sheet: bytes) -> bool:
 
 
 def _without_empty_binary(sheet: bytes) -> bytes:
-    """Do for a binary sheet what `_without_empty` does."""
     row, used = 0, set[tuple[int, int]]()
     for kind, record, _ in binary_records(sheet):
         if kind == _BINARY_ROW:
@@ -281,7 +279,7 @@ def _without_empty_binary(sheet: bytes) -> bytes:
 
 
 def binary_records(part: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield the kind, the data and the whole of each record. Raises IndexError."""
+    """Yield the kind, the data and the complete bytes of each record. Raises IndexError."""
     at = 0
     while at < len(part):
         begin = at
@@ -292,7 +290,7 @@ def binary_records(part: bytes) -> Iterator[tuple[int, bytes, bytes]]:
 
 
 def _number_of_7_bits(data: bytes, at: int, most: int) -> tuple[int, int]:
-    """Return the number at a place, the lowest bits first, and the place after it. Raises IndexError."""
+    """Return the little-endian base-128 number at `at`, and the offset after it. Raises IndexError."""
     number = 0
     for shift in range(most):
         number |= (data[at] & 0x7F) << 7 * shift
@@ -303,7 +301,6 @@ def _number_of_7_bits(data: bytes, at: int, most: int) -> tuple[int, int]:
 
 
 def _holds_two_texts(record: bytes, at: int) -> bool:
-    """True if the rest of a record is two texts with their lengths."""
     for _ in range(2):
         length = int.from_bytes(record[at : at + 4], "little")
         at += 4 + 2 * length
@@ -323,18 +320,18 @@ def _rewritten(data: bytes, changed: dict[str, bytes]) -> bytes:
 def _repaired_sheet(sheet: bytes) -> bytes:
     if b"macrosheet" in sheet[:4096]:
         sheet = _ROOT.sub(rb"\1worksheet", sheet)
-    if b't="e"' in sheet or (b"'" in sheet and b"t='e'" in sheet):  # one character is found much faster
+    if b't="e"' in sheet or (b"'" in sheet and b"t='e'" in sheet):  # searching for one character is much faster
         sheet = _ERROR.sub(rb"\1\2str\2", sheet)
     sheet = with_scripts(sheet)
     if _WHOLE_ROWS.search(sheet, 0, 4096):
         sheet = _WHOLE_ROWS.sub(b"", sheet, 1)
-    if sheet.find(b"mergeCell", max(0, sheet.rfind(b"sheetData"))) >= 0:  # these follow the cells
+    if sheet.find(b"mergeCell", max(0, sheet.rfind(b"sheetData"))) >= 0:  # merges follow the cells
         sheet = _MERGED_WHOLE.sub(b"", sheet)
     return _without_empty(sheet) if _is_sparse(sheet) else sheet
 
 
 def _is_sparse(sheet: bytes) -> bool:
-    """True if the sheet's rectangle is too large. Its stated size counts if its last row confirms it."""
+    """Return True if the sheet's rectangle is too large. The stated size is used only if the last row confirms it."""
     last = _ROW.search(sheet, max(sheet.rfind(b"<row "), sheet.rfind(b":row "), 4) - 4)
     if last is None:
         return False
@@ -345,7 +342,7 @@ def _is_sparse(sheet: bytes) -> bool:
     if told is not None and int(told[2]) == rows:
         columns = _number(told[1])
     else:
-        columns = max(26, _widest(_WIDE.findall(sheet)))  # at most: other elements may have the same names
+        columns = max(26, _widest(_WIDE.findall(sheet)))  # an upper bound: other elements have `r` attributes, too
         columns = columns if rows * columns <= MOST_CELLS else _widest(found[2] for found in _CELL.finditer(sheet))
     return rows * columns > MOST_CELLS
 
@@ -355,7 +352,7 @@ def _widest(names: Iterable[bytes]) -> int:
 
 
 def _without_empty(sheet: bytes) -> bytes:
-    """Return the sheet with its used rows and columns moved together. Raises ExtractionError if they are too many."""
+    """Return the sheet without its empty rows and columns. Raises ExtractionError if too many are used."""
     cells = {(found[2], found[3]) for found in _CELL.finditer(sheet)}
     columns = sorted({_number(name) for name, _ in cells})
     rows = sorted({int(number) for _, number in cells})
@@ -389,7 +386,7 @@ def _number(letters: bytes) -> int:
 
 
 def letters_of(number: int) -> bytes:
-    """Return the name of a column: A for 1."""
+    """Return the name of a column, counted from 1: A for 1."""
     letters = b""
     while number:
         number, rest = divmod(number - 1, 26)
