@@ -141,7 +141,7 @@ class _Lines(list[str]):
         return ()
 
     def of_cells(self, cells: Sequence[Sequence[str]]) -> Sequence[int]:
-        """Return the lines that equal these cells one to one, in any order. Pages drawn by columns have such lines."""
+        """Return the lines that equal these cells one to one, in any order, as on pages drawn by columns."""
         left, taken = Counter(filter(None, map(_solid, chain.from_iterable(cells)))), list[int]()
         for index, line in enumerate(self._solid):
             if left.get(line, 0) > 0:

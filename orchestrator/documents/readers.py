@@ -201,7 +201,7 @@ class Readers:
                 yield one
 
     def _checked(self, order: LocalOrder) -> LocalOrder:
-        """Return a downloaded order. Raises InputError if the source is a table that lacks a column of the job file."""
+        """Return a downloaded order. Raises InputError if a table that is the whole source lacks a column."""
         if isinstance(order, TableRows) and order.is_source and not order.is_container:
             columns = self.columns(order.table)
             if columns is not None:

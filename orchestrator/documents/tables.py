@@ -294,7 +294,7 @@ def _cells(table: Table, row: TableRow) -> Mapping[str, object]:
 
 
 def _canonical(cells: Mapping[str, object], row: TableRow) -> bytes:
-    """Return the row as canonical JSON. Raises ExtractionError if that is impossible or the structure is too large."""
+    """Return the row as canonical JSON. Raises ExtractionError if it has none or is too complex."""
     import msgspec
 
     try:
