@@ -1,1 +1,1 @@
-"""Stage that polls batches until they are over and turns result files into outcomes; unanswered rows continue."""
+"""Polling of batches, and collection of their result files into outcomes. Unanswered rows are sent again."""

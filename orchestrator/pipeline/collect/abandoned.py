@@ -1,4 +1,4 @@
-"""Batches of a cancelled job that a person gives up, since their backend is gone or does not answer."""
+"""Batches of a cancelled job that a person gives up, because their backend is gone or does not answer."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ def abandon(
     row_cost: Decimal | None,
     now: datetime,
 ) -> int:
-    """End a cancelled job's batches without their backend; return the number of their rows.
+    """End a cancelled job's batches without their backend, and return the number of their rows.
 
-    Each row is booked as uncertain with `row_cost`, as its batch may continue and be billed: budgets count this cost.
-    If the backend comes back in time, the batches are ended there, and late answers are booked with their own cost.
+    The provider may continue a batch and bill it. So each row is booked as uncertain at `row_cost`, and budgets count
+    this cost. If the backend returns in time, its batches are ended there, and late answers are booked at their own
+    cost.
     """
     code, reason = row_errors.cancelled(job)
     price = Price(row_cost, "uncertain: the job's plan", estimated=True) if row_cost else None
@@ -52,7 +53,7 @@ def abandon(
 
 
 def row_cost(store: Store, job: Job) -> Decimal | None:
-    """Return the most that each row without an answer may cost, by the job's plan; None if the plan does not say."""
+    """Return the most that each unanswered row may cost by the job's plan, or None if the plan does not say."""
     plan = next((one for one in store.forecasts.of_job(job.id) if one.kind == "cost"), None)
     counts = store.jobs.counts([job.id])[job.id]
     unanswered = counts.pending + counts.cancelled
@@ -62,5 +63,4 @@ def row_cost(store: Store, job: Job) -> Decimal | None:
 
 
 def likely_cost(cost: Decimal | None, rows: int) -> str:
-    """Describe the highest cost of rows that are given up at a backend."""
     return "an amount that its plan does not state" if cost is None else f"about {money(cost * rows)} by its plan"

@@ -1,4 +1,4 @@
-"""Rows that await another job's rows: they take over the answers, or are asked after all."""
+"""Rows that await another job's rows: they take over its answers, or are asked after all."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 CHUNK = 500
 LOOK = timedelta(minutes=5)
-"""Pause between two checks of whether asking again would be quicker than waiting."""
+"""Pause between two checks if asking anew is quicker than waiting."""
 SLACK = timedelta(minutes=10)
-"""A row stops awaiting an overdue row once asking anew would end this close to the deadline."""
+"""A row stops awaiting an overdue row once asking anew would end within this time of the deadline."""
 
 
 class TakeOver:
-    """Ends the waits of a home's rows that await other jobs' rows."""
+    """Ends the waits of a job's rows for other jobs' rows."""
 
     def __init__(self, store: Store, backends: BackendSet, now: Callable[[], datetime]) -> None:
         self._store = store
@@ -38,7 +38,7 @@ class TakeOver:
         self._looked: dict[JobId, datetime] = {}
 
     def advance(self, job: Job) -> bool:
-        """Take over answers that have arrived, and release rows whose answers will not come; True if a row moved."""
+        """Take over answers that have arrived, and release rows whose answers will not come. True if a row moved."""
         awaited = self._store.awaited
         if not (sources := awaited.sources(job.id)):
             return False
@@ -71,17 +71,17 @@ class TakeOver:
         return number
 
     def _runs(self, job: Job) -> list[JobId]:
-        """Return the superseded jobs of the same file that have the same models."""
+        """Return the jobs that this job supersedes and whose models are the same."""
         earlier = [of for of in self._store.jobs.of_series(job.series) if of.options.get(SUPERSEDED_BY) == job.id]
-        with suppress(ValueError):  # a job with a damaged stored file has no answers to take over
+        with suppress(ValueError):  # a job whose stored file is damaged has no answers to take over
             return [of.id for of in earlier if self._backends.models(of) == self._backends.models(job)]
         return []
 
     def _give_up_late(self, job: Job, of: Job, deadline: datetime) -> int:
         """Stop waiting if waiting would miss the deadline and asking anew would keep it.
 
-        The batches of a job that this one supersedes are ended, with their finished rows kept. For any other job, the
-        waiting rows are released.
+        A job that this one supersedes is cancelled, which keeps its finished rows. For any other job, the waiting
+        rows are released.
         """
         now = self._now()
         if of.cancel_requested_at is not None or self._looked.get(job.id, now) > now:
@@ -100,7 +100,7 @@ class TakeOver:
             return 0
         under_way = {self._store.shards.get(shard).backend for shard in shards}
         if {route.backend for route in plan.routes} <= under_way & self._backends.config.hosted:
-            return 0  # a new batch at that backend ends no sooner
+            return 0  # a new batch at this backend would end no sooner
         why = f"they are not expected before {deadline:%Y-%m-%d %H:%M} UTC"
         next_job = successor(self._store, of)
         if next_job is None or next_job.id != job.id:
@@ -110,7 +110,7 @@ class TakeOver:
 
 
 def _holds(one: AwaitedEnd, asked: Asked, *, is_same_file: bool) -> bool:
-    """True if a row may take over the outcome that it awaited, by the rules for answers that carry over."""
+    """True if a row may take over the outcome that it awaited, under the rules for reused answers."""
     answer = one.answer
     assert answer is not None, "there is one"
     is_run = is_same_file and answer.fingerprint == one.fingerprint

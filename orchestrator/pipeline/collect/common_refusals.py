@@ -1,7 +1,7 @@
-"""Refusals shared by all rows of a kind: these rows are held back instead of failing one by one.
+"""Refusals that all rows of a kind share: these rows are held back instead of failing one by one.
 
-A kind is one task's rows for one model of a job at one backend. If no row was answered and all are refused in
-the same way, the fault lies with the request, the model or the backend. The rows wait, and nothing is paid.
+A kind is one task's rows for one model of a job at one backend. If all rows are refused in the same way and none was
+answered, the fault lies with the request, the model or the backend. The rows wait, and nothing is paid.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from orchestrator.store import Store
 from orchestrator.store.records import InShard, RefusalHold
 
 FIRST_PROBE, LONGEST_PROBE = timedelta(minutes=15), timedelta(hours=6)
-"""First and longest wait before one of the held rows is tried; each refusal doubles the wait."""
+"""First and longest wait before orch tries one of the held rows. Each refusal doubles the wait."""
 OF_CONTENT = frozenset({"context_length_exceeded", "content_filter", "invalid_image", "larger_than_rate"})
-"""Rules about the content of one row: rows that share such a refusal still fail one by one."""
+"""Refusals caused by the content of one row. Rows that share such a refusal still fail one by one."""
 OF_REQUEST = frozenset({"unsupported_parameter", "model_not_found", "unsupported_region"})
-"""Rules about the request and the model: one row is enough to hold back the others."""
+"""Refusals caused by the request or the model. One refused row is enough to hold back the others."""
 FEWEST = 2
-"""Number of rows that must share any other refusal, as the content of a single row may be the cause."""
+"""Number of rows that must share any other refusal. With fewer, one row's content may be the cause."""
 MOST_WORDS = 500
 FieldOf = Callable[[InShard, RowRefusal], RefusedField | None]
 
 
 class CommonRefusal(Struct, frozen=True):
-    """A refusal shared by all `rows` rows of a task, in the provider's code and message.
+    """A refusal, in the provider's words, that all `rows` read rows of a task share.
 
     `first` is the custom_id of one of these rows.
     """
@@ -49,19 +49,19 @@ class CommonRefusal(Struct, frozen=True):
 
     @property
     def is_enough(self) -> bool:
-        """True if this many rows prove that the next row would be refused as well."""
+        """True if these rows prove that the next row would be refused too."""
         return self.rule not in OF_CONTENT and (self.rule in OF_REQUEST or not self.is_single)
 
     @property
     def is_single(self) -> bool:
-        """True if the content of a single row may be the cause."""
+        """True if one row's content may be the cause."""
         return self.rows < FEWEST
 
 
 def in_files(paths: Iterable[Path], rows: Mapping[str, InShard], field_of: FieldOf) -> dict[str, CommonRefusal]:
-    """Return the refusal shared by all rows of a task that have lines in the result files, by task.
+    """Return the refusal that all of a task's rows in the result files share, by task. Raises OSError.
 
-    Files of a batch that went well are read only up to their first answers. Raises OSError.
+    Reading stops once every task has an answered row.
     """
     found: dict[str, tuple[tuple[object, ...], CommonRefusal]] = {}
     mixed: set[str] = set()
@@ -94,7 +94,7 @@ def _common(
     before: tuple[tuple[object, ...], CommonRefusal] | None,
     kind: tuple[object, ...],
 ) -> CommonRefusal | None:
-    """Return the refusal that a task's rows share, including this row, or None if they differ."""
+    """Return the refusal shared by a task's rows so far and this row, or None if they differ."""
     if before is not None:
         first, known = before
         number = known.rows + int(row.custom_id != known.first)
@@ -105,8 +105,7 @@ def _common(
 
 
 def of_verdict(verdict: RowVerdict, code: str | None, message: str | None, rows: int = 1) -> CommonRefusal | None:
-    """Return a refusal that rows may share. None if the refusal may pass, or is about the account, which stops the
-    backend."""
+    """Return the refusal if other rows may share it. None if it may pass, or if it is about the account."""
     if verdict.disposition not in (Disposition.NEVER, Disposition.ELSEWHERE):
         return None
     words = shortened(message or verdict.why, MOST_WORDS)
@@ -121,21 +120,21 @@ def is_shared(code: str) -> bool:
 
 
 def is_unsent_and_held(store: Store, shard: Shard) -> bool:
-    """True if a shard was made before its backend refused all rows of a kind, and has rows of that kind."""
+    """True if a shard has rows of a held kind and was made before the hold."""
     holds = [hold for hold in store.holds.of(shard.job_id) if is_about(hold, shard)]
     held = {hold.task for hold in holds if shard.created_at <= hold.held_at}
     return bool(held) and any(row.task in held for row in store.rows.of_shard(shard.id))
 
 
 def apply(store: Store, shard: Shard) -> None:
-    """Hold back the rows of a dissolved shard like the other held rows."""
+    """Hold back the rows of a dissolved shard that belong to a held kind."""
     for hold in store.holds.of(shard.job_id):
         if is_about(hold, shard):
             store.holds.put(hold)
 
 
 def of_shard(store: Store, shard: Shard, common: Mapping[str, CommonRefusal]) -> dict[str, CommonRefusal]:
-    """Return the tasks of a shard whose rows are held back: all refused alike, and never answered by the backend."""
+    """Return the refusals of a shard's tasks whose rows are to be held back: no row was ever answered by the backend."""
     if not common:
         return {}
     held = {hold.task for hold in store.holds.of(shard.job_id) if is_about(hold, shard)}
@@ -163,12 +162,12 @@ def hold_back(
 
 
 def is_about(hold: RefusalHold, shard: Shard) -> bool:
-    """True if a hold is about rows that a shard may have."""
+    """True if a hold is about a shard's backend and model."""
     return hold.backend == shard.backend and hold.model == shard.model
 
 
 def lift_answered(store: Store, shard: Shard) -> None:
-    """Release held rows once a row like them was answered."""
+    """Release held rows once a row of their kind is answered."""
     holds = [hold for hold in store.holds.of(shard.job_id) if is_about(hold, shard)]
     answered = [one for one in holds if store.holds.has_answers(one.job_id, one.backend, one.model, one.task)]
     if answered:
@@ -176,7 +175,7 @@ def lift_answered(store: Store, shard: Shard) -> None:
 
 
 def tend(store: Store, job: Job, now: datetime) -> bool:
-    """Try one row of each hold that is due, or end the rows at the job's deadline; True if a row moved."""
+    """Try one row of each hold that is due, or end the held rows at the job's deadline. True if a row moved."""
     moved = False
     for hold in store.holds.of(job.id):
         if job.deadline_at is not None and job.deadline_at <= now:

@@ -1,8 +1,8 @@
-"""Failed rows of a running batch, from the results that can be read so far.
+"""Failed rows of a running batch, counted from the results that its backend already shows.
 
-A backend's own count includes only requests that the backend refused. Answers that fail their check are found only by
-reading them. So a running batch's results are read in parts. Nothing is settled by this:
-rows get their outcomes when the batch is collected. The counts are kept in memory, and read anew after a restart.
+A backend's own count has only the requests that it refused. Answers that fail their check are found by reading them,
+so the results are read in steps. Rows get their outcomes only when the batch is collected. The counts are in memory:
+after a restart, orch reads the results again.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ from orchestrator.store.records import InShard
 
 EVERY = timedelta(seconds=15)
 MOST_BYTES = 4 << 20
-"""Maximum bytes read per call of `look`; if the file has more, the next call follows at once."""
+"""Maximum bytes read per call of `look`. If the file has more, the next call may follow at once."""
 KINDS = ("output", "error")
 Failing = dict[str, dict[str, int]]
 
 
 class _Read(Struct):
-    """How far a batch's files were read, failures by `new` or `known` and code, and when to read on."""
+    """Progress of reading a batch's files: bytes by file, failures by `new` or `known` and code, and the next reading
+    time.
+    """
 
     due: datetime
     most: int = MOST_BYTES
@@ -47,8 +49,6 @@ class _Read(Struct):
 
 
 class FailuresSoFar:
-    """Results of running batches, as far as they were read."""
-
     def __init__(self, store: Store, home: Home) -> None:
         self._store = store
         self._home = home
@@ -59,14 +59,14 @@ class FailuresSoFar:
     ) -> Failing | None:
         """Return the failures so far, or None if it is too early or the backend does not show results.
 
-        `has_stronger` says whether a row with a bad answer would go to a stronger model.
+        `has_stronger` returns True if a row with a bad answer would go to a stronger model.
         """
         read = self._by_shard.setdefault(shard.id, _Read((shard.submitted_at or now) + EVERY))
         if shard.batch_id is None or now < read.due:
             return None
         read.due = now + EVERY
         for kind in KINDS:
-            with suppress(BackendError):  # the last poll was answered; the next call may succeed
+            with suppress(BackendError):  # the last poll succeeded, so the next call may too
                 part = handle.api.read_on(shard.batch_id, kind, read.ends[kind], read.most)
                 if part is None:
                     return None
@@ -75,13 +75,13 @@ class FailuresSoFar:
                 read.ends[kind] += len(whole)
                 if len(part) == read.most:
                     read.due = now
-                    # A longer line is read whole next time.
+                    # A line longer than this is read whole next time.
                     read.most = MOST_BYTES if whole else read.most * 2
         is_behind = read.due == now
         return None if is_behind else {name: dict(sorted(codes.items())) for name, codes in read.failing.items()}
 
     def forget(self, shard: Shard) -> None:
-        """Drop the counts of a batch that is over; from now on its rows have the outcomes."""
+        """Drop the counts of a batch that has ended; its rows get their outcomes from now on."""
         self._by_shard.pop(shard.id, None)
 
     def _count(
@@ -111,7 +111,7 @@ def _failed(
 
 
 def _goes_on(row: InShard, outcome: Outcome, retries: Mapping[str, int], goes_up: bool) -> bool:
-    """True if a row will be asked again for its bad answer, so that it has not failed yet."""
+    """True if a row with a bad answer will be asked again, so it has not failed yet."""
     if outcome.error_code not in BAD_ANSWERS:
         return False
     return goes_up or (outcome.error_code in MENDABLE and row.again < retries.get(row.task, 0))

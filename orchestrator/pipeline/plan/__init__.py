@@ -1,1 +1,1 @@
-"""Input of the planner, and the times of planning."""
+"""Plans of jobs: prices, forecasts, orders for open rows, and the time of the next planning."""

@@ -1,4 +1,4 @@
-"""Rows that are asked before a batch to write the prompt cache that the batch reads, and what these rows save."""
+"""Rows asked before a batch, to write the prompt cache that the batch reads, with their costs and savings."""
 
 from __future__ import annotations
 
@@ -35,11 +35,13 @@ from orchestrator.settings.stored_spec import tasks_of
 from orchestrator.store import Store
 
 REMEMBERED = timedelta(days=30)
-"""How long a cache that was not read keeps a model from being tried again."""
+"""After a cache is written but hardly read, the model gets no such row for this long."""
 
 
 class CacheFirst(Struct, frozen=True):
-    """A row that writes the cache of its task, with its highest cost and the saving of its batches."""
+    """A row that writes the cache of its task, with the row's highest cost and the saving of the batches that read
+    the cache.
+    """
 
     row: Unproven
     life: CacheLife
@@ -48,13 +50,11 @@ class CacheFirst(Struct, frozen=True):
 
     @property
     def preflight(self) -> str:
-        """Return the mark in the row's shard."""
+        """The preflight mark of the row's shard."""
         return preflight_of(self.life.name, self.row.row.task, self.row.fields)
 
 
 class CachedBackend(Struct, frozen=True):
-    """A backend whose provider has a cache."""
-
     name: str
     recipient: Recipient
     prices: Prices
@@ -73,10 +73,10 @@ def cache_first(
     canary: bool = False,
     only: Collection[str] | None = None,
 ) -> Iterator[CacheFirst]:
-    """Yield a row of each task whose waiting rows are cheaper with a cache: the smallest one.
+    """Yield the smallest waiting row of each task whose waiting rows are cheaper with a cache.
 
-    Nothing is yielded until batches of this backend have been measured to be over within half of the cache's life. A
-    model is not tried again if its batches have lately read less from the cache than was written to it.
+    Nothing is yielded until measured batches of this backend end within half of the cache's life. A model is not
+    tried again if its recent batches read less from the cache than was written.
     """
     usual = overdue.usual_of(store.shards.durations(backend.name))
     life = backend.rules.life(usual.total_p90) if usual.is_known else None
@@ -104,7 +104,7 @@ def cache_first(
 
 
 def _costs(prices: Prices, one: Unproven, size: int, life: CacheLife) -> tuple[PrefixCosts, Decimal | None]:
-    """Return the costs of a prefix of this size, and the most that the row asked first costs. Raises UsageError."""
+    """Return the costs of a prefix of this size, and the highest cost of the row asked first. Raises UsageError."""
     lasting = size if life.seconds > 300 else 0
     written = Usage(input_tokens=size, cache_write_tokens=size, cache_write_1h_tokens=lasting)
     left = Usage(max(0, estimate(one.row.span.length) - size), output_tokens=one.row.max_output or 0)
@@ -120,7 +120,7 @@ def _costs(prices: Prices, one: Unproven, size: int, life: CacheLife) -> tuple[P
 
 
 def marks_of(store: Store, job: Job, shard: Shard, rules: CacheRules, now: datetime) -> tuple[CacheMark, ...]:
-    """Return a batch's marks: one for each task whose cache was written shortly before."""
+    """Return a batch's marks: one for each task whose cache was written recently."""
     marks, fresh = [], {life.name: timedelta(seconds=life.seconds - life.seconds / SPARE) for life in rules.lives}
     for one in store.shards.of_job(job.id):
         if (mark := _mark(job, one)) is None or one.state is not ShardState.COLLECTED or not one.provider_completed:
@@ -132,7 +132,7 @@ def marks_of(store: Store, job: Job, shard: Shard, rules: CacheRules, now: datet
 
 
 def mark_of(job: Job, shard: Shard) -> list[CacheMark]:
-    """Return the mark for a row that writes a cache."""
+    """Return the mark of a shard that writes a cache; empty for any other shard."""
     mark = _mark(job, shard)
     return [] if mark is None else [mark]
 

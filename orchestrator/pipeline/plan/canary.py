@@ -1,7 +1,7 @@
-"""Canary of a job: a few rows are sent first, and the other rows only if the canary rows succeed.
+"""A job's canary: a few rows are sent first, and the other rows only if the canary rows succeed.
 
-The build marks the canary rows. While marks stand, only marked rows are sent; their outcomes are read anew each time,
-so that a kill at any point changes nothing. Once the marks are removed, the other rows follow.
+The build marks the canary rows. While rows are marked, only marked rows are sent. Their outcomes are read from the
+store each time, so a kill at any point changes nothing. Removing the marks releases the other rows.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from orchestrator.store import Store
 
 
 class Stage(StrEnum):
-    """Stage of a job's canary."""
-
     NONE = "none"  # the job has no canary, or the other rows already follow
     RUNS = "runs"  # only canary rows are sent
     FOLLOWS = "follows"  # the other rows follow from now on
@@ -33,7 +31,7 @@ class Stage(StrEnum):
 
 
 def mark(store: Store, job: Job, now: datetime) -> None:
-    """Mark the canary rows if the job file wants a canary; part of the build."""
+    """Mark the canary rows if the job file asks for a canary. The build calls this."""
     if (wanted := _wanted(job)) is None:
         return
     rows = store.canary.mark(job.id, wanted.rows)
@@ -43,7 +41,7 @@ def mark(store: Store, job: Job, now: datetime) -> None:
 
 
 def look(store: Store, job: Job, now: datetime) -> Stage:
-    """Judge the canary once all of its rows have an outcome, and act on the result."""
+    """Judge the canary once all of its rows have an outcome, then stop the job or release the other rows."""
     wanted = _wanted(job)
     if wanted is None or (found := store.canary.state(job.id)) is None:
         return Stage.NONE
@@ -77,7 +75,6 @@ def _stop(store: Store, job: Job, reason: str, now: datetime) -> Stage:
 
 
 def _failing(store: Store, job: Job) -> Counter[str]:
-    """Count the failed rows of running batches, by code."""
     found: Counter[str] = Counter()
     for shard in store.shards.of_job(job.id):
         if shard.state is ShardState.SUBMITTED:
@@ -87,8 +84,10 @@ def _failing(store: Store, job: Job) -> Counter[str]:
 
 
 def orders(store: Store, job: Job, planning: Planning, now: datetime) -> Orders | None:
-    """Return the orders for canary rows. None if they could not be back in time: then the other rows follow
-    immediately."""
+    """Return the orders for canary rows.
+
+    If they could not be back in time, release the other rows and return None.
+    """
     by = canary.until(job.built_at or job.created_at, job.deadline_at)
     found = planning.of_canary().first(by)
     if isinstance(found, str):

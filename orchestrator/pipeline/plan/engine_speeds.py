@@ -1,4 +1,6 @@
-"""Speed of a backend's engines on a job's rows, learned from earlier nights, a bench or orch.toml."""
+"""Speed of a backend's engines on a job's rows: learned from earlier nights, measured by a bench, or set in
+orch.toml.
+"""
 
 from __future__ import annotations
 
@@ -29,27 +31,30 @@ from orchestrator.settings.config import Config
 from orchestrator.store import Store
 
 ASSUMED_WORK = 1_800.0
-"""Assumed work per second (see `work_of`) of an unknown upstream: a row of 1,000 prompt and 100 answer tokens."""
+"""Assumed speed of an unknown upstream, in work per second (see `work_of`).
+
+It equals one row per second of 1,000 prompt and 100 answer tokens.
+"""
 ASSUMED_SYNC_ROWS = 5.0
-"""Assumed rows per second of an unknown API."""
+"""Assumed rows per second of an unknown synchronous API."""
 UNKNOWN_SPREAD, STATED_SPREAD, BENCH_SPREAD = 1.0, 0.35, 0.15
-"""Spreads (of the logarithm) of an assumed rate, of a stated rate, and of a rate that a bench measured earlier."""
+"""Spreads (of the logarithm) of an assumed rate, of a rate in orch.toml, and of a rate measured by a bench."""
 UNLIKE_SPREAD = 0.35
-"""Added spread of a bench's rate if the rows, or their answers, are ten times as long as the bench's."""
+"""Added spread of a bench's rate if prompts or answers are ten times as long, or a tenth as long, as the bench's."""
 SHORT = 16.0
-"""Tokens added to lengths before they are compared."""
+"""Tokens added to both lengths before comparing them, so that short lengths count as similar."""
 FRESH = timedelta(hours=1)
 
 
 class RowTokens(Struct, frozen=True):
-    """Mean tokens of a row: prompt and answer."""
+    """Mean tokens of a row's prompt and answer."""
 
     input: float
     output: float
 
 
 class ModelRows(Struct, frozen=True):
-    """Rows of a job for one model, by its name in the job file."""
+    """A job's rows for one model; `model` is its name in the job file."""
 
     model: str
     rows: int
@@ -57,10 +62,10 @@ class ModelRows(Struct, frozen=True):
 
 
 class EngineSpeed(Struct, frozen=True):
-    """Knowledge about the engines of a backend for a job.
+    """Speed of a backend on a job's rows.
 
-    `history` has the progress on rows for the job's models. `learned` are the speeds in that history, in work with
-    answers at `weight`; `assumed` is used until a speed is learned.
+    `history` has the progress of nights with the job's models. `learned` has the speeds from that history, in work
+    with answer tokens weighted by `weight`. `assumed` is used until a speed is learned.
     """
 
     history: Sight
@@ -70,9 +75,10 @@ class EngineSpeed(Struct, frozen=True):
 
 
 class EngineSpeeds:
-    """Speeds of a job's rows. `rows` returns counted tokens by model, `rough` tokens by the length of lines.
+    """Speeds of backends on a job's rows. `rows` returns token counts by model; `rough` estimates tokens from line
+    lengths.
 
-    Counting loads a vocabulary, which takes as long as a small job. So tokens are counted only if needed.
+    Counting loads a vocabulary, which takes as long as a small job, so `rows` is called only if needed.
     """
 
     def __init__(
@@ -94,7 +100,6 @@ class EngineSpeeds:
         self._rough = rough
 
     def of(self, name: str, backend: OwnBackend, sight: Sight) -> EngineSpeed:
-        """Return what is known about a backend."""
         measured = {} if isinstance(backend, SyncBackend) else self.measured(name)
         history = self._history(name, backend, sight)
         weights = [one.output_weight for one in measured.values() if one.output_weight is not None]
@@ -105,7 +110,7 @@ class EngineSpeeds:
         return EngineSpeed(history, learned, weight, self._assumed(name, backend, measured))
 
     def work(self, weight: float) -> float:
-        """Return the mean work of a row, in prompt tokens."""
+        """Return the mean work of a row, in prompt tokens; 0 without rows."""
         found = self._rows()
         rows = sum(one.rows for one in found)
         if not rows:
@@ -126,7 +131,9 @@ class EngineSpeeds:
         return found
 
     def _history(self, name: str, backend: OwnBackend, sight: Sight) -> Sight:
-        """Limit the history to the job's own models if the backend has several, as each has its own speed."""
+        """Limit the history to jobs with the same models, if the backend serves several: each model has its own
+        speed.
+        """
         if not isinstance(backend, FleetBackend) or len(backend.models) < 2:
             return sight
         mine = self._models_of(self._job, name)
@@ -139,7 +146,6 @@ class EngineSpeeds:
         return frozenset() if job is None else self._models_of(job, name)
 
     def _models_of(self, job: Job, name: str) -> frozenset[str]:
-        """Return the names at a backend of the models of a job's rows."""
         models = models_of(self._config, job)
         asked = {shard.model for shard in self._store.shards.of_job(job.id) if shard.backend == name}
         if job.id == self._job.id:
@@ -147,8 +153,7 @@ class EngineSpeeds:
         return frozenset(resolve_model(model, name, models) or model for model in asked)
 
     def _assumed(self, name: str, backend: OwnBackend, measured: Mapping[str, EngineRates]) -> Assumed:
-        """Return the speed before the first night: stated, measured by a bench, or a guess."""
-        # Settings of a Ray cluster are about one of its engines.
+        # The rates that orch.toml states for a Ray cluster are those of one engine.
         engines = backend.most_engines if isinstance(backend, RayBackend) else 1
         rates = [] if backend.rows_per_second is None else [backend.rows_per_second * engines]
         if backend.tokens_per_second is not None:
@@ -169,7 +174,7 @@ class EngineSpeeds:
         return Assumed(ASSUMED_WORK * backend.upstream_count / work, UNKNOWN_SPREAD)
 
     def _by_bench(self, backend: TimedBackend, measured: Mapping[str, EngineRates]) -> Assumed:
-        """Return the rate of all rows; rows of an unmeasured model count as fast as the others."""
+        """Return the rate of all rows; rows of an unmeasured model count as fast as the measured rows."""
         seconds, rows, apart = 0.0, 0, 0.0
         for one in self._rows():
             rates = measured.get(one.model)
@@ -183,14 +188,14 @@ class EngineSpeeds:
 
     @property
     def _each(self) -> float:
-        """Tokens of a row, prompt and answer; at least 1."""
+        """Mean tokens of a row, prompt plus answer; at least 1."""
         found = self._rows()
         tokens = sum(one.rows * (one.tokens.input + one.tokens.output) for one in found)
         return max(1.0, tokens / max(1, sum(one.rows for one in found)))
 
 
 def _engines(backend: TimedBackend, model: str) -> float:
-    """Return the maximum number of a model's engines that may run at a time."""
+    """Return how many engines of a model can run at the same time."""
     if isinstance(backend, EnginesBackend) and model in backend.models:
         return max(1, backend.upstream_count // backend.models[model].tensor_parallel)
     if isinstance(backend, RayBackend) and model in backend.models:
@@ -199,12 +204,12 @@ def _engines(backend: TimedBackend, model: str) -> float:
 
 
 def _apart(one: float, other: float) -> float:
-    """Return how far two lengths are apart, in powers of ten; short lengths count as similar."""
+    """Return the difference of two lengths in powers of ten; short lengths count as similar."""
     return abs(math.log10((one + SHORT) / (other + SHORT)))
 
 
 class ObservationMemory:
-    """Cache of what earlier nights show about engines; only the next night changes it."""
+    """Cache of the speeds that earlier nights show. An entry is read again after an hour."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[datetime, object, float, forecast.Speeds]] = {}
@@ -213,7 +218,9 @@ class ObservationMemory:
     def of(
         self, sight: Sight, series: str, now: datetime, measured: float | None, jobs: frozenset[JobId] | None
     ) -> tuple[float, forecast.Speeds]:
-        """Return a backend's weight of answer tokens and its speeds for a job file; `jobs` limits the history."""
+        """Return a backend's weight of answer tokens and its speeds for a job file; `jobs` limits the history to
+        these jobs.
+        """
         key, asked = (sight.backend, series), (measured, jobs)
         at, about, weight, speeds = self._known.get(key, (None, None, 0.0, None))
         if at is None or speeds is None or about != asked or now - at >= FRESH or now < at:
@@ -223,7 +230,7 @@ class ObservationMemory:
         return weight, speeds
 
     def models(self, job_id: JobId, name: str, read: Callable[[JobId, str], frozenset[str]]) -> frozenset[str]:
-        """Return the names of another job's models at a backend, which are fixed once its rows are at the backend."""
+        """Return the names of another job's models at a backend. They no longer change once its rows are there."""
         if (job_id, name) not in self._models:
             self._models[job_id, name] = read(job_id, name)
         return self._models[job_id, name]

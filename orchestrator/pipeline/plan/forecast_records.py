@@ -1,4 +1,4 @@
-"""Forecasts of a plan, and the outcomes to compare them with."""
+"""Forecasts of a plan, and the outcomes that they are compared with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.store import Store
 def foreseen_by(
     job: Job, plan: Plan, lengths: Mapping[str, tuple[str, Lengths]], rows: int, now: datetime
 ) -> list[Forecast]:
-    """Return the forecasts of a plan; `lengths` has the answers' lengths by task, with the model of its rows."""
+    """Return the forecasts of a plan. `lengths` maps each task to its model and the lengths of its answers."""
     backends = "+".join(route.backend for route in plan.routes)
 
     def one(kind: str, p50: float, p95: float, source: str, model: str = "", task: str = "") -> Forecast:
@@ -34,7 +34,10 @@ def foreseen_by(
 
 
 def batch_over(store: Store, shard: Shard, status: BatchStatus, now: datetime) -> None:
-    """Record how long a batch took. A batch cut short would have taken longer; a refused batch shows nothing."""
+    """Record how long a batch took.
+
+    A batch that did not complete counts as a lower bound; a refused batch is not recorded.
+    """
     if shard.submitted_at is None or status is BatchStatus.FAILED:
         return
     took = (now - shard.submitted_at).total_seconds()
@@ -43,7 +46,10 @@ def batch_over(store: Store, shard: Shard, status: BatchStatus, now: datetime) -
 
 
 def job_over(store: Store, job: Job, now: datetime) -> None:
-    """Record a job's cost, the length of its answers, its duration, and whether it was in time."""
+    """Record a job's cost, its mean answer lengths, its duration, and if it was in time.
+
+    A cancelled job has only the first two.
+    """
     store.forecasts.settled(job.id, "cost", float(store.ledger.spent(job.id)), now)
     for task, mean in store.sizes.mean_outputs(job.id).items():
         store.forecasts.settled(job.id, "output", mean, now, task=task)

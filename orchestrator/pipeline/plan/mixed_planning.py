@@ -1,7 +1,7 @@
-"""The planner's view of a job if no backend has all of its models: its rows are planned in lots.
+"""Plan of a job whose models no single backend has all of: its rows are planned in lots.
 
-A lot has the rows of the aliases for which the same backends have a name. The lots share the job's budget: the
-highest cost of a lot is not available to the later lots.
+A lot has the rows of those aliases that the same backends can serve. The lots share the job's budget: the highest
+cost of a lot is not available to later lots.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from orchestrator.store.records import OpenRows
 
 
 def planning_of(*arguments: Any, **options: Any) -> Planning:
-    """Return the planner's view of a job; the arguments are those of `Planning`."""
+    """Return the planner's view of a job, in lots if needed; the arguments are those of `Planning`."""
     planning = MixedPlanning(*arguments, **options)
     return planning if planning.lots else Planning(*arguments, **options)
 
 
 class MixedPlanning(Planning):
-    """The view of all lots of a job."""
+    """The planner's view of a job with several lots."""
 
     @cached_property
     def lots(self) -> list[Planning]:
-        """The view of each lot; empty if a backend has all of the job's models."""
+        """The view of each lot; empty if a single backend has all of the job's models."""
         found, reserved = list[Planning](), self._reserved
         for aliases in lots_of(self._config, self._job):
             lot = Planning(
@@ -54,25 +54,23 @@ class MixedPlanning(Planning):
         return [lot for lot in self.lots if lot.work] or self.lots[:1]
 
     def with_work(self, work: list[OpenRows]) -> Self:
-        """Return this view for other rows."""
         other = super().with_work(work)
         other.lots = [lot.with_work(work) for lot in self.lots]
         return other
 
     def part_of(self, shard: Shard) -> Planning:
-        """Return the view of the lot that a shard's rows belong to."""
+        """Return the view of the lot that contains a shard's rows."""
         return next((lot for lot in self.lots if is_of(shard.model, lot.only)), self.lots[0])
 
     def plan(self) -> Plan:
-        """Plan all lots as if none had been sent."""
         return _joined([lot.plan() for lot in self._open_lots])
 
     def is_refused(self, plan: Plan) -> bool:
-        """True if known facts show that the plan of a lot cannot keep the deadline or the budget."""
+        """True if known facts show that a lot cannot keep the deadline or the budget."""
         return any(lot.is_refused(lot.plan()) for lot in self._open_lots)
 
     def outlook(self) -> Outlook | None:
-        """Return the job's outlook, or None if no backend may take its rows."""
+        """Return the joint outlook of all lots, or None if no backend may take rows of any lot."""
         found = [outlook for lot in self._open_lots if (outlook := lot.outlook()) is not None]
         if not found:
             return None
@@ -85,7 +83,10 @@ class MixedPlanning(Planning):
         )
 
     def orders(self) -> Orders:
-        """Return the orders for now. Raises RefusedError or RequestRefused if nothing may take the rows left."""
+        """Return the orders of all lots.
+
+        Raises RefusedError or RequestRefused if a lot's rows fit no backend and nothing else is to do.
+        """
         found, stuck = list[Orders](), None
         for lot in self._open_lots:
             try:
@@ -100,7 +101,7 @@ class MixedPlanning(Planning):
         return orders
 
     def first(self, by: datetime | None) -> First | str:
-        """Return the orders for canary rows, or why they would not be back by `by`."""
+        """Return the orders for canary rows, or the reason why they would not be back by `by`."""
         found = [lot.first(by) for lot in self._open_lots]
         if late := [one for one in found if isinstance(one, str)]:
             return late[0]
@@ -108,7 +109,7 @@ class MixedPlanning(Planning):
         return First(_together([one.orders for one in parts]), parts[0].foreseen if len(parts) == 1 else ())
 
     def has_other_than(self, *backends: str) -> bool:
-        """True if another backend may take rows of a lot that these backends give up."""
+        """True if a lot has another backend for rows that these backends give up."""
         return any(lot.has_other_than(*backends) for lot in self.lots)
 
 
@@ -132,7 +133,6 @@ def _earliest(reroutes: Iterable[Reroute | None]) -> Reroute | None:
 
 
 def _joined(plans: Sequence[Plan]) -> Plan:
-    """Return the plans of all lots as one."""
     routes: dict[str, Route] = {}
     for route in (route for plan in plans for route in plan.routes):
         routes[route.backend] = _both(routes[route.backend], route) if route.backend in routes else route
@@ -169,7 +169,7 @@ def _both(one: Route, other: Route) -> Route:
 
 
 def _last(times: Iterable[datetime | None]) -> datetime | None:
-    """Return the latest time; None if a time is unknown."""
+    """Return the latest time, or None if one of the times is unknown."""
     found = list(times)
     return None if None in found else max((at for at in found if at is not None), default=None)
 

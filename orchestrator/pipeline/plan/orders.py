@@ -1,4 +1,4 @@
-"""Orders of a plan: rows to send, batches to reroute, and when to plan again."""
+"""Orders for a job's open rows: rows to send, batches to reroute, and the time of the next planning."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from orchestrator.core.shards import Shard
 class Sending(Struct, frozen=True):
     """An order to send up to `rows` waiting rows to a backend, with the reason.
 
-    These rows avoid the backends in `avoid`, which is empty if they may go anywhere. With `canary`, only canary rows
-    go. A `probe` measures a route that was not used for long. `only` has the aliases of the rows; None: any.
+    These are the rows that avoid exactly the backends in `avoid`. With `canary`, only canary rows go. A `probe`
+    measures a backend that has not been used for long. `only` has the rows' aliases; None means any.
     """
 
     rows: int
@@ -27,9 +27,9 @@ class Sending(Struct, frozen=True):
 
 
 class Orders(Struct, frozen=True):
-    """Orders for a job's open rows: shards to reroute, then rows to send. Plan again at `next_look`.
+    """Orders for a job's open rows: first reroute shards, then send rows. Plan again at `next_look`.
 
-    From `gives_up_at` on, cancelled batches that have not ended are no longer waited for.
+    From `gives_up_at` on, orch no longer waits for cancelled batches that have not ended.
     """
 
     reroutes: tuple[Shard, ...]
@@ -40,7 +40,7 @@ class Orders(Struct, frozen=True):
 
 
 class First(Struct, frozen=True):
-    """The orders for canary rows, and their forecast cost."""
+    """Orders for canary rows, with their forecast cost."""
 
     orders: Orders
     foreseen: tuple[Forecast, ...]

@@ -1,4 +1,4 @@
-"""The planner's view of a job: its plan as if nothing had been sent, and orders for its open rows."""
+"""The planner's view of a job: its plan, and the orders for its open rows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from orchestrator.store.records import OpenRows
 def first_rows(
     store: Store, config: Config, job: Job, routes: Sequence[Route], now: datetime, only: Aliases | None = None
 ) -> Iterator[FirstRow]:
-    """Yield the rows asked first if a plan takes these routes, with the most that each costs."""
+    """Yield the rows that are asked before the batches of these routes, with the highest cost of each."""
     for route in routes if is_wanted(job) else ():
         backend = config.backends[route.backend]
         if route.rows <= FEW_ROWS or not isinstance(backend, HostedBackend):
@@ -83,20 +83,20 @@ def first_rows(
 
 
 def with_first_rows(plan: Plan, rows: tuple[FirstRow, ...]) -> Plan:
-    """Add the rows asked first to a plan, which has counted them at a batch's half price."""
+    """Add the rows asked first to a plan. The plan already contains their cost at a batch's half price."""
     more = sum((one.at_most for one in rows if one.at_most is not None), Decimal(0))
     return replace(plan, first_rows=rows, expected=plan.expected + more / 2, at_most=plan.at_most + more)
 
 
 NO_DEADLINE, NO_TARGET = timedelta(days=7), 0.5
-"""Deadline and target chance assumed for a job without a deadline."""
+"""Deadline and target chance of a job that has no deadline."""
 LOOK = timedelta(minutes=30)
 QUICK = 2.0
-"""Seconds that the shortest batch takes, from its submission to the poll that finds it finished."""
+"""Seconds from the submission of the shortest batch to the poll that finds it finished."""
 
 
 class Planning:
-    """The planner's view of a job at this moment. Changes nothing."""
+    """The planner's view of a job at one moment. Reads the store and never changes it."""
 
     def __init__(
         self,
@@ -112,11 +112,11 @@ class Planning:
         only: Aliases | None = None,
         reserved: Decimal = Decimal(0),
     ) -> None:
-        """`left` returns what shared budgets leave for a job, None if no budget is shared.
+        """`left` returns what shared budgets leave for a job; None means that no shared budget applies.
 
-        With `canary`, only canary rows count; with `only`, rows of these aliases. `down` has the seconds that
-        backends have had no working upstream; `memory` caches what earlier nights show. `reserved` is the part of the
-        budget that other rows of the job need.
+        With `canary`, only canary rows count; with `only`, only rows of these aliases. `down` maps each backend
+        without a working upstream to the seconds since the last one failed. `memory` caches speeds of earlier nights.
+        `reserved` is the part of the budget that other rows of the job need.
         """
         self._only = only
         self._reserved = reserved
@@ -131,28 +131,27 @@ class Planning:
 
     @property
     def only(self) -> Aliases | None:
-        """The aliases of the rows that count; None: all."""
+        """Aliases of the rows that count; None means all."""
         return self._only
 
     @cached_property
     def work(self) -> list[OpenRows]:
-        """The job's open rows, grouped by what decides their cost and place."""
+        """The job's open rows, grouped by whatever decides their cost and backend."""
         found = self._store.sizes.open_work(self._job.id, canary=self._canary)
         return [part for part in found if is_of(part.model, self._only)]
 
     @cached_property
     def shards(self) -> list[Shard]:
-        """The job's shards."""
         return [one for one in self._store.shards.of_job(self._job.id) if is_of(one.model, self._only)]
 
     def with_work(self, work: list[OpenRows]) -> Self:
-        """Return this view for other rows."""
+        """Return this view of other rows."""
         other = self._like(canary=self._canary)
         other.work = [part for part in work if is_of(part.model, self._only)]
         return other
 
     def part_of(self, shard: Shard) -> Planning:
-        """Return the view of the rows that may go where this shard's rows may go."""
+        """Return the view that contains a shard's rows: this one, or a lot of `MixedPlanning`."""
         return self
 
     @cached_property
@@ -163,11 +162,10 @@ class Planning:
 
     @property
     def options(self) -> list[Option]:
-        """Every backend of orch.toml, with the objections to it."""
+        """Every backend of orch.toml, with the objection to each."""
         return self._prospects.options
 
     def option(self, backend: str) -> Option:
-        """Return a backend of orch.toml as the planner sees it."""
         return next(one for one in self.options if one.backend == backend)
 
     @cached_property
@@ -176,7 +174,7 @@ class Planning:
 
     @cached_property
     def terms(self) -> Terms:
-        """Terms of the job, with the budget that is left."""
+        """The job's terms, with the rest of its budget."""
         job, budget = self._job, None
         if job.budget is not None:
             budget = max(Decimal(0), job.budget - self._store.ledger.spent(job.id) - self._reserved)
@@ -192,9 +190,10 @@ class Planning:
 
     @property
     def _binding(self) -> Terms:
-        """Terms for sending rows, which also respect shared budgets.
+        """The job's terms, with the rest of shared budgets too.
 
-        If every usable backend is paid by the hour, the budget instead stops the job while it runs.
+        If every usable backend is paid by the hour, the budget does not limit the plan: it stops the running job
+        instead.
         """
         usable = [self._config.backends[one.backend] for one in self._usable]
         if usable and all(isinstance(one, TimedBackend) for one in usable):
@@ -207,7 +206,10 @@ class Planning:
     # --- as if nothing had been sent
 
     def plan(self) -> Plan:
-        """Plan all open rows as if none had been sent, by the terms of the orders; a submission prints this plan."""
+        """Plan all open rows as if none had been sent, under the same terms as the orders.
+
+        A submission prints this plan.
+        """
         found = self._prospects
         planned, terms = self._planned(found.rows, self.options, self._binding), self._binding
         if self._usable and terms.budget != self.terms.budget and not planned.verdict.holds:
@@ -234,8 +236,8 @@ class Planning:
     def is_refused(self, plan: Plan) -> bool:
         """True if known facts show that a plan cannot keep the deadline or the budget.
 
-        A job is not refused for assumptions, because running it shows the facts. Prices are facts; the work that
-        our own upstreams do in an hour is not.
+        Assumptions refuse no job, because running it shows the facts. Prices are facts. The hourly work of our own
+        upstreams is an assumption until measured.
         """
         if not self._usable and self._prospects.unbounded:
             return True
@@ -254,7 +256,7 @@ class Planning:
         return not any(is_assumed(one) for one in self._usable)
 
     def forecasts(self, plan: Plan) -> list[Forecast]:
-        """Return the forecasts of a plan, to be compared with what happens."""
+        """Return the forecasts of a plan, which are later compared with the outcomes."""
         found = self._prospects
         lengths = {part.task: (part.model, found.lengths(part)) for part in self.work}
         return foreseen_by(self._job, plan, lengths, found.rows, self._now)
@@ -262,7 +264,7 @@ class Planning:
     # --- as the rows are now
 
     def outlook(self) -> Outlook | None:
-        """Return the job's outlook; None if no backend may take some of its rows."""
+        """Return the job's outlook, or None if no backend may take some of its rows."""
         if not self._usable or self._is_stuck:
             return None
         found = self._decision()
@@ -270,17 +272,20 @@ class Planning:
 
     @property
     def _is_stuck(self) -> bool:
-        """True if every backend has refused some of the waiting rows."""
+        """True if some waiting rows have been refused by every backend."""
         usable = {one.backend for one in self._usable}
         return any(usable <= {*avoid} for avoid in self._refused_by)
 
     @property
     def gives_up_at(self) -> datetime | None:
-        """Time at which rows of cancelled batches that still run are asked elsewhere, or None."""
+        """Time at which orch stops waiting for cancelled batches and asks their rows elsewhere, or None."""
         return self._decision().gives_up_at if self._usable and self._job.deadline_at is not None else None
 
     def orders(self) -> Orders:
-        """Return the orders for now. Raises RefusedError or RequestRefused if nothing may take the rows left."""
+        """Return the orders for now.
+
+        Raises RefusedError or RequestRefused if no backend may take the remaining rows.
+        """
         kept, stuck = list[Sending](), None
         for avoid in self._refused_by:
             try:
@@ -301,7 +306,8 @@ class Planning:
                 raise RefusedError(f"job {self._job.id} cannot continue: {self._why_not()}")
             return Orders((), tuple(kept), "nothing waits", self._now + LOOK)
         if len(self._usable) == 1 and not self._has_to_leave and not self._has_hours:
-            # There is nothing to choose: quotas, budgets and the deadline hold rows back where necessary.
+            # With one usable backend, nothing is to be decided: quotas, budgets and the deadline hold rows back as
+            # needed.
             only, free = self._usable[0].backend, self.open_rows.waiting
             reason = eligibility_of(self._config, self._job, only=self._only).reason(only)
             order = [Sending(free, only, (), reason)] if free else []
@@ -314,17 +320,17 @@ class Planning:
 
     @property
     def _has_hours(self) -> bool:
-        """True if a price changes before the deadline."""
+        """True if the price of a synchronous backend changes within the planned time."""
         return any(isinstance(one, SynchronousOption) and one.cost_steps for one in self._usable)
 
     @property
     def _has_to_leave(self) -> bool:
-        """True if rows are at a synchronous backend that may no longer take these rows."""
+        """True if rows are at a synchronous backend that may no longer take them."""
         usable = {option.backend for option in self._usable}
         return any(backend not in usable for backend, _ in self.open_rows.synchronous)
 
     def _probed(self, rows: Open, terms: Terms) -> tuple[Probe | None, Decision] | None:
-        """Return the few rows that measure a backend, and the decision on the others; None if no probe is due."""
+        """Return the probe and the decision on the other rows. None if no probe is due."""
         routing = self._config.routing
         if self._job.deadline_at is None:
             return None
@@ -332,17 +338,17 @@ class Planning:
         return planner.choose_probe(rows, self.options, terms, self._now, rule, self._prospects.last_used)
 
     def _sends(self, found: Decision, probe: Probe | None) -> list[Sending]:
-        """Turn a decision's sends into orders. Rerouted rows go to no backend that they avoid.
+        """Turn a decision's sends into orders. Rerouted rows go to none of the backends that they avoid.
 
-        If the budget does not cover the forecast of all rows, or a quota has no room, nothing is decided. Rows
-        then go to the cheapest backend, one by one, as far as both allow.
+        If the budget does not cover the forecast of all rows, or a quota has no room, the decision has no sends. The
+        rows then go to the cheapest backend, as far as budget and quota allow.
         """
         reason = self._reason(found.reason)
         waiting = {avoid: self._waiting(avoid) for avoid in ((), *self._rerouted)}
         sends = []
         for send in found.sends:
             left = send.rows if send.source is None else 0
-            # A batch gets rerouted rows last: the planner may have chosen a backend that the job has left.
+            # A batch gets rerouted rows last: the planner may have chosen a backend that these rows avoid.
             for avoid in sorted(waiting, key=bool, reverse=self._is_paced(send.backend)):
                 if send.backend not in avoid and (taken := min(left, waiting[avoid])):
                     is_probe = probe is not None and send.backend == probe.backend and not avoid
@@ -359,7 +365,7 @@ class Planning:
         return sends
 
     def of_canary(self) -> Planning:
-        """Return the same view, limited to canary rows."""
+        """Return this view, limited to canary rows."""
         return self._like(canary=True)
 
     def _like(self, *, canary: bool) -> Self:
@@ -369,9 +375,9 @@ class Planning:
         )  # fmt: skip
 
     def first(self, by: datetime | None) -> First | str:
-        """Return the orders for canary rows, or why they would not be back by `by`.
+        """Return the orders for canary rows, or the reason why they would not be back by `by`.
 
-        The rows go where their answers come soonest, to a synchronous option before any batch.
+        The rows go to the fastest backend; a synchronous one is preferred to any batch.
         """
         if not self._usable:
             return First(self.orders(), ())
@@ -386,7 +392,7 @@ class Planning:
         if self.open_rows.waiting:
             sends.append(Sending(self.open_rows.waiting, best.backend, (), reason))
         foreseen: tuple[Forecast, ...] = ()
-        # No forecast if rows are paid by the hour, since a few rows cost more each, or if only some are resent.
+        # No forecast if backends are paid by the hour, since a few rows cost more each, or if rows were sent before.
         if not self.shards and not isinstance(self._config.backends[best.backend], TimedBackend):
             p50, p95 = (float(cost * rows) for cost in (best.cost.p50, best.cost.p95))
             foreseen = (Forecast(self._job.id, KIND, best.backend, "", self._now, p50, p95, "plan"),)
@@ -399,7 +405,7 @@ class Planning:
 
     @cached_property
     def _rerouted_from(self) -> set[str]:
-        """Hosted backends whose batches were rerouted: their leftover rows go to no other batch there."""
+        """Hosted backends whose batches were rerouted. The leftover rows go to no other batch there."""
         freed = (one for one in self.shards if one.rerouted_at)
         return {one.backend for one in freed if not self._is_paced(one.backend)}
 
@@ -408,27 +414,26 @@ class Planning:
 
     @cached_property
     def _avoided(self) -> list[tuple[str, ...]]:
-        """The sets of backends that waiting rows avoid."""
         return sorted({work.avoid for work in self.work if work.shard_id is None and work.avoid})
 
     @cached_property
     def _rerouted(self) -> list[tuple[str, ...]]:
-        """Sets of `_avoided` whose rows were rerouted in time, and have a synchronous option."""
+        """Sets of `_avoided` whose rows were rerouted, if a synchronous option can take them."""
         rerouted = [avoid for avoid in self._avoided if not self._rerouted_from.isdisjoint(avoid)]
         return [avoid for avoid in rerouted if self._sync_options_for(avoid)]
 
     @property
     def _refused_by(self) -> list[tuple[str, ...]]:
-        """Sets of `_avoided` whose backends have refused the rows."""
+        """Sets of `_avoided` whose backends refused the rows."""
         return [avoid for avoid in self._avoided if avoid not in self._rerouted]
 
     def _sync_options_for(self, avoid: tuple[str, ...]) -> list[SynchronousOption]:
-        """Return the synchronous options for rows that avoid `avoid`, the cheapest first."""
+        """Return the synchronous options outside `avoid`, the cheapest first."""
         handles = [one for one in self._usable if isinstance(one, SynchronousOption) and one.backend not in avoid]
         return sorted(handles, key=lambda one: one.cost.p50)
 
     def _may_move(self, work: OpenRows, shard: Shard) -> bool:
-        """True if the planner may move rows from their backend; rows without an alternative stay."""
+        """True if the planner may move these rows; rows without an alternative backend stay."""
         return not work.avoid or any(one.backend != shard.backend for one in self._sync_options_for(work.avoid))
 
     def _waiting(self, avoid: tuple[str, ...]) -> int:
@@ -436,13 +441,13 @@ class Planning:
 
     @cached_property
     def open_rows(self) -> Open:
-        """Places of the job's open rows, without rows that a backend has refused."""
+        """The job's open rows by location, without rows that a backend has refused."""
         rerouted = sum(self._waiting(avoid) for avoid in self._rerouted)
         shards, by_shard = {shard.id: shard for shard in self.shards}, dict[str, int]()
         for work in self.work:
             if work.shard_id is not None and self._may_move(work, shards[ShardId(work.shard_id)]):
                 by_shard[work.shard_id] = by_shard.get(work.shard_id, 0) + work.rows
-        # Batches at a backend that orch.toml no longer has can be neither polled nor rerouted.
+        # Batches at a backend that was removed from orch.toml can be neither polled nor rerouted.
         there = [shard for shard in self.shards if shard.backend in self._config.backends]
         synchronous = {name for name in self._config.backends if self._is_paced(name)}
         found = self._prospects
@@ -453,13 +458,12 @@ class Planning:
         )  # fmt: skip
 
     def _reason(self, why: str) -> str:
-        """Say why rows go to a backend."""
         if self._job.deadline_at is not None:
             return why
         return f"the cheapest of {', '.join(option.backend for option in self._usable)}"
 
     def _sendings_of(self, avoid: tuple[str, ...]) -> list[Sending]:
-        """Place the rows that a backend has refused. Raises RefusedError if no other backend takes them."""
+        """Return orders for rows that the backends in `avoid` refused. Raises if no other backend may take them."""
         refused = "it refused these rows, has no model for them, or gave them up"
         options = [
             replace(one, objection=one.objection or refused) if one.backend in avoid else one for one in self.options
@@ -480,23 +484,25 @@ class Planning:
         return any(name not in backends and name not in against for name in self._config.backends)
 
     def may_take(self, shard: Shard) -> bool:
-        """True if a shard's backend may still take it: orch.toml may have changed since the plan."""
+        """True if a shard's backend may still take it. Since the plan, orch.toml may have changed."""
         backend = self._config.backends.get(shard.backend)
         is_local_only = (spec := spec_of(self._job)) is not None and spec.allow.location == "local"
         return backend is not None and (not is_local_only or backend.location == "local")
 
     def standing(self, shard: Shard) -> RungStanding:
-        """Return the position of a shard's rows on their alias's list of models."""
+        """Return the position of a shard's model in its alias's list of models."""
         return standing_of(self._config, self._job, shard)
 
     def _why_not(self) -> str:
-        """List the objections to each backend."""
         told = "; ".join(f"{option.backend}: {option.objection}" for option in self.options)
         return told or "no backend is configured"
 
 
 def turnarounds(planning: Planning, shards: Sequence[Shard], now: datetime) -> list[Forecast]:
-    """Return how long each shard takes. An option works on all of a job's rows at once, including rerouted rows."""
+    """Return the forecast duration of each shard.
+
+    A synchronous option works on all of its rows at once, including rerouted rows.
+    """
     job = planning.open_rows
     together: dict[str, int] = dict(job.synchronous)
     for shard in shards:

@@ -1,4 +1,4 @@
-"""Prices of rows at a backend of orch.toml: by upstream time, or by the token at the tier that served them."""
+"""Prices of rows at a backend of orch.toml: by upstream time, or by the token at the tier that served the row."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ _NOTHING = Price(Decimal(0), "paid by the token")
 
 
 class ByTime(Struct, frozen=True):
-    """Prices of upstreams paid by the hour. `sizes` has the GPUs per engine of a model, if each GPU costs the price.
+    """Prices of upstreams paid by the hour.
 
-    `prices` has the hourly cost of each model's engine, if these differ; `cost_per_hour` is the highest.
+    If each GPU costs `cost_per_hour`, `sizes` has the GPUs of each model's engine. If engines cost different amounts,
+    `prices` has the hourly cost by model, and `cost_per_hour` is the highest.
     """
 
     cost_per_hour: Decimal | None
@@ -50,40 +51,38 @@ class ByTime(Struct, frozen=True):
     prices: Mapping[str, Decimal] | None = None
 
     def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
-        """Price the row's share of upstream time."""
         if self.prices is not None and model in self.prices:
             return pricing.local_price(outcome.upstream_seconds, self.prices[model], idle=self.idle)
         return self.of_time(outcome.upstream_seconds * (self.sizes or {}).get(model, 1))
 
     def of_uncertain(self, model: str, sends: int, usage: Usage) -> None:
-        """Return None: the hour already includes wasted time."""
+        """Return None: the hourly price already covers failed attempts."""
 
     def of_time(self, seconds: float) -> Price:
-        """Price the seconds of one upstream."""
         return pricing.local_price(seconds, self.cost_per_hour, idle=self.idle)
 
     def known(self, model: str, endpoint: str) -> str:
-        """Describe the cost of an hour."""
+        """Describe the cost of an hour. Raises UsageError if the backend has no such model."""
         names = self.prices or self.sizes
         if names is not None and model not in (*names, "default"):
             raise UsageError(f"it has no model {model}; it has {', '.join(names)}")
         return per_hour((self.prices or {}).get(model, self.cost_per_hour))
 
     def at_most(self, model: str, usage: Usage) -> Price | None:
-        """Return None: the time for tokens is not known beforehand."""
+        """Return None: the seconds that these tokens take are unknown beforehand."""
         return None
 
     def synchronous(self) -> ByTime:
-        """Return the same prices: an hour costs the same for any row."""
+        """Return these prices: an hour costs the same for any row."""
         return self
 
     def at(self, moment: datetime) -> ByTime:
-        """Return the same prices: an hour always costs the same."""
+        """Return these prices: they never change."""
         return self
 
 
 class ByToken(Struct, frozen=True):
-    """Prices of a provider's rows, at `tier` unless a synchronous answer names another."""
+    """Prices of a provider's rows: at the tier that a synchronous answer names, else at `tier`."""
 
     provider: str | None
     tier: Tier
@@ -93,44 +92,43 @@ class ByToken(Struct, frozen=True):
     stacks: bool = True
 
     def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
-        """Price the row's tokens at the tier that served it."""
+        """Price a row's tokens at the tier that served the row."""
         with _TOLD:
             return pricing.row_price(
                 self.provider, model, outcome, asked=self.tier, expected=expected, **self._terms()
             )
 
     def of_uncertain(self, model: str, sends: int, usage: Usage) -> Price:
-        """Price these attempts as if all of them were billed."""
+        """Price attempts of unknown outcome as if the provider billed all of them."""
         with _TOLD:
             one = self._rates(model).price(usage)
         return Price(one.cost * sends, f"uncertain: {sends} x {one.source}", estimated=True)
 
     def of_time(self, seconds: float) -> Price:
-        """Return no cost: rows are paid by the token."""
+        """Return a price of zero: rows are paid by the token."""
         return _NOTHING
 
     def known(self, model: str, endpoint: str) -> str:
-        """Describe the cost of a million tokens."""
+        """Describe the cost of a million tokens. Raises UsageError if it is unknown."""
         with _TOLD:
             found = self._rates(model)
             found.check(endpoint)
         return str(found)
 
     def at_most(self, model: str, usage: Usage) -> Price:
-        """Price these tokens, none of them cached."""
+        """Price these tokens without cache discounts."""
         with _TOLD:
             return self._rates(model).price(usage)
 
     def synchronous(self) -> ByToken:
-        """Return the prices at the standard tier."""
         return replace(self, tier=Tier.STANDARD)
 
     def at(self, moment: datetime) -> ByToken:
-        """Return the prices at a moment."""
+        """Return the prices that apply at a moment."""
         return replace(self, now=lambda: moment)
 
     def changes(self, model: str, until: datetime) -> list[datetime]:
-        """Return when a model's price changes before `until`."""
+        """Return the times before `until` at which a model's price changes."""
         return pricing.price_changes(self.provider, model, self.now(), until, self.overrides)
 
     def _rates(self, model: str) -> TierPrice:
@@ -142,10 +140,10 @@ class ByToken(Struct, frozen=True):
 
 
 class _Told:
-    """Raises UsageError for an unknown price: the job is not at fault, and waits until orch.toml has it."""
+    """Turns an unknown price into a UsageError: the job is not at fault, and waits until orch.toml states a price."""
 
     def __enter__(self) -> None:
-        """Begin the block; a context manager made from a generator would take ten times as long."""
+        """A context manager made from a generator would take ten times as long."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         if isinstance(error, InputError):
@@ -156,7 +154,6 @@ _TOLD = _Told()
 
 
 def prices_of(backend: Backend, settings: Config, now: Callable[[], datetime]) -> Prices:
-    """Return the prices of a backend. Raises UsageError if its profile is unknown."""
     overrides = {name: _override(price) for name, price in settings.prices.items()}
     match backend:
         case LocalBackend():
@@ -181,12 +178,12 @@ def prices_of(backend: Backend, settings: Config, now: Callable[[], datetime]) -
 
 
 def provider_at(base_url: str) -> str | None:
-    """Return the provider whose prices apply at a synchronous API's address, or None."""
+    """Return the provider whose list prices apply at a synchronous API's address, or None."""
     return profile_of("sync", base_url).provider or priced_as(base_url)
 
 
 def listed_prices(provider: str, tier: Tier, settings: Config, now: Callable[[], datetime]) -> ByToken:
-    """Return the prices of a provider's models at a tier, even if it is not a backend of orch.toml."""
+    """Return the prices of a provider's models at a tier. The provider need not be a backend of orch.toml."""
     overrides = {name: _override(price) for name, price in settings.prices.items()}
     return ByToken(provider, tier, None, overrides, now)
 
@@ -206,15 +203,15 @@ def _rates(rates: config.RateSettings) -> TokenRates:
 
 
 INPUT_MARGIN, ASSUMED_OUTPUT_MARGIN = 1.15, 1.08
-"""Upper bounds (95 %) as multiples of the estimate: of a job's prompts, and of answers with assumed lengths."""
+"""Upper bounds (95 %) of a job's prompts and of answers of assumed length, as multiples of the estimates."""
 ENOUGH_ROWS = 10
-"""With this many observed answers, their spread and the assumed spread weigh the same."""
+"""Number of observed answers at which observed and assumed lengths weigh the same."""
 
 
 class Shape(Struct, frozen=True):
     """Similar rows, with the estimated mean tokens of a prompt and of an answer.
 
-    The mean answer does not exceed `most_output` (95 %).
+    `most_output` is the upper bound (95 %) of the mean answer.
     """
 
     rows: int
@@ -225,14 +222,20 @@ class Shape(Struct, frozen=True):
 
     @classmethod
     def of(cls, model: str, parts: Sequence[tuple[int, float, Lengths]]) -> Shape:
-        """Return the shape of a model's rows, given in parts: rows, mean tokens of a prompt, lengths of answers."""
+        """Return the shape of a model's rows.
+
+        Each part has a number of rows, their mean prompt tokens, and the lengths of their answers.
+        """
         rows = sum(many for many, _, _ in parts)
         fed = sum(many * tokens for many, tokens, _ in parts) / rows
         mean = sum(many * lengths.mean for many, _, lengths in parts) / rows
         return cls(rows, model, fed, mean, sum(many * _most(lengths, rows) for many, _, lengths in parts) / rows)
 
     def cost(self, prices: Prices, model: str) -> Cost:
-        """Return the cost of one row, by the backend's name for the model. Raises UsageError without a price."""
+        """Return the cost of one row; `model` is the backend's name for the model.
+
+        Raises UsageError without a price.
+        """
         usual = Usage(input_tokens=round(self.input_tokens), output_tokens=round(self.output_tokens))
         fed, told = math.ceil(self.input_tokens * INPUT_MARGIN), math.ceil(self.most_output)
         most = Usage(input_tokens=fed, output_tokens=told)
@@ -240,7 +243,10 @@ class Shape(Struct, frozen=True):
 
 
 def _most(lengths: Lengths, rows: int) -> float:
-    """Return the bound of the mean answer of this many rows (95 %). A guessed length is not raised any further."""
+    """Return the upper bound (95 %) of the mean answer of this many rows.
+
+    A guessed length is not raised any further.
+    """
     seen = lengths.seen / (lengths.seen + ENOUGH_ROWS)
     assumed = min(ASSUMED_OUTPUT_MARGIN * lengths.mean, lengths.p95)
     return seen * lengths.mean_p95(rows) + (1.0 - seen) * max(lengths.mean, assumed)
@@ -253,7 +259,7 @@ def _price(prices: Prices, model: str, usage: Usage) -> Decimal:
 
 
 def going_on(runs: Sequence[Mapping[str, int]], rung: str) -> list[tuple[int, int]]:
-    """Return two numbers for each run: the rows of an alias, and how many of them reached a rung."""
+    """Return, for each run, the rows of the rung's alias and how many of them reached the rung."""
     alias, number = rung_of(rung)
     found = []
     for reached in runs:

@@ -1,6 +1,6 @@
-"""Current problems of backends that may take a job: no answer, or a missing model or key.
+"""Current problems of backends that may take a job: no answer, a missing model or a missing key.
 
-The list of models is requested from all backends at once, with a wait of a few seconds. Nothing is spent.
+orch requests the list of models from all backends at once and waits a few seconds. Nothing is spent.
 """
 
 from __future__ import annotations
@@ -29,15 +29,13 @@ from orchestrator.settings.backends import (
 from orchestrator.settings.config import Config
 
 LOOK_SECONDS = 2.0
-"""Maximum number of seconds for one answer."""
 ALL_SECONDS = 4.0
-"""Maximum number of seconds for all answers."""
 MOST_WORDS = 300
 DEFAULT_MODEL = "default"
 
 
 def problems_now(config: Config, job: Job) -> dict[str, str]:
-    """Return the problems of backends that may take the job, in the order of orch.toml."""
+    """Return the current problem of each backend that may take the job, in the order of orch.toml."""
     against = objections(config, job)
     names = [name for name in config.backends if name not in against]
     found: dict[str, str | None] = {}
@@ -54,7 +52,10 @@ def problems_now(config: Config, job: Job) -> dict[str, str]:
 
 
 def missing_keys(config: Config, job: Job, environ: Mapping[str, str]) -> dict[str, str]:
-    """Map each backend that may take the job and whose key this environment lacks to a sentence with a hint."""
+    """Map each backend whose key is not set in this environment to a sentence with a hint.
+
+    Only backends that may take the job count.
+    """
     against, missing = objections(config, job), {}
     for name, backend in config.backends.items():
         variable = None if isinstance(backend, EnginesBackend | RayBackend) else backend.api_key_env
@@ -65,7 +66,7 @@ def missing_keys(config: Config, job: Job, environ: Mapping[str, str]) -> dict[s
 
 
 def _all_at_once(calls: list[Callable[[], None]]) -> None:
-    # Resolving a name has no timeout: a thread that hangs in it is left behind.
+    # Resolving a host name has no timeout: a thread that hangs in it is left behind.
     threads = [threading.Thread(target=call, daemon=True) for call in calls]
     for thread in threads:
         thread.start()
@@ -89,7 +90,7 @@ def _problem(name: str, backend: Backend, models: list[str]) -> str | None:
 
 
 def _of_upstreams(name: str, urls: tuple[str, ...], key_env: str | None, models: list[str], hint: str) -> str | None:
-    """Return the first problem of a backend if all of its upstreams have one, else None."""
+    """Return the first problem if every upstream has one, else None."""
     problems = []
     for url in urls:
         problem = _of_upstream(name, url, key_env, models, hint)

@@ -1,4 +1,4 @@
-"""Progress of jobs at our own backends, sampled about once a minute to learn their speed."""
+"""Progress of jobs at our own backends, sampled about once a minute to learn the backends' speed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVERY = timedelta(minutes=1)
 
 
 class Samples:
-    """Samples the progress of jobs. Sample times are kept in memory: after a restart, the first is due at once."""
+    """Samples the progress of jobs. Sample times are kept in memory, so every job is due after a restart."""
 
     def __init__(self, store: Store, health: Callable[[str], Mapping[str, Any] | None]) -> None:
         self._store = store
@@ -24,7 +24,7 @@ class Samples:
         self._noted: dict[tuple[str, str], datetime] = {}
 
     def take(self, job: Job, shards: Sequence[Shard], is_own: Callable[[Shard], bool], now: datetime) -> None:
-        """Sample a job's progress at each of our backends that works on it, if due."""
+        """Sample a job's progress at each of our own backends that works on it and is due."""
         at = {shard.backend for shard in shards if shard.state is ShardState.SUBMITTED and is_own(shard)}
         due = [name for name in sorted(at) if self._is_due(job, name, now)]
         self._store.observations.note(_progress(job, name, shards, now, self._health(name)) for name in due)
@@ -56,6 +56,6 @@ def _progress(
 
 
 def _left(shard: Shard, health: Mapping[str, Any] | None) -> int:
-    """Return the rows that the engine could be working on; rows in back-off say nothing about the engine's speed."""
+    """Return the rows that the engine may be working on. Rows in back-off say nothing about its speed."""
     left = unfinished(shard, shard.rows)
     return left if health is None else left - rows_in_back_off(health, shard.batch_id, left)

@@ -1,4 +1,4 @@
-"""Times at which jobs are planned again. Kept in memory: after a restart, every job is planned."""
+"""Times at which jobs are planned again. They are kept in memory: after a restart, every job is planned."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ Terms = tuple[datetime | None, Decimal | None, frozenset[str]]
 
 
 class ReplanTimer:
-    """Next planning time of each job."""
-
     def __init__(self) -> None:
         self._next: dict[JobId, tuple[datetime, Terms]] = {}
 
     def is_due(
         self, job: Job, now: datetime, *, waiting: bool, moved: bool, trouble: frozenset[str] = frozenset()
     ) -> bool:
-        """True if a job should be planned now: new rows wait, its terms changed, or it is due.
+        """True if a job should be planned now: new rows wait, its terms changed, or its time has come.
 
         Backends in `trouble` take no rows or do not answer; a change of this set also counts. A job without a
-        deadline is planned only for these changes, and while its rows wait.
+        deadline is planned only after such changes and while its rows wait.
         """
         known = self._next.get(job.id)
         if waiting and (moved or known is None):
@@ -32,7 +30,7 @@ class ReplanTimer:
         return known is None or now >= known[0] or known[1] != _terms(job, trouble)
 
     def looked(self, job: Job, next_look: datetime, trouble: frozenset[str] = frozenset()) -> None:
-        """Note that a job was planned."""
+        """Store the time of a job's next planning."""
         self._next[job.id] = (next_look, _terms(job, trouble))
 
     def forget(self, job: Job) -> None:
@@ -41,5 +39,4 @@ class ReplanTimer:
 
 
 def _terms(job: Job, trouble: frozenset[str]) -> Terms:
-    """Return the facts about a job and its backends that may change while it runs."""
     return job.deadline_at, job.budget, trouble

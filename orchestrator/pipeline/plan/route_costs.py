@@ -1,6 +1,7 @@
-"""Options of the planner: what each backend would cost for a job's rows, and how long it would take.
+"""Options of the planner: the cost and duration of a job's rows at each backend.
 
-Everything comes from the store, orch.toml and the profiles: prices, own history, quotas, and other jobs' rows.
+These follow from prices, earlier jobs, quotas and the rows of other jobs, as found in the store, orch.toml and the
+profiles.
 """
 
 from __future__ import annotations
@@ -60,18 +61,21 @@ from orchestrator.store import Store
 from orchestrator.store.records import OpenRows
 
 RUNS = 10
-"""Maximum number of earlier runs of a job file from which the length of its answers is learned."""
+"""Maximum number of earlier runs of a job file that its answer lengths are learned from."""
 UNBOUNDED_OUTPUT = 4096
-"""Assumed maximum tokens of an answer without a bound; a budget does not allow such rows."""
+"""Assumed tokens of an answer without `max_tokens`.
+
+A job with a budget sends no such rows to backends paid by the token.
+"""
 DAY = 86_400
 P95 = 1.645
 FREE = Cost(Decimal(0), Decimal(0))
 REMEMBERED = timedelta(days=30)
-"""How far back engine progress counts."""
+"""Age up to which engine progress counts."""
 
 
 class Prospects:
-    """Options of a job's open rows at this moment. Changes nothing."""
+    """Options of a job's open rows at one moment. Reads the store and never changes it."""
 
     def __init__(
         self,
@@ -84,8 +88,9 @@ class Prospects:
         memory: ObservationMemory,
         only: Aliases | None = None,
     ) -> None:
-        """`down` has the seconds that backends have had no working upstream. With `only`, rows of these aliases
-        count.
+        """`down` maps each backend to the seconds that it has had no working upstream.
+
+        With `only`, only rows of these aliases count.
         """
         self._only = only
         self._store = store
@@ -101,12 +106,11 @@ class Prospects:
 
     @cached_property
     def rows(self) -> int:
-        """Number of open rows."""
         return sum(part.rows for part in self._open)
 
     @cached_property
     def shapes(self) -> list[Shape]:
-        """The open rows that are not done yet, by model."""
+        """The unfinished open rows, by model."""
         parts: dict[str, list[tuple[int, float, Lengths]]] = {}
         for part in self._left:
             fed = part.bytes * self._density(part) / part.rows
@@ -115,7 +119,10 @@ class Prospects:
 
     @cached_property
     def _left(self) -> Sequence[OpenRows]:
-        """The open rows that no engine has done yet. Engines work through a batch from its first row to its last."""
+        """The open rows that no engine has finished yet.
+
+        Engines work through a batch from its first row to its last.
+        """
         own = [name for name, backend in self._config.backends.items() if isinstance(backend, OwnServer)]
         seen = (shard for name in own for shard in self._sight(name).shards)
         mine = [shard for shard in seen if shard.job_id == self._job.id and is_of(shard.model, self._only)]
@@ -130,7 +137,7 @@ class Prospects:
         return [run.id for run in self._store.jobs.of_series(self._job.series)[:RUNS]]
 
     def lengths(self, part: OpenRows) -> Lengths:
-        """Return the expected length of answers to rows of one task, by earlier runs of the job file."""
+        """Return the expected length of answers to a task's rows, learned from earlier runs of the job file."""
         most = part.max_output // part.rows if part.max_output is not None else UNBOUNDED_OUTPUT
         key = (part.task, part.prompt_version)
         if key not in self._seen_lengths:
@@ -138,7 +145,7 @@ class Prospects:
         return forecast.output_lengths(self._seen_lengths[key], most)
 
     def _density(self, part: OpenRows) -> float:
-        """Return the prompt tokens per byte of a task's lines. May count tokens, which lengths alone do not need."""
+        """Return the prompt tokens per byte of a task's lines. May count tokens, which is slow."""
         key = (part.task, part.prompt_version)
         if key not in self._densities:
             self._densities[key] = density(self._store, Home(self._config.home), self._job, self._runs, *key)
@@ -146,7 +153,7 @@ class Prospects:
 
     @cached_property
     def options(self) -> list[Option]:
-        """Every backend of orch.toml as the planner sees it, with the objections for this job."""
+        """Every backend of orch.toml, with the objection for this job if one exists."""
         against = self._objections
         given_up = self._given_up
         if any(name not in against and name not in given_up for name in self._config.backends):
@@ -154,14 +161,15 @@ class Prospects:
         few = {name: why for name in self._config.backends if (why := self._few_rows(name)) is not None}
         is_left = any(name not in against and name not in few for name in self._config.backends)
         if is_left or not self._store.shards.of_job(self._job.id):
-            # Rows left over from a job that has begun may have no other backend: they then end as too few.
+            # Leftover rows of a job that has begun may have no other backend. There they fail as too few, which is
+            # reported.
             against = {**few, **against}
         against = {**self.unbounded, **against}
         return [self._option(name, backend, against.get(name)) for name, backend in self._config.backends.items()]
 
     @property
     def _objections(self) -> Mapping[str, str]:
-        """Objections to backends. Learned refusals count only if another backend may take the rows."""
+        """Objections to backends. Learned refusals count only if they leave a backend for the rows."""
 
         def refused(backend: str, model: str, endpoint: str) -> Collection[str]:
             return self._store.refused_fields.of(backend, model, endpoint, self._job.created_at)
@@ -172,7 +180,7 @@ class Prospects:
 
     @property
     def unbounded(self) -> dict[str, str]:
-        """Objections to backends paid by the token, if answers without a limit count against a budget."""
+        """Objections to backends paid by the token, if a budget applies and rows have no `max_tokens`."""
         if all(part.max_output is not None for part in self._open):
             return {}
         held_to = None if self._job.budget is None else "a budget"
@@ -186,7 +194,7 @@ class Prospects:
 
     @property
     def _given_up(self) -> dict[str, str]:
-        """Reasons to send nothing more to backends whose upstreams have taken no row within their patience."""
+        """Reasons against backends whose upstreams have taken no row for longer than the backend's `patience`."""
         found = {}
         for name, seconds in self._down.items():
             backend = self._config.backends.get(name)
@@ -226,7 +234,7 @@ class Prospects:
         )
 
     def _few_rows(self, name: str) -> str | None:
-        """Return why a model's waiting rows are too few for a batch at a backend, or None."""
+        """Return the reason why a model's waiting rows are too few for a batch at a backend, or None."""
         backend, waiting = self._config.backends[name], Counter[str]()
         least = limits_of(backend, profile_for(backend)).min_rows
         for part in self._open:
@@ -249,27 +257,27 @@ class Prospects:
 
     @cached_property
     def last_used(self) -> Mapping[str, datetime]:
-        """Times at which backends last had rows, without backends that never had rows."""
+        """Times at which backends last had rows. Backends that never had rows are missing."""
         seen = {name: observations.last_used(self._sight(name), self._now) for name in self._config.backends}
         return {name: at for name, at in seen.items() if at is not None}
 
     @cached_property
     def cancels(self) -> Mapping[str, float]:
-        """Maximum seconds until the rows of a rerouted batch are free, by backend."""
+        """Maximum seconds until a rerouted batch's rows are free, by backend."""
         return {option.backend: option.cancel_seconds for option in self.options}
 
     # --- other jobs
 
     @cached_property
     def _others(self) -> list[Job]:
-        """Unfinished jobs of the home whose rows an engine does before this job's."""
+        """Unfinished jobs of the home whose rows an engine does before this job's rows."""
         jobs = [job for job in self._store.jobs.unfinished(self._job.home) if job.built_at is not None]
         first = observations.goes_first(jobs, self._job, self._now)
         return [job for job in jobs if job.id in first]
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """Rows of other jobs that may later need the synchronous routes."""
+        """Rows of other jobs that may later need the synchronous backends."""
         others = {job.id: self._store.shards.of_job(job.id) for job in self._others}
         deadlines = {job.id: job.deadline_at for job in self._others if job.deadline_at is not None}
         batches = [option for option in self.options if isinstance(option, BatchOption)]
@@ -278,22 +286,22 @@ class Prospects:
 
     @cached_property
     def later(self) -> int:
-        """Expected number of rows made later: for long documents, and for re-asked answers."""
+        """Expected number of rows that do not exist yet: later parts of long documents, and answers asked again."""
         made = self._store.observations.unmade(self._job.id) if self._has_long_tasks else 0
         again = observations.reask_share(self._store.observations.reasked(self._runs))
         return made + int(again * (self.rows + made) + 0.5)
 
     @property
     def _has_long_tasks(self) -> bool:
-        """True unless `only` excludes the models that reduce the answers to a document's parts."""
+        """False if `only` excludes every model that reduces the answers to a document's parts."""
         long = (task.long.reduce_model or task.model for task in tasks_of(self._job) if task.long is not None)
         return self._only is None or any(alias in self._only for alias in long)
 
     @cached_property
     def later_cost(self) -> Cost | None:
-        """Cost of the `later` rows; None if they cost as much as the open rows. A stronger model costs more."""
+        """Cost of one `later` row, which a stronger model may answer. None if it costs as much as an open row."""
         models = models_of(self._config, self._job)
-        # Shapes count tokens, which loads a vocabulary: computed only if a stronger model may be asked.
+        # Counting the tokens of `shapes` loads a vocabulary, so it is done only if a stronger model may be asked.
         if not any(above(part.model, models) for part in self._open):
             return None
         steps = [(shape, rung) for shape in self.shapes for rung in above(shape.model, models)]
@@ -306,7 +314,7 @@ class Prospects:
         return _plus(found, base, max(0.0, rest), max(0.0, rest))
 
     def _cheapest(self, shape: Shape) -> Cost | None:
-        """Return the lowest cost of a row; None if no backend paid by the token has its model."""
+        """Return the lowest cost of a row, or None if no backend paid by the token has its model."""
         models, found = models_of(self._config, self._job), []
         for option in self.options:
             backend = self._config.backends[option.backend]
@@ -318,19 +326,22 @@ class Prospects:
 
     @property
     def dearest(self) -> float:
-        """Highest ratio of a run's cost to its forecast p50, from earlier runs that cost more than forecast."""
+        """Highest ratio of cost to forecast p50 among earlier runs that cost more than forecast."""
         return observations.dearest(self._store.forecasts.costs(self._job.series))
 
     @cached_property
     def margin(self) -> float:
-        """Maximum seconds from the last answer to the finished job."""
+        """Seconds that the job may need after its last answer to be finished."""
         finishes = self._store.observations.finishes(self._job.home)
         return observations.finish_seconds(finishes, self.rows, self._now)
 
     # --- money
 
     def _cost_steps(self, name: str, backend: SyncBackend) -> CostSteps:
-        """Return the changes of a row's cost at a backend before the deadline; empty if rows cannot wait."""
+        """Return the times and sizes of a backend's price changes before the deadline.
+
+        Empty for a job without a deadline.
+        """
         prices, models = prices_of(backend, self._config, lambda: self._now), models_of(self._config, self._job)
         if self._job.deadline_at is None or not isinstance(prices, ByToken):
             return ()
@@ -340,7 +351,7 @@ class Prospects:
         return tuple(((at - self._now).total_seconds(), cost) for at, (cost, unpriced) in costs if unpriced is None)
 
     def _token_cost(self, name: str, backend: Backend, at: datetime) -> tuple[Cost, str | None]:
-        """Return a backend's mean cost of a row over the job's models at a time, or why it is unknown."""
+        """Return the mean cost of the job's rows at a backend at a time, and the reason if the cost is unknown."""
         prices = prices_of(backend, self._config, lambda: at)
         models, p50, p95 = models_of(self._config, self._job), Decimal(0), Decimal(0)
         try:
@@ -350,7 +361,7 @@ class Prospects:
                     if self._job.kind is JobKind.BATCH:
                         cure = f'give it one in orch.toml:  [models]  {shape.model} = {{{name} = "NAME"}}'
                         raise UsageError(f"the model {shape.model} has no name there", hint=cure)
-                    continue  # the backend lacks this model of a list, so such rows avoid it
+                    continue  # the backend lacks this model of the alias's list, so rows for this model avoid the backend
                 each = shape.cost(prices, model or shape.model)
                 p50, p95 = p50 + shape.rows * each.p50, p95 + shape.rows * each.p95
         except UsageError as error:
@@ -359,7 +370,9 @@ class Prospects:
         return Cost(p50 / rows, max(p50, p95) / rows), None
 
     def _room(self, name: str, backend: Backend, profile: Profile) -> tuple[int | None, int]:
-        """Return how many rows a backend's tightest quota takes (None: no limit), and other jobs' rows in it."""
+        """Return how many rows fit into a backend's tightest quota (None: no limit), and how many rows of other jobs
+        it holds.
+        """
         rooms = []
         for shape in self.shapes:
             learned = quota.current(self._store.limits.of(name, shape.model), self._now)
@@ -381,7 +394,7 @@ class Prospects:
         asker = observations.Asker(self._job.series, first)
         is_local = isinstance(backend, TimedBackend)
         speed = self._engine_speeds.of(name, backend, self._sight(name))
-        # Counting loads a vocabulary, which takes as long as a small job: only if speeds are in tokens.
+        # Counting loads a vocabulary, so it is done only if speeds are in tokens.
         work = self._engine_speeds.work(speed.weight) if speed.learned.counted else 0.0
         pace = observations.pace(
             self._sight(name), asker, speed.assumed, work, self._now, speed.learned,
@@ -399,7 +412,8 @@ class Prospects:
             return SynchronousOption(
                 name, backend.location, cost, pace, against, leaves, cost_steps=steps, slow_with=together
             )
-        # A pause does not make an upstream expensive: its hours are priced by the work done in the end.
+        # A pause does not make an upstream expensive: an hour's price is spread over the work that is done in the
+        # end.
         usual = forecast.pace(speed.learned, speed.assumed, now=self._now, tokens=work)
         prices = prices_of(backend, self._config, lambda: self._now)
         cost = _time_cost(prices, pace if pace.rate > 0 else usual, backend.upstream_count)
@@ -417,7 +431,7 @@ class Prospects:
         return {name: observations.late_nights(self._sight(name).shards) for name in hosted}
 
     def _start_of(self, name: str) -> float:
-        """Return the seconds until an engine of a fleet takes rows, for its slowest model to start."""
+        """Return the seconds until a fleet's engine takes rows, by its slowest model."""
         starts = start_seconds(self._store.engine_holds.since(self._now - REMEMBERED), name)
         benched = {model: one.start_seconds for model, one in self._engine_speeds.measured(name).items()}
         known = {**{model: seconds for model, seconds in benched.items() if seconds is not None}, **starts}
@@ -433,7 +447,6 @@ class Prospects:
         return [ModelRows(one.model, one.rows, RowTokens(one.input_tokens, one.output_tokens)) for one in self.shapes]
 
     def _rough_tokens(self) -> RowTokens:
-        """Estimate a row's tokens by the length of its line, without counting."""
         rows = max(1, sum(part.rows for part in self._left))
         told = sum(part.rows * self.lengths(part).mean for part in self._left) / rows
         return RowTokens(sum(part.bytes for part in self._left) / rows / BYTES_PER_TOKEN, told)
@@ -444,7 +457,6 @@ def _p50(cost: Cost) -> Decimal:
 
 
 def _plus(cost: Cost, each: Cost, usual: float, most: float) -> Cost:
-    """Add the cost of this many more rows."""
     return Cost(cost.p50 + Decimal(repr(usual)) * each.p50, cost.p95 + Decimal(repr(most)) * each.p95)
 
 
@@ -460,7 +472,7 @@ def seconds_of(
 ) -> float:
     """Return the seconds that these rows take at a backend, with this chance; a day at most.
 
-    `back` more rows of the `job` will come from batches that are being cancelled `now`.
+    A further `back` rows of `job` return from batches that are being cancelled `now`.
     """
     if isinstance(option, BatchOption):
         return min(DAY, option.turnaround.within(chance))
@@ -470,5 +482,5 @@ def seconds_of(
 
 
 def is_assumed(option: Option) -> bool:
-    """True if the figures of a backend are mostly guesses."""
+    """True if a backend's figures are mostly guesses."""
     return not (option.turnaround.is_known if isinstance(option, BatchOption) else option.pace.is_known)

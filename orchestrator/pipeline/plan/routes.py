@@ -1,4 +1,4 @@
-"""Backends that may take a job's rows, by orch.toml and the job file, and their names for its models."""
+"""Backends that may take a job's rows according to orch.toml and the job file, and their names for its models."""
 
 from __future__ import annotations
 
@@ -46,33 +46,36 @@ _CURE = ": take it out, or let it go with `unsupported: drop`"
 
 
 def models_of(config: Config, job: Job) -> dict[str, Names]:
-    """Return the models of aliases and their rungs: the job file's, then orch.toml's, then fleets' model names."""
+    """Return the models of aliases and of their rungs.
+
+    The job file wins over orch.toml, and orch.toml over fleets' names.
+    """
     return expand(_declared(config, job), config.backends)
 
 
 def _declared(config: Config, job: Job) -> dict[str, Names | Sequence[Names]]:
     spec = spec_of(job)
-    # A batch file's rows name models directly; a fleet's name for a model does not bind the rows to that fleet.
+    # A fleet's own model names are no aliases in a batch file: its rows may name the same model for another backend.
     return dict(config.models) if spec is None else {**config.fleet_models, **config.models, **spec.models}
 
 
 def standing_of(config: Config, job: Job, shard: Shard) -> RungStanding:
-    """Return the position of a shard's rows on their alias's list, with the backends that may take rows now."""
+    """Return the position of a shard's model in its alias's list. Only backends that may take rows now count."""
     usable = config.backends.keys() - objections(config, job).keys()
     return standing(shard.model, shard.backend, models_of(config, job), usable)
 
 
 def _names_at(backend: str, aliases: Iterable[str], models: Mapping[str, Names]) -> dict[str, str | None]:
-    """Return a backend's names for a job's aliases, and for the higher rungs that the backend has."""
+    """Return a backend's names for a job's aliases, and for the stronger models of their lists that the backend has."""
     names = {alias: resolve_model(alias, backend, models) for alias in aliases}
     higher = {rung: resolve_model(rung, backend, models) for alias in aliases for rung in above(alias, models)}
     return names | {rung: name for rung, name in higher.items() if name is not None}
 
 
 def _check_rungs(config: Config, job: Job) -> None:
-    """Raise UsageError for a listed model that no backend has, which would be skipped silently.
+    """Raise an error for a model of a list that no backend has: it would be skipped silently.
 
-    Also raised for vectors of a list of models, which could not be compared.
+    A list of models for a task with vectors is an error too, as vectors of different models cannot be compared.
     """
     declared = _declared(config, job)
     for task in tasks_of(job):
@@ -101,7 +104,7 @@ def _wrong_model(
     file, line, place = Path(job.source), None, ("models", alias, *inside)
     if not _is_in_job_file(job, alias):
         return config.mistake(place, message, hint)
-    with suppress(OrchError, OSError):  # a job outlives its file
+    with suppress(OrchError, OSError):  # a job outlives its file, so the file may be missing
         line = line_of(place, lines_of(file))
     return InputError(message, file=file, line=line, field=spell(place), hint=hint)
 
@@ -112,7 +115,7 @@ def _is_in_job_file(job: Job, alias: str) -> bool:
 
 
 def _spelled(job: Job, alias: str, backend: str, model: str) -> str:
-    """Return what to write, in the file that has the alias, to name its model at a backend."""
+    """Return the entry to write to name an alias's model at a backend, in the syntax of the file that has the alias."""
     base = rung_of(alias)[0]
     pair = f"{base}: {{{backend}: {model}}}" if _is_in_job_file(job, base) else f'{base} = {{{backend} = "{model}"}}'
     return f"write  {pair}"
@@ -121,9 +124,9 @@ def _spelled(job: Job, alias: str, backend: str, model: str) -> str:
 def eligibility_of(
     config: Config, job: Job, refused: Refused = nothing_refused, only: Aliases | None = None
 ) -> Eligibility:
-    """Return backends that may take a job's rows, and objections to the others; `refused` returns past refusals.
+    """Return the backends that may take a job's rows, and objections to the others; `refused` returns past refusals.
 
-    With `only`, rows of these aliases count.
+    With `only`, only rows of these aliases count.
     """
     models = models_of(config, job)
     aliases, uses, asked = set[str](), set[tuple[str, str]](), list[Task]()
@@ -156,7 +159,7 @@ def eligibility_of(
 
 
 def lots_of(config: Config, job: Job) -> tuple[Aliases, ...]:
-    """Return a job's aliases by the backends that have their models, if no backend has all of them.
+    """Return a job's aliases grouped by the backends that have their models, if no backend has all of them.
 
     Empty if one backend may take all rows, or if an alias has no backend.
     """
@@ -184,7 +187,7 @@ def named_models(config: Config, backend: str) -> list[str]:
 
 
 def asked_models(config: Config, job: Job, backend: str) -> list[str]:
-    """Return a backend's names for the models that a job's tasks ask; empty for a batch file."""
+    """Return a backend's names for the models that a job's tasks use; empty for a batch file."""
     aliases = {alias for task in asked_tasks(job) for alias in task.aliases.values()}
     names = _names_at(backend, aliases, models_of(config, job))
     return sorted({name for name in names.values() if name is not None})
@@ -193,7 +196,10 @@ def asked_models(config: Config, job: Job, backend: str) -> list[str]:
 def objections(
     config: Config, job: Job, refused: Refused = nothing_refused, only: Aliases | None = None
 ) -> Mapping[str, str]:
-    """Return the objections to backends that may take none of a job's rows; with `only`, of these aliases' rows."""
+    """Return the objections to backends that may take none of a job's rows.
+
+    With `only`, only these aliases' rows count.
+    """
     whole = eligibility_of(config, job, refused, only)
     lots = () if only is not None or whole.eligible else lots_of(config, job)
     if not lots:
@@ -203,7 +209,7 @@ def objections(
 
 
 def lost_settings(config: Config, job: Job) -> Mapping[str, str]:
-    """Return messages about task settings that a backend's models do not accept, by backend."""
+    """Return messages about task settings that a backend's models reject, by backend."""
     models, tasks = models_of(config, job), asked_tasks(job)
     found = {}
     for name in config.backends:
@@ -219,7 +225,7 @@ def lost_settings(config: Config, job: Job) -> Mapping[str, str]:
 
 
 def unpriced(config: Config, job: Job, found: Eligibility) -> dict[str, str]:
-    """Return the objections to backends that lack a model's price, each with the line of the model's name."""
+    """Return the objections to backends that lack a model's price. Each states where the model's name is written."""
     aliases = {alias for task in asked_tasks(job) for alias in task.aliases.values()}
     declared, models, told = _declared(config, job), models_of(config, job), dict[str, str]()
     for backend, model in found.unpriced.items():
@@ -234,9 +240,9 @@ def unpriced(config: Config, job: Job, found: Eligibility) -> dict[str, str]:
 
 
 def check_eligible(config: Config, job: Job) -> None:
-    """Raise RefusedError with the objections if no backend is eligible, InputError if orch.toml has none.
+    """Raise RefusedError with the objections if no backend is eligible.
 
-    Raises UsageError for a useless rung.
+    Raises InputError if orch.toml has no backend or a list names a model that no backend has.
     """
     _check_rungs(config, job)
     _check_names_of_backends(config, job)
@@ -257,9 +263,9 @@ def check_eligible(config: Config, job: Job) -> None:
 
 
 def _check_names_of_backends(config: Config, job: Job) -> None:
-    """Raise UsageError if a task's alias has a setting or a misspelt backend among the names of its backends.
+    """Raise InputError if a task's alias has a setting or a misspelt backend where a backend's name belongs.
 
-    Other unknown backends may be those of another machine.
+    Other unknown names may be backends of another machine.
     """
     models, known = models_of(config, job), config.backends
     aliases = {alias for task in asked_tasks(job) for alias in task.aliases.values()}
@@ -277,7 +283,7 @@ def _check_names_of_backends(config: Config, job: Job) -> None:
 
 
 def _check_backends_of_models(config: Config, job: Job) -> None:
-    """Raise UsageError for an alias of a task whose names are all for backends that orch.toml does not have."""
+    """Raise InputError if an alias of a task has names only for backends that orch.toml does not have."""
     models = models_of(config, job)
     for alias in sorted({alias for task in asked_tasks(job) for alias in task.aliases.values()}):
         names = models.get(alias)
@@ -310,7 +316,7 @@ def _lost(
     models: Mapping[str, Names],
     refused: Refused,
 ) -> str | None:
-    """Return the settings of tasks that their models at a backend do not accept, or None."""
+    """Return the settings of tasks that their models at a backend reject, or None."""
     recipient = recipient_of(config.backends[backend])
     found: dict[str, list[str]] = {}
     is_curable = False
@@ -330,7 +336,10 @@ def _lost(
 def _candidate(
     config: Config, name: str, uses: Sequence[tuple[str | None, str]], lost: Callable[[], str | None]
 ) -> Candidate:
-    """Build a candidate. `uses` has models and their endpoints; `lost` returns settings that models do not accept."""
+    """Return a backend as a candidate.
+
+    `uses` has models and their endpoints; `lost` returns settings that models reject.
+    """
     backend, unpriced = config.backends[name], None
     urls = ANY_ENDPOINT
     match backend:
@@ -357,7 +366,7 @@ def _candidate(
 def _first_unpriced(
     config: Config, backend: Backend, uses: Iterable[tuple[str | None, str]]
 ) -> tuple[str, str] | None:
-    """Return the first model without a price at a backend, and why; None if each model has a price."""
+    """Return the first model without a price at a backend, with the reason. None if each model has a price."""
     for model, url in uses:
         if model is not None:
             try:
@@ -368,10 +377,10 @@ def _first_unpriced(
 
 
 def _example(backend: Backend) -> str:
-    """Return a name for a model at a backend: a model that the backend is known to have, or else a placeholder."""
+    """Return an example of a model's name at a backend: a model that the backend has, or else a placeholder."""
     match backend:
         case LocalBackend():
-            return "default"  # whatever its upstream serves
+            return "default"  # the model that its upstream serves
         case EnginesBackend() | RayBackend():
             return next(iter(backend.models))
         case SyncBackend() | HostedBackend():
@@ -393,7 +402,7 @@ def why_not(
 
 
 def all_held(store: Store, job: Job) -> list[RefusalHold]:
-    """Return the holds of a job if all of its remaining rows are refused for a shared reason; otherwise empty."""
+    """Return a job's holds if they cover all of its remaining rows and no batch is open; otherwise empty."""
     holds = store.holds.of(job.id)
     if not holds or any(not shard.state.is_final for shard in store.shards.of_job(job.id)):
         return []
@@ -403,7 +412,6 @@ def all_held(store: Store, job: Job) -> list[RefusalHold]:
 
 
 def request_refused(config: Config, job: Job, holds: Sequence[RefusalHold]) -> RequestRefused:
-    """Return the error for rows that wait because a backend refuses all of them."""
     first = holds[0]
     alike = list(dict.fromkeys(refused_rows(job, hold.model, hold.task) for hold in holds if hold.code == first.code))
     return RequestRefused(
@@ -417,7 +425,10 @@ def request_refused(config: Config, job: Job, holds: Sequence[RefusalHold]) -> R
 
 
 def _refused_place(config: Config, job: Job, hold: RefusalHold) -> str:
-    """Return the place of a model's name that its backend does not have; else describe what is refused."""
+    """Return the file and line of a model's name that the backend does not know.
+
+    For other refusals, name what to correct.
+    """
     alias = rung_of(hold.model)[0]
     names = _declared(config, job).get(alias)
     if hold.code != _NO_MODEL or names is None or alias in config.fleet_models:

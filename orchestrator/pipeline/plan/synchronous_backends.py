@@ -11,15 +11,15 @@ from orchestrator.settings.backends import FleetBackend, HostedBackend, LocalBac
 from orchestrator.settings.config import Config
 
 AT_ONCE = "at_once"
-"""Option of a job that cannot wait: the only backends that the job may ask."""
+"""Job option with the only backends that may be asked, for a job that a person waits for."""
 PROBE_SECONDS = 3.0
 
 
 class AtOnce(Struct, frozen=True):
-    """Backends that answer while a person waits, and the reasons why other backends do not, which may be temporary.
+    """Backends that answer while a person waits, and the reasons against the others.
 
-    `starts` names the backends whose engines may have to start first. `hint` says what to add to orch.toml if it has
-    no backend of this kind.
+    `may_pass` is true if a reason may be temporary. `starts` has the backends whose engines may have to start first.
+    `hint` says what to add to orch.toml if it has no such backend.
     """
 
     names: tuple[str, ...]
@@ -30,9 +30,9 @@ class AtOnce(Struct, frozen=True):
 
 
 def at_once(config: Config, wanted: str | None = None) -> AtOnce:
-    """Probe every synchronous backend of orch.toml; nothing is spent.
+    """Probe every synchronous backend of orch.toml. Nothing is spent.
 
-    Engines that orch starts are used if no other backend answers, or if `wanted` names their backend.
+    Engines that orch starts are used only if no other backend answers, or if `wanted` names their backend.
     """
     names, others, may_pass, fleets = list[str](), dict[str, str](), False, list[str]()
     for name, backend in config.backends.items():
@@ -55,7 +55,7 @@ def at_once(config: Config, wanted: str | None = None) -> AtOnce:
 
 
 def _problem(name: str, url: str, key_env: str | None) -> str | None:
-    """Return why an upstream cannot be used, or None if it answers, whatever its models."""
+    """Return the reason why an upstream cannot be used, or None if it answers. Its models are not checked."""
     import httpx2
 
     try:
@@ -72,7 +72,7 @@ def _problem(name: str, url: str, key_env: str | None) -> str | None:
 
 
 def _hint(config: Config) -> str | None:
-    """Suggest an orch.toml entry for the synchronous API of the first provider that has one."""
+    """Return an orch.toml entry for the synchronous API of the first provider that has one."""
     for backend in config.backends.values():
         if isinstance(backend, HostedBackend) and backend.has_sync_api:
             provider = profile_for(backend).provider

@@ -21,21 +21,23 @@ from orchestrator.store import Store
 
 ENOUGH_ROWS = 20
 MOST_OF_PICTURES = 64_000_000
-"""Maximum number of bytes read of a line with pictures: pictures have few tokens per byte, and a cut picture has
-none."""
+"""Maximum bytes read of a line with pictures.
+
+They have few tokens per byte, and a truncated picture cannot be counted.
+"""
 SAMPLE_ROWS = 16
 SAMPLE_BYTES = 200_000
-"""Maximum number of bytes that counting reads in total, which takes a tenth of a second."""
+"""Maximum bytes of a sample in total. Counting them takes a tenth of a second."""
 
 _COUNTED: WeakKeyDictionary[Store, dict[tuple[JobId, str], float]] = WeakKeyDictionary()
-"""Counts by job and task. A job's lines never change, so they are counted once while the store is open."""
+"""Token densities by job and task. A job's lines never change, so they are counted once while the store is open."""
 
 
 def density(store: Store, home: Home, job: Job, runs: Sequence[JobId], task: str, prompt_version: str) -> float:
     """Return the prompt tokens per byte of the lines that ask a task.
 
-    The count is the model's own if earlier runs of the job file have one. Otherwise it is o200k's: exact for OpenAI's
-    newer models, an estimate for others.
+    The density comes from the tokens billed in earlier runs of the job file, if these suffice. Otherwise a sample is
+    counted with o200k: exact for OpenAI's newer models, an estimate for others.
     """
     rows, billed, size = store.sizes.prompt_sizes(runs, task, prompt_version)
     if rows >= ENOUGH_ROWS:
@@ -66,7 +68,6 @@ _decode_line = json_decoder(_Line).decode
 
 
 def _counted(store: Store, home: Home, job_id: JobId, task: str) -> float:
-    """Count a sample of the job's lines."""
     found = size = 0
     try:
         with home.requests(job_id).open("rb") as file:
@@ -81,7 +82,7 @@ def _counted(store: Store, home: Home, job_id: JobId, task: str) -> float:
                 found += sum(map(tokens.of_picture, _pictures(line)))
                 found += _tokens_of(_PICTURE.sub(b"", line))
     except OSError:
-        size = 0  # without lines nothing can be sent either, which is reported elsewhere
+        size = 0  # if the lines cannot be read, nothing can be sent either; that is reported elsewhere
     return found / size if size else 1 / tokens.BYTES_PER_TOKEN
 
 
@@ -97,14 +98,13 @@ def _tokens_of(line: bytes) -> int:
 
 
 def _pictures(line: bytes) -> Iterator[bytes]:
-    """Yield the first bytes of each picture inside a request line."""
     for found in _PICTURE.finditer(line):
         with suppress(ValueError):
             yield b64decode(found[1][: len(found[1]) // 4 * 4])
 
 
 def _strings(value: Any) -> list[str]:
-    """Return the strings in a value; for a message, only its content, not its role."""
+    """Return the strings in a value; for a message, its content but not its role."""
     match value:
         case str():
             return [value]

@@ -1,4 +1,4 @@
-"""Sets of fields of a job's waiting rows that their models at a backend have never answered."""
+"""Combinations of request fields in a job's waiting rows that their models at a backend have never answered."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from orchestrator.store import Store
 from orchestrator.store.records import SampleRow
 
 MOST_READ = 10_000
-"""Maximum number of rows of a batch file whose fields are read: each row may have other fields."""
+"""Maximum number of rows read from a batch file: each row may have other fields."""
 MOST_ASKED = 10
-"""Maximum number of sets of fields asked at a time, those with the most rows first."""
+"""Maximum number of field sets asked at a time. Sets with the most rows come first."""
 
 
 class Unproven(Struct, frozen=True):
-    """A set of fields that a model has never answered, with the smallest row that has these fields.
+    """A field set that a model has never answered, with the smallest row that has these fields.
 
-    `model` is the model's name at the backend, and `endpoint` is where the model is asked.
+    `model` is the backend's name for the model, `endpoint` the endpoint that is asked.
     """
 
     row: SampleRow
@@ -59,9 +59,9 @@ def unproven(
     canary: bool = False,
     only: Collection[str] | None = None,
 ) -> list[Unproven]:
-    """Return the sets of fields of a job's waiting rows that their models at a backend have never answered.
+    """Return the field sets of a job's waiting rows that their models at a backend have never answered.
 
-    With `only`, rows of these aliases count.
+    With `only`, only rows of these aliases count.
     """
     kinds = RowKinds(store, home, job, backend, recipient, models, now)
     if job.kind is JobKind.BATCH:
@@ -82,7 +82,7 @@ def unproven(
 
 
 class RowKinds:
-    """The sets of fields of rows, as written for a backend."""
+    """The field sets of rows as they are sent to one backend."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class RowKinds:
         self._proven: dict[tuple[str, str], frozenset[str]] = {}
 
     def of(self, rows: Iterable[SampleRow], job: Job | None = None) -> Iterator[Unproven]:
-        """Yield each row with its set of fields, without rows whose line cannot be read."""
+        """Yield each row with its field set. Rows whose lines cannot be read are skipped."""
         job = job or self._job
         writers: dict[tuple[str, str], tuple[str, LineWriter]] = {}
         with suppress(OSError), self._home.requests(job.id).open("rb") as source:
@@ -123,14 +123,14 @@ class RowKinds:
         return line_writer(job, self._recipient, model, endpoint, refused)
 
     def is_proven(self, one: Unproven) -> bool:
-        """True if the model has answered this set of fields."""
+        """True if the model has answered this field set."""
         key = (one.endpoint, one.model)
         if key not in self._proven:
             self._proven[key] = self._store.proofs.answered(self._backend, *key) or self._answered_earlier(one)
         return one.fields in self._proven[key]
 
     def _answered_earlier(self, one: Unproven) -> frozenset[str]:
-        """Return the sets that the model answered in batches of a version that did not record them."""
+        """Return the field sets answered in batches of an older version, which did not record them."""
         found = set[str]()
         for row in self._store.proofs.earlier_answers(self._backend, one.row.endpoint, one.row.model):
             if (job := self._store.jobs.find(row.job_id)) is not None:
@@ -139,7 +139,7 @@ class RowKinds:
 
 
 def is_priced(prices: Prices, one: Unproven) -> bool:
-    """True if the price of a synchronous answer is known: no row is paid blindly."""
+    """True if the price of a synchronous answer is known. A row without a price is never sent ahead."""
     try:
         prices.synchronous().known(one.model, one.endpoint)
     except UsageError:
