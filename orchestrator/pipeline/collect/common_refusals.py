@@ -134,7 +134,7 @@ def apply(store: Store, shard: Shard) -> None:
 
 
 def of_shard(store: Store, shard: Shard, common: Mapping[str, CommonRefusal]) -> dict[str, CommonRefusal]:
-    """Return the refusals of a shard's tasks whose rows are to be held back: no row was ever answered by the backend."""
+    """Return the refusals of a shard's tasks whose rows the backend has never answered: these rows are held back."""
     if not common:
         return {}
     held = {hold.task for hold in store.holds.of(shard.job_id) if is_about(hold, shard)}
@@ -151,7 +151,7 @@ def hold_back(
 ) -> None:
     """Hold back present and future rows of tasks that a backend refuses.
 
-    `model` is the alias that the rows name. The rows avoid the backend until `lift`.
+    `model` is the alias that the rows name. The rows avoid the backend until the hold is lifted.
     """
     known = {(one.backend, one.model, one.task): one.times for one in store.holds.of(job_id)}
     for task, one in refused.items():

@@ -85,7 +85,7 @@ class MixedPlanning(Planning):
     def orders(self) -> Orders:
         """Return the orders of all lots.
 
-        Raises RefusedError or RequestRefused if a lot's rows fit no backend and nothing else is to do.
+        Raises RefusedError or RequestRefused if no backend takes a lot's rows and nothing else can be done.
         """
         found, stuck = list[Orders](), None
         for lot in self._open_lots:

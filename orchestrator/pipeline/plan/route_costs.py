@@ -361,7 +361,7 @@ class Prospects:
                     if self._job.kind is JobKind.BATCH:
                         cure = f'give it one in orch.toml:  [models]  {shape.model} = {{{name} = "NAME"}}'
                         raise UsageError(f"the model {shape.model} has no name there", hint=cure)
-                    continue  # the backend lacks this model of the alias's list, so rows for this model avoid the backend
+                    continue  # the backend lacks this model of a list: rows for this model avoid the backend
                 each = shape.cost(prices, model or shape.model)
                 p50, p95 = p50 + shape.rows * each.p50, p95 + shape.rows * each.p95
         except UsageError as error:

@@ -66,7 +66,7 @@ def standing_of(config: Config, job: Job, shard: Shard) -> RungStanding:
 
 
 def _names_at(backend: str, aliases: Iterable[str], models: Mapping[str, Names]) -> dict[str, str | None]:
-    """Return a backend's names for a job's aliases, and for the stronger models of their lists that the backend has."""
+    """Return a backend's names for a job's aliases, and for stronger models of their lists that the backend has."""
     names = {alias: resolve_model(alias, backend, models) for alias in aliases}
     higher = {rung: resolve_model(rung, backend, models) for alias in aliases for rung in above(alias, models)}
     return names | {rung: name for rung, name in higher.items() if name is not None}
@@ -115,7 +115,7 @@ def _is_in_job_file(job: Job, alias: str) -> bool:
 
 
 def _spelled(job: Job, alias: str, backend: str, model: str) -> str:
-    """Return the entry to write to name an alias's model at a backend, in the syntax of the file that has the alias."""
+    """Return the entry that names an alias's model at a backend, in the syntax of the file with the alias."""
     base = rung_of(alias)[0]
     pair = f"{base}: {{{backend}: {model}}}" if _is_in_job_file(job, base) else f'{base} = {{{backend} = "{model}"}}'
     return f"write  {pair}"
@@ -392,7 +392,7 @@ def _example(backend: Backend) -> str:
 def why_not(
     store: Store, config: Config, job: Job, avoid: tuple[str, ...], options: Sequence[Option]
 ) -> RefusedError | RequestRefused:
-    """Return the error for rows that avoid some backends, if no other backend takes them."""
+    """Return the error for rows that avoid some backends and that no other backend takes."""
     holds = [hold for hold in store.holds.of(job.id) if hold.backend in avoid]
     if not holds:
         objections = "; ".join(f"{option.backend}: {option.objection}" for option in options)
