@@ -92,7 +92,6 @@ def _normal_windows(rates: Sequence[tuple[float, Stint]], bound: float) -> list[
 
 
 def _outages(rates: Sequence[tuple[float, Stint]], bound: float) -> tuple[tuple[float, bool], ...]:
-    """Return the length of each outage in seconds, and True if it ended."""
     outages: list[tuple[float, bool]] = []
     out = 0.0
     for rate, one in rates:

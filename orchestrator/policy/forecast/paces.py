@@ -64,7 +64,6 @@ def exceedance(seconds: float, seen: Sequence[Wait], *, assumed: float, at: date
 
 
 def _distribution(points: Iterable[tuple[float, float]], assumed: float, count: int) -> list[tuple[float, float]]:
-    """Return (seconds, weight) points of prior and observations, sorted by seconds."""
     return sorted([*_prior_points(assumed, _PRIOR_WEIGHT / (1.0 + count / 2.0)), *points])
 
 
@@ -110,9 +109,9 @@ def _weighted_waits(seen: Sequence[Wait], assumed: float, at: datetime) -> list[
 LEAST_SPREAD = 0.05
 """Lower bound of every spread: the standard deviation of a rate's logarithm."""
 ASSUMED_HAZARD = 0.0002
-"""Outages per hour before any was observed."""
+"""Assumed outages per hour before any outage was observed."""
 ASSUMED_OUTAGE = HOUR
-"""Seconds an outage lasts before any was observed."""
+"""Assumed length of an outage, in seconds, before any outage was observed."""
 _NOISE_SECONDS = 10.0 * MINUTE
 """Measuring time for which `Pace.now` states its noise. Noise variance falls as 1 / seconds."""
 _CHANGE_SIGMAS = 2.5

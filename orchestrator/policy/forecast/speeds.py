@@ -194,8 +194,8 @@ def pace(
 ) -> Pace:
     """Return the forecast from now on, in rows a second, for rows of `tokens` tokens of work.
 
-    `assumed` is in rows a second. `today` are tonight's stints. `answered` is when the last row known to be done was
-    done, which ends a standstill.
+    `assumed` is in rows a second. `today` are tonight's stints. `answered` is the last time at which a row is known
+    to be done. It ends a standstill.
     """
     a_row = tokens if speeds.counted and tokens > 0 else 1.0
     tonight = in_common_unit([one for one in today if one.seconds > 0], a_row, counted=speeds.counted)
@@ -247,7 +247,6 @@ def _split_standstill(
 
 
 def _in_pieces(stints: Iterable[Stint]) -> list[list[Stint]]:
-    """Divide stints at their gaps."""
     pieces: list[list[Stint]] = []
     for one in stints:
         if pieces and one.begin - pieces[-1][-1].end <= _MAX_GAP:
@@ -297,7 +296,9 @@ def _prior_pace(speeds: Speeds, assumed: Assumed, now: datetime, a_row: float, a
 
 
 def _assumed_weight(assumed: Assumed, count: int) -> float:
-    """Return the weight of a stated or measured rate: the oldest night's, less for a wide spread; 0 for a guess."""
+    """Return the weight of a stated or measured rate: that of the oldest night, less for a wide spread; 0 for a
+    guess.
+    """
     if assumed.rate <= 0 or assumed.source == GUESS:
         return 0.0
     return max(0.0, 1.0 - assumed.spread) * math.pow(_DECAY, count)
@@ -442,7 +443,7 @@ def _hourly_profile(nights: Sequence[Sequence[Stint]]) -> tuple[float, ...]:
 
 
 def _since_change(seen: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    """Return the effects after the last change point of an hour of day.
+    """Return the effects of an hour of day after its last change point.
 
     At a change point, the newest nights agree with each other but not with an older night.
     """

@@ -39,7 +39,7 @@ class WarmUp(Struct, frozen=True):
     slowest: tuple[float, ...] = ()
 
     def lost_seconds(self, age: float) -> float:
-        """Return the seconds at the usual rate that the rest of the warm-up costs."""
+        """Return the cost of the rest of the warm-up, in seconds at the usual rate."""
         spans = ((max(age, step * _STEP), (step + 1) * _STEP, share) for step, share in enumerate(self.shares))
         return sum((end - begin) * (1.0 - share) for begin, end, share in spans if end > begin)
 

@@ -76,9 +76,10 @@ class BatchShare(Struct, frozen=True):
         return self.option.turnaround.by(run_time, ran) * self.answers(seconds)
 
     def runs_on(self, seconds: float, horizon: float) -> float:
-        """Return P(no reroute `seconds` from now): all rows are done, or one is and the rest will be by the horizon.
+        """Return P(no reroute is needed `seconds` from now).
 
-        Done rows need no reroute, so the other rows may stay in their batches longer.
+        Either all rows are done, or the first is done and the others will be by the horizon. Done rows need no
+        reroute, so the other rows may stay in their batches longer.
         """
         option = self.option
         done = self.by(seconds)

@@ -48,8 +48,8 @@ class CandidatePlan(Struct, frozen=True):
 
     `batch_shares` are rows in batches; the last `bets` of them are not sent yet. `new` rows are sent to synchronous
     options, which then hold `held`. `coming` rows from cancelled batches are free within `free_in` seconds (95 %) and
-    within `usually_free_in` (median). With probability `slips`, a cancel takes far longer. The first `fallback`
-    options may take rerouted rows, or a `second` batch at one of `others` if that is cheaper. Batches are rerouted
+    within `usually_free_in` (median). With probability `slips`, a cancel takes far longer. Rerouted rows go to the
+    first `fallback` options, or to a `second` batch at one of `others` if that is cheaper. Batches are rerouted
     `reroute_after` seconds from now (None: never). `cancel` names batches to reroute at once, and `sources` counts
     rows that leave an option. Abandoned batches still cost `sunk`.
     """
@@ -88,7 +88,7 @@ class CandidatePlan(Struct, frozen=True):
 
     @property
     def causes(self) -> frozenset[str]:
-        """Backends whose slowness would trigger this reroute, and reroutes of other jobs with rows there."""
+        """Backends whose slowness would trigger this reroute, and the reroutes of other jobs that have rows there."""
         return frozenset(batch_share.option.backend for batch_share in self.batch_shares)
 
     @property
@@ -192,8 +192,8 @@ def slips(candidate: CandidatePlan) -> float:
 def cancel_too_slow(candidate: CandidatePlan, capacity: Capacity, at: float, *, coming: bool = False) -> float:
     """Return P(a cancel takes longer than the time left for it). The result falls with spare time.
 
-    A batch runs until its cancel takes effect, so it may still end by itself. `coming` asks about batches that were
-    cancelled before.
+    A batch runs until its cancel takes effect, so it may still end by itself. If `coming` is set, the result is for
+    batches that were cancelled before.
     """
     planned = candidate.free_in if coming else latency(candidate)
     burden = candidate.coming + (0 if coming else candidate.in_batches)
@@ -217,12 +217,11 @@ def _runs_until_reroute(candidate: CandidatePlan, capacity: Capacity) -> float:
 
 
 def _runs_for(seconds: float, candidate: CandidatePlan, capacity: Capacity) -> float:
-    """Return P(batches run that long, or until the horizon)."""
+    """Return P(batches run for `seconds`, or until the horizon)."""
     return 1.0 - done_by(candidate.batch_shares, min(seconds, capacity.horizon))
 
 
 def _cancels_in_time(candidate: CandidatePlan, capacity: Capacity) -> bool:
-    """Return True if the risk of slow cancels fits the target."""
     left, slow = 1.0 - capacity.target, slips(candidate)
     if slow <= left or (running := _runs_until_reroute(candidate, capacity)) * slow <= left:
         return True
@@ -245,7 +244,7 @@ def _add_lateness_cost(
 
 
 def _arrivals(candidate: CandidatePlan) -> list[tuple[float, float]]:
-    """Return (seconds from now, rows) of rows that synchronous options may take, without a reroute."""
+    """Return (seconds from now, rows) for the rows that reach synchronous options even without a reroute."""
     return [(0.0, float(sum(candidate.new))), (candidate.free_in, float(candidate.coming))]
 
 
@@ -260,10 +259,10 @@ def _synchronous_cost(candidate: CandidatePlan, capacity: Capacity, at: float | 
 def _left_over(
     candidate: CandidatePlan, ats: Sequence[float], latest: float, alone: float, capacity: Capacity
 ) -> Iterator[LeftOver]:
-    """Yield, for each of `ats`, the dollars for all rows in batches if they are rerouted and free at that time.
+    """Yield the dollars for all rows in batches if they are rerouted and free at each time of `ats`.
 
-    The rows go to synchronous options, which cost `alone` without these rows, or to a cheaper second batch. Rows of a
-    second batch can be rerouted again, to synchronous options, to be free at `latest`, one of `ats`. A backend that
+    The rows go to synchronous options, which cost `alone` without these rows, or to a cheaper second batch. If a
+    second batch is late, its rows go to synchronous options and are free at `latest`, one of `ats`. A backend that
     has only a probe may get the second batch.
     """
     dollars = [_synchronous_cost(candidate, capacity, at) - alone for at in ats]
@@ -285,7 +284,9 @@ def _left_over(
 
 
 def _cost_with_reroute(candidate: CandidatePlan, reroute_after: float, left_over: float, horizon: float) -> float:
-    """Return the expected dollars in batches, and for rerouted rows, which cost `left_over`."""
+    """Return the expected dollars for rows in batches, and for rerouted rows, which cost `left_over` if all are
+    rerouted.
+    """
     total, left = 0.0, 0.0
     for batch_share in candidate.batch_shares:
         unfinished = batch_share.unfinished(reroute_after, horizon)

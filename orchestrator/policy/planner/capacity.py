@@ -34,7 +34,7 @@ MAX_OUTAGES = 16
 _EXPECTED_OUTAGES = -math.log(0.95)
 """Expected number of outages at which P(no outage) is 95 %."""
 HOPEFUL_SIGMAS = 1.28
-"""A cheap option may get the rows of its 90 % quantile, if a batch can do the rest once tonight's rate is known."""
+"""Sigmas of the 90 % quantile of a rate. A cheap option may get that many rows if a batch can do the rest later."""
 _SQRT_HALF = math.sqrt(0.5)
 _FLOAT_EPSILON = 1e-17
 """A term below this share of a sum leaves the float unchanged."""
@@ -43,7 +43,10 @@ Rows = tuple[int, ...]
 
 
 class OptionCapacity(Struct, frozen=True):
-    """A synchronous option in floats. `low` is the low quantile of its rate, `hazard` its outages per second."""
+    """A synchronous option with its figures as floats.
+
+    Rates are in rows a second; `low` is the low quantile. `hazard` is in outages a second.
+    """
 
     option: SynchronousOption
     price: float
@@ -57,7 +60,7 @@ class OptionCapacity(Struct, frozen=True):
 
     @property
     def good_night(self) -> float:
-        """The high quantile of its rate, as a multiple of the usual rate."""
+        """High quantile of the rate, as a multiple of the usual rate."""
         return math.exp(HOPEFUL_SIGMAS * self.option.pace.spread)
 
     @property
@@ -121,7 +124,8 @@ class Capacity(Struct, frozen=True):
         cause: Collection[str] = (),
         likely: float = 1.0,
     ) -> bool:
-        """Return True if all rows are surely done by the deadline: those `held`, and `burden` rows arriving at `at`.
+        """Return True if all rows are surely done by the deadline: `held` rows, and `burden` rows that arrive at
+        `at`.
 
         Only the first `fallback` options take arriving or leftover rows. `tail` is the P(failure) of earlier steps.
         Claims with the same `cause` count as certain. The rows arrive with probability `likely`: a rarer arrival may
@@ -182,7 +186,7 @@ class Capacity(Struct, frozen=True):
         return 1.0 - _widen_tail(_normal_cdf(-bottom)) if bottom > -4.0 else 0.0
 
     def _certain_claims(self, cause: Collection[str]) -> float:
-        """Return the rows of other jobs that surely arrive: they have the same cause, or their option is too slow."""
+        """Return the rows that other jobs surely send: they have the same cause, or their option is too slow."""
         total = 0.0
         for claim in self.claims:
             if claim.source in cause:
@@ -242,7 +246,7 @@ class Capacity(Struct, frozen=True):
     def _others_suffice(
         self, rates: Sequence[float], burden: float, held: Sequence[int], at: float, fallback: int, place: int
     ) -> bool:
-        """Return True if the other options can do all rows, including claims, when this option fails now."""
+        """Return True if the other options can do all rows, including claims, if this option fails now."""
         rates, others_held, option = list(rates), list(held), self.sync_options[place].option
         rates[place], others_held[place] = 0.0, 0
         more = held[place] + sum([claim.rows for claim in self.claims if claim.source == option.backend])
@@ -267,7 +271,7 @@ class Capacity(Struct, frozen=True):
         return room
 
     def latest_arrival(self, burden: float, held: Sequence[int], at: float, fallback: int) -> float:
-        """Return the latest arrival, within about 3 %, at which `burden` rows are usually still done in time.
+        """Return the latest arrival at which `burden` rows are usually still done in time, within about 3 %.
 
         Returns `at` if even an arrival at `at` is too late.
         """
@@ -287,9 +291,11 @@ class Capacity(Struct, frozen=True):
         return rows * float(dearest + price) <= self.budget
 
     def wait_for_cancels(self, burden: float, held: Sequence[int], fallback: int) -> float:
-        """Return the seconds that orch may wait for cancelled batches if other options must surely do all their rows.
+        """Return the longest wait, in seconds, for cancelled batches after which other options still surely do the
+        rows.
 
-        The batches have `burden` rows, which are free `GIVE_UP_SECONDS` later. A result below 0 means too late.
+        The batches have `burden` rows, which are free `GIVE_UP_SECONDS` after orch stops waiting. A negative result
+        means that it is too late.
         """
         bottom, top = -1.0, self.horizon
         while top - bottom > GIVE_UP_SECONDS / 4:
@@ -363,7 +369,7 @@ class Capacity(Struct, frozen=True):
     def price(self, held: Sequence[int], arrivals: Sequence[tuple[float, float]], fallback: int) -> float:
         """Return the expected dollars for held rows and for `arrivals`, as (seconds from now, rows).
 
-        Rows that an option is not expected to finish in time go to the next one. So more time never costs more.
+        Rows that an option is not expected to finish in time go to the next option, so more time never costs more.
         """
         usual = [sync.between(0.0, self.horizon, sync.rate) for sync in self.sync_options]
         total, load = 0.0, [float(rows) for rows in held]
@@ -420,8 +426,7 @@ class Capacity(Struct, frozen=True):
         )
 
     def slack(self, burden: float, held: Sequence[int], free_in: float, fallback: int, most: float) -> float:
-        """Return the seconds until a row has to move between options, within about 20 %, and at most `most`
-        seconds."""
+        """Return the seconds until a row must move between options: at most `most`, and exact to about 20 %."""
         wait, step, release = 0.0, 60.0, self.release_seconds(held)
         while wait < most and step < self.horizon and self.fits(burden, held, max(free_in, step + release), fallback):
             wait, step = step, step * 1.2
@@ -452,7 +457,7 @@ def capacity(
     finishes: float = 1.0,
     budget: float = math.inf,
 ) -> Capacity:
-    """Return the capacity of options: cheapest first, then fastest, then as given."""
+    """Return the capacity of options, sorted by price, then by speed, then as given."""
     z = NORMAL.inv_cdf(min(max(1.0 - (1.0 - target) * KNOWN_RISK_SHARE, 1e-9), 1 - 1e-9))
     sync_options = []
     for option in sorted(synchronous, key=lambda one: (one.cost.p50, -one.pace.rate)):

@@ -37,7 +37,6 @@ def starts(options: Sequence[Option], terms: Terms, now: datetime) -> Iterator[t
 
 
 def _option_at(option: Option, seconds: float) -> Option:
-    """Return an option as it will be in `seconds` seconds."""
     if not isinstance(option, SynchronousOption):
         return option
     cost, steps = _shift_costs(option.cost, option.cost_steps, seconds)

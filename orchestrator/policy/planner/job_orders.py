@@ -115,7 +115,7 @@ def to_reroute(decision: Decision, shards: Sequence[Shard]) -> tuple[Shard, ...]
 
 
 EARLY_RETURN = 0.3
-"""Time after which cancelled rows return if they return early, as a share of the longest time."""
+"""If cancelled rows return early, they return after this share of the longest time."""
 
 
 def returning_rows(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> dict[str, int]:

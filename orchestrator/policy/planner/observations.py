@@ -30,7 +30,7 @@ ASSUMED_START, QUICK_START = 60.0, 10.0
 ASSUMED_FINISH, FINISH_ROWS = 60.0, 500.0
 """Assumed seconds from the end of the last batch to the finished job; and how many rows add one second."""
 SILENT_AFTER = 15 * MINUTE
-"""A provider without an answer for this long counts as silent. Orch polls batches more often than this."""
+"""A provider without an answer for this long counts as silent. orch polls batches more often than this."""
 GIVEN_UP = 2 * MINUTE
 """Seconds until rows are free at a provider that is silent or cannot cancel: orch does not wait for its answer."""
 TODAY = timedelta(hours=12)
@@ -40,7 +40,8 @@ UNSEEN_SLIP = 0.05
 FINISH_QUANTILE, WAIT_QUANTILE = 0.99, 0.95
 """Quantiles to plan with: of the time to finish, and of cancels and starts."""
 _UNSEEN_NIGHTS = 2.0
-"""Weight, in nights, of the prior that late batches say nothing about engines and show no row before their end."""
+"""Weight of the priors, in nights. They assume that late batches do not slow engines and show no row before the end.
+"""
 _NIGHT_DECAY = 0.93
 """Each newer night multiplies the weight of all older ones by this."""
 SLIP_FACTOR = 1.5
@@ -102,7 +103,10 @@ def _observed_batches(shards: Sequence[Shard], now: datetime) -> Iterator[SeenBa
 
 
 def _silent_since(shard: Shard, now: datetime) -> datetime | None:
-    """Return when a batch was last reported on, if its provider has been silent since; it may have ended."""
+    """Return the time of the last report on a batch whose provider has been silent since then, or None.
+
+    The batch may have ended.
+    """
     until = shard.ended_at or now
     return shard.seen_at if shard.seen_at and (until - shard.seen_at).total_seconds() >= SILENT_AFTER else None
 
@@ -139,7 +143,6 @@ def slips(shards: Sequence[Shard], now: datetime, seconds: float) -> float:
 
 
 def _cancel_age(shards: Sequence[Shard], now: datetime) -> float:
-    """Return the seconds that the oldest running cancel has taken so far; 0 if no cancel runs."""
     waits = (one.rerouted_at for one in shards if one.rerouted_at is not None and one.state is ShardState.SUBMITTED)
     return max(((now - at).total_seconds() for at in waits), default=0.0)
 
@@ -164,9 +167,9 @@ def _cancel_waits(shards: Sequence[Shard]) -> list[Wait]:
 
 
 def first_row_share(shards: Sequence[Shard]) -> float:
-    """Return the share of a batch's run time after which its first row is seen done, by each night's latest batch.
+    """Return the mean share of a batch's run time until its first row is seen done.
 
-    On the nights assumed as a prior, no row was seen before the end.
+    The latest batch of each night counts. A prior assumes that no row is seen before the end.
     """
     latest: dict[date, float] = {}
     for one in shards:
@@ -180,7 +183,9 @@ def first_row_share(shards: Sequence[Shard]) -> float:
 
 
 def paid_twice(shards: Sequence[Shard]) -> float:
-    """Return the share of nights when orch rerouted a batch without waiting for its end, so both are billed."""
+    """Return the share of nights when orch rerouted a batch without waiting for its end, so that rows were billed
+    twice.
+    """
     nights, twice = set[date](), set[date]()
     for one in shards:
         if one.submitted_at is not None:
@@ -199,10 +204,11 @@ def late_nights(shards: Sequence[Shard]) -> frozenset[date]:
 
 
 def slow_with(late: Mapping[str, Collection[date]], known: Speeds, rate: float) -> dict[str, tuple[float, float]]:
-    """Return, by batch backend, P(an engine does less than half of `rate` | batches there are late).
+    """Return, by batch backend, P(an engine is slower than half of `rate` | batches there are late), and its lowest
+    speed.
 
-    The second value is the smallest share of `rate` that the engine did on such nights. `late` has each backend's
-    late nights. `rate` is in work per second. Backends without slow late nights are left out.
+    That speed is a share of `rate`, which is in work per second. `late` has each backend's late nights. Backends
+    without slow late nights are left out.
     """
     found = {}
     for backend, nights in late.items():
@@ -319,7 +325,7 @@ def pace(
 
 
 def _last_answer(shards: Iterable[Shard]) -> datetime | None:
-    """Return when a row was last known to be done: the first of a shard, or the last of a completed one."""
+    """Return the last time at which a row is known to be done: a shard's first row, or a completed shard's end."""
     ends = (one.ended_at if one.provider_status == BatchStatus.COMPLETED else one.first_at for one in shards)
     return max((at for at in ends if at is not None), default=None)
 
@@ -356,11 +362,11 @@ def reached_share(runs: Sequence[tuple[int, int]], rows: int) -> tuple[float, fl
 
 
 def dearest(runs: Sequence[tuple[float, float, float]]) -> float:
-    """Return the most a run may cost, as a multiple of its p50, judged by earlier runs that exceeded their p95.
+    """Return the highest likely cost of a run, as a multiple of its p50, from earlier runs that exceeded their p95.
 
     `runs` are (p50, p95, cost), newest first. Returns 0 if no run exceeded its p95. Forecasts miss some causes, such
-    as an unannounced price rise. The few excesses seen are hardly the worst, so the largest of k excesses counts
-    (1 + 1/k) times. An excess counts until `CONFIRMED_BY` runs in a row stay below half of it. The p95 of later runs
+    as an unannounced price rise. The few excesses seen are hardly the worst, so the largest of k excesses counts (1 +
+    1/k) times. An excess counts until `CONFIRMED_BY` runs in a row stay below half of it. The p95 of later runs
     includes the excess, so these runs do not exceed their p95 again.
     """
     seen = [(cost / p50 - 1.0, cost > p95) for p50, p95, cost in runs if p50 > 0]

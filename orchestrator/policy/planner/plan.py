@@ -35,7 +35,7 @@ SEARCH_LIMIT = timedelta(days=8)
 """Latest deadline that orch suggests, counted from now."""
 _MINUTE = timedelta(minutes=1)
 _NEARLY = Decimal("0.98")
-"""Share of the smallest feasible budget, which is known to 1 %, from which on an amount counts as that budget."""
+"""Least share of the smallest feasible budget (known to 1 %) at which an amount counts as that budget."""
 
 
 class _Work(Struct, frozen=True):
@@ -49,16 +49,13 @@ class _Work(Struct, frozen=True):
     now: datetime
 
     def capacity(self, terms: Terms) -> Capacity:
-        """Return the synchronous capacity until the deadline of these terms."""
         return capacity_of(self.usable, terms, self.now, self.later, self.claims)
 
     def best(self, terms: Terms) -> Chosen | None:
-        """Return the chosen candidate plan, or None if none fits the budget."""
         ours = self.capacity(terms)
         return best(self._start(ours), batches_of(self.usable), ours, deduct(terms, self.more))
 
     def holding(self, terms: Terms) -> Chosen | None:
-        """Return the cheapest candidate plan that meets these terms, or None."""
         ours = self.capacity(terms)
         return holding(self._start(ours), batches_of(self.usable), ours, deduct(terms, self.more))
 
@@ -172,9 +169,10 @@ def _verdict(work: _Work, terms: Terms, chosen: Chosen | None) -> PlanVerdict:
 
 
 def _price(work: _Work, free: Chosen, budget: Decimal | None) -> str:
-    """Say what the rows cost in `free`, the best plan without a budget, and at the cheapest backend if that is less.
+    """Describe the cost of the rows in `free`, the best plan without a budget, and at the cheapest backend if it is
+    less.
 
-    `budget` is the smallest that is feasible for the deadline.
+    `budget` is the smallest budget that is feasible for the deadline.
     """
     most = free.at_most + work.more.p95
     told = f"expected {in_dollars(money(free.expected) + work.more.p50)}, at most {in_dollars(most)}"

@@ -109,7 +109,6 @@ def _is_down(option: Option) -> bool:
 
 
 def _idle_seconds(option: Option, last_used: Mapping[str, datetime], now: datetime) -> float:
-    """Return the seconds since a row was sent to a route; infinite if the route never got a row."""
     last = last_used.get(option.backend)
     return math.inf if last is None else (now - last).total_seconds()
 

@@ -59,7 +59,7 @@ MIN_MOVE_GAIN = 0.02
 PROBE_SECONDS = 600.0
 """Minimum seconds that a probe's rows wait at an option that stands still."""
 MAX_PROBE_LOSS = 0.002
-"""Largest loss of chance by a probe that waits, if no plan holds."""
+"""If no plan holds, a waiting probe may lower the chance by at most this."""
 MIN_REPLAN_SECONDS, MAX_REPLAN_SECONDS = 30.0, 1800.0
 """Bounds of the time until the next replanning."""
 WATCH_SECONDS = DETECTION_SECONDS / 2
@@ -69,8 +69,9 @@ WATCH_SECONDS = DETECTION_SECONDS / 2
 class _Board(Struct, frozen=True):
     """State of a job for one replanning.
 
-    `batches` may get rows. `held` counts rows by usable option, `excluded` rows in options that must give them back.
-    If a cancel takes longer than `cancel_wait` seconds, its rows are sent to other backends (infinite: never).
+    `batches` may get rows. `held` counts the rows at each usable option. `excluded` are rows at options with an
+    objection, which must give the rows back. orch waits at most `cancel_wait` seconds for a cancel, then sends its
+    rows to other backends (infinite: never).
     """
 
     ours: Capacity
@@ -82,7 +83,6 @@ class _Board(Struct, frozen=True):
     cancel_wait: float
 
     def best(self, position: Position) -> Chosen | None:
-        """Return the best candidate plan from a position."""
         return best(position, self.batches, self.ours, self.terms, all_fallbacks=False)
 
     def best_of_all(self, position: Position) -> Chosen | None:
@@ -127,7 +127,7 @@ def _decide_to_wait(later: Decision, found: Decision, start: datetime, now: date
 
 
 def _replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -> Decision:
-    """Decide for rows that are sent now."""
+    """Decide without waiting for a cheaper hour."""
     board = _board(job, options, terms, now)
     rest = _without_probes(job, board, now)
     chosen = _choose(rest, board, now)
@@ -153,9 +153,9 @@ def _replan(job: Open, options: Sequence[Option], terms: Terms, now: datetime) -
 
 
 def _wait_for_cancels(job: Open, ours: Capacity, held: Rows, options: Sequence[Option], now: datetime) -> float:
-    """Return the seconds after which rows are sent to other backends although their batch's cancel has not ended.
+    """Return the longest wait, in seconds, for a running cancel before its rows are sent to other backends.
 
-    Infinite if no cancel takes too long, or if other backends would be late with all rows of its batch.
+    Infinite if no cancel takes too long, or if other backends could not do the rows in time.
     """
     if not job.coming or not held:
         return math.inf
@@ -182,10 +182,10 @@ def _coming_in(job: Open, now: datetime) -> float:
 
 
 def _with_probe(chosen: Chosen, board: _Board, waiting: int) -> Chosen:
-    """Return the plan with a few of its new rows at a cheaper option without rows, to see if it is faster now.
+    """Move a few of the plan's new rows to a cheaper option that has no rows, to measure its present speed.
 
-    That option stood still, or was too slow for more rows. The plan stays unchanged if other options could not take
-    these rows over late.
+    The option stood still, or was too slow for more rows. The plan stays unchanged if no other option could take
+    these rows over later.
     """
     candidate, ours = chosen.candidate, board.ours
     shares, new, held = list(candidate.batch_shares), list(candidate.new), list(candidate.held)
@@ -217,7 +217,7 @@ def _with_probe(chosen: Chosen, board: _Board, waiting: int) -> Chosen:
 
 
 def _with_batch_probe(chosen: Chosen, rest: CandidatePlan, rows: int, price: float, board: _Board) -> Chosen:
-    """Return the plan with this many rows of `rest` in a batch at a cheaper backend that has no rows."""
+    """Send `rows` rows in a batch to a cheaper backend that has no rows. `rest` is the plan without them."""
     taken = {share.option.backend for share in rest.batch_shares}
     cheaper = [
         one for one in board.batches
@@ -250,7 +250,10 @@ def _without_probes(job: Open, board: _Board, now: datetime) -> Open:
 
 
 def _ended_probes(job: Open, rest: Open, candidate: CandidatePlan, terms: Terms, now: datetime) -> tuple[str, ...]:
-    """Return the probes in batches to cancel: the last rows, together with a reroute, or half-way to the deadline."""
+    """Return the batches of probes to cancel.
+
+    A probe ends if only probes are left, if other batches are rerouted, or half-way to the deadline.
+    """
     if rest is job:
         return ()
     places = rest.waiting, rest.rerouted, len(rest.running), job.coming, *(rows for _, rows in rest.synchronous)
@@ -260,7 +263,7 @@ def _ended_probes(job: Open, rest: Open, candidate: CandidatePlan, terms: Terms,
 
 
 def _rows_can_stay(candidate: CandidatePlan, ours: Capacity, seconds: float) -> bool:
-    """Return True if other options could take over rows after `seconds`, or when rerouted rows arrive, if later."""
+    """Return True if other options could still take the rows over after `seconds`, and after rerouted rows arrive."""
     burden = candidate.coming + (0 if candidate.reroute_after is None else candidate.in_batches)
     later = max(seconds, arrival(candidate))
     return ours.horizon > 0 and ours.fits(burden, candidate.held, later, candidate.fallback)
@@ -306,9 +309,9 @@ def _board(job: Open, options: Sequence[Option], terms: Terms, now: datetime) ->
 
 
 def _choose(job: Open, board: _Board, now: datetime) -> Chosen | None:
-    """Return the best candidate plan. If its reroute is due within a minute, it happens now.
+    """Return the best candidate plan. A reroute that is due within a minute is done now.
 
-    Then it cancels only the batch with most rows left, if that is cheaper and the others stay safe; otherwise all.
+    It cancels only the batch with the most rows if that is cheaper and the other batches stay safe, otherwise all.
     """
     running = sorted(job.running, key=lambda one: (-one.rows, one.batch))
     at = _position(job, board, running, 0, now)
@@ -337,7 +340,7 @@ def _choose(job: Open, board: _Board, now: datetime) -> Chosen | None:
 
 
 def _surplus_to_batches(position: Position, board: _Board, found: Chosen | None) -> Chosen | None:
-    """Consider moving rows that options cannot do in time to a batch, which is cheaper than a late reroute."""
+    """Move rows that options cannot do in time to a batch if that is better. It is cheaper than a late reroute."""
     held, sync_options, horizon = board.held, board.ours.sync_options, board.ours.horizon
     does = [sync.between(0.0, max(0.0, horizon), sync.rate) for sync in sync_options]
     surplus = [max(0, math.ceil(rows - done)) for rows, done in zip(held, does, strict=True)]
@@ -354,7 +357,7 @@ def _surplus_to_batches(position: Position, board: _Board, found: Chosen | None)
 
 
 def _dear_to_cheaper(position: Position, board: _Board, found: Chosen | None) -> Chosen | None:
-    """Consider moving rows from expensive options to cheaper options with spare time.
+    """Move rows from expensive options to cheaper options with spare time if that is better.
 
     If no plan fits the budget, the rows at expensive options may be the reason.
     """
@@ -373,7 +376,6 @@ def _dear_to_cheaper(position: Position, board: _Board, found: Chosen | None) ->
 
 
 def _release(position: Position, board: _Board, rows: Sequence[int], *, to_batches: bool) -> Position:
-    """Return the position with these rows of each option free to move."""
     each = zip(board.ours.sync_options, rows, strict=True)
     leaving = tuple((sync.option.backend, count) for sync, count in each if count)
     return replace(
@@ -431,12 +433,11 @@ def _position(job: Open, board: _Board, running: Sequence[Running], count: int, 
 
 
 def _billed_rows(running: Running, option: BatchOption) -> int:
-    """Return the rows of a batch billed even after a cancel: finished rows, or all if cancels have no effect."""
+    """Return the rows billed even after a cancel: all of them if they are done or the cancel has no effect."""
     return running.rows if running.is_over or option.silent > 0 or not option.cancels else 0
 
 
 def _sunk_cost(cancelled: Sequence[Running], board: _Board) -> Cost:
-    """Return the cost of cancelled batches that is still billed."""
     p50 = p95 = Decimal(0)
     for one in cancelled:
         option = _option_of(board, one)
@@ -452,9 +453,9 @@ def _option_of(board: _Board, running: Running) -> BatchOption:
 
 
 def _sends(job: Open, candidate: CandidatePlan, ours: Capacity) -> list[Send]:
-    """Return the orders of a candidate.
+    """Order the sends of a candidate plan.
 
-    Batches take waiting rows before rows that leave an option, and rerouted rows last.
+    Batches take waiting rows first, then rows that leave an option, then rerouted rows.
     """
     pool: deque[tuple[str | None, int]] = deque([(None, job.waiting), *candidate.sources, (None, job.rerouted)])
     sends = [send for bet in candidate.unsent for send in _take(pool, bet.rows, bet.option.backend, from_end=False)]

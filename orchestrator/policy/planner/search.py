@@ -29,7 +29,7 @@ from orchestrator.policy.planner.types import NOTHING, SLIPS, BatchOption, Cost,
 PARTS = 8
 """Number of parts into which rows are divided between batches and synchronous routes."""
 COARSE_WAITS = frozenset(WAITS[::3])
-"""Fewer reroute times, to be tried if every candidate is late."""
+"""Reroute times to try if every candidate is late: fewer, to save time."""
 MIN_CHANCE = 0.1
 """A smaller chance counts as 0."""
 
@@ -62,8 +62,7 @@ class Position(Struct, frozen=True):
 class Chosen(Struct, frozen=True):
     """A candidate plan with its figures. `value` is the expected cost plus the cost of being late.
 
-    If `holds`, it meets the target as far as it can influence that. Rows that already come back from cancelled
-    batches are outside its influence.
+    If `holds`, the plan meets the target, apart from rows that already come back from cancelled batches.
     """
 
     candidate: CandidatePlan
@@ -84,8 +83,8 @@ def best(
 ) -> Chosen | None:
     """Return the cheapest candidate that holds; if none does, the likeliest within the budget, or None.
 
-    With `late_cost`, lateness is part of the price. Of equal candidates, the first wins. If `all_fallbacks` is
-    False, all options are fallbacks or none is. A choice in between matters only to a budget, or if none holds.
+    With `late_cost`, lateness is part of the price. Of equal candidates, the first wins. If `all_fallbacks` is False,
+    either all options are fallbacks or none is. Other choices matter only if there is a budget or no candidate holds.
     """
     full = len(capacity.sync_options)
     every = range(full + 1)
@@ -201,7 +200,7 @@ def _bets(position: Position, batches: Sequence[BatchOption]) -> Iterator[tuple[
 
 
 def _divisions(rows: int, batches: Sequence[BatchOption]) -> Iterator[tuple[BatchShare, ...]]:
-    """Yield divisions of rows into batches: some parts go to one backend, or to several, cheapest first."""
+    """Yield ways to send some or all parts of the rows to one backend, or to several, cheapest first."""
     parts = sorted({-(-rows * part // PARTS) for part in range(1, PARTS + 1)} - {0})
     for option in batches:
         fit = [rows for rows in parts if option.least <= rows <= most_rows(option)]

@@ -26,7 +26,8 @@ MAX_PAUSE = timedelta(seconds=5)
 DOUBTED_FOR = timedelta(hours=12)
 """How long an engine whose rows were taken back may still be idle."""
 MIN_ROWS, MIN_SPAN = 10, timedelta(seconds=2)
-"""`MIN_ROWS` rows done between two polls took at least this long."""
+"""Polls may see the first and last row of a shard together: `MIN_ROWS` rows are assumed to take at least `MIN_SPAN`.
+"""
 MIN_LEFT_SHARE = 0.3
 """Rows that must be left at a sample, per row done since the last sample."""
 _FINAL = frozenset(status for status in BatchStatus if status.is_final)
@@ -150,7 +151,6 @@ def _scale_to_all_engines(stint: Stint, sight: Sight) -> Stint:
 
 
 def _start_intervals(sight: Sight, start: float, now: datetime) -> list[tuple[datetime, datetime]]:
-    """Return the intervals in which the engine started: from rows sent until the first row is done."""
     intervals = []
     for one in starts_of(sight):
         longest = min(now, one.sent + timedelta(seconds=start))
@@ -178,7 +178,7 @@ def _without_starts(stints: Sequence[Stint], pauses: Sequence[tuple[datetime, da
 def _current_sample(
     shards: Sequence[Shard], samples: Sequence[ProgressSample], now: datetime
 ) -> ProgressSample | None:
-    """Return a job's progress now, from its shards, if it runs at the backend."""
+    """Return a job's progress now, computed from its shards; None if the job has no batch at the backend."""
     if not any(shard.state is ShardState.SUBMITTED for shard in shards) or not samples or samples[-1].at >= now:
         return None
     last = samples[-1]
@@ -213,7 +213,6 @@ def samples_at_work(
 
 
 def _work_intervals(shards: Sequence[Shard], now: datetime) -> list[tuple[datetime, datetime]]:
-    """Return the intervals in which a job had rows at an engine."""
     intervals: list[tuple[datetime, datetime]] = []
     for begin, end in sorted((one.submitted_at, one.ended_at or now) for one in shards if one.submitted_at):
         if intervals and begin <= intervals[-1][1] + MAX_PAUSE:

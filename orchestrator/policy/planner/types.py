@@ -22,7 +22,7 @@ ASSUMED_MARGIN = 120.0
 MIN_ANSWER_SHARE = 0.15
 """Rows get at least this share of the time left, however long the margin is."""
 PROBE_ROWS, MAX_PROBE_SHARE = 20, 0.02
-"""Maximum size of a test if a backend is faster now: in rows, and as a share of all rows sent with it."""
+"""Maximum size of a probe: in rows, and as a share of all rows sent with it."""
 SLIPS = 0.003
 """Assumed P(a cancel takes far longer than planned)."""
 MARGIN_SIGMAS, FINISH_SPREAD = 2.33, 0.5
@@ -48,10 +48,10 @@ class BatchOption(Struct, frozen=True):
 
     After a cancel, rows are free within `cancel_seconds` (95 %) and within `cancel_usual` (median; None: the same).
     With probability `slips`, a cancel takes far longer. A batch shows its first row after the share `begins` of its
-    run time (1: none before its end). `room` is the quota of enqueued rows (None: no limit); other jobs fill
-    `behind` of it. A batch has at least `least` rows, and expires after `window` seconds. The provider has not
-    answered for `silent` seconds. A provider that never `cancels` charges for rows that orch has given up. Other
-    providers did so on the share `paid_twice` of nights. `objection` is the reason not to send rows, or None.
+    run time (1: none before its end). `room` is the quota of enqueued rows (None: no limit); other jobs fill `behind`
+    of it. A batch has at least `least` rows, and expires after `window` seconds. The provider has not answered for
+    `silent` seconds. If `cancels` is False, the provider charges for rows that orch has given up. Otherwise it did so
+    on the share `paid_twice` of nights. `objection` is the reason not to send rows, or None.
     """
 
     backend: str
@@ -73,11 +73,12 @@ class BatchOption(Struct, frozen=True):
 
 
 class SynchronousOption(Struct, frozen=True):
-    """A route that answers row by row: our own server before a local engine, or before a flex or realtime tier.
+    """A route that answers row by row: our own server in front of a local engine, or of a flex or realtime tier.
 
     `pace.ahead` counts the rows of other jobs that go first. Rows taken back are free after `cancel_seconds`. A
     `timed` option is paid by the hour, so a row costs half at twice the speed. `cost_steps` are its later prices.
-    `slow_with` gives by batch backend P(far slower than `pace` | batches there are late), and the share of `pace`.
+    `slow_with` gives two figures by batch backend: P(far slower than `pace` | batches there are late), and that speed
+    as a share of `pace`.
     """
 
     backend: str
@@ -203,9 +204,10 @@ class Refusal(Struct, frozen=True):
 
 
 class Reroute(Struct, frozen=True):
-    """A plan to cancel the batches that still run `at` a time. Their open rows go `to` backends, cheapest first.
+    """A plan to cancel the batches that still run at the time `at`.
 
-    `needed` is the probability that a reroute becomes necessary.
+    Their open rows go to the backends `to`, cheapest first. `needed` is the probability that a reroute becomes
+    necessary.
     """
 
     at: datetime
@@ -296,10 +298,10 @@ class Send(Struct, frozen=True):
 class Decision(Struct, frozen=True):
     """Orders of a replanning: batches to cancel and rows to send.
 
-    Without orders, nothing changes until `next_look`. `chance` is P(all rows done by the deadline) and `expected` the
-    cost of the open rows, both after these orders. `reroute` is the planned reroute of batches that keep running. If
-    `waits`, the rows that are not sent wait on purpose. From `gives_up_at` on, orch no longer
-    waits for cancelled batches to end, because their rows are needed elsewhere.
+    Without orders, nothing changes until `next_look`. `chance` is P(all rows done by the deadline), and `expected` is
+    the cost of the open rows, both after these orders. `reroute` is the planned reroute of batches that keep running.
+    If `waits`, the rows that are not sent wait on purpose. From `gives_up_at` on, orch no longer waits for cancelled
+    batches to end, because their rows are needed elsewhere.
     """
 
     cancel: tuple[str, ...]
