@@ -1,7 +1,7 @@
-"""Result files of a batch that is over, read until they are whole or no longer grow.
+"""Result files of an ended batch, read until they are whole or no longer grow.
 
-The best reading of a file is kept beside its final path, since a later reading may be shorter. Once accepted, the
-reading is moved to that path.
+The best reading of a file is kept beside its final path, since a later reading may be shorter. An accepted reading is
+moved to that path.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from orchestrator.settings.home import Home
 
 
 class FetchedFiles(Struct, frozen=True):
-    """Result files that can be used. `lost` names files that the backend has named but lacks; `short` is the number
-    of rows missing from the batch's count. `did_nothing`: the backend calls the batch completed, but no row ran.
-    `is_plain` is as in `results.Survey`.
+    """Result files that can be used.
+
+    `lost` has the kinds of files that the backend names but no longer has. `short` is the number of rows missing from
+    the batch's count. `did_nothing` means that a batch called completed ran no row. `is_plain` is as in
+    `results.Survey`.
     """
 
     lost: tuple[str, ...] = ()
@@ -41,7 +43,7 @@ class FetchedFiles(Struct, frozen=True):
 
 
 class FilesAwaited(Struct, frozen=True):
-    """Result files that are not whole yet; `why` says what orch waits for."""
+    """Result files that are not whole yet, with what orch waits for as `why`."""
 
     why: str
 
@@ -56,10 +58,10 @@ def fetch(
     now: datetime,
     nothing_until: Callable[[], datetime],
 ) -> FetchedFiles | FilesAwaited:
-    """Download a batch's result files, or return why orch waits for them; `rows` returns the ids of the shard's rows.
+    """Download a batch's result files, or return what orch waits for.
 
-    `nothing_until` returns when to stop looking at a batch that did nothing. Raises AccountError, StorageError, and
-    BackendError if our own server fails.
+    `rows` returns the ids of the shard's rows, `nothing_until` the time to stop looking at a batch that ran no row.
+    Raises AccountError, StorageError, and BackendError if our own server fails.
     """
     if handle.is_own:
         for kind, file_id in _wanted(home, shard):
@@ -72,7 +74,7 @@ def fetch(
         reading = replace(reading, told=told, has_grown=known.has_grown(told))
     if reading.is_more_than(known.whole):
         known.whole, known.unchanged_since = reading, now
-    is_gone = shard.refusal_code == BATCH_GONE  # its backend cannot be asked, and may be gone too
+    is_gone = shard.refusal_code == BATCH_GONE  # the batch is unknown there, so its counts cannot be asked for
     did_nothing = expected > 0 and reading.is_empty and not is_gone and _did_nothing(handle, shard)
     if did_nothing:
         verdict = batch_evidence.nothing(shard.backend, shard.rows, min(until, nothing_until()), now)
@@ -90,7 +92,10 @@ def fetch(
 
 
 def _did_nothing(handle: BackendHandle, shard: Shard) -> bool:
-    """True if the backend says that no row of a completed batch ran. Asks the backend again, because counts lag."""
+    """True if the backend says that no row of a completed batch ran.
+
+    The counts are asked for again, because they lag.
+    """
     batch = None if shard.batch_id is None else handle.api.retrieve(shard.batch_id)
     if batch is None or batch.status is not BatchStatus.COMPLETED or not batch.is_counted:
         return False
@@ -98,7 +103,9 @@ def _did_nothing(handle: BackendHandle, shard: Shard) -> bool:
 
 
 def expected_rows(shard: Shard) -> int:
-    """Return how many rows the files must have: all of a completed batch, else the rows that the backend counts."""
+    """Return how many rows the files must have: all of a completed batch's rows, else the rows that the backend
+    counts.
+    """
     if shard.provider_status == BatchStatus.COMPLETED:
         return shard.rows
     if shard.refusal_code == BATCH_GONE and shard.output_file_id is None and shard.error_file_id is None:
@@ -107,16 +114,16 @@ def expected_rows(shard: Shard) -> int:
 
 
 def lacks_names(shard: Shard) -> bool:
-    """True if an ended batch should have answers, and none of their files is named.
+    """True if an ended batch should have answers but names no file.
 
-    A synchronous row is not a batch.
+    A shard of synchronous rows is not a batch.
     """
     is_named = shard.output_file_id is not None or shard.error_file_id is not None
     return shard.batch_id is not None and not is_named and expected_rows(shard) > 0
 
 
 def discard(home: Home, shard: Shard) -> None:
-    """Delete readings that were not needed, including leftovers of a kill."""
+    """Delete unaccepted readings, including leftovers of a killed process."""
     for kind in KINDS:
         path = home.results(shard.id, kind)
         for left in path.parent.glob(f"{path.name}.*"):
@@ -124,13 +131,12 @@ def discard(home: Home, shard: Shard) -> None:
 
 
 def _wanted(home: Home, shard: Shard) -> list[tuple[str, str]]:
-    """Return the named files that have not been downloaded yet, with their kind."""
+    """Return the kind and id of each named file that has not been downloaded yet."""
     named = zip(KINDS, (shard.output_file_id, shard.error_file_id), strict=True)
     return [(kind, name) for kind, name in named if name is not None and not home.results(shard.id, kind).exists()]
 
 
 def _beside(path: Path) -> Path:
-    """Return the path of a file that is not yet accepted as whole."""
     return path.with_name(f"{path.name}.came")
 
 
@@ -143,7 +149,7 @@ def _read(
     *,
     is_last: bool,
 ) -> tuple[FileReading, bool]:
-    """Read each file once more, keep the best reading of each, and report their content and whether it is plain.
+    """Read each file once more and keep its best reading; return the total, and True if all lines are plain.
 
     Raises AccountError, unless `is_last`.
     """
@@ -183,7 +189,7 @@ def _bring(
     before: BestReading | None,
     surveys: dict[Path, Survey],
 ) -> BestReading:
-    """Read a file; the former reading stays if it has more rows. Raises BackendError, StorageError.
+    """Read a file; the earlier reading is kept if it has more rows. Raises BackendError, StorageError.
 
     The survey of a new reading is added to `surveys`, by path.
     """
@@ -200,7 +206,7 @@ def _bring(
 
 
 def download(home: Home, shard: Shard, handle: BackendHandle, file_id: str, path: Path) -> Download:
-    """Download a result file of a shard, under its rows' own ids. Raises BackendError, StorageError."""
+    """Download a result file of a shard, with its rows' own ids. Raises BackendError, StorageError."""
     try:
         found = handle.api.download(file_id, path, home.shard_input(shard.id))
         if shard.sends == 0 and path.exists():
@@ -213,7 +219,7 @@ def download(home: Home, shard: Shard, handle: BackendHandle, file_id: str, path
 
 
 def _stated_size(handle: BackendHandle, files: list[tuple[str, str]]) -> int | None:
-    """Return the total size of files as their backend states it, or None if unknown."""
+    """Return the total size of files in bytes, as their backend states it, or None if a size is unknown."""
     sizes = []
     for _, file_id in files:
         try:

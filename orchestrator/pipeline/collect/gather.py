@@ -1,4 +1,4 @@
-"""Collection of a batch that is over: its files are fetched, then its rows are settled."""
+"""Collection of an ended batch: its files are fetched, then its rows are settled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from orchestrator.store import Store
 
 
 class Gather:
-    """Collects batches that are over; calls `settled` for each collected shard."""
+    """Collects ended batches, and calls `settled` for each collected shard."""
 
     def __init__(self, work: ShardWork, settled: Callable[[Shard], None]) -> None:
         self._work = work
@@ -43,7 +43,7 @@ class Gather:
         self._lost: dict[ShardId, RefusedError] = {}
 
     def collect(self, job: Job, shard: Shard) -> bool:
-        """Fetch the files, which takes the provider's time, then settle the rows, which takes ours."""
+        """Fetch a shard's files from the provider, then settle its rows. True once the shard is settled."""
         handle, now = self._work.handle(shard), self._work.now()
         shard = self._dated(shard, now)
         lost = self._lost.get(shard.id)
@@ -76,7 +76,7 @@ class Gather:
         return True
 
     def awaited_in_vain(self, job: Job) -> RefusedError | None:
-        """Return the error if rows of a job wait for another job's rows whose answers are lost."""
+        """Return the error if a job's rows wait for another job's answers that are lost."""
         awaited = self._work.store.awaited
         for source in awaited.sources(job.id) if self._lost else ():
             for shard in awaited.shards_of(job.id, source):
@@ -118,7 +118,7 @@ class Gather:
         return fetched if isinstance(fetched, fetch.FilesAwaited) else (fetched, self._problems(shard, handle, until))
 
     def _over_for(self, shard: Shard, handle: BackendHandle) -> timedelta | None:
-        """Return how long ago a batch ended, by its backend's clock; None if the backend states no time."""
+        """Return how long ago a batch ended by its backend's clock, or None if the backend states no time."""
         if handle.is_own or shard.batch_id is None or shard.refusal_code == BATCH_GONE:
             return None
         with suppress(BackendError):
@@ -127,14 +127,14 @@ class Gather:
         return None
 
     def _dated(self, shard: Shard, now: datetime) -> Shard:
-        """Correct future times that a wrong clock has written, since waits are counted from these times."""
+        """Replace future times, which a wrong clock has written: waits are counted from these times."""
         times = ((name, getattr(shard, name)) for name in ("status_at", "ended_at"))
         if wrong := {name: now for name, at in times if at is not None and at > now}:
             self._work.store.shards.note(shard, **wrong)
         return replace(shard, **wrong)
 
     def _with_names(self, shard: Shard, handle: BackendHandle) -> Shard:
-        """Return a shard with the files that its ended batch names by now. Raises BackendError."""
+        """Return the shard with the files that its ended batch names by now. Raises BackendError."""
         batch = None if shard.batch_id is None else handle.api.retrieve(shard.batch_id)
         if batch is None or (batch.output_file_id is None and batch.error_file_id is None):
             return shard
@@ -158,9 +158,9 @@ class Gather:
         if not lost_answers.are_gone(handle, (shard.output_file_id, shard.error_file_id)):
             return False
         if (over_for := self._over_for(shard, handle)) is not None and over_for < lost_answers.LATEST_FILES:
-            return False  # the files may be late, since this machine's clock was changed
+            return False  # this machine's clock was changed, and the files may only be late
         if shard.output_file_id is None and not shard.provider_completed and not shard.provider_output_tokens:
-            return True  # only lines of rows that did not run are gone, and these cost nothing
+            return True  # only lines of rows that did not run are gone, and these rows cost nothing
         used = Usage(input_tokens=shard.provider_input_tokens, output_tokens=shard.provider_output_tokens)
         lost = lost_answers.LostAnswers(shard.batch_id, shard.id, shard.rows, made, used)
         priced = replace(shard, model=self._work.model(job, shard))
@@ -173,12 +173,15 @@ class Gather:
         return True
 
     def _sends(self, job: Job, shard: Shard) -> bool:
-        """True if rows of a shard that have no answer are sent again, by their job or by a job that awaits them."""
+        """True if a shard's unanswered rows are sent again, by their own job or by a job that awaits them."""
         store = self._work.store
         return job.cancel_requested_at is None or store.awaited.is_awaited(open_jobs(store, job.home), shard.id)
 
     def _files_until(self, job: Job, shard: Shard) -> datetime:
-        """Return the latest time to wait for a batch's files; files named late get some more time to appear."""
+        """Return the latest time to wait for a batch's files.
+
+        Files that were named late get some more time to appear.
+        """
         ended = shard.ended_at or shard.created_at
         until = self._work.until(job, shard, shard.status_at or ended)
         is_named = shard.output_file_id or shard.error_file_id
@@ -189,7 +192,10 @@ class Gather:
         return batch_evidence.nothing_until(ended, self._work.store.shards.longest_file_wait(shard.backend))
 
     def _problems(self, shard: Shard, handle: BackendHandle, until: datetime) -> tuple[LineProblem, ...]:
-        """Return why a backend refused a shard's batch; empty without a refusal, or without a reason in time."""
+        """Return why a backend refused a shard's batch.
+
+        Empty without a refusal, or if the reason does not come in time.
+        """
         if shard.refusal_code is not None:
             return (LineProblem(shard.refusal_code, shard.refusal or ""),)
         if shard.provider_status != BatchStatus.FAILED or shard.batch_id is None:
@@ -228,7 +234,9 @@ class Gather:
         tally = settling.collect(self._work.store, self._work.home, ended)
         if not handle.is_own:
             record(self._work.store, self._work.home, shard, ended.model, tally.answered, self._work.now())
-        if tally.swapped is not None:  # before the shard is closed: a kill may repeat the report, but not hide it
+        if (
+            tally.swapped is not None
+        ):  # before the shard is closed: a killed process may repeat the report, but never omits it
             self._work.note(job, EventKind.SWAPPED, tally.swapped, shard)
         self._work.store.failures.trace(job)
         self._work.admission_control.learn(handle, shard, tally.stop, tally.wait, tally.refusal)
@@ -258,9 +266,10 @@ _decode = json_decoder(_Sent).decode
 
 
 def record(store: Store, home: Home, shard: Shard, model: str, answered: Mapping[str, str], now: datetime) -> None:
-    """Record which fields the answered rows sent, one row per task; their lines are read from the shard's input.
+    """Record which fields the answered rows sent, for one row of each task. Their lines come from the shard's input
+    file.
 
-    Without the input nothing is recorded.
+    Without that file nothing is recorded.
     """
     wanted, found = set(answered.values()), dict[str, set[str]]()
     try:

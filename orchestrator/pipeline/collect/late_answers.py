@@ -1,7 +1,7 @@
-"""Late answers: of a batch that was considered gone, or from files that came too late.
+"""Late answers: from a batch that was considered gone, or from files that came too late.
 
 Their rows were released and perhaps asked again. A row that still waits takes its late answer. A row that has an
-outcome by now keeps that outcome, and the late answer is only booked, as it was paid for.
+outcome keeps it, and its late answer is only booked, because it was paid for.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from orchestrator.store import Store
 from orchestrator.store.records import InShard
 
 LATE = "late"
-"""Kind of the file that holds a shard's late answers."""
+"""Kind of the file with a shard's late answers."""
 CHUNK = 1000
 LONGEST_PAUSE = timedelta(hours=1)
 
 
 class Late(Struct, frozen=True):
-    """Late answers: `taken` by rows that still waited, `booked` for rows that did not.
+    """Numbers of late answers: `taken` by rows that still waited, `booked` for other rows.
 
-    `swapped` describes swapped answers.
+    `swapped` describes answers that belong to other rows, or is None.
     """
 
     taken: int = 0
@@ -66,26 +66,25 @@ class Late(Struct, frozen=True):
 
 
 def is_waited_for(shard: Shard, profile: Profile, now: datetime) -> bool:
-    """True if late answers of a shard that is over are still looked for."""
+    """True if orch still looks for late answers of an ended shard."""
     return shard.owed > 0 and now < until(shard, profile)
 
 
 def until(shard: Shard, profile: Profile | None) -> datetime:
-    """Return when the wait for late answers of a shard that is over ends; `profile` is None without its backend."""
+    """Return when the wait for an ended shard's late answers ends. `profile` is None if its backend is gone."""
     kept = (shard.collected_at or shard.created_at) + ANSWERS_KEPT
     if profile is None or profile.cancels:
         return kept
-    # The batch continues, and has its answers when it ends without being cancelled.
+    # A batch that cannot be cancelled continues, and has its answers when it ends.
     window = timedelta(seconds=shard.window_seconds)
     return max(kept, (shard.submitted_at or shard.created_at) + window + OVERRUN)
 
 
 def look(store: Store, home: Home, shard: Shard, handle: BackendHandle, now: datetime) -> Path | None:
-    """Look for a shard's late answers; return their file, or None while they are incomplete.
+    """Look for a shard's late answers. Return their file, or None while they are incomplete. Raises BackendError.
 
-    A batch that still runs is cancelled: its rows are asked elsewhere. Files that the batch names by now are
-    recorded, so that they are deleted with the shard's other files. The last call takes any answers found. Raises
-    BackendError.
+    A batch that still runs is cancelled, because its rows are asked elsewhere. Files that the batch names by now are
+    recorded, so that they are deleted later. The last look takes any answers found.
     """
     path = home.results(shard.id, LATE)
     if path.exists():
@@ -136,7 +135,10 @@ def _brought(
 
 
 def clear(home: Home, shard: Shard) -> None:
-    """Delete the files that `look` has downloaded. A kill during `look` leaves files, one perhaps cut and hidden."""
+    """Delete the files that `look` downloaded.
+
+    A killed process leaves files too, one perhaps incomplete and hidden.
+    """
     path = home.results(shard.id, LATE)
     for kind in KINDS:
         path.with_name(f"{path.name}.{kind}").unlink(missing_ok=True)
@@ -164,11 +166,11 @@ def take(
     checks: Mapping[str, AnswerCheck],
     now: datetime,
 ) -> Late:
-    """Give late answers to rows that have none yet, and book them all. A repeated call changes nothing."""
+    """Give late answers to rows that have none yet, and book all late answers. A repeated call changes nothing."""
     handle = replace(handle, price=handle.price.at(now))
     for other in store.shards.of_job(job.id):
         if other.state is ShardState.PENDING:
-            # Some of its rows may be answered now: the rest is planned anew.
+            # Some of its rows may have answers now, so its other rows are planned anew.
             abandon(home, other)
             store.shards.dissolve(other, f"answers of {shard.id} arrived after all")
     ended = EndedShard(job, shard, handle, model, checks, problems=(), elsewhere=False, now=now)
@@ -179,7 +181,7 @@ def take(
     taken = booked = 0
     for chunk in chunks:
         answers = [settled(handle, model, row, outcome) for row, outcome in chunk]
-        # An answer that fails its check is only booked: its row was already asked again elsewhere.
+        # An answer that fails its check is only booked: its row has already been asked again elsewhere.
         good = [one for one in answers if one.outcome.state is RequestState.SUCCEEDED]
         taken += store.rows.settle(shard.id, job.id, shard.backend, good, now, model, anywhere=True)
         bad = {one.outcome.seq: one.price for one in answers if one not in good and one.price is not None}
@@ -190,7 +192,7 @@ def take(
 
 
 def _chunks(store: Store, home: Home, ended: EndedShard) -> Iterator[list[Ended]]:
-    """Yield late answers with their rows, without rows that the earlier files have answered."""
+    """Yield late answers with their rows. Rows that the earlier files answered are left out."""
     shard, told = ended.shard, set[str]()
     before = [home.results(shard.id, kind) for kind in KINDS]
     found_lines, sent = results.read(home.results(shard.id, LATE)), SentDocuments(store, home, ended.job.id)
@@ -224,7 +226,7 @@ def _answers(
 def _proven(
     store: Store, home: Home, ended: EndedShard, outcomes: Sequence[Ended]
 ) -> tuple[Iterator[Sequence[Ended]], str | None]:
-    """Return late answers once swapped and unproven ones have failed, and the message about them."""
+    """Return the late answers, with swapped and unproven ones marked as failed, and a message about swaps or None."""
     events = store.jobs.events(ended.job.id)
     is_distrusted = any(one.kind == EventKind.SWAPPED and one.shard_id == ended.shard.id for one in events)
     rows = {row.custom_id: row for row, _ in outcomes}
@@ -234,5 +236,4 @@ def _proven(
 
 
 def next_look(times: int) -> timedelta:
-    """Return the pause before the next search for late answers."""
     return min(LONGEST_PAUSE, timedelta(minutes=5 * 2 ** min(times, 5)))

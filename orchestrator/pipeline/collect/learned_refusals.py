@@ -1,4 +1,4 @@
-"""Lessons from a batch's refusals: fields that its model does not take, and whether rows can do without them."""
+"""Fields that models have refused, learned from a batch's refusals, and rows that can be asked without them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ class LearnedRefusals:
     def __init__(
         self, store: Store, home: Home, job: Job, shard: Shard, handle: BackendHandle, model: str, now: datetime
     ) -> None:
-        """`model` is the model's name at the backend."""
         self._store = store
         self._lines = home.requests(job.id)
         self._job = job
@@ -44,7 +43,7 @@ class LearnedRefusals:
         self._sent = self._writer(self._known_until(shard.intended_at or shard.created_at))
 
     def field_of(self, row: InShard, refusal: RowRefusal) -> RefusedField | None:
-        """Return the field of a row's request that a refusal names."""
+        """Return the field that a refusal names in a row's request, or None."""
         key = row.task, refusal.status, refusal.code, refusal.type, refusal.param, refusal.message
         if key not in self._fields:
             error = ProviderError(refusal.status, refusal.code, refusal.type, refusal.param, refusal.message)
@@ -52,7 +51,7 @@ class LearnedRefusals:
         return self._fields[key]
 
     def learn(self, row: InShard, refusal: RowRefusal, field: RefusedField) -> bool:
-        """Remember a field that is refused with any value; True if the row can be asked again without that field."""
+        """Store a field that is refused with any value. True if the row can be asked again without the field."""
         if field.fault is not FieldFault.FIELD:
             return False
         key = row.task, field.name
@@ -76,7 +75,7 @@ class LearnedRefusals:
         return line_writer(self._job, self._handle.recipient, self._model, self._shard.endpoint, refused)
 
     def _body(self, row: InShard, writer: LineWriter) -> Mapping[str, Any]:
-        """Return the body of a row as a writer writes it; empty if its line is gone."""
+        """Return a row's body from a writer; empty if the row's line is gone."""
         try:
             with self._lines.open("rb") as file:
                 file.seek(row.span.offset)

@@ -1,6 +1,6 @@
-"""Ids that a shard's rows have at their backend: the ids of a forgotten job that asked the same requests.
+"""Ids that a shard's rows have at their backend, if a forgotten job asked the same requests there.
 
-The ids are kept beside the shard's input file. Downloaded results get the rows' own ids at once.
+The ids are kept beside the shard's input file. A downloaded result file gets the rows' own ids at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orchestrator.settings.home import Home
 
 
 class _Names(Struct, frozen=True):
-    """The rows' own ids by the backend's ids. A later shard with the number of a lost shard has another batch."""
+    """Our row ids by the backend's ids. `batch` guards against a later shard that reuses a lost shard's number."""
 
     batch: str | None
     ours: dict[str, str]
@@ -32,20 +32,20 @@ _decode_line = json_decoder(dict[str, msgspec.Raw]).decode
 
 
 def note(home: Home, shard: Shard, ours: Mapping[str, str]) -> None:
-    """Record the rows' own ids by the backend's ids. Raises OSError."""
+    """Store our row ids by the backend's ids. Raises OSError."""
     with durable(_path(home, shard)) as file:
         file.write(msgspec.json.encode(_Names(shard.batch_id, dict(ours))))
 
 
 def forget(home: Home, shard: Shard) -> None:
-    """Delete what `note` has recorded of a shard."""
+    """Delete the ids that `note` stored for a shard."""
     _path(home, shard).unlink(missing_ok=True)
 
 
 def put_ours(home: Home, shard: Shard, path: Path) -> None:
-    """Give the lines of a downloaded result file their rows' own ids, if the ids differ. Raises OSError.
+    """Give the lines of a downloaded result file our row ids, if the ids differ. Raises OSError.
 
-    A line that belongs to no row gets an id that no row has: its own id may be another row's.
+    A line without a row gets an id that no row has, because its own id may be another row's.
     """
     names: _Names | None = None
     with suppress(FileNotFoundError, *batch_api.JSON_ERRORS):

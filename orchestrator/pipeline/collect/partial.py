@@ -21,9 +21,9 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 OpenHandle = Callable[[str], BackendHandle | None]
-"""Opens a backend; None if the backend cannot be asked for results, or has no results yet."""
+"""Opens a backend. Returns None if the backend cannot show results yet, or at all."""
 PREVIEW = "#preview"
-"""Suffix of a shard's id for the copy of its running batch's results."""
+"""Suffix of a shard's id in paths of copies of its running batch's results."""
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def partial_lines(
     store: Store, home: Home, job: Job, checks: Mapping[str, AnswerCheck], handles: OpenHandle, *, style: str,
     with_failed: bool = True,
 ) -> Iterator[Iterator[bytes]]:  # fmt: skip
-    """Yield the merged lines of rows that have a result by now, in input order. Records nothing.
+    """Yield the merged lines of rows that have a result by now, in input order. The store is not changed.
 
     Without `with_failed`, rows that failed in a running batch are left out: they may be asked again.
     """
@@ -45,7 +45,7 @@ def partial_lines(
                         found[seq] = answer
 
         def locate(shard_id: str, kind: str) -> Path:
-            # A row that settles meanwhile has another place in the collected file: the copy needs its own key.
+            # A row that is settled meanwhile has another offset in the collected file, so the copy needs its own key.
             return folder / f"{shard_id}.{kind}" if shard_id.endswith(PREVIEW) else home.results(shard_id, kind)
 
         def rows() -> Iterator[FinishedRow]:

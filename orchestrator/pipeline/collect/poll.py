@@ -1,4 +1,4 @@
-"""Batches at their backend: polled until they are over, cancelled if necessary, or considered gone."""
+"""Submitted batches: polled until they end, cancelled if necessary, or considered gone."""
 
 from __future__ import annotations
 
@@ -27,31 +27,29 @@ from orchestrator.policy import batch_evidence, overdue
 from orchestrator.policy.overdue import BatchLife
 
 ENOUGH_REFUSALS = 20
-"""Rows of our own server that must share a refusal before the others are rerouted."""
+"""Number of rows of our own server that must share a refusal before orch reroutes the others."""
 
 
 class UnknownBatch(Struct, frozen=True):
-    """A batch that its backend does not know; `moved` is true if the batch's shard has ended because of that."""
+    """A batch that its backend does not know. `moved` is true if its shard has ended because of that."""
 
     moved: bool
 
 
 class BatchPolling:
-    """Polls batches."""
-
     def __init__(self, work: ShardWork) -> None:
         self._work = work
         self._progress = FailuresSoFar(work.store, work.home)
 
     def patiently(self, job: Job, shard: Shard, stage: Callable[[Job, Shard, BackendHandle], bool]) -> bool:
-        """Run a stage of a batch; if the provider fails, retry later without holding up other batches."""
+        """Run a stage of a batch. If the provider fails, retry later without delaying other batches."""
         handle, now = self._work.handle(shard), self._work.now()
         if not self._work.is_asking(shard):
             ends = job.cancel_requested_at is not None or shard.rerouted_at is not None
             if ends and shard.state is ShardState.SUBMITTED and shard.provider_status != "cancelling":
                 self._work.polls.hurry(shard, now)
             if not self._work.polls.is_due(shard, handle, now):
-                # A backend that does not answer is polled rarely, and the rows may be needed sooner.
+                # A backend that does not answer is polled rarely, but the rows may be needed sooner.
                 watched = self._work.polls.of(shard, now)
                 is_unheard = watched.failing_since is not None or watched.busy_since is not None
                 return is_unheard and shard.rerouted_at is not None and self._is_lost(job, shard, handle)
@@ -82,7 +80,7 @@ class BatchPolling:
             return self._is_lost(job, current, handle) or self._work.hold_failed(job, current, error)
 
     def track(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Poll a running batch; True if it is over."""
+        """Poll a running batch. True if it has ended."""
         now = self._work.now()
         shard = batch_accounts.with_present_account(self._work.store, shard, handle)
         batch = self._retrieved(job, shard, handle)
@@ -116,7 +114,7 @@ class BatchPolling:
         return False
 
     def _failing(self, job: Job, shard: Shard, handle: BackendHandle) -> dict[str, object]:
-        """Return the failures of a running batch so far, as a new fact about its shard; empty if unchanged."""
+        """Return a running batch's failures so far as a change of its shard; empty if they are unchanged."""
 
         def has_stronger() -> bool:
             return self._work.backends.planning(job).standing(shard).step is not None
@@ -125,7 +123,7 @@ class BatchPolling:
         return {} if found is None or found == shard.failing else {"failing": found}
 
     def _refused_so_far(self, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> dict[str, object]:
-        """Return facts that take back a running batch's rows if all results so far are the same refusal."""
+        """Return the changes that reroute a running batch's rows if all results so far are the same refusal."""
         if not handle.is_own or shard.rerouted_at is not None or batch.completed or not shard.failing:
             return {}
         codes = Counter[str]()
@@ -140,7 +138,7 @@ class BatchPolling:
         return {"rerouted_at": self._work.now(), "rerouted_for": why}
 
     def _retrieved(self, job: Job, shard: Shard, handle: BackendHandle) -> RemoteBatch | UnknownBatch:
-        """Return the batch as its backend shows it, or what follows if the backend does not know it."""
+        """Return the batch as its backend shows it. If the backend does not know it, hold or end its shard."""
         assert shard.batch_id is not None
         now, is_unlisted = self._work.now(), None
         try:
@@ -168,7 +166,7 @@ class BatchPolling:
         return UnknownBatch(moved=self._lose(job, shard, "the backend no longer knows this batch"))
 
     def _listed(self, shard: Shard, handle: BackendHandle) -> RemoteBatch | None:
-        """Return a batch from its backend's list, if it could not be retrieved for some time."""
+        """Return a batch from its backend's list, if retrieving it has failed for some time."""
         now = self._work.now()
         failing_since = self._work.polls.of(shard, now).failing_since
         if handle.is_own or failing_since is None or now < failing_since + overdue.LISTED_AFTER:
@@ -179,11 +177,11 @@ class BatchPolling:
         return None
 
     def _is_lost(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Give up a batch that its backend does not show or does not end; True if the batch was given up."""
+        """Give up a batch that its backend does not show or does not end. True if it was given up."""
         if shard.state is not ShardState.SUBMITTED or handle.is_own:
             return False
         now, life = self._work.now(), self._life(job, shard, handle)
-        if life.may_be_given_up(now):  # looked up only now, since finding the time takes a whole plan
+        if life.may_be_given_up(now):  # looked up only if needed, because finding the time takes a whole plan
             life = replace(life, given_up_at=self._work.backends.planning(job).part_of(shard).gives_up_at)
         why, busy_since = life.lost(now), self._work.polls.of(shard, now).busy_since
         if why is None and busy_since is not None:
@@ -198,7 +196,7 @@ class BatchPolling:
         return polled_batch.life_of(job, shard, handle, watched, may_leave=may_leave)
 
     def _lose(self, job: Job, shard: Shard, why: str) -> bool:
-        """Treat a batch as gone: its rows continue, and orch looks for its answers a while longer."""
+        """End a batch as gone: its rows continue, and orch looks for its answers for some time."""
         now = self._work.now()
         facts = {"provider_status": BatchStatus.FAILED, "status_at": now, "refusal_code": BATCH_GONE, "refusal": why}
         self._work.store.shards.move(shard, ShardState.ENDED, ended_at=now, held=None, **facts)
@@ -207,11 +205,11 @@ class BatchPolling:
         return True
 
     def _asked_to_end(self, job: Job, shard: Shard, handle: BackendHandle, batch: RemoteBatch) -> str | None:
-        """Cancel a batch that has to end. Return why it does not end, or None."""
+        """Cancel a batch that has to end. Return the reason if the backend refuses, else None."""
         now = self._work.now()
         watched = self._work.polls.of(shard, now)
         life = polled_batch.life_of(job, shard, handle, watched, may_leave=False)
-        told = batch.ago(batch.created_at)  # as our clock may have been changed
+        told = batch.ago(batch.created_at)  # by the backend's clock, as ours may have been changed
         is_overdue = now >= life.overdue and (told is None or told >= life.overdue - life.made)
         if job.cancel_requested_at is None and shard.rerouted_at is None and not is_overdue:
             return None
@@ -232,7 +230,7 @@ class BatchPolling:
     def _over(
         self, job: Job, shard: Shard, handle: BackendHandle, batch: RemoteBatch, facts: Mapping[str, object]
     ) -> str | None:
-        """Return what orch still waits for once a batch is over, or None if it may be collected."""
+        """Return what orch still waits for after a batch has ended, or None if the batch may be collected."""
         now = self._work.now()
         seen = replace(shard, **facts)
         since, running = seen.status_at or now, self._work.polls.of(shard, now).phase(RunPhase)
@@ -241,7 +239,7 @@ class BatchPolling:
         until = self._work.until(job, shard, since)
         until = batch_evidence.waits_until(until, since, now, watched=watched, told=told)
         if shard.rerouted_at is None and job.cancel_requested_at is None:
-            # The wait may have ended while orch was down.
+            # The wait may have run out while orch was down.
             until = max(until, running.over_at + batch_evidence.FILES_APPEAR)
         return polled_batch.files_named(seen, batch, handle.profile, until, now).why
 

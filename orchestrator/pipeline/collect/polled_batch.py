@@ -1,4 +1,4 @@
-"""A batch at its backend as polls show it: its facts, and the reason for its delay."""
+"""A batch as polls show it: its facts, and the reason for its delay."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ PAST_VALIDATION = (BatchStatus.IN_PROGRESS, BatchStatus.FINALIZING, BatchStatus.
 
 
 def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, object]:
-    """Return the facts about a shard that a poll shows, by column, without facts already recorded."""
+    """Return the changed facts about a shard that a poll shows, by column."""
     facts: dict[str, object] = {
         "provider_status": batch.status,
         "provider_completed": batch.completed,
         "provider_failed": batch.failed,
         "provider_input_tokens": batch.input_tokens,
         "provider_output_tokens": batch.output_tokens,
-        # The end of a batch comes without upstream seconds: keep the last value until its rows are booked.
+        # The last poll of a batch states no upstream seconds: keep the earlier value until its rows are booked.
         "provider_seconds": max(batch.upstream_seconds, shard.provider_seconds),
     }
     if batch.status != shard.provider_status or (shard.status_at is not None and shard.status_at > now):
-        facts["status_at"] = now  # a future time was written by a wrong clock
+        facts["status_at"] = now  # a wrong clock has written a future time
     has_begun = batch.status in PAST_VALIDATION or batch.completed + batch.failed > 0
     if shard.started_at is None and has_begun:
         facts["started_at"] = now
@@ -42,14 +42,14 @@ def facts_of(shard: Shard, batch: RemoteBatch, now: datetime) -> dict[str, objec
     if batch.status.is_final and batch.created_at is not None and batch.over_at is not None:
         facts["took_seconds"] = max(0.0, (batch.over_at - batch.created_at).total_seconds())
     found = {name: value for name, value in facts.items() if getattr(shard, name) != value}
-    # Our own server is polled many times a minute, which need not be recorded each time.
+    # Our own server is polled many times a minute, too often to store each poll.
     if found or shard.seen_at is None or abs(now - shard.seen_at) >= SEEN_EVERY:
         found["seen_at"] = now
     return found
 
 
 def life_of(job: Job, shard: Shard, handle: BackendHandle, watched: PolledShard, *, may_leave: bool) -> BatchLife:
-    """Return a batch's life so far; `may_leave` says whether another backend takes its rows."""
+    """Return a batch's life so far. `may_leave` is true if another backend takes its rows."""
     made = shard.submitted_at or shard.created_at
     ends = [at for at in (job.cancel_requested_at, shard.rerouted_at) if at is not None]
     return BatchLife(
@@ -66,7 +66,7 @@ def life_of(job: Job, shard: Shard, handle: BackendHandle, watched: PolledShard,
 
 
 def denied(watched: PolledShard, now: datetime, *, is_unlisted: bool | None) -> Denied:
-    """Note once more that the backend does not know a batch."""
+    """Count one more poll whose backend does not know the batch."""
     running = watched.phase(RunPhase)
     known = running.denied
     if known is None:
@@ -80,7 +80,7 @@ def denied(watched: PolledShard, now: datetime, *, is_unlisted: bool | None) -> 
 def files_named(
     shard: Shard, batch: RemoteBatch, profile: Profile, until: datetime, now: datetime
 ) -> EvidenceVerdict:
-    """Decide whether a batch that is over may be collected: its files may be named some time later."""
+    """Decide if an ended batch may be collected. Some backends name its files later."""
     named = EndedBatch(
         batch.status,
         batch.completed,
@@ -101,7 +101,7 @@ def waits_for(
     usual: overdue.Usual,
     now: datetime,
 ) -> str | None:
-    """Describe what takes unusually long about a batch; `moved_at` is when the batch last progressed."""
+    """Return what takes unusually long about a batch, or None. `moved_at` is the time of its last progress."""
     if handle.is_own or shard.submitted_at is None:
         return None
     since = shard.status_at if batch.status == shard.provider_status else now

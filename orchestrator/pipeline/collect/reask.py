@@ -1,7 +1,7 @@
-"""Re-asks: answers that failed their check go back to their model with what was wrong, as new requests.
+"""Re-asks: an answer that fails its check goes back to its model, with the fault, as a new request.
 
-New lines are appended to the job's file before rows refer to them. A kill in between leaves unused lines; the same
-answers are then found and re-asked again.
+New lines are appended to the job's file before rows refer to them. A process killed in between leaves unused lines;
+the same answers are then found and re-asked again.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _decode_result = json_decoder(batch_api.ResultLine).decode
 
 
 def retries_of(job: Job) -> Mapping[str, int]:
-    """Return how often each task's model is shown what was wrong with its answer."""
+    """Return how often each task's model is shown the fault of its answer."""
     return {task.id: task.retries for task in tasks_of(job)}
 
 
 def reask_rows(
     store: Store, home: Home, shard: Shard, failed: Sequence[tuple[InShard, Settled]], now: datetime
 ) -> None:
-    """Book these answers, and let their rows wait with a request that says what was wrong. Raises JobFilesError."""
+    """Book failed answers, and let their rows wait with requests that state the fault. Raises JobFilesError."""
     if not failed:
         return
     path = home.requests(shard.job_id)

@@ -1,7 +1,7 @@
-"""Long documents: once every part is answered, the request for the document's own answer is made from them.
+"""Long documents: once all parts are answered, orch makes the request for the document's own answer from them.
 
-The request's line is appended to the job's file before the row refers to it. A kill in between leaves an unused line,
-and the request is made again. If a part has no answer, the row ends too.
+The request's line is appended to the job's file before the row refers to it. A process killed in between leaves an
+unused line, and the request is made again. If a part fails, the row of the document fails too.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _decode_result = json_decoder(batch_api.ResultLine).decode
 
 
 def reduce(store: Store, home: Home, job: Job, now: datetime) -> bool:
-    """Make the requests of documents whose parts are complete; True if a row moved.
+    """Make the requests of documents whose parts are complete. True if a row moved.
 
-    Raises JobFilesError, StorageError; requests made before that stay.
+    Raises JobFilesError, StorageError; requests made before an error are kept.
     """
     tasks = {task.id: task for task in tasks_of(job) if task.long is not None}
     if not tasks:
@@ -47,7 +47,6 @@ def reduce(store: Store, home: Home, job: Job, now: datetime) -> bool:
 
 
 def _request_of(store: Store, home: Home, job: Job, of: Unmade, task: Task) -> bytes | UnaskedRow:
-    """Return the request of a document, or why it has none."""
     parts = list(store.stages.parts(job.id, of))
     for part in parts:
         if part.state is not RequestState.SUCCEEDED:
@@ -70,7 +69,6 @@ def _answers(home: Home, parts: Sequence[FinishedRow], task: Task) -> Iterator[s
 
 
 def _written(path: Path, lines: dict[int, bytes]) -> dict[int, Span]:
-    """Append request lines and return their byte ranges."""
     if not lines:
         return {}
     spans: dict[int, Span] = {}

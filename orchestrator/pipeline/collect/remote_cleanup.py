@@ -1,8 +1,8 @@
-"""Clean-up at backends for shards that are over: deletes their files, and looks for late answers.
+"""Clean-up at backends after shards have ended: deletes their files, and looks for late answers.
 
-Clean-up never holds up a job. It starts as soon as the shard is over, and is retried after failures. It is given up,
-with a note, a day after late answers are given up. It survives kills: the store keeps a shard as unclean until the
-clean-up is done.
+Clean-up never delays a job. It starts once the shard has ended, and is retried after failures. A day after orch stops
+looking for late answers, remaining files are left with a note. The store keeps a shard as unclean until its clean-up
+is done, so a killed process loses nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 RETRIED_FOR = timedelta(days=1)
-"""How long to retry deleting files, once orch no longer waits for late answers, before leaving them with a note."""
+"""How long to retry deleting files after the wait for late answers has ended."""
 EVERY = timedelta(minutes=1)
 AT_ONCE = 20
 
@@ -47,7 +47,7 @@ class _Due(Struct):
 
 
 class RemoteCleanup:
-    """A home's remote clean-up. `take` gives late answers to a job's rows; `note` records events."""
+    """A home's remote clean-up. `take` gives late answers to a job's rows, and `note` records events."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class RemoteCleanup:
         self._read_at: datetime | None = None
 
     def add(self, shard_id: ShardId) -> None:
-        """Clean up a shard that is over, as soon as possible."""
+        """Start to clean up an ended shard."""
         shard = self._shards[shard_id] = self._store.shards.get(shard_id)
         self._step(shard)
 
     def tick(self) -> bool:
-        """Run the clean-ups that are due; True if there were any."""
+        """Run the clean-ups that are due. True if any were due."""
         now = self._now()
         if self._read_at is None or not self._read_at <= now < self._read_at + EVERY:
             self._shards = {one.id: one for one in self._store.shards.unclean(self._home.identity())}
@@ -89,7 +89,7 @@ class RemoteCleanup:
 
     @property
     def is_busy(self) -> bool:
-        """True if a clean-up is under way."""
+        """True if a call of a clean-up is in progress."""
         return any(self._provider_calls.is_busy(_key(shard)) for shard in self._shards.values())
 
     def _is_due(self, shard: Shard, now: datetime) -> bool:
@@ -117,14 +117,14 @@ class RemoteCleanup:
             self._settle(job, shard, handle, done.value)
 
     def _look(self, job: Job, shard: Shard, handle: BackendHandle) -> bool | None:
-        """Look for late answers; return True once they are complete, else None."""
+        """Look for late answers. Return True once they are complete, else None."""
         if late_answers.look(self._store, self._home, shard, handle, self._now()) is None:
             self._put_off(shard, late_answers.next_look(self._times(shard)))
             return None
         return True
 
     def _delete(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Delete the files of a shard at its backend. After a BackendError, call again."""
+        """Delete the files of a shard at its backend. May be called again after a BackendError."""
         for file_id in _files_of(shard):
             try:
                 handle.api.forget_file(file_id)
@@ -135,7 +135,6 @@ class RemoteCleanup:
         return False
 
     def _settle(self, job: Job, shard: Shard, handle: BackendHandle, has_come: bool) -> None:
-        """Take the late answers that came, or mark the shard clean."""
         if not has_come:
             self._is_clean(shard)
             return

@@ -1,4 +1,4 @@
-"""Documents as they were sent, in which the quotes of answers are looked up, and the answer bounds sent with them."""
+"""Documents as they were sent, to look up the quotes of answers, and the answer bounds as they were sent."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from orchestrator.store.records import InShard
 
 
 class SentDocuments:
-    """The documents of a job's rows, as they were sent."""
-
     def __init__(self, store: Store, home: Home, job_id: JobId) -> None:
         self._store = store
         self._path = home.requests(job_id)
         self._job_id = job_id
 
     def of(self, row: InShard) -> SentDocument | None:
-        """Return a row's document, or None if its request is gone. A reduce row has its parts' documents, joined."""
+        """Return a row's document, or None if its request is gone.
+
+        A reduce row has the joined documents of its parts.
+        """
         if row.text_at is not None:
             return self._read(row.span, row.text_at, row.part)
         if row.parts is None or row.part is not None:
@@ -54,14 +55,14 @@ _decode = json_decoder(_Asked).decode
 
 
 class SentBounds:
-    """Maximum tokens of each answer of a shard, as sent in its lines: the dialect may have lowered the maximum."""
+    """Maximum tokens of each answer of a shard, as sent. The dialect may have lowered a row's own maximum."""
 
     def __init__(self, home: Home, shard_id: ShardId) -> None:
         self._path = home.shard_input(shard_id)
         self._known: dict[str, int] | None = None
 
     def of(self, row: InShard) -> int | None:
-        """Return a row's bound; None if the row has no bound, or its line is gone. The first call reads all lines."""
+        """Return a row's bound, or None if it has no bound or its line is gone. The first call reads all lines."""
         if row.max_output is None:
             return None
         if self._known is None:
