@@ -1,1 +1,1 @@
-"""Stage that turns a job file or batch file into a job: requests in a file, rows in the store."""
+"""Builds: a job file or batch file becomes a job, with requests in a file and rows in the store."""

@@ -1,4 +1,4 @@
-"""Mistakes of a job file that show only while its documents are read: a column in an archive, a failing template."""
+"""Mistakes of a job file that show only in its documents, such as a missing column or a failing template."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from orchestrator.settings.job_spec import JobSpec
 
 MOST_NAMED = 3
 BAD_TEMPLATE = "template"
-"""Code of a request that cannot be made from its task's template."""
+"""Error code of a request whose template fails."""
 
 
 class ValidationProblem(Struct):
-    """A problem with some `documents`: `message` is about the first document, and `first` names some documents."""
+    """A problem with `documents` documents. `message` is about the first, and `first` names up to three of them."""
 
     code: str
     message: str
@@ -27,7 +27,6 @@ class ValidationProblem(Struct):
     first: list[str] = field(default_factory=list)
 
     def add(self, document: str) -> None:
-        """Count another document."""
         self.documents += 1
         if len(self.first) < MOST_NAMED:
             self.first.append(document)
@@ -38,7 +37,10 @@ class ValidationProblem(Struct):
 
 
 class _Source(Struct):
-    """Documents of a source and their first problem. `settings` has each problem's setting, or None."""
+    """Documents of a source with their first problem.
+
+    `settings` has each document's faulty setting, or None for a usable one.
+    """
 
     settings: set[str | None] = field(default_factory=set)
     documents: int = 0
@@ -47,7 +49,7 @@ class _Source(Struct):
 
 
 class Askable:
-    """Notes which documents each task of a job file can be asked about, and which sources have their columns."""
+    """Records the documents that each task can be asked about, and the settings that each source's documents lack."""
 
     def __init__(self, file: Path, spec: JobSpec) -> None:
         self._file = file
@@ -58,7 +60,7 @@ class Askable:
         self._is_unusable = True
 
     def note(self, index: int, built: Built) -> None:
-        """Note a request about a document of the source with this index."""
+        """Record a request about a document of the source with this index."""
         source = self._sources.setdefault(index, _Source())
         row = built.row
         if row.document != source.last:
@@ -76,16 +78,17 @@ class Askable:
 
     @property
     def documents(self) -> int:
-        """Number of documents so far."""
         return sum(source.documents for source in self._sources.values())
 
     @property
     def is_unusable(self) -> bool:
-        """True if no document can be used, whatever is asked about it."""
+        """True if no document can be used, whatever the task."""
         return self._is_unusable and self.documents > 0
 
     def mistakes(self) -> Iterator[InputError]:
-        """Yield mistakes of the job file: columns that no row of a source has, and templates that always fail."""
+        """Yield mistakes of the job file: settings that fail for every document of a source, and templates that
+        always fail.
+        """
         for index, source in self._sources.items():
             [setting, *others] = source.settings
             if setting is not None and not others:
@@ -98,12 +101,12 @@ class Askable:
                 yield self.mistake(("tasks", index, "prompt"), told)
 
     def require(self) -> None:
-        """Raise InputError for the first of the mistakes."""
+        """Raise InputError for the first mistake."""
         for mistake in self.mistakes():
             raise mistake
 
     def mistake(self, place: tuple[str | int, ...], message: str) -> InputError:
-        """Return an error with its place in the job file."""
+        """Return an error with its line in the job file."""
         return mistake_at(self._file, place, message)
 
 

@@ -1,8 +1,8 @@
-"""Requests of another job, whose answers a new job awaits instead of asking again.
+"""Requests that another job has in flight: a new job awaits their answers instead of asking again.
 
-A row in flight is awaited if the new job could carry its answer over: the request is the same, and the new job might
-ask the same backend and model. An unsent row is awaited if the new job runs alongside its run. A request with
-sampling, or of a task with `cache: false`, is always asked.
+A row in flight is awaited if its request is the same and the new job might ask the same backend and model. An unsent
+row is awaited if the new job runs beside the row's job. A request with sampling, or of a task with `cache: false`, is
+always asked.
 """
 
 from __future__ import annotations
@@ -28,13 +28,11 @@ from orchestrator.store.records import RowInFlight, awaits
 
 
 def takes_answers(job: Job) -> bool:
-    """True if a job takes answers of other jobs; false with `--new`, and for a trial."""
+    """True if a job takes answers of other jobs. False with `--new`, and for a trial."""
     return bool(job.options.get("carry", True)) and not job.options.get(AT_ONCE)
 
 
 class _Source(Struct, frozen=True):
-    """A job whose rows may be awaited."""
-
     models: Models
     is_same_file: bool
     is_superseded: bool
@@ -42,8 +40,6 @@ class _Source(Struct, frozen=True):
 
 
 class Sharing:
-    """Finds the rows in flight that rows of a job may await."""
-
     def __init__(
         self, store: Store, job: Job, asked: Asked, models: Callable[[Job], Models], hosted: Collection[str]
     ) -> None:
@@ -60,7 +56,7 @@ class Sharing:
             if other is None or other.id == job.id or other.built_at is None:
                 continue
             is_superseded = other.options.get(SUPERSEDED_BY) == job.id
-            with suppress(ValueError):  # a job with a damaged stored file shares nothing
+            with suppress(ValueError):  # a job whose stored file is damaged shares nothing
                 theirs, is_same_file = models(other), other.series == job.series
                 is_beside = is_same_file and theirs == models(job) and _asks_for(other, job)
                 self._sources[name] = _Source(theirs, is_same_file, is_superseded, is_beside)
@@ -68,12 +64,12 @@ class Sharing:
 
     @property
     def superseded(self) -> list[JobId]:
-        """The jobs that this job supersedes and whose aliases stand for the same models."""
+        """The jobs that this job supersedes and whose aliases have the same models."""
         mine = self._models(self._job) if self._sources else {}
         return [name for name, source in self._sources.items() if source.is_superseded and source.models == mine]
 
     def of(self, made: list[Built]) -> dict[int, tuple[int, str]]:
-        """Return the row that each of these requests may await, by place, as `awaits` writes it."""
+        """Return, by the request's number, the row that each request may await, in the form that `awaits` returns."""
         if not self._sources:
             return {}
         rows = [one.row for one in made if one.row.problem is None and one.line]
@@ -102,7 +98,7 @@ class Sharing:
         name = resolve_model(one.model, one.backend, source.models) or one.model
         if (one.backend, name) not in places:
             return False
-        # A batch that began later ends no sooner, so a late row is asked again elsewhere or not at all.
+        # A new batch at that backend would end no sooner than the batch in flight.
         is_only = one.backend in self._hosted and {backend for backend, _ in places} == {one.backend}
         return is_only or source.is_superseded or self._is_in_time(one.job_id, one.shard_id)
 
@@ -112,7 +108,7 @@ class Sharing:
 
 
 def _asks_for(other: Job, job: Job) -> bool:
-    """True if an unfinished run of the same file asks its unsent rows for this job, too.
+    """True if an unfinished run of the same file also asks its unsent rows for this job.
 
     That run must be due no later, and have the same backend and settings.
     """
@@ -122,7 +118,7 @@ def _asks_for(other: Job, job: Job) -> bool:
 
 
 def expected_at(store: Store, job_id: JobId, shard_id: ShardId) -> datetime | None:
-    """Return when a shard is forecast to end, or None if there is no forecast."""
+    """Return the forecast time (p95) of a shard's end, or None without a forecast."""
     shard, seconds = store.shards.get(shard_id), store.forecasts.turnaround_p95(job_id, shard_id)
     if seconds is None:
         return None

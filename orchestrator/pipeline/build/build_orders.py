@@ -1,6 +1,6 @@
 """Builds in another process: each has a key, starts once, and its outcome is picked up later.
 
-An order describes the work and can be sent to a process, which runs it with its own store and settings.
+An order describes the work. The process that gets it uses its own store and settings.
 """
 
 from __future__ import annotations
@@ -31,12 +31,10 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class BuildDied(Exception):
-    """The process of a build ended without an outcome or could not use the database; the build may be tried again."""
+    """The process of a build ended without an outcome or could not use the database. The build may be tried again."""
 
 
 class BuildSite(Struct, frozen=True):
-    """Environment in which an order is carried out."""
-
     store: Store
     home: Home
     config: Config
@@ -44,26 +42,26 @@ class BuildSite(Struct, frozen=True):
 
 
 class BuildOrder(Protocol, Generic[T_co]):
-    """Work for a process."""
+    """Work for another process."""
 
     def carry_out(self, site: BuildSite) -> T_co:
         """Do the work. Raises OrchError."""
 
 
 class Builds(Protocol):
-    """Runs orders."""
+    """Runs orders in other processes."""
 
     def begin(self, key: str, order: BuildOrder[object], deadline: datetime | None) -> None:
-        """Start an order, unless one runs under this key. If all processes are busy, the caller must ask again.
+        """Start an order, unless one runs under this key. If all processes are busy, call again.
 
-        Among waiting orders, the order with the soonest deadline starts next.
+        Among waiting orders, the one with the earliest deadline starts next.
         """
 
     def is_busy(self, key: str) -> bool:
         """True from the start of an order until its outcome is picked up."""
 
     def look(self, key: str) -> Done[object] | None:
-        """Return the outcome of an order, None until the order is over. Raises the order's error, or BuildDied."""
+        """Return the outcome of an order, or None until it has ended. Raises the order's error, or BuildDied."""
 
     def end(self, key: str) -> None:
         """Stop the order under this key and forget it."""
@@ -72,9 +70,9 @@ class Builds(Protocol):
 def carried_out(
     builds: Builds, key: str, make: Callable[[], tuple[BuildOrder[T], datetime | None]]
 ) -> Done[T] | None:
-    """Poll an order; if it is not under way, start what `make` returns with its deadline.
+    """Poll an order. If none runs under this key, start the one that `make` returns with its deadline.
 
-    Raises what `look` raises.
+    Raises the errors of `Builds.look`.
     """
     if not builds.is_busy(key):
         builds.begin(key, *make())
@@ -82,23 +80,20 @@ def carried_out(
 
 
 class RecordedJob(Struct, frozen=True):
-    """A recorded job that is not built yet."""
-
     job_id: JobId
 
     def carry_out(self, site: BuildSite) -> bool:
-        """See `build_recorded`."""
         return build_recorded(site.store, site.home, site.config, self.job_id, site.now)
 
 
 class TakeIn(Struct, frozen=True):
-    """A file that becomes a job, as `submission.submit` makes it."""
+    """A file that becomes a job through `submission.submit`."""
 
     path: Path
     options: submission.Options
 
     def carry_out(self, site: BuildSite) -> submission.Submission:
-        """Return the submission without its plan. Raises OrchError, after removing the job."""
+        """Return the submission without its plan. Raises OrchError after removing the job."""
         taken = submission.submit(
             site.store, site.home, site.config, self.path, self.options, site.now, lambda *progress: None
         )
@@ -112,7 +107,7 @@ def build_recorded(
     job_id: JobId,
     now: Callable[[], datetime],
 ) -> bool:
-    """Build a job; return False if another process is building it. Raises OrchError."""
+    """Build a job. Return False if another process is building it. Raises OrchError."""
     job = store.jobs.find(job_id)
     if job is None:
         return True
@@ -121,14 +116,14 @@ def build_recorded(
             return False
         current = store.jobs.find(job_id)
         if current is None or current.built_at is not None:
-            return True  # the other process has just finished
+            return True  # another process has just finished the build
         asked = reused_answers.asked_of(config, job)
         succession.supersede(store, job, now())
         report = builder.build(
             store, home, job, now(), asked=asked, models=partial(models_of, config), hosted=config.hosted,
             reading=config.documents, shortage=partial(disk.shortage, home, config.retention),
         )  # fmt: skip
-        # A job that others may wait for stays, even if it has no rows to ask.
+        # Another job may wait for this one, so it stays even if it has no rows to ask.
         if AFTER not in job.options and builder.same_as(store, job, report) is not None:
             builder.discard(store, home, job)
             return True

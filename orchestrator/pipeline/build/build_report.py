@@ -1,4 +1,4 @@
-"""Figures of a build, and the sentences that tell them."""
+"""Figures of a build, and the sentences that state them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _TOLD = {
 class BuildReport(Struct):
     """Figures of a build: documents, requests, and problems with documents.
 
-    Some requests are not sent: those `carried` over, those `cached` from answers to the same request, `twins` of sent
-    requests, and `awaited` ones in flight in other jobs. `unaskable` requests lack a document that can be read and
-    fits. `to_send` counts all other requests. `later` requests are made from the answers to a long document's parts.
-    `input_bytes` is what goes out, without the `trimmed_tokens` removed by cleaning. Files of `unread` documents have
-    not changed. `whys` counts all requests by their reason, `asks` the sent ones. `of_other_models` counts carried
-    answers by their model and the model of today. `removed` documents were in the last run; `gone` names the first
-    GONE of them. `ignored` counts what is not a document. `expected` is the total of documents, None if only reading
-    tables can tell. `limited_to` describes the scope of a limited run.
+    Some requests are not sent. `carried` and `cached` ones have answers of earlier runs or of other jobs. `twins`
+    equal a sent request, and `awaited` ones are in flight in other jobs. `unaskable` ones have no readable, fitting
+    document. `to_send` counts all others. `later` requests will be made from the answers to a long document's parts.
+    `input_bytes` is the size of sent requests, `trimmed_tokens` what cleaning removed. `unread` documents are in
+    unchanged files. `whys` counts all requests by their reason, `asks` the sent ones. `of_other_models` counts
+    carried answers by their model and the model that would be asked now. `removed` documents were in the last run;
+    `gone` names the first GONE. `ignored` counts files that are no documents. `expected` is the total number of
+    documents, or None until all tables are read. `limited_to` describes the scope of a limited run.
     """
 
     documents: int = 0
@@ -61,15 +61,15 @@ class BuildReport(Struct):
 
     @property
     def changes(self) -> list[str]:
-        """Describes why requests are sent, compared with the last run; `saved` describes the unsent requests."""
+        """Reasons for the sent requests, compared with the last run."""
         if self.whys.keys() == {Why.NEW} and not self.removed:
-            return []  # a first run, or a job file that asks something else altogether
+            return []  # the first run, or a job file whose requests are all new
         told = [f"{self.asks[why]:,} {words}" for why, words in _TOLD.items() if self.asks[why]]
         return [*told, f"{number_of(self.removed, 'document')} removed"] if self.removed else told
 
     @property
     def counts(self) -> list[str]:
-        """Describes the numbers of all requests, of requests that are not sent, and of changed ones."""
+        """Numbers of all requests, of unsent requests with the reason, and of sent requests with the reason."""
         number = f"{number_of(self.requests, 'request')} of {number_of(self.documents, 'document')}"
         return [number, *self.saved, *self.changes]
 
@@ -82,7 +82,7 @@ class BuildReport(Struct):
 
     @property
     def notes(self) -> list[str]:
-        """Describes, below a plan, what is not sent and why, what was not read, and answers of other models."""
+        """Notes below a plan: unsent requests, ignored files, and answers of other models."""
         facts = {
             "requests": ", ".join(self.counts) if self.saved or self.changes else "",
             "documents": told(self.ignored.to_json()),
@@ -92,7 +92,7 @@ class BuildReport(Struct):
 
     @property
     def other_models(self) -> str:
-        """Describes the answers of models that would not be asked now; "" without such answers."""
+        """Sentence about answers of models that would not be asked now; "" if there are none."""
         return "; ".join(
             f"{number_of(number, 'answer')} {'is' if number == 1 else 'are'} from {old}: `--reask` asks {new}"
             for (old, new), number in sorted(self.of_other_models.items())
@@ -107,7 +107,7 @@ class BuildReport(Struct):
 
     @property
     def saved(self) -> list[str]:
-        """Describes the requests that are not sent, with the reason."""
+        """Numbers of unsent requests, with the reason."""
         told = (
             (self.carried, "unchanged since an earlier run"),
             (self.cached, "with an answer to the same request"),

@@ -1,7 +1,7 @@
-"""Stage 1: documents, or a ready batch file, become request lines in a file and rows in the store.
+"""Stage 1: documents, or a batch file, become request lines in a file and rows in the store.
 
-A build that is cut off leaves nothing valid and starts anew. Answers are carried over from earlier runs of the same
-job file, or from other jobs that asked the same, word for word. Of equal requests in a job, only the first is sent.
+An interrupted build leaves nothing valid and starts again. Answers are taken from earlier runs of the same job file,
+or from other jobs with exactly the same request. Of equal requests in a job, only the first is sent.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from orchestrator.store import Store
 from orchestrator.store.records import Earlier
 
 MANY = 5000
-"""Number of rows from which a build updates the database's statistics, which may take a tenth of a second."""
+"""Number of rows from which a build updates the database's statistics, which takes up to a tenth of a second."""
 Progress = Callable[[int, int, int | None], None]
-"""Gets the numbers of documents and requests so far, and the total number of documents, None while unknown."""
+"""Called with the numbers of documents and requests so far, and the total number of documents (None: unknown)."""
 
 
 @contextmanager
 def claim(home: Home, job: Job, *, wait: bool = False) -> Iterator[bool]:
-    """Hold the right to build a job. Yield False if another process has that right; with `wait`, wait for it.
+    """Hold the right to build a job. Yield False if another process has it; with `wait`, wait instead.
 
-    The claim ends with the process, however the process dies.
+    The right ends with the process, even if the process is killed.
     """
     with locked(home.build_lock(job.id), wait=wait) as mine:
         yield mine
@@ -59,7 +59,7 @@ def claim(home: Home, job: Job, *, wait: bool = False) -> Iterator[bool]:
 
 @contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Hold a lock file. Yield False if another process holds the lock; with `wait`, wait. Raises StorageError."""
+    """Hold a lock file. Yield False if another process holds it; with `wait`, wait instead. Raises StorageError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.open("w")
@@ -75,9 +75,9 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
 
 
 def same_as(store: Store, job: Job, report: BuildReport) -> Job | None:
-    """Return the finished run that a build reproduced row for row, or None if anything differs.
+    """Return the finished run that a build reproduces exactly, or None if anything differs.
 
-    No document came or went, and every outcome still holds.
+    The documents are the same, and every outcome of that run still holds.
     """
     if not report.requests or report.requests != report.carried:
         return None
@@ -90,12 +90,12 @@ def same_as(store: Store, job: Job, report: BuildReport) -> Job | None:
 
 
 def discard(store: Store, home: Home, job: Job) -> None:
-    """Remove an unbuilt job completely; a built job stays."""
+    """Remove an unbuilt job completely. A built job is kept."""
     stays = False
     try:
         stays = store.jobs.find(job.id) is not None and not store.jobs.discard(job.id)
     finally:
-        # Even if the database refuses: the next process builds an unbuilt job again.
+        # The files go even if the database fails: the next process builds an unbuilt job again.
         if not stays:
             _remove_files(home, job)
 
@@ -124,13 +124,14 @@ def build(
     reading: ReadingSettings | None = None,
     shortage: Callable[[], str | None] = lambda: None,
 ) -> BuildReport:
-    """Read the input and record every request. Raises InputError, StorageError, NoRoom, after removing what it wrote.
+    """Read the input and record every request. Raises InputError, StorageError or NoRoom, after removing what it
+    wrote.
 
-    `remember` records the documents as seen. `asked` returns the backends that may answer this job's rows: other
-    jobs' answers count only from these. With `models`, which returns each job's models, rows in flight in other jobs
-    are awaited; `hosted` names the Batch APIs among the backends.
-    `clock_ns` is the clock of file stamps, unlike `now`. `reading` limits the reading of documents; `shortage` says
-    why nothing more may be written to the home.
+    `remember` records the documents as seen. `asked` returns the backends that may answer a model's rows; other jobs'
+    answers count only from these. `models` returns a job's models; without it, no rows in flight are awaited.
+    `hosted` names the Batch APIs among the backends. `clock_ns` is the clock of file timestamps, in nanoseconds.
+    `reading` limits the reading of documents. `shortage` returns the reason why nothing more may be written to the
+    home, or None.
     """
     report = BuildReport(limited_to=job.limited_to)
     sharing = None if models is None else Sharing(store, job, asked, models, hosted)
@@ -164,7 +165,7 @@ def build(
 
 
 class _Recorder:
-    """Records requests in the job's file and the store, with the answers of earlier runs and other jobs."""
+    """Records requests in the job's file and the store, with answers of earlier runs and other jobs."""
 
     def __init__(
         self, store: Store, home: Home, job: Job, asked: Asked, sharing: Sharing | None, report: BuildReport,
@@ -182,7 +183,6 @@ class _Recorder:
         self._superseded = [] if sharing is None else sharing.superseded
 
     def record(self, file: BinaryIO, chunk: list[BuiltRow]) -> None:
-        """Write and record requests. Raises InputError, StorageError, OSError."""
         store, job, report = self._store, self._job, self._report
         rows, spans = [made.built.row for made in chunk], _written(file, chunk)
         carried = {made.built.row.custom_id: made.earlier for made in chunk if made.earlier is not None}
@@ -224,15 +224,14 @@ class _Recorder:
         report.later += sum(built.row.parts is not None and built.row.part is None for built in sent)
 
     def _of_other_models(self, rows: list[Row], carried: Mapping[str, Earlier]) -> Iterator[tuple[str, str]]:
-        """Yield a pair for each answer of a model that would not be asked now: that model, and the model that would
-        be asked."""
+        """Yield, for each carried answer of a model that would not be asked now, that model and the current one."""
         for row in rows:
             known = carried.get(row.custom_id)
             if known is not None and reused_answers.is_other_model(known.answered_as, self._asked(row.model)):
                 yield str(known.answered_as), " or ".join(sorted({model for _, model in self._asked(row.model)}))
 
     def compare(self) -> None:
-        """Report documents of the last run that are gone, except in a limited run or alongside other runs."""
+        """Report documents of the last run that are gone. Does nothing in a limited run or beside another run."""
         last = None if self._job.is_limited or self._job.options.get(Edited.BESIDE) else self._last
         gone = () if last is None else self._store.known.gone(self._job.id, last)
         for key in gone:
@@ -253,7 +252,6 @@ def _written(file: BinaryIO, chunk: list[BuiltRow]) -> list[Span]:
 
 
 def _twice(store: Store, job: Job, rows: list[Row]) -> InputError:
-    """Return the error that names a document which two sources share."""
     known = set(store.known.known_ids(job.id, [row.custom_id for row in rows]))
     for row in rows:
         if row.custom_id in known:

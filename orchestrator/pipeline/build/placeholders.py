@@ -1,4 +1,4 @@
-"""Placeholders in the syntax of other tools, such as `{text}`: templates send them as they are."""
+"""Placeholders in the syntax of other tools, such as `{text}`, which templates send as written."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ OF_THE_TEXT = frozenset(
 )  # fmt: skip
 """Names that other tools and scripts give to a document's text."""
 MOST_SHOWN = 60
-"""Characters on each side of a placeholder in a corrected line."""
+"""Maximum characters shown before a placeholder in a corrected line, and half of those after it."""
 
 _TEMPLATE = re.compile(r"\{%-?\s*raw\s*-?%\}.*?\{%-?\s*endraw\s*-?%\}|\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
-# {name}, {name!r}, {name:>9}, {name[:9]}, {row.name}, {row['name']}, ${name}, $name and %(name)s; no \emph{name} of
-# LaTeX.
+# {name}, {name!r}, {name:>9}, {name[:9]}, {row.name}, {row['name']}, ${name}, $name and %(name)s, but not \emph{name}
+# of LaTeX.
 _FOREIGN = re.compile(
     r"""\\\w+\{ | \$?(?<!\{)\{\s* (?:(?:\w+\.)?(?P<name>[A-Za-z_]\w*) | \w+\[\s*["'](?P<key>[^"'{}]+)["']\s*\])
         (?P<slice>\[[-\d: ]*\])? (?:![rsa])? (?::[<>^+,.\d]*[a-z%]?)? \s*\}(?!\})
@@ -32,7 +32,7 @@ _FOREIGN = re.compile(
 
 
 def meant_by(name: str, known: Collection[str]) -> str | None:
-    """Return the field that a name in a template means; None if the name means no field."""
+    """Return the field that a name in a template means, or None if it resembles no field."""
     if name in known:
         return name
     near = get_close_matches(name, known, 1)
@@ -40,9 +40,9 @@ def meant_by(name: str, known: Collection[str]) -> str | None:
 
 
 def foreign_placeholders(file: Path, spec: JobSpec, known: Collection[str]) -> Iterator[str]:
-    """Yield a warning, with the corrected line, for each line of a prompt with placeholders that are not filled in.
+    """Yield a warning with the corrected line for each prompt line that has unfilled placeholders.
 
-    `known` are the names that the documents have. Other names in braces may be meant as written.
+    `known` has the documents' field names. Other names in braces may be meant as written.
     """
     written: Sequence[str] = ()
     for index, task in enumerate(spec.tasks):
@@ -62,7 +62,7 @@ def _lines_at_fault(text: str, known: Collection[str]) -> Iterator[str]:
 
 
 def _field(found: re.Match[str], known: Collection[str]) -> str | None:
-    """Return the field that a placeholder names: a known one, or the text by another tool's name."""
+    """Return the field that a placeholder names, or "text" if it is another tool's name for the text."""
     name = found["name"] or found["key"] or found["dollar"] or found["percent"]
     if name is None:
         return None

@@ -87,7 +87,7 @@ class Gather:
     def _fetched(
         self, job: Job, shard: Shard, handle: BackendHandle
     ) -> tuple[fetch.FetchedFiles, tuple[LineProblem, ...]] | fetch.FilesAwaited:
-        """Return the files of a batch that is over and why it failed, or what orch waits for."""
+        """Return a batch's files with the reasons for its failure, or what orch waits for."""
         now, until = self._work.now(), self._files_until(job, shard)
         known = self._work.polls.of(shard, now).phase(FilesPhase)
         known.begun_at = known.begun_at or now
@@ -234,9 +234,8 @@ class Gather:
         tally = settling.collect(self._work.store, self._work.home, ended)
         if not handle.is_own:
             record(self._work.store, self._work.home, shard, ended.model, tally.answered, self._work.now())
-        if (
-            tally.swapped is not None
-        ):  # before the shard is closed: a killed process may repeat the report, but never omits it
+        # Reported before the shard is closed: a killed process may repeat the report, but never omits it.
+        if tally.swapped is not None:
             self._work.note(job, EventKind.SWAPPED, tally.swapped, shard)
         self._work.store.failures.trace(job)
         self._work.admission_control.learn(handle, shard, tally.stop, tally.wait, tally.refusal)

@@ -1,7 +1,7 @@
-"""Stage 5: files of an ended batch (completed, failed, expired or cancelled) become outcomes.
+"""Stage 5: the files of an ended batch (completed, failed, expired or cancelled) become outcomes.
 
-Each row of the shard is handled once. A row without a result moves to a new shard or ends, with a reason. A row whose
-answer fails its check is re-asked as often as its task says. After that it goes to the next model of its alias.
+Each row of the shard is handled once. A row without a result moves to a new shard or ends with a reason. A row whose
+answer fails its check is re-asked as often as its task says, then goes to the next model of its alias.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ REASONING_STEP = 64
 
 
 def collect(store: Store, home: Home, ended: EndedShard) -> ShardTally:
-    """Settle the rows with results, and decide on the others. A repeated call after a crash changes nothing."""
+    """Settle the rows with results, and decide on the others. Repeating the call after a crash changes nothing."""
     return _Settlement(store, home, ended).run()
 
 
 class _Settlement:
-    """The settling of an ended shard's rows, a chunk at a time.
+    """Settles an ended shard's rows, a chunk at a time.
 
-    `not_executed` rows were sent when their batch ended. `unfinished` are billed but incomplete answers, whose rows
-    are tried again. `unmatched` are lines, with their file's kind, that match no row. These lines may belong to the
-    `doubtful` rows. `adopted` is the price of all answers of an adopted batch that this job did not ask for, under
-    one row's number.
+    `not_executed` rows had been sent when their batch ended. `unfinished` are incomplete answers that were billed;
+    their rows are tried again. `unmatched` are result lines without a row, each with its file's kind, which may
+    belong to the `doubtful` rows. An adopted batch may also answer what this job did not ask: `adopted` has the price
+    of all these answers, under one row's number.
     """
 
     def __init__(self, store: Store, home: Home, ended: EndedShard) -> None:
@@ -84,7 +84,6 @@ class _Settlement:
         self._adopted: dict[int, Price] = {}
 
     def run(self) -> ShardTally:
-        """Settle all rows, and return the contents of the files."""
         store, ended, tally = self._store, self._ended, self._tally
         shard, step = ended.shard, ended.standing.step
         tally.escalated_to = " or ".join(step.models) if step is not None else ""
@@ -119,7 +118,6 @@ class _Settlement:
         return tally
 
     def _write(self) -> None:
-        """Record the outcomes so far."""
         store, ended, step = self._store, self._ended, self._ended.standing.step
         shard, now = ended.shard, ended.now
         store.rows.settle(shard.id, ended.job.id, shard.backend, self._pending, now, ended.model)
@@ -131,7 +129,7 @@ class _Settlement:
             self._escalating.clear()
 
     def _common(self) -> Mapping[str, CommonRefusal]:
-        """Return the refusals for which the rows of whole tasks are held back, by task."""
+        """Return the refusals by which rows of whole tasks are held back, by task."""
         store, ended = self._store, self._ended
         if ended.job.cancel_requested_at is not None:
             return {}
@@ -145,7 +143,7 @@ class _Settlement:
         paths = [self._home.results(shard.id, kind) for kind in KINDS]
         common = common_refusals.in_files(paths, rows, field_of)
         if common:
-            # After a kill, rows that an earlier collection released count as in that collection.
+            # A killed collection may have released rows already; they count as in that collection.
             gone = {name for path in paths for name in results.custom_ids(path)} - rows.keys()
             if left := self._store.rows.named(shard, gone, anywhere=True):
                 common = common_refusals.in_files(paths, {**left, **rows}, field_of)
@@ -154,7 +152,7 @@ class _Settlement:
     # --- outcomes
 
     def _proven_outcomes(self) -> Ends:
-        """Yield the outcomes. If answers can show that keys were swapped, all of them are judged first."""
+        """Yield the outcomes. If answers may have come under swapped keys, all outcomes are judged first."""
         ended = self._ended
         if not swapped_answers.may_show(ended, {row.task for row in self._rows.values()}):
             yield from self._outcomes()
@@ -164,11 +162,11 @@ class _Settlement:
         yield from swaps.outcomes
 
     def _outcomes(self) -> Ends:
-        """Yield an outcome for each row that ends here; the others are noted."""
+        """Yield an outcome for each row that ends here. The other rows are noted for what follows."""
         ended, rows, tally = self._ended, self._rows, self._tally
         told: set[str] = set()
         paths = {kind: self._home.results(ended.shard.id, kind) for kind in KINDS}
-        # A batch that this shard did not create was adopted: it may ask what other jobs wanted as well.
+        # A shard that never sent its batch has adopted it; the batch may also ask what other jobs wanted.
         is_adopted = not ended.handle.is_own and ended.shard.sends == 0
         is_known = ended.handle.is_own or ended.fetched.is_plain
         survey = None if is_known else results.survey(paths.values(), rows)
@@ -186,7 +184,7 @@ class _Settlement:
                     elif len(self._unmatched) < len(rows):
                         self._unmatched.append((kind, found))
                     continue
-                # If a row has two lines, an answer beats a failure in either order: the answer is paid.
+                # If a row has two lines, an answer beats a failure in either order, because the answer is paid for.
                 is_worse = (
                     survey is not None and row.custom_id in survey.answered and not results.is_success(found.line)
                 )
@@ -199,7 +197,7 @@ class _Settlement:
                 if isinstance(said, NotExecuted):
                     if said.upstream_seconds or said.uncertain:
                         self._not_executed.append((row, said))
-                    continue  # in both cases the row counts as missing from the file: decided below
+                    continue  # the row counts as missing from the file, which is decided below
                 told.add(row.custom_id)
                 if results.stands(said):
                     yield row, said
@@ -223,7 +221,7 @@ class _Settlement:
             yield from self._unanswered.decide(list(rows.values()), missing)
 
     def _outcome(self, row: InShard, kind: str, found: FoundLine) -> Outcome | NotExecuted:
-        """Return the outcome that a line gives its row. Anything odd about the line is an error of that row alone."""
+        """Return the outcome that a line gives its row. An unreadable line is an error of this row alone."""
         ended = self._ended
         try:
             bound, sent = partial(self._bound, row), partial(self._sent.of, row)
@@ -240,7 +238,7 @@ class _Settlement:
         return None if sent is None else Bound(sent, max(REASONING_STEP, sent // 10))
 
     def _named(self, row: InShard, refusal: RowRefusal, said: Outcome) -> Outcome:
-        """Return the outcome with the code of a refused field, if the outcome has another code."""
+        """Return the outcome with a refused field's error code, unless its own code already means the same."""
         refused = self._lessons.field_of(row, refusal)
         if refused is None:
             return said
@@ -256,9 +254,10 @@ class _Settlement:
         return self._settled(row, said).price if isinstance(said, Outcome) else None
 
     def _count_adopted(self, kind: str, found: FoundLine) -> None:
-        """Count the cost of an adopted batch's answer that no row of this job asked for; the first row stands for it.
+        """Add the cost of an adopted batch's answer that no row of this job asked for. It is booked under the first
+        row.
 
-        If a kill left the batch without rows, its first collection has booked that cost.
+        If a killed collection has already emptied the batch, that collection has booked the cost.
         """
         row = next(iter(self._rows.values()), None)
         if row is not None and (price := self._priced(row, kind, found)) is not None:
@@ -266,10 +265,10 @@ class _Settlement:
             self._adopted[row.seq] = price if before is None else replace(before, cost=before.cost + price.cost)
 
     def _book_costs(self) -> None:
-        """Book what rows have cost, or may have cost, beyond the outcomes that they ended with."""
+        """Book the costs that are not part of a final outcome."""
         ended, book, price = self._ended, self._store.ledger.book, self._ended.handle.price
         shard, model, now = ended.shard, ended.model, ended.now
-        # Rows in flight when their batch ended: time, or attempts that may be billed.
+        # Rows that had been sent when their batch ended cost upstream time, or attempts that may be billed.
         spent, sent = {}, {}
         for row, said in self._not_executed:
             spent[row.seq] = price.of_time(said.upstream_seconds)
@@ -277,12 +276,12 @@ class _Settlement:
                 sent[row.seq] = cost
         book(shard, "rerouted", spent, now)
         book(shard, "uncertain", sent, now)
-        # Given up for a deadline, at a provider that cannot end the batch: the batch keeps running.
+        # Rows given up for a deadline at a provider that cannot cancel: the batch keeps running.
         runs_on = (
             shard.refusal_code == BATCH_GONE and shard.rerouted_at is not None and not ended.handle.profile.cancels
         )
         if ended.fetched.did_nothing or runs_on:
-            # The provider says that these rows did not run, but its bill is not visible; or the rows still run.
+            # The provider says that these rows did not run, but its bill is unknown; or the rows still run.
             open_rows = [row for row in self._rows.values() if row.state is RequestState.PENDING]
             prices = {row.seq: price.of_uncertain(model, 1, _expected(row)) for row in open_rows}
             book(shard, "uncertain", {seq: one for seq, one in prices.items() if one is not None}, now)
@@ -298,7 +297,7 @@ class _Settlement:
 
 
 def _bad_answer(ended: EndedShard, outcome: Outcome) -> str | None:
-    """Return the failed check for which a row may be asked again, or None if its outcome stands."""
+    """Return the code of a failed check for which a row may be asked again, or None if its outcome stands."""
     job = ended.job
     late = job.deadline_at is not None and job.deadline_at <= ended.now and expires(job)
     if job.cancel_requested_at is not None or late:
@@ -309,7 +308,7 @@ def _bad_answer(ended: EndedShard, outcome: Outcome) -> str | None:
 
 
 def settled(handle: BackendHandle, model: str, row: InShard, outcome: Outcome) -> Settled:
-    """Return an outcome with its cost at a backend that knows the model by this name."""
+    """Return an outcome with its cost at a backend; `model` is the backend's name for the model."""
     if outcome.span is None:
         return Settled(outcome, None)
     price, expected = handle.price, _expected(row, outcome)
@@ -323,7 +322,9 @@ def settled(handle: BackendHandle, model: str, row: InShard, outcome: Outcome) -
 
 
 def _expected(row: InShard, outcome: Outcome | None = None) -> Usage:
-    """Estimate a row's usage if the backend reports none: its prompt, and its answer's text or greatest length."""
+    """Estimate the usage of a row whose backend reports none, from its prompt and its answer's text or maximum
+    length.
+    """
     output = row.max_output or 0
     if outcome is not None and outcome.answer_bytes:
         said = tokens.estimate(outcome.answer_bytes)
@@ -336,9 +337,9 @@ def _id(found: FoundLine) -> str:
 
 
 def close(store: Store, home: Home, shard: Shard, now: datetime, owed: int = 0, answers: int = 0) -> None:
-    """Close a collected shard. Its remote files and the `owed` answers are handled later.
+    """Close a collected shard. Its remote files and `owed` answers are handled later.
 
-    `answers` is the number of answers in the shard's files: some providers do not count answers.
+    `answers` is the number of answers in its files, for providers that do not count them.
     """
     if not owed:
         remove_input(home, shard)
@@ -348,7 +349,7 @@ def close(store: Store, home: Home, shard: Shard, now: datetime, owed: int = 0, 
 
 
 def remove_input(home: Home, shard: Shard) -> None:
-    """Delete a collected shard's input file, and the ids that its rows have at a backend."""
+    """Delete a collected shard's input file, and the ids of its rows at a backend."""
     home.shard_input(shard.id).unlink(missing_ok=True)
     if shard.sends == 0:
         names_there.forget(home, shard)
@@ -357,12 +358,13 @@ def remove_input(home: Home, shard: Shard) -> None:
 def abandon(home: Home, shard: Shard) -> None:
     """Delete the local files of a shard that is not sent after all."""
     path = home.shard_input(shard.id)
-    for left in path.parent.glob(f"{path.name}*"):  # a kill may have left what a backend made from the file
+    # a killed process may have left files that a backend made from the input
+    for left in path.parent.glob(f"{path.name}*"):
         left.unlink(missing_ok=True)
 
 
 def refused_tasks(store: Store, home: Home, ended: EndedShard, rows: Iterable[InShard]) -> dict[str, CommonRefusal]:
-    """Return the refusal of a row asked first, for each task that the refusal holds back; empty without a refusal."""
+    """Return the refusal of a row asked first, for each task that it holds back; empty without a refusal."""
     shard = ended.shard
     if shard.refusal_code is None:
         return {}

@@ -1,8 +1,8 @@
-"""Answers that came back under another row's key, and other answers of the same batch that cannot be proved.
+"""Answers under another row's key, and other answers of the same batch that cannot be proven.
 
-An answer belongs to another row if it gives back that row's code. The same holds if its quotes occur in that row's
-document and not in the document asked about. The keys of the batch then cannot be trusted: an answer counts only if
-its own code or a quote proves it.
+An answer belongs to another row if it repeats that row's code. It also does if its quotes occur in that row's
+document and not in its own row's document. Once a batch has such an answer, an answer of the batch counts only if its
+own code or a quote proves it.
 """
 
 from __future__ import annotations
@@ -30,24 +30,26 @@ from orchestrator.store import Store
 from orchestrator.store.records import InShard
 
 MOST_SUSPECTS = 200
-"""Maximum number of answers whose quotes are looked for in the other documents of their batch."""
+"""Maximum number of answers whose quotes orch searches in the other documents of their batch."""
 LEAST_QUOTED = 40
-"""Minimum length in characters of an answer's longest quote to identify a document: several documents may have a
-shorter quote."""
+"""Minimum characters of the longest quote that identifies a document.
+
+Shorter quotes may occur in several documents.
+"""
 _MOST_NAMED = 3
 _decode_result = json_decoder(batch_api.ResultLine).decode
 Ended = tuple[InShard, Outcome]
 
 
 class Swaps(Struct, frozen=True):
-    """The outcomes of a shard, and the rows whose answers belong to another row, with that row's id."""
+    """The outcomes of a shard. `owners` maps each row with another row's answer to that row's id."""
 
     outcomes: Sequence[Ended]
     owners: Mapping[str, str]
     unproven: int = 0
 
     def words(self, ended: EndedShard, *, late: bool = False) -> str:
-        """Return the message that names provider and batch. Rows with `late` answers are asked elsewhere by now."""
+        """Return a message with provider, batch and rows. Rows with `late` answers have been asked elsewhere."""
         named = [f"{name} has the answer of {owner}" for name, owner in list(self.owners.items())[:_MOST_NAMED]]
         more = ", …" if len(self.owners) > _MOST_NAMED else ""
         others = f"; {number_of(self.unproven, 'other answer')} of it cannot be proved" if self.unproven else ""
@@ -57,7 +59,7 @@ class Swaps(Struct, frozen=True):
 
 
 def may_show(ended: EndedShard, tasks: set[str]) -> bool:
-    """True if the answers of a shard with these tasks may show that keys were swapped."""
+    """True if answers of these tasks can show that keys were swapped."""
     checks = [ended.checks[task] for task in tasks if task in ended.checks]
     return any(check.has_codes or (check.has_quotes and not ended.handle.is_own) for check in checks)
 
@@ -71,9 +73,9 @@ def judged(
     *,
     is_distrusted: bool = False,
 ) -> Swaps:
-    """Return the outcomes of a shard once swapped and unproven answers have failed.
+    """Return the outcomes of a shard, with swapped and unproven answers marked as failed.
 
-    `is_distrusted`: the batch has given answers to the wrong rows before.
+    With `is_distrusted`, the batch is known to have answers under wrong keys.
     """
     owners = _by_codes(store, home, ended, outcomes)
     if not ended.handle.is_own:
@@ -109,7 +111,7 @@ def _failed(outcome: Outcome, code: str, why: str) -> Outcome:
 
 
 def _is_proven(ended: EndedShard, row: InShard, outcome: Outcome) -> bool:
-    """True if an accepted answer has the code of its row, or a quote from its document."""
+    """True if an accepted answer has its row's code, or a quote from its document."""
     check = ended.checks.get(row.task)
     if check is not None and check.has_codes:
         return True
@@ -145,7 +147,7 @@ def _by_quotes(
 ) -> dict[str, str]:
     """Return the rows whose quotes all occur in one other document of the shard, with a row id of that document.
 
-    A quote that occurs in several documents identifies no document.
+    Quotes that occur in several documents identify none of them.
     """
     suspects = [(row, one) for row, one in outcomes if one.error_code == NOT_FOUND][:MOST_SUSPECTS]
     wanted = {row.custom_id: texts for row, texts in _quoted(home, ended, suspects)}
@@ -167,7 +169,7 @@ def _by_quotes(
 
 
 def _quoted(home: Home, ended: EndedShard, suspects: Sequence[Ended]) -> Iterator[tuple[InShard, set[str]]]:
-    """Yield rows with the quotes of their answers, if these quotes may identify another document."""
+    """Yield rows with the quotes of their answers, if these quotes can identify another document."""
     statuses = {row.custom_id: read_quotes(one.quotes or "[]") for row, one in suspects}
     for row, answer in _answers(home, ended, suspects):
         if any(quote.status is QuoteStatus.FOUND for quote in statuses[row.custom_id]):
@@ -178,7 +180,6 @@ def _quoted(home: Home, ended: EndedShard, suspects: Sequence[Ended]) -> Iterato
 
 
 def _answers(home: Home, ended: EndedShard, outcomes: Iterable[Ended]) -> Iterator[tuple[InShard, Answer]]:
-    """Yield the answers of these rows, read again from the result files."""
     files: dict[str, BinaryIO] = {}
     try:
         for row, outcome in outcomes:

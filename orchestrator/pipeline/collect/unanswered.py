@@ -1,4 +1,4 @@
-"""Rows that an ended batch left unanswered: retry, reroute or end each of them, with a reason."""
+"""Rows that an ended batch left unanswered: each is retried, rerouted or ended, with a reason."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from orchestrator.store.records import InShard
 CHUNK = 1000
 MAX_ATTEMPTS = 3
 BLAMELESS_FOR = timedelta(days=7)
-"""How long to retry a row refused for reasons outside its control. After that, every try counts."""
+"""How long to retry a row that is refused for reasons outside its control. After that, every attempt counts."""
 ODD = 9
 
 Ends = Iterator[tuple[InShard, Outcome]]
@@ -42,12 +42,12 @@ Ends = Iterator[tuple[InShard, Outcome]]
 class ShardTally(Struct):
     """Contents of a shard's files for the event log, and lessons about the backend.
 
-    `reasked` and `escalated` rows are counted by the fault of their answer; `escalated_to` is the stronger model.
-    `stop` says why the backend gets no more rows now, `wait` why this model gets no more, `refused_alike` why whole
-    tasks get no more. `refusal` is the batch's own refusal. `lost` files are gone, `odd` is an id that no row
-    has. `open` are rows without an outcome in the files; `owed` of them may still be answered at the backend.
-    `answered` names a row of each task that got an answer, good or bad; `answers` counts them. `swapped` says
-    which answers came back under another row's key.
+    `reasked` and `escalated` count rows by the fault of their answers; `escalated_to` is the stronger model. `stop`
+    is the reason to send the backend no more rows now, `wait` the reason to send this model none. `refused_alike` has
+    the refusals of whole tasks, `refusal` that of the batch. `lost` has the kinds of missing files, `odd` an id that
+    no row has. `open` counts rows without an outcome; `owed` of them may still be answered. `answered` names a row of
+    each task that got an answer, good or bad; `answers` counts answers. `swapped` describes answers under another
+    row's key.
     """
 
     settled: Counter[str] = field(default_factory=Counter)
@@ -100,16 +100,16 @@ _NAMES = {
     "unknown": ("line of an unknown custom_id", "lines of unknown custom_ids"),
     "broken": ("line that is not a result", "lines that are not results"),
 }
-"""The singular and plural words for each counter."""
+"""Singular and plural words for each counter."""
 
 
 class EndedShard(Struct, frozen=True):
     """An ended shard, with everything that its collection needs.
 
-    `model` is its model's name at the backend. `problems` is what the backend says of a failed batch. `elsewhere`
-    says whether another backend may take rows, `standing` where the rows are on their alias's list of models.
-    `retries` limits re-asks per task. `fetched` describes its files. `blames_input` says whether an input file that
-    the backend cannot find has cost its rows enough tries.
+    `model` is the backend's name for its model. `problems` has the backend's errors of a failed batch. `elsewhere` is
+    true if another backend may take rows. `standing` is the position of its model in the alias's list. `retries` has
+    the maximum re-asks by task. `fetched` describes its files. `blames_input` is true if an input file that the
+    backend cannot find counts as an attempt of the rows.
     """
 
     job: Job
@@ -127,17 +127,17 @@ class EndedShard(Struct, frozen=True):
 
     @property
     def may_leave(self) -> bool:
-        """True if rows that this backend will never answer can go to another backend."""
+        """True if rows that this backend cannot answer can go to another backend."""
         return self.elsewhere and not self.standing.is_alone
 
 
 class UnansweredRows:
-    """Rows of an ended batch without an outcome in its files: each continues somewhere, or ends with a reason.
+    """Rows of an ended batch without an outcome in its files: each continues, or ends with a reason.
 
-    `failed` rows ran and are tried again, which always counts as a try. `waiting` rows were refused for reasons
-    outside their control. `elsewhere` rows go to another backend, and so do `rerouted` rows, for the deadline. `held`
-    rows wait because all rows of their task are refused, for the reasons in `common`. `lessons` has what refusals
-    show about the model's fields.
+    `failed` rows ran and are tried again, which counts as an attempt. `waiting` rows were refused for reasons outside
+    their control. `elsewhere` rows go to another backend; so do `rerouted` rows, for the deadline. `held` rows wait,
+    because all rows of their task are refused, as in `common`. `lessons` has what refusals show about the model's
+    fields.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class UnansweredRows:
         self.held: list[int] = []
 
     def unrecognised(self, missing: list[InShard]) -> Ends:
-        """Move or end rows whose batch came back with unknown ids, as another batch would do so too."""
+        """Move or end the rows of a batch with unknown ids. The same backend would return unknown ids again."""
         ended, tally = self._ended, self._tally
         for row in missing:
             if ended.may_leave and row.attempt + 1 < MAX_ATTEMPTS and ended.job.cancel_requested_at is None:
@@ -164,7 +164,7 @@ class UnansweredRows:
                 yield row, results.unrecognised(row.seq, tally.odd or "")
 
     def goes_on(self, row: InShard, said: RowRefusal) -> bool:
-        """True if a row that failed at its backend is tried once more, here or elsewhere."""
+        """True if a row that failed at its backend is tried again, here or elsewhere."""
         if self._ended.job.cancel_requested_at is not None:
             return False
         refused = self.lessons.field_of(row, said)
@@ -178,7 +178,7 @@ class UnansweredRows:
             self.held.append(row.seq)
             self._tally.again[self.common[row.task].code] += 1
             return True
-        # Our own server has already retried. Another backend may take a request that our server refuses.
+        # Our own server has already retried. Another backend may accept a request that our server refuses.
         if is_last or (self._ended.handle.is_own and refused is None):
             return False
         if not self._is_tried_again(row, verdict):
@@ -207,7 +207,7 @@ class UnansweredRows:
         return True
 
     def decide(self, rows: list[InShard], missing: list[InShard]) -> Ends:
-        """Yield the ends of rows that have no result line; the other rows continue."""
+        """Yield the ends of rows without a result line. The other rows continue."""
         ended, tally = self._ended, self._tally
         job, shard = ended.job, ended.shard
         if job.cancel_requested_at is not None:
@@ -224,14 +224,14 @@ class UnansweredRows:
             tally.again["its batch"] += len(missing)
             return
         if shard.rerouted_at is not None:
-            # An engine that was too slow may still do some of the rows. The rows keep avoiding the same backends, as
-            # another batch there would be as slow.
+            # A slow engine may still do some of these rows. They do not return to a hosted backend, whose next batch
+            # would be as slow.
             if not ended.handle.is_own:
                 self.rerouted.extend(row.seq for row in missing)
             tally.again["the deadline"] += len(missing)
             return
         if shard.provider_status == BatchStatus.EXPIRED:
-            # If the deadline was moved back since, the rows have time and continue.
+            # If the deadline was extended since, the rows continue.
             late = job.deadline_at is None or job.deadline_at <= ended.now
             if late and expires(job):
                 for row in missing:
@@ -248,7 +248,10 @@ class UnansweredRows:
             yield _ended(row, RequestState.FAILED, "missing_result", message)
 
     def _without_respelled(self, missing: list[InShard]) -> list[InShard]:
-        """Let a refused batch's rows continue if they can be asked without the refused field; return the others."""
+        """Let a refused batch's rows continue if they can be asked without the refused field.
+
+        Return the other rows.
+        """
         first, others = self._ended.problems[0], list[InShard]()
         said = RowRefusal(400, first.code, None, first.message)
         for row in missing:
@@ -261,9 +264,9 @@ class UnansweredRows:
         return others
 
     def _refused(self, rows: list[InShard], missing: list[InShard]) -> Ends:
-        """Handle a batch that failed its validation: the named lines fail, and the other rows continue.
+        """Handle a batch that failed its validation. The refused lines fail, and the other rows continue.
 
-        If it was refused as a whole, all of its rows end or continue alike, and the tally notes what was learned.
+        If the whole batch was refused, all of its rows end or continue alike, and the tally notes the refusal.
         """
         ended, tally = self._ended, self._tally
         first = ended.problems[0]
@@ -288,7 +291,7 @@ class UnansweredRows:
                 tally.again[verdict.code] += 1
 
     def _goes_elsewhere(self, row: InShard, verdict: BatchVerdict, rows: int) -> bool:
-        """True if a row of a batch that was refused as a whole is sent in another batch."""
+        """True if a row of a batch that was refused as a whole is sent again."""
         ended = self._ended
         match verdict.disposition:
             case Disposition.WAIT:
@@ -308,15 +311,15 @@ class UnansweredRows:
                 return False
 
     def release(self, store: Store) -> int:
-        """Let the rows without an outcome continue; return their number."""
+        """Let the rows without an outcome continue. Return their number."""
         ended, tally, shard = self._ended, self._tally, self._ended.shard
-        # If most rows were answered, something else is wrong with the few refused for lack of room: their batches
-        # would be refused for ever. The same holds for rows refused for days.
+        # If most rows were answered, the few rows refused for lack of room have another fault. Their batches would be
+        # refused forever. The same holds for rows that have been refused for days.
         is_long = (
             ended.now >= max(ended.job.created_at, ended.job.deadline_at or ended.job.created_at) + BLAMELESS_FOR
         )
         odd = is_long or tally.settled[RequestState.SUCCEEDED] > ODD * len(self.waiting)
-        # A permanent refusal counts as a try; otherwise two backends would pass a row back and forth.
+        # A permanent refusal counts as an attempt; otherwise two backends would pass a row back and forth.
         lacks = ended.standing.lacks
         stays, leaves = tuple(sorted(lacks)), tuple(sorted({shard.backend, *lacks}))
         rerouted = stays if ended.standing.is_alone else leaves
@@ -328,7 +331,7 @@ class UnansweredRows:
         for seqs, counts, avoid in groups:
             for start in range(0, len(seqs), CHUNK):
                 store.rows.free(shard, seqs[start : start + CHUNK], count_attempt=counts, avoid=avoid)
-        # Rows of a batch that expired, was rerouted, or was refused as a whole are not to blame.
+        # Rows are not to blame if their batch expired, was rerouted or was refused as a whole.
         is_innocent = shard.provider_status == BatchStatus.EXPIRED or shard.rerouted_at is not None
         is_innocent = is_innocent or shard.preflight is not None
         refusal = tally.refusal
