@@ -65,8 +65,8 @@ def advice_for(code: str) -> str:
 
 
 def added_advice(code: str) -> str | None:
-    """Return the advice to show behind a failed row's message, or None if the message itself says what to do.
+    """Return the advice to show after a failed row's message, or None if the message itself says what to do.
 
-    Messages of documents, and of answers that reached their bound, say so themselves.
+    Messages about documents, and about answers that reached their bound, contain their advice.
     """
     return None if code in {*DocumentProblem, "truncated", "endless_blanks"} else advice_for(code)

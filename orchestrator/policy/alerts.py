@@ -125,7 +125,6 @@ def at_end(watched: MonitoredJob, settings: AlertSettings, withheld: str | None)
 
 
 def _undelivered(job: Job, events: Sequence[Event]) -> Iterator[Alert]:
-    """Yield alerts on rows that are done but undelivered, and on their later delivery."""
     if job.is_undelivered and job.error_code is not None:
         again = f"deliver them with `orch retry {job.id}`, or write them with `orch fetch {job.id} -o FILE`"
         by_itself = "retried for a day" if OutputFault(job.error_code).may_pass else "correct it"
@@ -155,7 +154,6 @@ def _deadline(watched: MonitoredJob, settings: AlertSettings, now: datetime) -> 
 
 
 def _events(job: Job, events: Sequence[Event]) -> Iterator[Alert]:
-    """Yield alerts on budgets past their mark, on stops, on swapped answers, and on internal errors."""
     for event in events:
         if event.kind == EventKind.BUDGET:
             action = "nothing yet: the job continues up to the cap"
@@ -253,5 +251,4 @@ def _cut(watched: MonitoredJob, settings: AlertSettings) -> Iterator[Alert]:
 
 
 def _failing(running: Sequence[Shard], kind: str) -> int:
-    """Return the number of `new` or `known` failures in running batches."""
     return sum(sum((shard.failing or {}).get(kind, {}).values()) for shard in running)

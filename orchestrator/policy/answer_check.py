@@ -131,16 +131,13 @@ class OutputCheck:
 
     @property
     def has_codes(self) -> bool:
-        """True if each answer must repeat the code of its row."""
         return self._codes_of is not None
 
     @property
     def has_quotes(self) -> bool:
-        """True if answers quote their documents."""
         return self._marks is not None or self._has_named_quotes
 
     def code_problem(self, answer: Answer, custom_id: str) -> tuple[str, str] | None:
-        """Return `(code, message)` if an answer does not repeat the code of its own row, or None."""
         if self._codes_of is None:
             return None
         given, wanted = coded_lines.code_in(answer), row_codes.code_of(self._codes_of, custom_id)
@@ -150,7 +147,6 @@ class OutputCheck:
         return WRONG_CODE, f"the answer {told}: it must be the code at the end of the prompt"
 
     def is_repaired(self, answer: Answer) -> bool:
-        """True for an answer without a problem whose JSON was surrounded by other text."""
         return self._check is not None and bool(answer.text) and self._read(answer, repair=self._repair).repaired
 
     def quotes(self, answer: Answer) -> list[Quote]:
@@ -239,7 +235,6 @@ class VectorCheck:
 
     @property
     def takes_cut(self) -> bool:
-        """False: a vector has no end to lose."""
         return False
 
     def problem(self, answer: Answer) -> tuple[str, str] | None:
@@ -252,28 +247,22 @@ class VectorCheck:
 
     @property
     def has_codes(self) -> bool:
-        """False: a vector is not text."""
         return False
 
     @property
     def has_quotes(self) -> bool:
-        """False: a vector is not text."""
         return False
 
     def code_problem(self, answer: Answer, custom_id: str) -> tuple[str, str] | None:
-        """Return None: a vector has no code."""
         return None
 
     def is_repaired(self, answer: Answer) -> bool:
-        """False: a vector is not text."""
         return False
 
     def quotes(self, answer: Answer) -> list[Quote]:
-        """Return nothing: a vector has no quotes."""
         return []
 
     def output(self, answer: Answer, body: msgspec.Raw) -> Any:
-        """Return the numbers."""
         with suppress(NoVector):
             return vector_of(answer.data, self._size)
         return raw_output(answer, body)

@@ -184,7 +184,6 @@ def _only_one(text: str) -> tuple[Any, int, int]:
 
 
 def _next(text: str, start: int) -> int:
-    """Return where the next object or list begins, or the end of the text."""
     return min((at for mark in _OPENS if (at := text.find(mark, start)) >= 0), default=len(text))
 
 

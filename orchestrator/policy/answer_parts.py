@@ -32,8 +32,7 @@ _LEVELS = 6
 
 
 def read(raw: msgspec.Raw, levels: int = _LEVELS) -> Any:
-    """Return the value of a part. Members that Python cannot represent, such as numbers beyond all floats, become
-    None."""
+    """Return the value of a part. Members that Python cannot represent become None: numbers beyond all floats."""
     try:
         return msgspec.json.decode(raw)
     except JSON_ERRORS:

@@ -120,7 +120,7 @@ def classify_batch(code: str | None, message: str | None, line: int | None = Non
     """Return the verdict on a batch that was refused for this problem, at its creation or validation. Never raises.
 
     All rows of our batches are for one model and endpoint, so a line refused for its model or endpoint stands for all
-    of them.
+    rows.
     """
     word, text = plain(code), (message or "")[:MOST_READ]
     row = classify(None if line is None else 400, code, None, message)
@@ -158,7 +158,7 @@ def classify_batch(code: str | None, message: str | None, line: int | None = Non
 
 
 def input_is_missed(code: str | None, message: str | None) -> bool:
-    """True if a create was refused because its input file is missing, which may appear a moment later."""
+    """True if a batch was refused because its input file is missing. The file may appear a moment later."""
     return bool(_MISSED.search(code or "") or _MISSED_SAYS.search((message or "")[:MOST_READ]))
 
 

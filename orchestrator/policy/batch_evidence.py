@@ -1,9 +1,8 @@
-"""Evidence about an acknowledged batch: whether it is gone, whether answers exist, whether its files are complete.
-Pure.
+"""Evidence about an acknowledged batch: whether it is gone, has answers, and has complete files. Pure.
 
-One answer is not proof. A provider's replicas lag, gateways answer in its place, and files may be read while they are
-written. Rows that count as gone or missing are requested again, and paid twice if their answers turn up after all. So
-each claim needs several answers over some time, and each wait has an end.
+One answer is not proof. A provider's replicas lag, gateways answer for the provider, and files may be read while they
+are written. Rows that count as gone or missing are requested again, and paid twice if their answers turn up after
+all. So each claim needs several answers over some time, and each wait has an end.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class EndedBatch(Struct, frozen=True):
 
 
 def nothing_until(ended: datetime, late: timedelta | None) -> datetime:
-    """Return how long to look for a batch's files if its provider says that the batch did nothing.
+    """Return the time until which to look for a batch's files if its provider says that the batch did nothing.
 
     Three facts say that the batch did nothing: counts of zero, no usage, empty files. `late` is the longest time that
     the provider's files have come after a batch's end, None if unknown. The wait is at most an hour, even without

@@ -41,7 +41,7 @@ def cache_key(url: str, body: Mapping[str, Any]) -> str | None:
 
 
 def line_cache_key(url: str, body: msgspec.Raw) -> str | None:
-    """Return the cache key of a ready request line; None unless the line itself says that it has only one answer.
+    """Return the cache key of a ready request line; None unless the line itself allows only one answer.
 
     A line written twice into a file may be meant to get two answers. With `temperature` 0, a `seed`, or an endpoint
     without sampling, there is only one answer.

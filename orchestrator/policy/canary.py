@@ -70,7 +70,6 @@ def judge(seen: CanaryFigures, limits: CanaryLimits) -> CanaryVerdict:
 
 
 def _codes(failed: Mapping[str, int]) -> str:
-    """Return the commonest codes as text, the commonest first."""
     if not failed:
         return ""
     common = sorted(failed.items(), key=lambda one: (-one[1], one[0]))[:MOST_CODES]

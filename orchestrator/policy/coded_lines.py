@@ -50,7 +50,7 @@ def with_code(line: bytes, job_name: str) -> bytes:
 
 
 def code_in(answer: Answer) -> str | None:
-    """Return the code that an answer gives back, whether or not it fits its schema; None if it gives none."""
+    """Return the code that an answer gives back, whether or not it fits its schema; None if it has no code."""
     return next((code for said in (answer.text, *reversed(answer.messages)) if (code := _code_in(said))), None)
 
 

@@ -89,7 +89,6 @@ def _standstills(events: Sequence[Event], ended: datetime) -> Iterator[Delay]:
 
 
 def _held(events: Sequence[Event], ended: datetime) -> Iterator[Delay]:
-    """Yield how long each batch was held."""
     waits: dict[str, tuple[float, str]] = {}
     since: dict[str, tuple[datetime, str]] = {}
     for event in events:
@@ -106,7 +105,6 @@ def _held(events: Sequence[Event], ended: datetime) -> Iterator[Delay]:
 
 
 def _slow(shards: Iterable[Shard], forecasts: Iterable[Forecast], ended: datetime) -> Iterator[Delay]:
-    """Yield batches that took longer than forecast, or were rerouted for that."""
     foreseen = {one.shard_id: one for one in forecasts if one.kind == "turnaround"}
     for shard in shards:
         known = foreseen.get(shard.id)

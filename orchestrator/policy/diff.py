@@ -39,7 +39,7 @@ class ComparedRow(Struct, frozen=True):
 
 
 class DocumentRun(Struct, frozen=True):
-    """A document in a run, compared with the run before; all but the texts count rows.
+    """A document in a run, compared with the run before. Numbers are numbers of rows.
 
     `known` rows had the same task then. `changed` rows are asked differently now: `asked` with another prompt,
     settings or schema, `other_model` by another model. `code` and `message` describe one of its failures. `old`

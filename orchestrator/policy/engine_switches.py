@@ -23,7 +23,7 @@ SETTLE_SECONDS = 5.0
 RETRY_SECONDS = 600.0
 """Seconds before orch tries again to run an engine that it had given up."""
 STOP_SECONDS = 40.0
-"""Seconds kept for a process to end, so that none runs when the hours end."""
+"""Seconds reserved for a process to end, so that no process runs after the hours."""
 ASSUMED_RATE = 1.0
 """Assumed rows a second of an engine with an unknown rate."""
 RUNNING = (EngineState.PENDING, EngineState.STARTING, EngineState.WARM, EngineState.DRAINING)
@@ -161,7 +161,6 @@ def _asked_demands(
     now: datetime,
     wishes: Mapping[str, EngineWish],
 ) -> list[_Asked]:
-    """Return the demand for each model that rows, settings or a person ask for."""
     running = [one.model for one in engines if one.state in RUNNING]
     anyone = next(iter(running), terms.models[0].name)
     found = []
@@ -206,7 +205,6 @@ def _ordered(asked: Sequence[_Asked], engines: Sequence[EngineView], now: dateti
     rivals = [one for one in asked if one.terms.name in loaded and one.waiting]
 
     def is_urgent(one: _Asked) -> bool:
-        """True if a model's rows would be late after waiting for the loaded models."""
         needs = one.seconds + one.terms.start_seconds
         return any(
             one.deadline < rival.deadline and _late(now, rival.seconds + needs, one.deadline) for rival in rivals
@@ -224,7 +222,7 @@ def _late(now: datetime, seconds: float, deadline: datetime) -> bool:
 
 
 def _claims(terms: FleetTerms, ordered: Sequence[_Asked], engines: Sequence[EngineView]) -> dict[Slots, str]:
-    """Assign slots to models. Models that are loaded or asleep on a slot come first."""
+    """Assign slots to models, preferably slots where a model is loaded or asleep."""
     claims: dict[Slots, str] = {}
     taken: set[int] = set()
     for asked in ordered:

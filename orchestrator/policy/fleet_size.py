@@ -21,9 +21,9 @@ MARGIN = 1.25
 FINISH_SECONDS = 120.0
 """Rows must be done this long before they are due: the last rows, and the file, take time."""
 WINDOW_SECONDS = 60.0
-"""Rates are measured over the last minute or so."""
+"""Seconds over which rates are measured."""
 LEAST_SECONDS = 5.0
-"""Shorter observations are ignored, because they say nothing about a rate."""
+"""Observations of fewer seconds are ignored, because they say nothing about a rate."""
 
 
 def engines_for(

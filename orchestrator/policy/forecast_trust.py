@@ -94,8 +94,8 @@ def _calibration(key: tuple[str, str, str, str], made: Sequence[Forecast]) -> Ca
 
 
 def _is_told(one: Forecast, mark: float) -> bool:
-    """True if it is known on which side of a mark the actual value is; a censored value is known only if it is
-    already above."""
+    """True if it is known whether the actual value exceeds a mark. A censored value is only known if it exceeds it.
+    """
     return not one.censored or (one.actual or 0.0) > mark
 
 
@@ -114,8 +114,11 @@ def _of_chances(known: Sequence[tuple[float, float, float]]) -> tuple[float | No
 def _verdict(
     number: int, below: int, unlike: int, kept: tuple[int, int], ratio: float | None
 ) -> tuple[bool | None, str]:
-    """Return trust and verdict. `unlike` counts values that were not hit exactly: only these show whether the p50 is
-    too high or too low. `kept` has the number within the p95, and the number for which that is known."""
+    """Return trust and verdict.
+
+    `unlike` counts values that were not hit exactly: only these show whether the p50 is too high or too low. `kept`
+    has the number within the p95, and the number for which that is known.
+    """
     if number < ENOUGH:
         return None, _too_few(number)
     held, told = kept

@@ -119,8 +119,6 @@ def is_too_short(quote: str) -> bool:
 
 
 class _Pages:
-    """Page numbers of places, in any order."""
-
     def __init__(self, sent: SentText) -> None:
         self._first = sent.page
         self._breaks = [] if sent.page is None else [at.start() for at in re.finditer("\f", sent.text)]
@@ -150,7 +148,6 @@ def _problem(quotes: Sequence[Quote], grounded: Sequence[GroundedQuote]) -> tupl
 
 
 def _message(quotes: Sequence[Quote], fault: str) -> str:
-    """Return a message about the failing quotes, for reports and for the re-ask."""
     shown = [f"{quote.path or 'the answer'}: {cut(quote.text, _SHOWN)!r}" for quote in quotes[:_MOST_TOLD]]
     rest = len(quotes) - len(shown)
     more = f", and {rest:,} more" if rest else ""

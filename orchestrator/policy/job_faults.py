@@ -42,7 +42,7 @@ def raised(error: Exception) -> str:
 
 
 class Faults:
-    """Jobs and other things that fail unexpectedly. Kept in memory, so a start retries all of them."""
+    """Unexpected failures of jobs and other subjects. They are kept in memory, so a restart retries all of them."""
 
     def __init__(self) -> None:
         self._known: dict[str, RepeatedFault] = {}

@@ -96,17 +96,16 @@ def _provenance(row: FinishedRow, finish_reason: str | None) -> dict[str, Any]:
 
 
 def _quotes(row: FinishedRow) -> dict[str, Any]:
-    """Return the quotes of an answer with their places; empty if its task asks for none."""
     return {} if row.quotes is None else {"quotes": read_quotes(row.quotes)}
 
 
 def _guessed(row: FinishedRow) -> dict[str, bool]:
-    """Return the field for a cost that is an estimate because its answer states no tokens; empty for most rows."""
+    """Return the field for a cost that is an estimate because the answer states no tokens; empty for other rows."""
     return {"cost_estimated": True} if row.is_guessed else {}
 
 
 def _unpriced(row: FinishedRow, line: bytes | None) -> dict[str, Any]:
-    """Return the field for use that the answer's cost does not cover; empty if there is none."""
+    """Return the field for use that the answer's cost does not cover; empty if the cost covers everything."""
     counted = row.usage.input_tokens + row.usage.output_tokens
     if line is None or not may_have_unpriced(line, counted):
         return {}
@@ -116,7 +115,6 @@ def _unpriced(row: FinishedRow, line: bytes | None) -> dict[str, Any]:
 
 
 def _rare_counts(usage: Usage) -> dict[str, int]:
-    """Return rarely used counts, without zeros."""
     counts = {
         "cache_write_1h": usage.cache_write_1h_tokens,
         "input_audio": usage.input_audio_tokens,

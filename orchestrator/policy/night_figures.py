@@ -49,7 +49,7 @@ class DeadlineResult(Struct, frozen=True):
 
 
 def deadline_result(job: Job, state: JobState, counts: Counts, now: datetime) -> DeadlineResult | None:
-    """Say how a job keeps its deadline; None if it has none, or was cancelled or failed as a whole."""
+    """Return how a job meets its deadline; None if it has no deadline, or was cancelled or failed as a whole."""
     if job.deadline_at is None or state in (JobState.CANCELLED, JobState.FAILED):
         return None
     if job.finished_at is not None:
@@ -75,7 +75,7 @@ def routes(lines: Iterable[BookedUsage]) -> list[BackendSpending]:
 
 
 def foreseen(forecasts: Iterable[Forecast]) -> tuple[Decimal, Decimal] | None:
-    """Return the cost of the job by its plan: p50 and p95, in dollars."""
+    """Return the job's planned cost in dollars, p50 and p95; None if no cost was forecast."""
     return next(
         ((Decimal(repr(one.p50)), Decimal(repr(one.p95))) for one in forecasts if one.kind == "cost"),
         None,

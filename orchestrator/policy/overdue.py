@@ -20,7 +20,7 @@ LISTED_AFTER = timedelta(minutes=15)
 
 OVERDUE = DAY
 OVERRUN = 6 * DAY
-"""Time after its window when orch cancels a batch, at a provider that lets batches overrun."""
+"""How long after its window orch cancels a batch, at a provider that lets batches overrun."""
 LONG = DAY
 NO_ANSWER = timedelta(minutes=10)
 """Rows rerouted from a backend that has not answered for this long are released after `LAST_CALL`."""
@@ -64,7 +64,6 @@ def usual_of(batches: Sequence[tuple[float, float]]) -> Usual:
 
 
 def _part(values: Sequence[float], part: float) -> float:
-    """Return the value that this share of the sorted values does not exceed."""
     return values[math.ceil(len(values) * part) - 1] if values else 0.0
 
 

@@ -1,4 +1,4 @@
-"""The preflight: one row sent before a batch. When it is needed, and what its answer means for the batch. Pure."""
+"""The preflight, a row sent before a batch: when it is needed, and what its answer means for the batch. Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ class DirectAnswer(Struct, frozen=True):
 
 def fields_of(line: bytes) -> str:
     """Return the field names of a request line's body, with the kind of its schema: `max_tokens messages model`.
-    Raises ValueError if `line` is not a request line."""
+
+    Raises ValueError if `line` is not a request line.
+    """
     return " ".join(sorted(_names(body_of(line))))
 
 
@@ -87,7 +89,7 @@ def _kind(value: Any) -> str:
 
 
 def is_about_model(answer: DirectAnswer) -> bool:
-    """True if a refusal may mean that the provider lacks the model; the provider's list of models then shows it."""
+    """True if a refusal may mean that the provider lacks the model. The provider's list of models then decides."""
     error = answer.error
     if answer.status != _NOT_FOUND or error is None:
         return False

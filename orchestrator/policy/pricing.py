@@ -156,7 +156,6 @@ def row_price(
 
 
 def _answered_at(outcome: Outcome, now: datetime) -> datetime:
-    """Return when a row was answered; `now` if the answer states no plausible time."""
     told = outcome.answered_at
     if told is None or not 0 <= now.timestamp() - told <= _OLDEST:
         return now
@@ -322,8 +321,7 @@ def _marks(provider: str, model: str) -> tuple[frozenset[time], frozenset[date]]
 
 @lru_cache(maxsize=1024)
 def _listed(provider: str, model: str, at: datetime) -> Mapping[Tier, TierPrice] | str:
-    """Return the table's prices of a model by tier, including the standard tier, or the reason why the table has
-    none."""
+    """Return a model's prices by tier, with the standard tier, or the reason why the table lacks them."""
     import genai_prices
 
     try:
@@ -346,7 +344,6 @@ def _listed(provider: str, model: str, at: datetime) -> Mapping[Tier, TierPrice]
 
 
 def _absence(provider: str, model: str) -> str:
-    """Say that the table lacks a provider or a model, and which known names are similar."""
     from genai_prices.data_snapshot import get_snapshot
 
     known = {one.id: [each.id for each in one.models] for one in get_snapshot().providers}

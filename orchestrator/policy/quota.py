@@ -19,7 +19,7 @@ LEARNED_FOR = timedelta(days=1)
 FIRST_PAUSE = 60.0
 LONGEST_PAUSE = 1800.0
 SMALL_SHARD = 100_000
-"""Shards with fewer tokens than this are not cut further so that several fit into a limit."""
+"""Shards with fewer tokens than this are not cut smaller to let several fit into a limit."""
 
 FURTHEST_OFF = 4.0
 """The largest factor by which our estimate of tokens is assumed to be wrong."""

@@ -22,8 +22,8 @@ _INVISIBLE = r"\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u
 _BLANK = rf"\s|{_INVISIBLE}"
 _DASHES = r"\-\u2010-\u2015\u2212\ufe58\ufe63\uff0d"
 _SEPARATORS = ".,;:'’/"
-# Solid runs are short, so that a place inside one is found in a few steps. Group 2 is spaces and dashes beside a
-# number.
+# Runs of solid characters are short, so that a place inside a run is found in a few steps. Group 2 is spaces and
+# dashes beside a number.
 _RUNS = regex(
     rf"([^{_BLANK}{_DASHES}]{{1,256}})"
     rf"|((?<=[\d{_SEPARATORS}])[{_BLANK}{_DASHES}]+|[{_BLANK}{_DASHES}]+(?=[{_SEPARATORS}]?\d))"
@@ -32,7 +32,7 @@ _RUNS = regex(
 _DASH = regex(rf"[{_DASHES}]")
 _SPACE = regex(r"[\s|]")
 _LINE_END = regex(rf"[{_DASHES}][ \t]*\r?\n\s*")
-"""A range of numbers that a line end cuts after its dash."""
+"""Matches the gap in a range of numbers that a line break cuts after its dash."""
 _SINGLE_MARKS, _DOUBLE_MARKS = "‘’‚‛′‵`´‹›ʼ＇׳", "“”„‟«»″‶〝〞〟＂״「」『』｢｣"
 _COMPATIBLE = ((0xB5, 0xB5), (0x132, 0x133), (0xFB00, 0xFDFF), (0xFE70, 0xFEFE), (0xFF01, 0xFFDC))
 """Characters compared by their compatibility form: the micro sign, ligatures, Arabic presentation forms, wide ASCII
@@ -69,7 +69,7 @@ class FoldedText(Struct, frozen=True):
     source_at: array[int]
 
     def source_range(self, start: int, end: int) -> tuple[int, int]:
-        """Return where the characters from `start` up to the greater `end` stand in the source."""
+        """Return the source range of the characters from `start` up to `end`, which must be greater."""
         return self._place(start), self._place(end - 1) + 1
 
     def _place(self, at: int) -> int:
@@ -113,7 +113,6 @@ def _gap(source: str, start: int, end: int) -> str:
 
 
 def _is_number(beside: str) -> bool:
-    """True for a digit, or a digit after a separator."""
     return beside[:1].isdecimal() or (beside[:1] in _SEPARATORS and beside[1:].isdecimal())
 
 
@@ -140,9 +139,10 @@ class Steps:
 def distance_places(
     text: str, form: str, at: int, offset: int, size: int, most: int, steps: Steps
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield `(start, end, distance)` of the form in the text, if the text there is close enough.
+    """Yield `(start, end, distance)` of the form in the text, if the distance is at most `most`.
 
-    The form's piece of `size` characters from `offset` stands at `at` in the text."""
+    The form's piece of `size` characters from `offset` stands at `at` in the text.
+    """
     head, tail = form[:offset], form[offset + size :]
     left = text[max(0, at - len(head) - most) : at]
     before = _reach(head[::-1], left[::-1], most, steps)
@@ -218,7 +218,7 @@ _UNSEEN = regex(rf"[{_INVISIBLE}]+")
 
 
 class FoundRange(Struct, frozen=True):
-    """The characters of a text from `start` up to `end`; `distance` counts those that OCR got wrong."""
+    """The characters of a text from `start` up to `end`. `distance` is how many characters OCR got wrong."""
 
     start: int
     end: int
@@ -233,7 +233,7 @@ class SearchResult(Struct):
 
 
 def find_quotes(text: str, quotes: Collection[str], *, by_ocr: bool = False) -> SearchResult:
-    """Return every place of each quote in a text. A quote of ignored characters only is not allowed."""
+    """Return every place of each quote in a text. Each quote must have a character that the comparison keeps."""
     source, wanted = folded(text), {quote: folded(quote).text for quote in quotes}
     found, steps = SearchResult({quote: [] for quote in quotes}), Steps(STEPS)
     by_form: dict[str, list[str]] = {}
@@ -329,7 +329,6 @@ def _find_inexact(source: FoldedText, missing: Mapping[str, list[str]], found: S
 
 
 def _nearest(ranges: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Return the range with the least distance from each group of overlapping ranges."""
     kept: list[tuple[int, int, int]] = []
     for start, end, distance in sorted(ranges):
         if not kept or start >= kept[-1][1]:

@@ -33,7 +33,10 @@ def question_of(task: Task) -> str:
 
 
 def fixed_fields(task: Task) -> dict[str, Any]:
-    """Return the body's fields that are the same for every document, except the model; the bound is as written."""
+    """Return the body's fields that are the same for every document, except the model.
+
+    The answer bound is the one that the job file states.
+    """
     match url_of(task):
         case "/v1/embeddings":
             # The default `encoding_format` is shorter than a list of numbers; `extra` overrides it.
@@ -86,7 +89,7 @@ def bound_field(url: str, bound: int) -> dict[str, int]:
 
 
 def asked_fields(url: str, messages: Sequence[Message]) -> dict[str, Any]:
-    """Return the body's fields that hold the question; an embedding is of the last message's text."""
+    """Return the body's fields that hold the question. An embedding gets the text of the last message."""
     match url:
         case "/v1/embeddings":
             return {"input": messages[-1]["content"]}
@@ -102,7 +105,6 @@ def input_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def _parts(content: Any) -> Any:
-    """Return a message's content in the Responses API's spelling."""
     return content if isinstance(content, str) else [_part(part) for part in content]
 
 

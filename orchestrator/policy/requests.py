@@ -54,7 +54,10 @@ class Built(msgspec.Struct, frozen=True):
 
 
 def custom_id(document_key: str, task_id: str) -> str:
-    """Return an id of at most 61 characters of `[A-Za-z0-9_-]`, the narrowest provider's rule; always the same."""
+    """Return a row's id, the same each night.
+
+    It has at most 61 characters of `[A-Za-z0-9_-]`, the narrowest provider's rule.
+    """
     digest = sha256(f"{document_key}\0{task_id}".encode()).hexdigest()
     return f"{task_id}-{digest[:20]}"
 
@@ -78,8 +81,6 @@ def content_of(document: Document) -> str:
 
 
 class _Question:
-    """A task, with its templates compiled and its identity computed once."""
-
     def __init__(self, task: Task, cleaned: Clean, bound_of: BoundOf) -> None:
         from orchestrator.core.templates import template  # where used: a batch file has no templates
 
@@ -122,7 +123,10 @@ class _Question:
     def text_at(
         self, document: Document, text: str, messages: list[dict[str, Any]], whole: str = "", start: int = 0
     ) -> str | None:
-        """Return the text's position in the messages, if answers quote it; the text begins at `start` of `whole`."""
+        """Return the position of the document's text in the messages; None if answers do not quote it.
+
+        The text begins at `start` of `whole`.
+        """
         if not self.has_quotes:
             return None
         asked = question_text(messages)
@@ -405,7 +409,7 @@ def _asking(question: _Question, row: Row, messages: list[dict[str, Any]]) -> Bu
 
 
 def _trimmed(text: str, cleaned: str, limit: int | None) -> int:
-    """Estimate the tokens that a clean-up saved, without tokens that would have been cut off in any case."""
+    """Estimate the tokens that a clean-up saved, without tokens that the limit would have cut in any case."""
     if cleaned == text:
         return 0
     before, after = tokens.estimate(len(text.encode())), tokens.estimate(len(cleaned.encode()))

@@ -33,7 +33,7 @@ from orchestrator.policy.unpriced import unpriced
 
 
 def normal(custom_id: str) -> str:
-    """Return the normal form of an id, which ignores differences in case, spaces and spelling."""
+    """Return an id without differences in case, outer spaces, Unicode form and leading zeros."""
     plain = unicodedata.normalize("NFC", custom_id).strip().casefold()
     return plain.lstrip("0") or "0" if plain.isdecimal() and plain.isascii() else plain
 
@@ -66,7 +66,7 @@ class Recognised:
             self._is_changed |= not is_row
 
     def row(self, told: str) -> str | None:
-        """Return the id of the row that a line with this id is about; None if it has no row, or is ambiguous."""
+        """Return the id of the row that a line with this id belongs to; None if there is no such row, or several."""
         form = None
         if told in self._rows and (not self._alike or (form := normal(told)) not in self._alike):
             return told
@@ -82,13 +82,13 @@ class Recognised:
         return len(self._exact) == lines and not self._alike
 
     def is_doubtful(self, told: str) -> bool:
-        """True if a line with this id is about one of several rows, and it is unclear which one."""
+        """True if a line with this id could belong to several rows."""
         form = normal(told)
         return form in self._alike and self._is_ambiguous(form)
 
     @property
     def ambiguous(self) -> dict[str, str]:
-        """The rows that ambiguous lines may be about, each with an id from such a line."""
+        """Rows that ambiguous lines could belong to, each with an id from such a line."""
         return {
             name: next(iter(self._odd[form]))
             for form, names in self._alike.items()
@@ -162,7 +162,7 @@ def custom_ids(path: Path) -> Iterator[str]:
 
 
 def parsed(lines: bytes) -> Iterator[FoundLine]:
-    """Yield the lines of a part of a result file, with positions counted from its start."""
+    """Yield the lines of a part of a result file. Positions count from the start of the part."""
     return _lines_of(io.BytesIO(lines))
 
 
@@ -176,8 +176,10 @@ def _lines_of(file: BinaryIO) -> Iterator[FoundLine]:
 
 
 class Survey(Struct):
-    """Rows by their lines in result files: rows with any line (`told`), rows whose line says that they ran
-    (`executed`), rows with an answer (`answered`). With `is_plain`, all lines have exact ids of different rows.
+    """Rows by their lines in result files.
+
+    `told` rows have any line, `executed` rows ran according to their line, and `answered` rows have an answer. If
+    `is_plain`, each line has the exact id of another row.
     """
 
     recognised: Recognised
@@ -261,7 +263,7 @@ def outcome(
     *,
     by_token: bool = True,
 ) -> Outcome | NotExecuted:
-    """Return a row's outcome by its result line. `found.line` must be a result line.
+    """Return a row's outcome, or `NotExecuted`, from its result line. `found.line` must be a result line.
 
     `bound` returns the token limit that was sent for the answer, None if not known for certain. `sent` returns the
     document to search for the answer's quotes. Only rows paid `by_token` can have used something without a price.
@@ -348,7 +350,7 @@ def _no_object(body: msgspec.Raw) -> tuple[str, str]:
 
 
 def stands(outcome: Outcome) -> bool:
-    """True if an outcome is about a complete answer, good or bad; such a row is not sent again unchanged."""
+    """True if an outcome belongs to a complete answer, good or bad. Such a row is not sent again unchanged."""
     if outcome.state is not RequestState.FAILED:
         return True
     return outcome.is_answer and (outcome.error_code in BAD_ANSWERS or outcome.error_code == INVALID)
@@ -444,7 +446,6 @@ def refusal(line: batch_api.ResultLine) -> RowRefusal:
 
 
 def _words_in(value: Any) -> ErrorWords | None:
-    """Return the reason in an error, or None if it says nothing."""
     words = read_error_value(value)
     if words.message is None and (words.code or words.type):
         return replace(words, message="no message")

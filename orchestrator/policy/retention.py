@@ -102,7 +102,7 @@ def _shielded(newest_first: Sequence[Leaving], keep_last: int) -> dict[JobId, st
 
 
 def _carried(job: Leaving, carriers: Carriers, keeping: Collection[JobId]) -> str | None:
-    """Return which kept job has rows whose answers are stored in this one, as text; None if none has."""
+    """Describe the kept job whose rows have answers stored in this job; None if there is no such job."""
     held = {other: rows for other, rows in carriers.get(job.job_id, {}).items() if other in keeping}
     if not held:
         return None

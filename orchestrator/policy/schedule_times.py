@@ -1,4 +1,4 @@
-"""When a schedule's nights are due, which night a moment belongs to, a night's deadline, and whether it begins.
+"""Times of a schedule's nights: when a night is due, which night a moment belongs to, its deadline, and its start.
 
 A night is named by a date in the schedule's time zone, one per date; if a schedule comes several times a day, by date
 and time. Cron gives wall-clock times; this module maps them to instants. A time that the clocks skip is moved forward
@@ -59,7 +59,9 @@ class DueNight(Struct, frozen=True):
 
 
 class NightVerdict(Struct, frozen=True):
-    """The verdict on a due night: `running` (begin it now), `due` (it waits), or how it ends; and why."""
+    """The verdict on a due night, with its reason: `running` (begin now), `due` (wait), or the state in which it
+    ends.
+    """
 
     state: NightState
     reason: str

@@ -76,11 +76,9 @@ class _Open(Struct):
         self.attempts = max(self.attempts, row.attempts)
 
     def most_with(self, row: WaitingRow) -> int | None:
-        """Return the maximum tokens of all answers, `row` included; None without a bound."""
         return None if self.max_output is None or row.max_output is None else self.max_output + row.max_output
 
     def take_from(self, before: _Open, count: int) -> None:
-        """Take the newest rows of the range before this one."""
         for _ in range(count):
             row, size = before.tail.pop()
             before.rows, before.bytes = before.rows - 1, before.bytes - size

@@ -82,7 +82,6 @@ class TierPrice(Struct, frozen=True):
         return Price(cost.quantize(PICO, ROUND_HALF_EVEN), source, self.estimated or bool(gaps), bool(gaps))
 
     def _gaps(self, per: TokenRates, usage: Usage) -> list[str]:
-        """Describe the parts of an answer's usage that have no price of their own."""
         found = []
         if usage.web_searches and per.search is None and self.search is None:
             found.append(f"{number_of(usage.web_searches, 'web search')} without a price")

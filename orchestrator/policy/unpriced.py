@@ -95,9 +95,9 @@ def _is_unknown(name: str) -> bool:
 
 
 def unpriced(body: bytes | msgspec.Raw, counted: int = 0) -> tuple[str, ...]:
-    """Return the names of what an answer used without a price, sorted; empty for most. Never raises.
+    """Return the sorted names of the parts of an answer's use that have no price. Never raises.
 
-    `counted` is as in `may_have_unpriced`.
+    `counted` is as in `may_have_unpriced`. Most answers have no such part.
     """
     if not may_have_unpriced(body, counted):
         return ()

@@ -33,10 +33,10 @@ _decode_entries = json_decoder(list[_Entry]).decode
 
 
 def vector_of(data: msgspec.Raw | None, size: int | None = None) -> list[float]:
-    """Return the vector of an answer's `data`, given as numbers or as base64 of 32-bit floats or bytes. Raises
-    NoVector.
+    """Return the vector of an answer's `data`, given as numbers or as base64. Raises NoVector.
 
-    `size` is the requested number of dimensions, None if the model decides.
+    Base64 contains 32-bit floats, 64-bit floats or bytes. `size` is the requested number of dimensions, None if the
+    model decides.
     """
     if data is None:
         raise NoVector("the answer contains no vector")

@@ -108,7 +108,6 @@ def _has_properties(node: Mapping[str, Any]) -> bool:
 
 
 def _nodes(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield every schema object in a schema, itself first."""
     if isinstance(schema, list):
         for inner in schema:
             yield from _nodes(inner)

@@ -53,7 +53,6 @@ def _forms(part: Json) -> list[Json]:
 
 
 def _referred(root: Json, reference: str, field: str) -> Json:
-    """Return the part of a schema that a reference names. Raises InputError."""
     found: Any = root
     for name in filter(None, reference.removeprefix("#").split("/")):
         found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None

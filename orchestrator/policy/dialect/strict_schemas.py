@@ -72,8 +72,6 @@ def strict_schema(schema: Mapping[str, Any], *, limits: bool = True) -> Schema |
 
 
 class _Strict:
-    """Conversion of one schema."""
-
     def __init__(self, limits: bool) -> None:
         self._limits = limits
         self._size = _Size()
@@ -102,7 +100,6 @@ class _Strict:
         return described(self._resolve(found, levels), limits)
 
     def _is_taken(self, name: str, value: Any) -> bool:
-        """True for a limit that the recipient accepts."""
         if not self._limits or name not in _NUMBER_AND_LIST_LIMITS:
             return False
         if name == "format":
@@ -240,7 +237,6 @@ def _definition(schema: Mapping[str, Any], reference: Any) -> Schema:
 
 
 def _nullable(schema: Schema) -> Schema:
-    """Return the schema, extended to allow null."""
     if "anyOf" in schema:
         if _allows_null(schema["anyOf"]):
             return schema

@@ -114,7 +114,6 @@ def _is_object(schema: Mapping[str, Any]) -> bool:
 
 
 def _with_instruction(messages: Messages, schema: Mapping[str, Any]) -> Messages:
-    """Append the schema of the answer to the last message."""
     schema_text = json.dumps(schema, ensure_ascii=False)
     return with_last_words(
         messages, f"Answer with JSON that fits this JSON Schema, and with nothing else:\n{schema_text}"

@@ -123,7 +123,6 @@ class Dialect:
         return body.model == self._model and not is_bound_changed
 
     def _with_name(self, line: bytes, parsed: WrittenLine[dict[str, msgspec.Raw]]) -> bytes:
-        """Return the line with the recipient's name for the model."""
         if bytes(parsed.body.get("model", b"")) == bytes(self._model):
             return line
         parsed.body["model"] = self._model
@@ -173,7 +172,7 @@ class Dialect:
 
 
 def _take_own_bound(fields: dict[str, Any], endpoint: str, is_ready: bool) -> None:
-    """Replace orch's answer bound by a bound in `extra`, under the endpoint's name: other names have no effect."""
+    """Replace orch's answer bound by the bound in `extra`. The endpoint ignores other names than its own."""
     if is_ready:
         fields.pop("max_tokens", None)
         return
@@ -208,7 +207,6 @@ def dialect_of(recipient: Recipient, model: str, endpoint: str, refused: Collect
 def _edited_content(
     name: str, asked: Any, endpoint: str, edits: Sequence[Callable[[Messages], Messages]]
 ) -> dict[str, Any]:
-    """Return the edited messages as a field with the endpoint's name for messages."""
     if not edits or not isinstance(asked, list) or not all(isinstance(one, dict) for one in asked):
         return {name: asked}
     for edit in edits:
@@ -217,7 +215,7 @@ def _edited_content(
 
 
 def _apply_own(rule: OwnRule, draft: Draft) -> None:
-    """Apply a user's rule. If the rule refuses a field, the reason of the loss names orch.toml."""
+    """Apply a user's rule. A loss by the rule names orch.toml as its reason."""
     if rule.endpoint == RESPONSES and draft.endpoint == CHAT:
         to_responses(draft)
     name = rule.field
@@ -246,7 +244,6 @@ def _ask_in_a_known_way(draft: Draft, own: Sequence[OwnRule], refused: frozenset
 
 
 def _leave_out_refused(draft: Draft, refused: frozenset[str]) -> None:
-    """Express refused fields in another way if possible; otherwise note their loss."""
     if SYSTEM in refused:
         system_into_question(draft)
     for name in sorted(refused):
