@@ -94,8 +94,7 @@ def _calibration(key: tuple[str, str, str, str], made: Sequence[Forecast]) -> Ca
 
 
 def _is_told(one: Forecast, mark: float) -> bool:
-    """True if it is known whether the actual value exceeds a mark. A censored value is only known if it exceeds it.
-    """
+    """True if it is known whether the actual value exceeds a mark. A censored value is known only above the mark."""
     return not one.censored or (one.actual or 0.0) > mark
 
 

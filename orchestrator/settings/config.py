@@ -67,7 +67,7 @@ class ModelPrice(RateSettings):
 
 
 class Report(Strict):
-    """`compare`: the hosted model, as `provider:model`, that cost reports compare with."""
+    """The hosted model that cost reports compare with, as `provider:model`."""
 
     compare: Annotated[str, Field(pattern=r"^[^:\s]+:[^\s]+$")] = "openai:gpt-5-nano"
 
@@ -146,7 +146,7 @@ Bytes = Annotated[int, BeforeValidator(size_bytes)]
 
 
 class Retention(Strict):
-    """Retention of finished jobs' leftovers in seconds, and the home's largest size in bytes; None: no limit.
+    """How long finished jobs' data is kept, in seconds, and the home's maximum size in bytes (None: no limit).
 
     `results` is for a job's files, `jobs` for its rows in the database and its ledger lines. The `keep_last` newest
     finished runs of each job file stay at any age.
@@ -224,10 +224,10 @@ class Reports(Strict):
 
 
 class AlertSettings(Strict):
-    """Thresholds of alerts about a running job. One alert is for a chance to keep the deadline below `chance`.
+    """Thresholds of alerts about a running job. orch alerts if the chance to meet the deadline is below `chance`.
 
-    Other alerts are for more than `failed_share` of its rows failed, and for more than `cut_share` of its accepted
-    answers cut off at `max_tokens`; a share of 1 never alerts.
+    orch also alerts if more than the share `failed_share` of the job's rows failed, or if more than `cut_share` of
+    its accepted answers were cut off at `max_tokens`. A `cut_share` of 1 never alerts.
     """
 
     chance: float = Field(0.8, gt=0, le=1)

@@ -18,7 +18,7 @@ from orchestrator.settings.backend_packages import hosted_kinds
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"
 LONGEST_NAME = 40
-"""Pattern of names of jobs, tasks and models."""
+"""Pattern and maximum length of names of jobs, tasks and models."""
 EMAIL = r"^[^@\s<>]+@[^@\s<>]+$"
 """Pattern of e-mail addresses."""
 _NUMBER = r"(\d+(?:\.\d+)?)"

@@ -1,7 +1,8 @@
-"""Locations of orch.toml, the home and the database. This module imports little, as read-only commands need no other.
+"""Locations of orch.toml, the home and the database.
 
 `orch.toml` is `$ORCH_CONFIG`, or the first one in the working directory, its parents, and the user's config
-directory. `ORCH_HOME` moves all state, `ORCH_DATABASE_URL` chooses the database.
+directory. `ORCH_HOME` moves all state, `ORCH_DATABASE_URL` chooses the database. This module imports little, because
+read-only commands need no other module of settings.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def load(path: Path) -> JobSpec:
 
 
 def _check_sources(spec: JobSpec, path: Path, lines: Lines) -> None:
-    """Raise InputError for a source without a task, and for a task with an unknown source or another one's id."""
+    """Raise InputError for names and ids that are not unique, and for sources and tasks that do not match."""
     known = {source.called for source in spec.documents}
     for index, task in enumerate(spec.tasks):
         if task.id in (other.id for other in spec.tasks[:index]):

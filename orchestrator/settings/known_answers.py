@@ -47,7 +47,7 @@ class Score(Struct, frozen=True):
 
 
 def tasks_of(spec: JobSpec) -> list[str]:
-    """Return the tasks that can have known answers: all except embeddings, whose vectors nobody knows in advance."""
+    """Return the tasks that can have known answers: all except embeddings, whose vectors cannot be predicted."""
     return [task.id for task in spec.tasks if task.kind != "embedding"]
 
 
@@ -81,7 +81,7 @@ def read(path: Path, tasks: Iterable[str]) -> list[Gold]:
 
 
 def score(known: Iterable[tuple[Gold, Any]]) -> Score:
-    """Compare parsed answers (None for a row without one) with the expected ones."""
+    """Compare parsed answers (None for a row without an answer) with the expected answers."""
     total = Score()
     for gold, answer in known:
         hits, fields = _fields(gold.expect, answer)

@@ -68,7 +68,6 @@ def text_of(content: bytes, path: Path) -> str:
 
 
 def _refuse_long_number(text: str, path: Path) -> None:
-    """Raise InputError for more consecutive digits than Python converts to a number."""
     if found := _LONG_NUMBER.search(text):
         line = text[: found.start()].count("\n") + 1
         raise InputError(f"a number has more than {MAX_DIGITS:,} digits", file=path, line=line)
@@ -163,7 +162,10 @@ def validated(model: type[Model], data: Any, lines: Lines, file: Path) -> Model:
 
 
 def _without_echoes(problems: list[Any], model: type[BaseModel], file: Path) -> list[Any]:
-    """Drop errors that follow from others: a list too short without invalid items, or a misspelt field missing."""
+    """Drop errors that follow from other errors.
+
+    A list may be too short only without its invalid items. A required field may be missing because it is misspelt.
+    """
     places = [problem["loc"] for problem in problems]
     misspelt = {
         (
@@ -219,7 +221,6 @@ def _explain(problem: Any, model: type[BaseModel], lines: Lines, file: Path) -> 
 
 
 def _hint_of_missing(model: type[BaseModel], loc: Place, name: str) -> str | None:
-    """Return the purpose of a missing field, as its description says."""
     if (cure := corrections.MISSING.get(f"{loc[0]}.{name}") or corrections.MISSING.get(name)) is not None:
         return cure
     here = _type_at(model, loc[:-1])

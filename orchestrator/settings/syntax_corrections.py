@@ -138,7 +138,7 @@ def _quote(found: re.Match[str]) -> str:
 
 
 def _boolean_near(word: str) -> str | None:
-    """Return the boolean whose letters a word has in another order, or that lacks or doubles its last one."""
+    """Return the boolean that a word misspells: letters in another order, or the last letter missing or doubled."""
     return next(
         (one for one in ("true", "false") if sorted(word) == sorted(one) or word in (one[:-1], one + one[-1])), None
     )

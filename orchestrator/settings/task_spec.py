@@ -349,7 +349,6 @@ JSON_TYPES = {
 
 
 def _wrong_type(types: Any) -> str | None:
-    """Return the first name that is not a type of JSON Schema, or None."""
     names = types if isinstance(types, list) else [types]
     return next((name for name in names if isinstance(name, str) and name not in _TYPES), None)
 

@@ -14,8 +14,9 @@ from orchestrator.settings.source_lines import Lines, Place, read_text, refuse_l
 from orchestrator.settings.syntax_corrections import yaml_hint
 
 MAX_VALUES = 100_000
-"""Maximum number of values of a YAML file with its aliases expanded: 700 bytes of aliases can stand for a billion
-values."""
+"""Maximum number of values of a YAML file with its aliases expanded. 700 bytes of aliases can stand for a billion
+values.
+"""
 MAX_LEVELS = 60
 MAX_NUMBER = 400
 """Maximum characters of a number; the largest number in a float has 309 digits."""
