@@ -238,7 +238,6 @@ def _usage_in_text(raw: msgspec.Raw) -> _AnswerUsage | None:
 
 
 def _known_fields(kind: type[_Fields], values: dict[str, Any]) -> _Fields:
-    """Convert each readable field on its own."""
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(kind):
         value = values.get(field.name)
@@ -312,7 +311,7 @@ def _billed(usage: _AnswerUsage, told: TokenCounts) -> TokenCounts | None:
 
 
 def _is_outside(usage: _AnswerUsage, fed: int, output: int, thought: int) -> bool:
-    """True if the completion tokens do not include reasoning, as with xAI; the total shows that.
+    """True if the completion tokens do not include reasoning (xAI), as the total shows.
 
     If the total does not decide, reasoning larger than the completion cannot be part of it.
     """

@@ -22,8 +22,8 @@ def durable(path: Path, *, for_user: bool = False) -> Iterator[BinaryIO]:
     """Yield a file that replaces `path` when the block ends; an error leaves the old file.
 
     The new file is complete and on disk. If `path` is a link, its target is replaced. Processes that write the same
-    file take turns. With `for_user`, a file keeps the rights of the one it replaces; new files and folders follow the
-    user's umask. Raises OSError.
+    file take turns. With `for_user`, the new file keeps the permissions of the file that it replaces; other new files
+    and folders follow the user's umask. Raises OSError.
     """
     target = resolved(path)
     if for_user:

@@ -1,9 +1,14 @@
 """Reads the reason in an error's body, in any server's format. Pure.
 
-Known shapes: OpenAI's object, the same nested or flat (vLLM, SGLang), and an error that is a text (Ollama, TGI). Also
-`detail` as a text, a list or an object (FastAPI, Mistral), and `message` as an object (Mistral). Also `message`
-beside an `error` that names its kind (Spring, Nest, OAuth), and `errors` as a list (Cloudflare, Hugging Face). Also a
-provider's error inside a router's error (OpenRouter), a list of any of these shapes (Gemini), plain text and HTML.
+Known shapes:
+- OpenAI's object, the same nested or flat (vLLM, SGLang)
+- an `error` that is a text (Ollama, TGI)
+- `detail` as a text, a list or an object (FastAPI, Mistral)
+- `message` as an object (Mistral), or beside an `error` that names its kind (Spring, Nest, OAuth)
+- `errors` as a list (Cloudflare, Hugging Face)
+- a provider's error inside a router's error (OpenRouter)
+- a list of any of these shapes (Gemini)
+- plain text and HTML
 """
 
 from __future__ import annotations
@@ -49,7 +54,7 @@ CONTEXT_WORDS = (
     "exceed_context_size_error", "too_many_prompt_tokens", "too_many_tokens", "context_window_exceeded_error",
     "input_too_long",
 )  # fmt: skip
-"""Codes and types with the same meaning."""
+"""Codes and types of errors about a prompt that is too long for its model."""
 _CONTEXT_CODE = "context_length_exceeded"
 NO_CREDIT_WORDS = (
     "insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance",
@@ -64,7 +69,7 @@ NO_CREDIT = (
     r"|used all (of )?(your |its |the )?available credits|monthly spending limit|reached your specified api usage"
     r"|欠费|余额不足"
 )
-"""Messages with the same meaning."""
+"""Messages about an account without credit, or a gateway key without budget."""
 _OUT_OF_CREDIT = regex(NO_CREDIT, re.IGNORECASE)
 BAD_KEY = r"(incorrect|invalid) api key|api key (is )?(not valid|invalid|expired|missing)"
 """Messages about a rejected key; xAI and Gemini send these with status 400."""
@@ -289,7 +294,6 @@ def _of_entry(entry: Any, depth: int) -> ErrorWords:
 
 
 def _page_text(text: str) -> str | None:
-    """Return a page's text without its tags."""
     if _HTML.match(text):
         title = _TITLE.search(text)
         shown = _TAG.sub(" ", _HIDDEN.sub(" ", text))

@@ -76,7 +76,7 @@ _decode_end = json_decoder(ChoiceEnd).decode
 
 
 def end_word(reason: Any) -> str | None:
-    """Return an answer's finish reason from whatever shape its server uses; None if there is no reason."""
+    """Return an answer's finish reason from any shape that servers use; None if there is no reason."""
     for _ in range(_DEEPEST):
         if isinstance(reason, dict):
             reason = next((reason[name] for name in _NAMES if name in reason), None)
@@ -135,7 +135,6 @@ def _unfinished_response(status: Any, details: Any) -> str | None:
 
 
 def _words(error: Any) -> str:
-    """Return an error object's message, shortened."""
     said = error.get("message") or error.get("code") or error.get("type") if isinstance(error, dict) else error
     return str(said if said else error)[:MAX_WORDS]
 

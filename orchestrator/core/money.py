@@ -43,8 +43,7 @@ def up_to(most: Decimal) -> str:
 
 
 def amount(dollars: Decimal | None) -> str:
-    """Format a user's amount to at least whole cents, like the costs beside it, without the zeros that TOML adds.
-    None becomes `no amount`."""
+    """Format a user's amount to at least whole cents, without the zeros that TOML adds; None becomes `no amount`."""
     if dollars is None:
         return "no amount"
     found = dollars.normalize()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def meant(name: str, known: Iterable[str]) -> str | None:
-    """Return the question whether the most similar known name was meant; None if no known name is similar."""
+    """Return a "did you mean" question about the most similar known name; None if no known name is similar."""
     return _asked(name, {one.casefold(): one for one in known})
 
 
@@ -24,7 +24,7 @@ def near_words(name: str, known: Iterable[str]) -> str:
 
 
 def meant_file(path: str, never: tuple[str, ...] = ()) -> str | None:
-    """Return the question whether the most similarly named file or folder beside `path` was meant, or None.
+    """Return a "did you mean" question about the most similarly named file or folder beside `path`, or None.
 
     Names that end in `never` are left out. Endings are not compared, but names with the same ending come first.
     """

@@ -68,7 +68,6 @@ def searcher(pattern: str) -> Searcher:
 
 
 def _translated(pattern: str) -> Iterator[str]:
-    """Translate a pattern to RE2's spelling. Raises ValueError."""
     in_class = False
     at = 0
     while at < len(pattern):

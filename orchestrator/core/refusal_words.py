@@ -23,7 +23,7 @@ MODEL_SAYS = (
     r"|\bmodel\b.{0,80}\bis enabled only for api versions"
     r"|\bsupported (api )?model names are\b|deployment\b.{0,80}does not exist|must be verified to use"
 )
-"""Messages with the same meaning."""
+"""Messages about a model that a provider does not have."""
 FIELD_WORDS = (
     "unsupported_value", "unknown_parameter", "unsupported_field", "unsupported_endpoint", "unsupported_operation",
     "operation_not_supported", "not_implemented",
@@ -34,7 +34,7 @@ FIELD_SAYS = (
     r"|\b(audio|file|video)(_url|s| inputs?)? (is|are) (only supported by certain models|not supported\b)"
     r"|\bdoes not support (audio|video)\b"
 )
-"""Messages with the same meaning."""
+"""Messages about a rejected field."""
 NO_IMAGES = "images_not_supported"
 """Our code for rows with pictures that were refused because the model cannot see pictures."""
 NO_IMAGES_SAYS = (
@@ -53,7 +53,7 @@ FILTER_SAYS = (
     r"content (management|filter)|content polic|usage (polic|guidelines)|flagged as potentially|input was flagged"
     r"|content exists risk"
 )
-"""Messages with the same meaning."""
+"""Messages about a text that a content filter refused."""
 IMAGE_WORDS = (
     "invalid_image_format", "invalid_base64_image", "invalid_image_url", "image_too_large", "image_too_small",
     "image_parse_error", "invalid_image_mode", "image_file_too_large", "unsupported_image_media_type",
@@ -61,7 +61,7 @@ IMAGE_WORDS = (
 )  # fmt: skip
 """Codes and types for an image that cannot be read."""
 IMAGE_SAYS = r"(could not|failed to|unable to) (process|decode|parse|read) (the |this )?image|invalid image"
-"""Messages with the same meaning."""
+"""Messages about an image that cannot be read."""
 INVALID_WORDS = (
     "bad_request", "invalid_value", "invalid_type", "invalid_parameter", "missing_required_parameter",
     "invalid_json_line", "duplicate_custom_id", "mismatched_model", "model_mismatch", "invalid_url", "url_mismatch",

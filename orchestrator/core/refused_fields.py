@@ -79,7 +79,7 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
     "random_seed": ("seed",),
     "penalty": ("presence_penalty", "frequency_penalty"),
 }
-"""Other names of a field; an error that uses one means the first name here that was sent."""
+"""Other names of a field. An error that uses a key means the first of these names that was sent."""
 _DOTTED = {"output_config.effort": "effort", "output_config.format": "output_format", "text.format": "output_format"}
 _BARE = regex(
     r"(?<![\w.'`\"-])(?:[a-z]+(?:_[a-z]+)+|logprobs|dimensions|temperature|verbosity|modalities)(?![\w'`\"-])",
@@ -216,7 +216,7 @@ _NAME_REFUSED = regex(
     r"|\bdoes not (?:take|know)|\bforbidden|\brejects?\b|不(?:受)?支持|不允许|未知",
     re.IGNORECASE,
 )
-"""Words about a field's name. Other refusals of a limit are about its value: another name may not limit anything."""
+"""Words that refuse a field's name. Other words refuse a limit's value, so renaming the field would not help."""
 
 
 class ProviderError(Struct, frozen=True):
@@ -280,7 +280,7 @@ def _mentions(param: str | None, text: str) -> Iterator[str]:
 
 
 def _sure_mentions(param: str | None, text: str) -> Iterator[str]:
-    """Yield names that are marked as fields. If the status blames the request, they need no word of refusal."""
+    """Yield names that are marked as fields. If the status blames the request, such names need no word of refusal."""
     if param:
         yield param
     if _SCHEMA.search(text):

@@ -253,13 +253,14 @@ def lines(file: BinaryIO, longest: int = MAX_LINE_BYTES) -> Iterator[tuple[int, 
 
 
 def _blank_lines(data: bytes) -> bytes:
-    """Return the complete blank lines at the start of `data`."""
     white = data[: len(data) - len(data.lstrip(_WHITE_SPACE))]
     return white[: white.rfind(b"\n") + 1]
 
 
 def id_key(custom_id: str) -> int:
-    """Return a 64-bit key for a custom_id in this process: it takes little memory, and collisions do not occur."""
+    """Return a 64-bit key for a custom_id, valid in this process. Keys take little memory and practically never
+    collide.
+    """
     return hash(custom_id) & 0xFFFF_FFFF_FFFF_FFFF
 
 

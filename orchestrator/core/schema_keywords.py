@@ -54,7 +54,10 @@ _MORE_PROPERTIES = frozenset(("patternProperties", "$ref", "allOf", "anyOf", "on
 
 
 def misspelt(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each key that resembles a keyword, with the mistake: JSON Schema silently ignores unknown keys."""
+    """Yield each misspelt keyword or format, empty `enum` and impossible pair of limits, with the mistake.
+
+    JSON Schema silently ignores unknown keywords.
+    """
     for key in schema:
         if key in CHECKING or key in ANNOTATIONS or key in FOREIGN or key.startswith(("$", "x-")):
             continue
@@ -110,7 +113,6 @@ def _is_of(value: Any, kind: str) -> bool:
 
 
 def _typed(value: Any, wanted: list[str]) -> str:
-    """Return the cure for a value of an enum that is of another type."""
     if value is None:
         return f'write  type: [{", ".join(wanted)}, "null"]'
     if "string" in wanted and isinstance(value, bool | int | float):

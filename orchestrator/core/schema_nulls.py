@@ -24,7 +24,7 @@ class NullRemover:
         self._left = MAX_STEPS
 
     def removed(self, value: Any) -> Any:
-        """Return the value without these nulls, or the same object if it has no such nulls. Raises TooManySteps."""
+        """Return the value without such nulls; the same object if there are none. Raises TooManySteps."""
         return self._removed(value, self._validator) if _has_null(value) else value
 
     def _removed(self, value: Any, validator: Any) -> Any:
@@ -70,7 +70,7 @@ class NullRemover:
         return found
 
     def _together(self, validator: Any) -> Iterator[Any]:
-        """Yield the validators that apply to the same value: its schema's, referenced ones, and those of `allOf`."""
+        """Yield the validators that apply to the same value, also through `$ref` and `allOf`."""
         pending = [validator]
         while pending:
             one = pending.pop()

@@ -82,7 +82,7 @@ def faults(schema: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
 
 
 def without_nullable(schema: Mapping[str, Any]) -> Iterator[tuple[Place, dict[str, Any]]]:
-    """Yield each part with OpenAPI's `nullable: true`, which checks nothing: its place and its correct form."""
+    """Yield the place and the correct form of each part with OpenAPI's `nullable: true`, which checks nothing."""
     for place, part in _parts(schema, ()):
         if part.get("nullable") is not True or "null" in (kind := part.get("type", ())):
             continue
@@ -131,7 +131,7 @@ def _circle(schema: Mapping[str, Any]) -> Place | None:
 
 
 def _comes_back(part: Mapping[str, Any], resolver: Any, done: set[int]) -> bool:
-    """True if a schema refers to itself, directly or through others; depth first, without recursion."""
+    """True if a schema refers to itself, directly or through other schemas. The search needs no recursion."""
     open_: set[int] = {id(part)}
     path = [(part, resolver, _beside(part, resolver))]
     while path:
@@ -395,7 +395,6 @@ class _Held:
 
 @lru_cache(maxsize=1024)
 def _keys(held: _Held) -> frozenset[Any]:
-    """Return the keys of an enum's values."""
     return frozenset(_key(value, _free) for value in held.value)
 
 

@@ -13,7 +13,7 @@ class TermWords(StrEnum):
     ARGUMENTS = "arguments"  # budget=0.5
 
     def term(self, name: str, value: str | Decimal | None = None) -> str:
-        """Return a term with its value; without one, its name."""
+        """Return a term with its value; without a value, the term's name."""
         plain = f"{value:f}" if isinstance(value, Decimal) else value
         if self is TermWords.OPTIONS:
             return f"--{name}" if value is None else f"--{name} {plain}"

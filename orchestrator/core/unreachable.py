@@ -51,7 +51,6 @@ def unreached(error: BaseException | None) -> Unreached | None:
 
 
 def _system_error(error: BaseException) -> BaseException:
-    """Return the error that a library's error wraps."""
     wrapped = getattr(error, "os_error", None)
     if wrapped is None and not isinstance(error, OSError):
         wrapped = error.__cause__ or error.__context__

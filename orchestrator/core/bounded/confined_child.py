@@ -28,8 +28,9 @@ _READ = 1 << 16
 
 
 def main() -> None:
-    """Serve until the parent hangs up. The last argument holds the socket's descriptor, the parent's id and the
-    limits.
+    """Serve until the parent hangs up.
+
+    The last argument holds the socket's descriptor, the parent's id and the limits.
     """
     fd, parent, memory, more_memory, seconds, value = map(int, sys.argv.pop().split(","))
     sys.argv = sys.argv[:1]

@@ -47,7 +47,7 @@ class WorkerTask:
 
 
 def cores() -> int:
-    """Number of processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -74,7 +74,6 @@ class Replicator:
         self._threads = ThreadPoolExecutor(2, "orch-replicator")
 
     def start(self) -> None:
-        """Start sending."""
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._renew())]
 
     @property
@@ -210,7 +209,6 @@ class Replicator:
         return gone
 
     async def _apart(self, work: Callable[[], T]) -> T:
-        """Run blocking storage work in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _send(self, cut: Cut) -> Manifest:

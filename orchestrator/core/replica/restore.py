@@ -27,7 +27,10 @@ class CopyStopped(Exception):
 
 
 class FolderCopy:
-    """A folder that becomes a copy of a replica; bytes that it already has are not fetched. One thread at a time."""
+    """A folder that becomes a copy of a replica. Bytes that the folder already has are not fetched.
+
+    Only one thread at a time may use a copy.
+    """
 
     def __init__(self, storage: Storage, root: Path, layout: ReplicaLayout) -> None:
         self._storage = storage

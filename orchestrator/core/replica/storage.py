@@ -76,7 +76,7 @@ def open_storage(url: str) -> Storage:
 
 
 class FolderStorage:
-    """A folder. `link(2)` creates names, so only one process on any machine can create a given name."""
+    """Objects in a folder. `link(2)` creates names, so only one process on any machine can create a given name."""
 
     def __init__(self, root: Path) -> None:
         self.url = f"file://{root}"
@@ -119,7 +119,7 @@ class FolderStorage:
 
 
 class BucketStorage:
-    """A prefix in an S3 bucket."""
+    """Objects under a prefix in an S3 bucket."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -186,9 +186,7 @@ class _Turns:
             self._folder.begin(head.replica, 0)
 
     def _require_new(self) -> None:
-        """Raise UsageError if the folder belongs to a replica but this replica is empty: it was lost, or the URL is
-        wrong.
-        """
+        """Raise UsageError if the folder belongs to a replica but this replica is empty: lost, or at another URL."""
         root = self._folder.root
         if self._folder.mark.replica:
             raise UsageError(

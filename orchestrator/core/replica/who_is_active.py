@@ -1,7 +1,7 @@
 """Numbered heads, each with the active process and the current manifest. No number can be written twice.
 
 Every commit, renewal, take-over and release writes the next head. A process is superseded once another process has
-written that number, even if it does not know.
+written that number, even if the superseded process does not know.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ _decode = json_decoder(ReplicaHead).decode
 
 
 def seconds() -> float:
-    """Return a clock that also counts sleep, if the machine has one: an old observation must not seem recent."""
+    """Return the seconds of a clock that also counts the machine's sleep, if there is such a clock.
+
+    Otherwise an old observation would seem recent after the sleep.
+    """
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
