@@ -107,8 +107,7 @@ class Job(Struct, frozen=True):
 
     @property
     def ran_to_its_end(self) -> bool:
-        """True if the job has finished and was not cancelled. Later runs of its job file are compared with this job.
-        """
+        """True if the job has finished and was not cancelled. Later runs of its file are compared with this job."""
         return self.finished_at is not None and self.cancel_requested_at is None
 
     @property
