@@ -1,7 +1,7 @@
 """Converts formats that only LibreOffice reads into formats that orch reads, each file in its own process.
 
-That process has no network. It sees only the system's programs, its own file and a new profile, and cannot change
-other files: Linux isolates the process in namespaces, made by `unshare`. Without namespaces, nothing is converted.
+The process has no network. It sees only the system's programs, its own file and a new profile, and cannot change
+other files. Linux namespaces, made by `unshare`, isolate it. Without namespaces, nothing is converted.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ Found = Document | UnreadableDocument
 WAIT_SECONDS = 0.2
 _SHOWN = 300
 _FIB, _LOCKED = b"\xec\xa5", 0x01
-"""The first bytes of a Word document's main stream, and the bit of its twelfth byte that marks it as locked."""
+"""The first bytes of a Word document's main stream, and the bit of its twelfth byte for password protection."""
 _LOCKED_SLIDES = b"\x14\0\0\0\xdf\xc4\xd1\xf3"
-"""The size and the mark in a PowerPoint presentation's Current User record if it is locked ([MS-PPT] 2.3.2)."""
+"""Size and token of a protected PowerPoint presentation's Current User record ([MS-PPT] 2.3.2)."""
 _SECTOR = 512
-# A new root of the file system holds only the programs' folders, three devices, and this conversion's folder. Root
-# outside stays root inside: nothing there is writable, and all privileges are dropped.
+# The process gets a new root file system with the programs' folders, three devices and this conversion's folder. If
+# orch runs as root, so does the process: therefore the folders are read-only, and all privileges are dropped.
 _CONFINED = r"""
 root=$1 folder=$2 program=$3 target=$4 name=$5 own=$6
 mount -t tmpfs -o mode=755,size=1m orch "$root"
@@ -79,7 +79,7 @@ exec setpriv --no-new-privs --inh-caps=-all --bounding-set=-all \
 
 
 class Converted(Struct, frozen=True):
-    """The resulting file, and the digest (SHA-256, hex) and size in bytes of its source."""
+    """The converted file, and the SHA-256 digest (hex) and size in bytes of its source."""
 
     path: str
     kind: str
@@ -88,7 +88,7 @@ class Converted(Struct, frozen=True):
 
 
 class Converter:
-    """Converts several files in parallel, in a temporary folder. `check` is called during waits. For one thread."""
+    """Converts several files in parallel, in a temporary folder. Calls `check` during waits. For one thread."""
 
     def __init__(self, program: str, most: int, limits: WorkerLimits, check: Callable[[], None]) -> None:
         self._program = shutil.which(program)
@@ -101,20 +101,19 @@ class Converter:
         self._is_closed = threading.Event()
 
     def close(self) -> None:
-        """End all running conversions."""
         self._is_closed.set()
         self._pool.shutdown(cancel_futures=True)
         self._folder.close()
 
     def submit(self, file: DocumentFile, data: bytes | None = None) -> Future[Converted]:
-        """Start converting a file, or these bytes of it."""
+        """Start converting a file, or `data` in its place."""
         self._number += 1
         return self._pool.submit(self._convert, file, data, self._folder.path / f"{self._number}")
 
     def documents(
         self, file: DocumentFile, begun: Future[Converted], read: Callable[[DocumentFile], Iterator[Found]]
     ) -> Iterator[Found]:
-        """Yield the results of `read` for the converted file, as documents of the original file; or its problem."""
+        """Yield the results of `read` for the converted file under the original's key; or the problem."""
         with self._result(begun) as made:
             if isinstance(made, ExtractionError):
                 yield UnreadableDocument(
@@ -129,7 +128,7 @@ class Converter:
 
     @contextmanager
     def _result(self, begun: Future[Converted]) -> Iterator[Converted | ExtractionError]:
-        """Yield a file's conversion or its error; the converted file is removed afterwards."""
+        """Yield a file's conversion or its error, and remove the converted file afterwards."""
         while True:
             self._check()
             try:
@@ -148,7 +147,6 @@ class Converter:
                 shutil.rmtree(Path(found.path).parents[1], ignore_errors=True)
 
     def _convert(self, file: DocumentFile, data: bytes | None, folder: Path) -> Converted:
-        """Convert a file. Raises ExtractionError, OSError."""
         if self._program is None:
             raise _unsupported(f"there is no program {self._called}")
         if data is None:
@@ -173,12 +171,12 @@ class Converter:
         return Converted(str(out), kind, hashlib.sha256(data).hexdigest(), len(data))
 
     def _run(self, folder: Path, name: str, target: str) -> str:
-        """Run the conversion and return the program's last message. Raises ExtractionError (time_limit)."""
+        """Run the conversion and return the last line of its output. Raises ExtractionError (time_limit)."""
         limits = self._limits
         assert self._program is not None
         program = os.path.realpath(self._program)
         command: list[str | Path] = [
-            "setpriv", "--pdeathsig", "KILL",  # of this process; `unshare` passes it on
+            "setpriv", "--pdeathsig", "KILL",  # dies with this process; `unshare` passes that on
             "prlimit", f"--cpu={limits.seconds}", f"--data={limits.memory}", f"--fsize={limits.value}", "--core=0",
             "unshare", "--user", "--map-root-user", "--net", "--ipc", "--pid", "--mount", "--fork", "--kill-child",
             "sh", "-eu", "-c", _CONFINED, "sh", folder / "root", folder / "work", program, target, name,
@@ -214,7 +212,7 @@ class Converter:
 
 
 def _is_locked(data: bytes) -> bool:
-    """True if an old binary document needs a password."""
+    """Return True if an old binary document needs a password."""
     if not data.startswith(OLE):
         return False
     if is_locked(data) or "EncryptedSummary".encode("utf-16-le") in data or _LOCKED_SLIDES in data:

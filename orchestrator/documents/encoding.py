@@ -1,7 +1,7 @@
-"""Converts bytes to text: UTF-8, a byte order mark, the named encoding, or the only plausible guess.
+"""Converts bytes to text: by UTF-8, a byte order mark, the encoding that is set, or the only plausible guess.
 
-A wrong guess would silently send garbled text to a model, so an ambiguous text is an `encoding` problem that names
-the candidates.
+A wrong guess would silently send garbled text to a model. An ambiguous text is therefore an `encoding` problem,
+which names the candidates.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from orchestrator.core.errors import InputError
 from orchestrator.core.first_use import regex
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
-# UTF-32 first: its little-endian mark begins with UTF-16's.
+# UTF-32 comes before UTF-16: its little-endian mark starts with UTF-16's mark.
 BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -22,24 +22,23 @@ BOMS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 AUTO = "auto"
-"""Setting for the most likely encoding, even if that encoding is not certain."""
+"""The setting that accepts the most likely encoding, even if it is not certain."""
 _ISO_2022 = regex(rb"\x1b\$[@AB)(]|\x1b\([IJ]")
 _SEVEN_BITS = ("iso2022_jp", "iso2022_jp_ext", "iso2022_jp_2004", "iso2022_kr")
 _UTF_8 = "utf-8"
 _ASCII = b"Aa1 +-~{\x1b$B!!"
-"""Text that 7-bit, two-byte and mainframe encodings read differently."""
+"""ASCII text that 7-bit, two-byte and mainframe encodings decode to something else."""
 _LOOK = 32 * 1024
 _LAST_PLANE = 0x10  # of Unicode
 
-# Encodings for web pages. Python knows more names: some are not for text, and some are slow.
+# Encodings of web pages. Python knows more names, but some are not for text and some are slow.
 ON_THE_WEB = frozenset(
     "utf-8 utf-16 utf-16-le utf-16-be cp866 koi8-r koi8-u mac-roman mac-cyrillic cp874 cp932 cp949 gb2312 gbk "
     "gb18030 big5 big5hkscs euc_jp euc_kr iso2022_jp shift_jis".split()
     + [f"cp125{i}" for i in range(9)]
     + [f"iso8859-{i}" for i in (*range(1, 12), *range(13, 17))]
 )
-# Browsers read the larger set under these names: programs use the smaller name for texts with characters of the
-# larger.
+# Supersets that browsers read under these names. Programs often write the superset but declare the subset.
 _LARGER = {
     "ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "gb2312": "gb18030", "gbk": "gb18030",
     "shift_jis": "cp932", "euc_kr": "cp949", "big5": "big5hkscs", "iso8859-11": "cp874", "tis-620": "cp874",
@@ -51,7 +50,7 @@ _SURROGATE = regex("[\ud800-\udfff]")
 
 
 def clean(text: str) -> str:
-    """Return a text without byte order mark and NUL (which databases refuse), with lines ended by `\\n`."""
+    """Return a text without byte order mark and NUL (which databases refuse), with `\\n` line ends."""
     if text.startswith("\ufeff"):
         text = text[1:]
     if "\0" in text:
@@ -62,9 +61,9 @@ def clean(text: str) -> str:
 
 
 def whole(text: str) -> str:
-    """Return the text if it can be written as UTF-8, else join surrogate halves, and replace single ones.
+    """Join surrogate halves and replace single ones, so that the text can be written as UTF-8.
 
-    Readers of formats that count in UTF-16 produce such halves, and JSON may contain one.
+    Readers of formats that count in UTF-16 produce such halves, and JSON may contain them.
     """
     if text.isascii() or _SURROGATE.search(text) is None:
         return text
@@ -72,12 +71,11 @@ def whole(text: str) -> str:
 
 
 def names_of(encoding: str) -> list[str]:
-    """Return the encodings of a setting, in order."""
     return [name.strip() for name in encoding.split(",")]
 
 
 def check_name(encoding: str | None) -> None:
-    """Raise InputError if Python knows no text encoding of one of the names."""
+    """Raise InputError if one of the names is not a text encoding that Python knows."""
     for name in names_of(encoding) if encoding is not None else ():
         if name != AUTO and not _is_text_encoding(name):
             raise InputError(
@@ -95,9 +93,9 @@ def _is_text_encoding(name: str) -> bool:
 
 
 def decode(data: bytes, encoding: str | None = None, declared: str | None = None) -> str:
-    """Return the text of a whole file. `encoding` is the user's setting, `declared` the file's own statement.
+    """Return the text of a whole file. `encoding` is the user's setting, `declared` the file's own declaration.
 
-    Raises ExtractionError (encoding) if the bytes do not fit, or fit more than one reading.
+    Raises ExtractionError (encoding) if the bytes do not fit, or allow more than one reading.
     """
     if encoding is None and _told_by_bytes(data) is None:
         with suppress(UnicodeDecodeError):
@@ -106,7 +104,7 @@ def decode(data: bytes, encoding: str | None = None, declared: str | None = None
 
 
 def encoding_of(data: bytes, encoding: str | None = None, declared: str | None = None) -> str:
-    """Return the encoding in which `decode` reads a file. Raises ExtractionError (encoding) like `decode`."""
+    """Return the encoding that `decode` uses for a file. Raises ExtractionError (encoding) as `decode` does."""
     if encoding is not None:
         return _chosen(data, encoding)
     if name := _told_by_bytes(data):
@@ -121,7 +119,7 @@ def encoding_of(data: bytes, encoding: str | None = None, declared: str | None =
 
 
 def _told_by_bytes(data: bytes) -> str | None:
-    """Return the encoding revealed by a byte order mark, zeros or shift sequences, unless it is UTF-8."""
+    """Return the encoding shown by a byte order mark, NUL bytes or shift sequences, except UTF-8."""
     bom = bom_of(data)
     if bom is not None and bom != _UTF_8:
         return bom
@@ -131,7 +129,7 @@ def _told_by_bytes(data: bytes) -> str | None:
 
 
 def _chosen(data: bytes, encoding: str) -> str:
-    """Return the first fitting encoding of the setting; UTF-8 comes first if the bytes cannot be anything else."""
+    """Return the first encoding of the setting that fits. UTF-8 takes precedence if the bytes are valid UTF-8."""
     if extends_ascii(encoding):
         if bom := bom_of(data):
             return bom
@@ -148,7 +146,7 @@ def _chosen(data: bytes, encoding: str) -> str:
 
 
 def chosen_encoding(data: bytes, encoding: str | None) -> dict[str, str]:
-    """Return the field that names the encoding chosen by `auto`, if it is not UTF-8."""
+    """Return the field that names the encoding that `auto` chose, unless that is UTF-8."""
     if encoding is None or AUTO not in names_of(encoding):
         return {}
     name = encoding_of(data, encoding)
@@ -156,7 +154,7 @@ def chosen_encoding(data: bytes, encoding: str | None) -> dict[str, str]:
 
 
 def named(encoding: str | None) -> str | None:
-    """Return a setting's first encoding other than `auto`, or None; for formats that declare their own encoding."""
+    """Return a setting's first encoding except `auto`, or None. For formats that declare their own encoding."""
     return None if encoding is None else next((name for name in names_of(encoding) if name != AUTO), None)
 
 
@@ -173,13 +171,13 @@ def _likeliest(data: bytes) -> str:
 
 
 def extends_ascii(encoding: str) -> bool:
-    """True if ASCII means the same in the setting's first encoding as in UTF-8."""
+    """Return True if the setting's first encoding reads ASCII as ASCII."""
     name = names_of(encoding)[0]
     return name == AUTO or _ASCII.decode(name, "replace") == _ASCII.decode("ascii")
 
 
 def fits(data: bytes, encoding: str) -> bool:
-    """True if all bytes are text in an encoding, without private-use characters."""
+    """Return True if all bytes decode, without private-use characters."""
     try:
         return not _NO_CHARACTER.search(data.decode(encoding))
     except ValueError:
@@ -187,29 +185,28 @@ def fits(data: bytes, encoding: str) -> bool:
 
 
 def iso_2022_of(data: bytes) -> str | None:
-    """Return the 7-bit encoding whose shift sequences occur in the text, as in Japanese mails."""
+    """Return the 7-bit encoding whose shift sequences occur in the text, as in Japanese mail."""
     if b"\x1b" not in data or _ISO_2022.search(data) is None:
         return None
     return next((name for name in _SEVEN_BITS if fits(data, name)), None)
 
 
 def decode_declared(data: bytes, declared: str | None) -> str:
-    """Decode a text whose encoding another part declares, such as a section of a mail; wrong declarations are
+    """Decode a text whose encoding is declared elsewhere, such as in a mail's header. Wrong declarations are
     detected.
 
-    Raises ExtractionError (encoding) like `decode`.
+    Raises ExtractionError (encoding) as `decode` does.
     """
     name = declared and _decodes(data, declared)
     return clean(_strictly(data, name)) if name else decode(data)
 
 
 def bom_of(data: bytes) -> str | None:
-    """Return the encoding named by a byte order mark, or None."""
     return next((name for mark, name in BOMS if data.startswith(mark)), None)
 
 
 def wide_without_bom(data: bytes) -> str | None:
-    """Return UTF-16 or UTF-32 for mostly Latin text without a mark: one byte in two, or three in four, are NUL."""
+    """Return UTF-16 or UTF-32 for unmarked, mostly Latin text: half or three quarters of the bytes are NUL."""
     head = data[: _LOOK - _LOOK % 4]
     if len(data) % 4 == 0:
         high, low = head[::4], head[3::4]
@@ -226,7 +223,7 @@ def wide_without_bom(data: bytes) -> str | None:
 
 
 def _decodes(data: bytes, declared: str) -> str | None:
-    """Return the encoding that a file means by a name, if its bytes fit."""
+    """Return the encoding that a file means by `declared` if its bytes fit, else None."""
     try:
         name = codecs.lookup(declared).name
     except LookupError:
@@ -249,7 +246,7 @@ def _strictly(data: bytes, encoding: str) -> str:
         at = f" (byte {error.start})" if isinstance(error, UnicodeDecodeError) else ""
         raise _not_valid(encoding, at) from error
     if not text.isascii() and _SURROGATE.search(text):
-        raise _not_valid(encoding, "")  # some codecs produce surrogate halves, which cannot be written later
+        raise _not_valid(encoding, "")  # some codecs produce surrogate halves, which UTF-8 cannot encode
     return text
 
 

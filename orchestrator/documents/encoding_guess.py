@@ -1,7 +1,7 @@
 """Detects a legacy encoding by the text: words of a language, sequences of letters, and impossible characters.
 
-A wrong guess would silently send garbled text to a model, so an ambiguous text is an `encoding` problem that names
-the candidates.
+A wrong guess would silently send garbled text to a model. An ambiguous text is therefore an `encoding` problem,
+which names the candidates.
 """
 
 from __future__ import annotations
@@ -16,29 +16,31 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 SAMPLE_BYTES = 32 * 1024
 MIN_ODD, MIN_ODD_WIDE = 24, 100
-"""Minimum number of non-ASCII bytes of a text for its letters to be conclusive; more for two-byte encodings, which
-make rare characters of anything."""
+"""Minimum non-ASCII bytes for the letters to be conclusive. Two-byte encodings need more because they turn any bytes
+into rare characters.
+"""
 _WIDE = frozenset(
     "big5 big5hkscs cp949 euc-kr gb18030 johab cp932 euc_jp euc-jp euc_jis_2004 euc_jisx0213 shift_jis_2004".split()
 )
 MIN_LIKELY = 0.2
 MIN_LEAD = 1.15
 MANY_ODD, FAR_LEAD = 100, 1.5
-"""In this many non-ASCII bytes, this lead over the next encoding is not chance, though markup lowers likelihoods."""
+"""From `MANY_ODD` non-ASCII bytes on, this lead over the next encoding is no chance, although markup lowers the
+likelihoods.
+"""
 MIN_MORE_ODD = 3
 MIN_WITNESS = 0.1
 MOST_ODD = 10
-"""More than one odd place in this many non-ASCII bytes means another encoding, however likely the letters."""
+"""More than one oddity per this many non-ASCII bytes means another encoding, however likely the letters are."""
 _PIECE = 1 << 20
 _TAG = re.compile(rb"<[!-;=?-~\s]*+>")
-"""Markup: its letters belong to no language."""
+"""Markup: tag names belong to no language."""
 _SINGLE = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
 _NO_MARKS = re.compile("[^\x00-\x7f\u2190-\u303f]")
 _CONTROL = re.compile("[\x80-\x9f]")
 _CLOSE = 0.5
-"""Encodings at least this likely, relative to the best, are compared by their oddities."""
-# Character sets that a larger set includes: they differ in a few characters, and programs write the larger set under
-# the smaller name.
+"""Encodings at least this likely, relative to the best one, count as rivals and are compared by oddities."""
+# Character sets and their supersets. Programs often write the superset but declare the subset.
 _LARGER = {
     "shift_jis": "cp932", "euc-kr": "cp949", "gb2312": "gb18030", "gbk": "gb18030", "big5": "big5hkscs",
     "iso-8859-1": "cp1252", "iso-8859-9": "cp1254", "iso-8859-8": "cp1255", "tis-620": "cp874", "iso8859-11": "cp874",
@@ -47,20 +49,20 @@ _LARGER = {
 }  # fmt: skip
 _PAIR, _FAR_PAIR = re.compile(rb"[\xa1-\xfe]{2}"), re.compile(rb"\x8e[\xa1-\xb0][\xa1-\xfe]{2}")
 _FEWEST_PAIRS, _EMPTY_ROWS, _FIRST_SIGN = 12, range(0xA9, 0xC2), 0xC4
-"""EUC-TW, which Python does not know, has no characters in rows that hold many of other encodings."""
+"""EUC-TW, which Python cannot decode, has no characters in rows that are full in similar encodings."""
 _RARE = frozenset(
     "iso8859-3 iso8859-4 iso8859-10 iso8859-14 iso8859-16 kz1048 ptcp154 cp720 cp775 cp864 cp869 macturkish koi8-t "
     "cp1006".split()
 )
-"""Encodings that rarely occur in files, and do not count as rivals of other encodings."""
+"""Encodings that are too rare in files to count as rivals."""
 _COMMON = ("cp1252", "windows-1252", "cp1251", "windows-1251", "cp1250", "windows-1250", "latin-1")
 _FEW_LIKELY = 8
 _NOT_FILES = ("cp037", "cp273", "cp424", "cp500", "cp875", "cp1026", "cp1140", "hp-roman8", "utf-")
-"""Encodings of mainframes and terminals: not found in files, but statistically likely."""
+"""Encodings of mainframes and terminals. They do not occur in files, but would often be statistically likely."""
 
 
 def guess(data: bytes, at: int) -> str:
-    """Return the only encoding in which `data`, not UTF-8 from byte `at` on, can be read.
+    """Return the only encoding in which `data` is readable. `data` is not UTF-8 from byte `at` on.
 
     Raises ExtractionError (encoding) if no encoding fits, or more than one.
     """
@@ -95,12 +97,12 @@ def _is_euc_tw(sample: bytes) -> bool:
 
 
 def _without_controls(found: list[Reading]) -> list[Reading]:
-    """Drop readings with control characters, unless all have them: printable characters are likelier."""
+    """Drop readings with control characters, unless all readings have them."""
     return [one for one in found if _CONTROL.search(one.text) is None] or found
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """Return the names without further names of the same encoding."""
+    """Return the names without aliases of the same encoding."""
     found: dict[str, str] = {}
     for name in names:
         with suppress(LookupError):
@@ -109,7 +111,7 @@ def _distinct(names: list[str]) -> list[str]:
 
 
 def best_guess(data: bytes) -> str | None:
-    """Return the most likely encoding, however close the next one is; None if the bytes fit none."""
+    """Return the most likely encoding even if others are close; None if none can decode the bytes."""
     at = next((at for at, byte in enumerate(data) if byte > 127), 0)
     sample = _telling(data, at)
     found = sorted(readings(sample), key=lambda one: one.oddities)
@@ -120,9 +122,9 @@ def best_guess(data: bytes) -> str | None:
 
 
 def _clearly_best(found: list[Reading], likely: list[tuple[str, float]], sample: bytes) -> str | None:
-    """Return the reading with the words of a language, if every other reading has far more oddities.
+    """Return the reading with the words of a language if every other reading has far more oddities.
 
-    A reading with oddities, or in a two-byte encoding, must agree with the likelihood of the letters.
+    A reading with oddities, or in a two-byte encoding, must also agree with the statistics of letters.
     """
     best, *others = sorted(found, key=lambda one: one.oddities) or (None,)
     if (
@@ -141,13 +143,13 @@ def _clearly_best(found: list[Reading], likely: list[tuple[str, float]], sample:
 
 
 def _may_be_marks(sample: bytes) -> bool:
-    """True if the bytes that are not ASCII can all be Japanese marks such as ■, which other texts have as well."""
+    """Return True if all non-ASCII bytes can be Japanese marks such as ■, which occur in texts of any language."""
     text = None if _SINGLE.search(sample) else _decodes(sample, "cp932")
     return text is not None and _NO_MARKS.search(text) is None
 
 
 def _likely(sample: bytes) -> list[tuple[str, float]]:
-    """Return encodings whose letter sequences fit some language, with their likelihood (0 to 1), best first."""
+    """Return encodings whose letter sequences fit some language, with their confidence (0 to 1), best first."""
     import chardet
 
     found: dict[str, float] = {}
@@ -161,9 +163,9 @@ def _likely(sample: bytes) -> list[tuple[str, float]]:
 
 
 def _by_letters(sample: bytes, likely: list[tuple[str, float]]) -> str | None:
-    """Return the most likely encoding, if no other is nearly as likely, or all rivals have more oddities.
+    """Return the most likely encoding if no other is nearly as likely, or if all rivals have more oddities.
 
-    The thresholds are for languages without small words in our list, such as Vietnamese and Thai.
+    The thresholds suit languages without an entry in our lists of small words, such as Vietnamese and Thai.
     """
     odd_bytes = sum(byte > 127 for byte in sample)
     if not likely or odd_bytes < (MIN_ODD_WIDE if likely[0][0] in _WIDE else MIN_ODD):
@@ -190,7 +192,7 @@ def _by_letters(sample: bytes, likely: list[tuple[str, float]]) -> str | None:
 
 
 def _least_odd(texts: list[tuple[str, str]]) -> str | None:
-    """Return the encoding of the text with the fewest oddities, if every other text has clearly more.
+    """Return the encoding of the text with the fewest oddities if every other text has clearly more.
 
     If two texts differ in only a few characters, one more oddity is enough.
     """
@@ -213,18 +215,18 @@ def _decodes(sample: bytes, name: str) -> str | None:
 
 
 def _telling(data: bytes, at: int) -> bytes:
-    """Return at most SAMPLE_BYTES of the non-ASCII lines, from the first one on: other lines prove nothing."""
+    """Return at most SAMPLE_BYTES of the non-ASCII lines, from the first one on. ASCII lines reveal no encoding."""
     start = max(data.rfind(b"\n", 0, at) + 1, at - 1024)
     lines = b"\n".join(line for line in data[start : start + 16 * SAMPLE_BYTES].split(b"\n") if not line.isascii())
     if len(lines) <= SAMPLE_BYTES:
         return lines
-    # In no encoding is a space or a line end a part of another character.
+    # Cutting at a space or line end is safe: no encoding uses these bytes inside another character.
     end = max(lines.rfind(b"\n", 0, SAMPLE_BYTES), lines.rfind(b" ", 0, SAMPLE_BYTES))
     return lines[: end if end > 0 else SAMPLE_BYTES]
 
 
 def _mostly_utf8(data: bytes) -> bool:
-    """True if there are more valid multi-byte characters than broken ones: damaged UTF-8, whatever else fits."""
+    """Return True for damaged UTF-8: more valid multi-byte characters than broken ones."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     others = broken = 0
     for at in range(0, len(data), _PIECE):

@@ -1,4 +1,4 @@
-"""The visible text of an HTML page, a line per block; hidden text of a page that shows nothing without scripts."""
+"""The visible text of an HTML page, one line per block; the hidden text if a page without scripts shows nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orchestrator.documents.types import ExtractionError
 _NEVER_TEXT = frozenset(
     "script style template svg iframe canvas head title annotation annotation-xml _comment -comment".split()
 )
-"""Elements that no browser shows as text; a browser shows the text in an `<object>` that it cannot render."""
+"""Elements that no browser shows as text. The text in an `<object>` is shown if the object cannot be."""
 _DROPPED = _NEVER_TEXT | frozenset("nav noscript button select".split())
 _HEADINGS = frozenset("h1 h2 h3 h4 h5 h6 dt summary legend th".split())
 _LINES = frozenset(
@@ -30,29 +30,29 @@ _DECLARED = re.compile(
     re.IGNORECASE,
 )
 _HEAD_BYTES = 64 * 1024
-"""Number of bytes to search for a page's encoding declaration; browsers stop after 1,024 bytes for network input."""
+"""Bytes to search for a page's encoding declaration. Browsers stop after 1,024 bytes from the network."""
 _ALWAYS, _FEW = 3, 1000
-"""Damaged characters allowed in the declared encoding: this many, or one in this many of a long page."""
+"""Damaged characters allowed in the declared encoding: `_ALWAYS`, or one in `_FEW` of a long page."""
 _HIDDEN = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*hidden|mso-hide\s*:\s*all)\b", re.IGNORECASE)
 _MAY_HIDE = ("hidden", "none", "mso-hide")
-"""Each page with hidden text has one of these words. A search of all elements would take a tenth of the time."""
+"""Every page with hidden text has one of these words. Testing all elements would cost a tenth of the time."""
 _SHAPES = {"a": "lowerLetter", "A": "upperLetter", "i": "lowerRoman", "I": "upperRoman"}
-"""The `type` of a list."""
+"""Numbering by a list's `type` attribute."""
 _TWO_PARTS = {"msup": "sup", "msub": "sub", "mfrac": "denominator"}
-"""Meaning of the second part of a formula's element."""
+"""Meaning of the second child of a formula's element."""
 _FORMULA = re.compile(r"\b(?:math|tex|latex)\b", re.IGNORECASE)
-"""A class of pictures of formulas, as in `mwe-math-fallback-image-inline` of Wikipedia; `alt` is the formula."""
+"""Class of pictures of formulas, such as Wikipedia's `mwe-math-fallback-image-inline`. Their `alt` is the formula."""
 _SPACE = re.compile(r"[ \t\n\r\f]+")  # not \s: a no-break space is content
 _BLANK_LINES = re.compile(r"\n{3,}")
 
 
 def extract(data: bytes, encoding: str | None, most: int = 0) -> tuple[str, dict[str, object]]:
     """Return the text and `{"title": ...}`. Raises ExtractionError (encoding), MemoryError."""
-    del most  # the text has hardly more characters than the page
+    del most  # the text is not longer than the page, which was measured
     try:
         html = _decoded(data, encoding)
         page = LexborHTMLParser(tamed(html))
-    except SelectolaxError as error:  # any page can be parsed, with enough memory
+    except SelectolaxError as error:  # the parser fails only for lack of memory
         raise MemoryError from error
     title = page.css_first("title")
     fields: dict[str, object] = {"title": _SPACE.sub(" ", clean(title.text())).strip() if title else ""}
@@ -67,7 +67,6 @@ def extract(data: bytes, encoding: str | None, most: int = 0) -> tuple[str, dict
 
 
 def _decoded(data: bytes, encoding: str | None) -> str:
-    """Decode a page. Raises ExtractionError (encoding)."""
     declared = declared_encoding(data)
     try:
         return decode(data, encoding, declared)
@@ -81,7 +80,7 @@ def _decoded(data: bytes, encoding: str | None) -> str:
 
 
 def declared_encoding(data: bytes) -> str | None:
-    """Return the encoding of a meta element or the XML declaration; Latin-1 means windows-1252, as in browsers."""
+    """Return the encoding of a meta element or XML declaration. As in browsers, Latin-1 means windows-1252."""
     found = _DECLARED.search(data[:_HEAD_BYTES])
     if found is None:
         return None
@@ -90,19 +89,17 @@ def declared_encoding(data: bytes) -> str | None:
 
 
 class _Lines:
-    """Collects inline text into lines and lines into paragraphs."""
-
     def __init__(self) -> None:
         self.done: list[str] = []
         self.inline: list[str] = []
         self.mark = ""
-        """Prefix of the next line, if it is the first of a list item."""
+        """Prefix of the next line if it starts a list item."""
         self.numbers: list[int | None] = []
-        """The latest item's number in each open list; None for lists without numbers."""
+        """Number of the latest item in each open list; None for lists without numbers."""
         self.shapes: list[str] = []
-        """How each open list writes its numbers."""
+        """Numbering of each open list."""
         self.scripts: list[int] = []
-        """Start in the line of each open superscript or subscript."""
+        """Index into `inline` at which each open superscript or subscript starts."""
 
     def end_line(self) -> None:
         text = _SPACE.sub(" ", "".join(self.inline)).strip(" ")
@@ -146,7 +143,7 @@ class _Lines:
 
     def _end_script(self, change: Callable[[str], str]) -> None:
         begin = self.scripts.pop()
-        if begin < len(self.inline):  # else a line ended inside it
+        if begin < len(self.inline):  # otherwise a line ended inside the script
             self.inline[begin:] = [change("".join(self.inline[begin:]))]
 
 
@@ -170,7 +167,7 @@ def _whole(value: str | None, otherwise: int) -> int:
 
 
 def block_text(root: LexborNode, dropped: frozenset[str] = _DROPPED, *, shows_hidden: bool = False) -> str:
-    """Return the text, depth first with an explicit stack: pages nest deeper than Python may recurse."""
+    """Return the text. The walk uses an explicit stack because pages nest deeper than Python's recursion limit."""
     lines = _Lines()
     stack: list[LexborNode | str] = [root]
     while stack:
@@ -206,7 +203,7 @@ def _is_hidden(node: LexborNode) -> bool:
 
 
 def _is_content(button: LexborNode) -> bool:
-    """True for a button that serves as a heading (of folded text), or that lacks an end tag and so holds more."""
+    """Return True for a button that is a heading of folded text, or that lacks its end tag and swallowed content."""
     above = button.parent
     while above is not None and above.tag == "span":
         above = above.parent
@@ -239,7 +236,7 @@ def _open(node: LexborNode, tag: str, lines: _Lines, stack: list[LexborNode | st
 
 
 def _cells(row: LexborNode) -> list[str]:
-    """Return the cells of a data row, each on one line; empty for a row that only serves layout."""
+    """Return the cells of a data row as single lines; empty for a layout row."""
     cells = [cell for cell in row.iter() if cell.tag in ("td", "th")]
     if len(cells) < 2 or row.css_first("table") is not None:
         return []

@@ -1,4 +1,4 @@
-"""Counts the read and unread contents of a source, so that reports show which files were never read."""
+"""Counts the read and unread contents of a source, so that reports show what was never read."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class IgnoredReason(StrEnum):
     """Reason why a file or other entry is not a document."""
 
     KIND = "kind"  # a kind of file that is not read here
-    LOCK = "lock"  # a file that an office program leaves beside an open document
+    LOCK = "lock"  # the lock file of an office program, beside an open document
     LINK = "link"  # leads out of the source's folder, or into the system's folders
     SPECIAL = "special"  # a pipe, socket or device
     SECRET = "secret"  # a key or certificate, which is never sent to a model
-    SYSTEM = "system"  # a system's own data about a folder, of no interest to users: not counted
+    SYSTEM = "system"  # the system's data about a folder; not counted because no user misses it
 
 
 IN_PART = "in_part"
-"""The code of a document that was only read in part."""
+"""The code of a document of which only a part was read."""
 
 
 class NotRead(NamedTuple):
-    """A file or other entry that was found but not read: its key as for a document, and a code for the reason.
+    """A file or other entry that was not read: its key as for a document, and a code for the reason.
 
-    `notes` say what a partly read document lost.
+    `notes` describe what a partly read document lost.
     """
 
     key: str
@@ -44,11 +44,11 @@ class NotRead(NamedTuple):
 
 
 class Ignored:
-    """Counts of a source's non-documents: files by ending, other entries by reason. Documents are counted as `read`,
-    as read only `in_part`, or as unreadable by code.
+    """Counts of a source's contents. Non-documents are counted by ending (files) or by reason (other entries),
+    documents as `read`, as read only `in_part`, or as unreadable by code.
 
-    `kinds` are counted by ending, in lower case, "" for none. `names` are the first links and special files, as keys
-    of documents. `listed` has everything that was not read, if requested (`lists`).
+    `kinds` are lower-case endings, "" for none. `names` are the first links and special files, as document keys.
+    `listed` has everything that was not read if `lists` is set.
     """
 
     def __init__(self, *, lists: bool = False) -> None:
@@ -61,7 +61,6 @@ class Ignored:
         self.listed: list[NotRead] | None = [] if lists else None
 
     def add(self, reason: IgnoredReason, key: str, ending: str) -> None:
-        """Count something that is not a document."""
         if reason is IgnoredReason.SYSTEM:
             return
         self.counts[reason] += 1
@@ -73,8 +72,7 @@ class Ignored:
             self.names.append(key)
 
     def document(self, key: str, problem: str | None, notes: str | None = "") -> None:
-        """Count a document; `problem` is the code if it is unreadable, `notes` names what a readable document
-        lost."""
+        """Count a document. `problem` is the code of an unreadable one; `notes` name what a readable one lost."""
         if problem is not None:
             self.unreadable[problem] += 1
             self._list(key, problem)
@@ -112,7 +110,7 @@ def told(found: Mapping[str, Any] | None) -> str:
     """Describe the JSON form in a sentence; empty if everything was read."""
     if found is None or not (parts := list(_parts(found))):
         return ""
-    # Jobs built before this was counted have no counts.
+    # Jobs built by older versions have no counts of read documents.
     read = f"read {found['read']:,}; " if found.get("read") or found.get("unreadable") else ""
     return read + ", ".join(parts)
 
@@ -131,7 +129,7 @@ _WORDS = {
     "memory_limit": "too large for the memory",
     "reader_crashed": "crashed their reader",
 }
-"""Short descriptions of the codes of unreadable documents; other codes stand for themselves."""
+"""Descriptions of the codes of unreadable documents. Other codes are shown as they are."""
 _REASONS: dict[str, str] = {
     IgnoredReason.KIND: "a kind of file that is read only if `include` chooses it",
     IgnoredReason.LOCK: "the lock file of an office program",
@@ -142,7 +140,7 @@ _REASONS: dict[str, str] = {
 
 
 def reason_words(found: NotRead) -> str:
-    """Describe why something was not read, or not all of it."""
+    """Describe why something was not read, or only in part."""
     if found.notes:
         return found.notes
     if found.why == IgnoredReason.KIND:
@@ -194,8 +192,8 @@ _SECRET_NAMES = frozenset("id_dsa id_ecdsa id_ecdsa_sk id_ed25519 id_ed25519_sk 
 def never_document(name: str) -> IgnoredReason | None:
     """Return why a file of this name is never a document, even if a pattern chooses it; None if it may be one.
 
-    Lock files of office programs are called `~$a.docx` (Word) and `.~lock.a.odt#` (LibreOffice). macOS keeps what
-    other file systems cannot hold of `a.txt` in `._a.txt`.
+    Lock files are called `~$a.docx` (Word) and `.~lock.a.odt#` (LibreOffice). On foreign file systems, macOS keeps
+    extra data about `a.txt` in `._a.txt`.
     """
     if name.startswith("~$") or (name.startswith(".~lock.") and name.endswith("#")):
         return IgnoredReason.LOCK

@@ -1,9 +1,9 @@
-"""Detects a text's legacy encoding by its language: frequent small words and the letters it uses.
+"""Detects a text's legacy encoding by its language, from frequent small words and letters.
 
-Statistics over single letters are not enough: charset-normalizer reads Polish in windows-1250 as windows-1252, and
-French from an old Macintosh as windows-1250. A text is accepted only if one reading has the small words of a language
-and almost no foreign letter or misplaced symbol. No other encoding may give a reading nearly as good. Names, lists of
-numbers and a handful of words have no such reading, and are left to the user.
+Letter statistics alone are not enough: charset-normalizer reads Polish in windows-1250 as windows-1252, and French
+from an old Macintosh as windows-1250. A reading is accepted only if it has the small words of a language and almost
+no foreign letters or misplaced symbols, and no other encoding gives a similarly good reading. Names, lists of
+numbers and texts of a few words have no such reading. Their encoding must be set by the user.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ CYRILLIC = ("cp1251", "koi8-r", "koi8-u", "cp866", "iso8859-5", "mac_cyrillic")
 GREEK = ("cp1253", "iso8859-7", "mac_greek", "cp737")
 HEBREW = ("cp1255", "iso8859-8")
 ARABIC = ("cp1256", "iso8859-6")
-MIN_WORDS = 3  # small words that must be found, two of them different
-MIN_SHARE = 0.05  # of all words
+MIN_WORDS = 3  # small words in a text, of which two must differ
+MIN_SHARE = 0.05  # small words among all words
 ODD_WORDS, FEW_WORDS = 30, 12
-"""One odd place is allowed for this many words: a name, a slip or a quirk of the author. A short text may have one.
-More odd places mean another encoding.
+"""A text may have one oddity per `ODD_WORDS` words: a name, a slip or a quirk of the author. From `FEW_WORDS` words
+on it may have at least one. More oddities mean another encoding.
 """
 
 _SIGNS = frozenset("“”‘’„–—…•€£§©®°«»¿¡½¼¾²³ºª·×\xa0\xad")
 _WORD = re.compile(r"[^\W\d_ªº]+")
 _MISPLACED = re.compile(
-    "[^\\W\\d_][“”‘„–—…•€£§©®°«»¿¡½¼¾²³ºª·×\xa0](?=[^\\W\\d_])"  # a sign inside a word; only ’ may stand there
-    "|[^\\W\\d_][¿¡£§„¼½¾]"  # a symbol that begins something, at the end of a word
+    "[^\\W\\d_][“”‘„–—…•€£§©®°«»¿¡½¼¾²³ºª·×\xa0](?=[^\\W\\d_])"  # a sign inside a word, where only ’ is normal
+    "|[^\\W\\d_][¿¡£§„¼½¾]"  # an opening symbol at the end of a word
     "|\xa0(?=\\s)|\\s\xa0"
     "|\\d[À-ɏ]|[À-ɏ]\\d"  # an accented letter beside a digit
 )
@@ -49,15 +49,15 @@ _BALKAN = re.compile("[ЂђЃѓЉљЊњЌќЋћЏџЈјЅѕ]")
 
 
 def oddities(text: str) -> int:
-    """Count the places that no real text has: symbols and capitals inside words, controls, words of two scripts."""
+    """Count places that no real text has: symbols and capitals inside words, controls, words in two scripts."""
     found = sum(1 for _ in _NO_TEXT.finditer(text))
-    if _RUSSIAN.search(text):  # then it has no letters of Serbian and Macedonian
+    if _RUSSIAN.search(text):  # such a text has no Serbian or Macedonian letters
         found += sum(1 for _ in _BALKAN.finditer(text))
     return found
 
 
 class Language(NamedTuple):
-    """A language: `alone` are the letters outside ASCII that are a word by themselves."""
+    """A language. `alone` are the non-ASCII letters that can be a word."""
 
     encodings: tuple[str, ...]
     words: frozenset[str]
@@ -104,9 +104,9 @@ SMALL_WORDS = frozenset(word for language in ALPHABETIC for word in language.wor
 
 
 class Script(NamedTuple):
-    """A language without spaces or with endings: `frequent` characters are at least `share` of its own ones."""
+    """A language without spaces or with endings. At least `share` of its characters are `frequent` characters."""
 
-    encodings: tuple[str, ...]  # in others the same bytes give the same kana, but foreign ideographs
+    encodings: tuple[str, ...]  # other encodings map the same bytes to the same kana, but to wrong ideographs
     allowed: re.Pattern[str]
     frequent: frozenset[str]
     share: float
@@ -123,13 +123,13 @@ SCRIPTS = (
     _script("gb18030 big5", "\\u4e00-\\u9fff", "的是在和不有為一之以及或为與", 0.03),
     _script("cp949", "\\uac00-\\ud7a3", "은는이가을를의에다고", 0.1),
 )
-MIN_CHARACTERS = 12  # of a script's own
+MIN_CHARACTERS = 12  # non-ASCII characters below which no script is recognised
 
 ENCODINGS = tuple(dict.fromkeys(name for kind in (*ALPHABETIC, *SCRIPTS) for name in kind.encodings))
 
 
 class Reading(NamedTuple):
-    """A possible text of the bytes in some language, and how many of its places are odd in that language."""
+    """A possible text of the bytes in some language, with its number of oddities."""
 
     encoding: str
     text: str
@@ -150,7 +150,7 @@ def readings(data: bytes) -> list[Reading]:
 
 
 def small_words(text: str) -> float:
-    """Return the share of a text's words that are small words of one language; three of them must differ."""
+    """Return the highest share of words that are small words of one language; three of them must differ."""
     words = Counter(word.lower() for word in _WORD.findall(text))
     shares = [0.0]
     small = SMALL_WORDS.intersection(words)
@@ -162,7 +162,7 @@ def small_words(text: str) -> float:
 
 
 def _fits(text: str, encoding: str) -> Iterator[int]:
-    """Yield the number of odd places for each possible language."""
+    """Yield the number of oddities for each possible language."""
     foreign = Counter(char for char in text if char > "\x7f")
     yield from (0 for script in SCRIPTS if encoding in script.encodings and _is_script(foreign, script))
     words = Counter(_WORD.findall(text))
@@ -181,7 +181,7 @@ def _fits(text: str, encoding: str) -> Iterator[int]:
 
 
 def _has_words(words: Counter[str], total: int, language: Language) -> bool:
-    # A word may begin a sentence; a letter may be an initial, and KOI8 turns small letters into capitals.
+    # Lowercase words that may start a sentence. Single capitals stay: they are initials, or small letters in KOI8.
     found = Counter[str]()
     for word, count in words.items():
         found[word.lower() if word[1:].islower() else word] += count

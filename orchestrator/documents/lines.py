@@ -1,4 +1,4 @@
-"""Bytes and lines of files of any size, with memory bounded by the longest line allowed."""
+"""Bytes and lines of files of any size. The longest allowed line bounds the memory."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError, beyon
 
 CHUNK = 1 << 20
 TRIES = 3
-"""Number of times a changing file is read."""
+"""Attempts to read a file that keeps changing."""
 _SHORTEST_RUN = b"\n" * 8
 _RUN = re.compile(rb"\n{8,}")
 
 
 class TooLong(NamedTuple):
-    """Placeholder for a line longer than allowed; `quotes` counts its double quotes."""
+    """Placeholder for an overlong line of `size` bytes with `quotes` double quotes."""
 
     size: int
     quotes: int
 
 
 class Blanks(NamedTuple):
-    """Placeholder for this many successive empty lines."""
+    """Placeholder for `number` consecutive empty lines."""
 
     number: int
 
@@ -36,7 +36,7 @@ class Blanks(NamedTuple):
 def read_all(
     open_it: Callable[[str, str | None], tuple[int, os.stat_result]], path: str, within: str | None, limit: int
 ) -> bytes:
-    """Return the whole file as it was at one moment; `open_it` opens it.
+    """Return a file's bytes as of one moment; `open_it` opens the file.
 
     Raises OSError; ExtractionError (too_large, after reading at most `limit` + 1 bytes; changing; and as
     `open_file`).
@@ -59,7 +59,7 @@ def _read(fd: int, size: int, limit: int) -> bytes:
     if size > limit:
         raise too_large(size, limit)
     data = os.read(fd, size + 1)
-    if len(data) != size or not size:  # it is growing, or a file system that reads in portions
+    if len(data) != size or not size:  # the file is growing, or its file system returns portions
         parts, total = [data], len(data)
         while total <= limit and (more := os.read(fd, min(CHUNK, limit + 1 - total))):
             parts.append(more)
@@ -77,12 +77,12 @@ def too_large(size: int, limit: int) -> ExtractionError:
 
 
 def text_too_large(limit: int) -> ExtractionError:
-    """Return the error for a text that is too long although its file is small enough."""
+    """Return the error for a text that is too long although its file is not."""
     return beyond_limit(f"Its text has more than the {limit:,} characters allowed; split it, or raise `max_bytes`.")
 
 
 def chunks(path: str, within: str | None = None) -> Iterator[bytes]:
-    """Yield the file as it is when opened, in pieces of 1 MiB; later additions are left out.
+    """Yield the file as of its opening, in pieces of 1 MiB; later additions are ignored.
 
     Raises OSError, ExtractionError.
     """
@@ -99,7 +99,7 @@ def chunks(path: str, within: str | None = None) -> Iterator[bytes]:
 def utf8_chunks(pieces: Iterator[bytes], encoding: str | None, *, checked: bool) -> Iterator[bytes]:
     """Yield a file's pieces as UTF-8 without byte order mark.
 
-    `checked` also verifies that it is UTF-8, and finds another encoding if not; otherwise bytes without a mark pass
+    With `checked`, the pieces are verified and other encodings are detected. Without, bytes without a mark pass
     unchanged. Raises OSError; ExtractionError (encoding).
     """
     first = next(pieces, b"")
@@ -136,8 +136,9 @@ def _transcoded(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
 
 
 def _checked(pieces: Iterator[bytes], encoding: str | None) -> Iterator[bytes]:
-    """Pass UTF-8 on. At the first invalid byte, change to the set encoding or, if only ASCII preceded, to the
-    encoding that fits."""
+    """Pass UTF-8 on. At the first invalid byte, switch to the encoding that is set or, if all earlier bytes were
+    ASCII, to the encoding that fits.
+    """
     held, ascii_so_far = b"", True
     for piece in pieces:
         data = held + piece
@@ -153,7 +154,7 @@ def _checked(pieces: Iterator[bytes], encoding: str | None) -> Iterator[bytes]:
 
 
 def _valid_utf8(data: bytes) -> int:
-    """Return how many bytes from the start are UTF-8."""
+    """Return the number of leading bytes that are UTF-8."""
     if data.isascii():
         return len(data)
     try:
@@ -164,7 +165,7 @@ def _valid_utf8(data: bytes) -> int:
 
 
 def _may_continue(rest: bytes) -> bool:
-    """True if `rest` is the beginning of a character that the next piece completes."""
+    """Return True if `rest` is the beginning of a character that the next piece may complete."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         decoder.decode(rest)
@@ -188,10 +189,11 @@ def _not_utf8(
 
 
 def lines(pieces: Iterator[bytes], limit: int) -> Iterator[bytes | TooLong | Blanks]:
-    """Yield lines without their `\\n`; a line of more than `limit` bytes is counted, not kept. A long run of empty
-    lines becomes one Blanks."""
+    """Yield lines without their `\\n`. A line of more than `limit` bytes becomes a TooLong, a long run of empty
+    lines a Blanks.
+    """
     held: list[bytes] = []
-    size = quotes = 0  # of the line in `held`; above the limit, the line itself is dropped
+    size = quotes = 0  # of the line in `held`; the bytes of an overlong line are dropped
     for piece in _cut_at_runs(pieces):
         if isinstance(piece, Blanks):
             yield piece
@@ -214,12 +216,11 @@ def lines(pieces: Iterator[bytes], limit: int) -> Iterator[bytes | TooLong | Bla
 
 
 def _cut_at_runs(pieces: Iterator[bytes]) -> Iterator[bytes | Blanks]:
-    """Yield the pieces, with long runs of empty lines replaced by Blanks."""
     for piece in pieces:
         at = 0
         if _SHORTEST_RUN in piece:
             for run in _RUN.finditer(piece):
-                yield piece[at : run.start() + 1]  # the line that ends here
+                yield piece[at : run.start() + 1]  # up to the end of the line before the run
                 yield Blanks(run.end() - run.start() - 1)
                 at = run.end()
         yield piece[at:] if at else piece

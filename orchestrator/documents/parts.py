@@ -1,6 +1,6 @@
-"""Archives and mail: each file in them is its own document, or a table, or another archive.
+"""Archives and mail: each file in them is a document, a table, or another archive.
 
-A part's key is that of its file, `#`, and its name inside: `in/mail.zip#offer.eml#terms.pdf`.
+A part's key is its file's key, `#`, and its name inside: `in/mail.zip#offer.eml#terms.pdf`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from orchestrator.documents.types import Document, DocumentProblem, ExtractionEr
 from orchestrator.documents.unpacking import UnpackLimit
 
 MAX_DEPTH = 4
-"""Maximum number of levels of archives in archives: deeper nesting is an attack."""
+"""Maximum levels of nested archives; deeper nesting is an attack."""
 
 
 class Passed(NamedTuple):
-    """A part that is not a document: an unsupported kind of file, a link, or the like."""
+    """A part that is not a document, such as an unsupported kind of file or a link."""
 
     key: str
     reason: IgnoredReason
@@ -47,13 +47,13 @@ class Passed(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """The part with this index (`number`) begins: all documents of earlier parts have been yielded."""
+    """Announces the part with this index: all documents of earlier parts have been yielded."""
 
     number: int
 
 
 class Unconverted(NamedTuple):
-    """A part that LibreOffice has to convert before it is read: its path in the file, and its bytes."""
+    """A part that LibreOffice must convert first. `path` is its name inside the file."""
 
     key: str
     path: str
@@ -70,13 +70,13 @@ def documents(
 ) -> Iterator[Found]:
     """Yield the documents of the parts from index `begin` up to `end`; `wanted` limits them to these keys.
 
-    Raises OSError, MemoryError; ExtractionError for problems of the file as a whole.
+    Raises OSError, MemoryError, and ExtractionError for problems of the whole file.
     """
     walk = _Walk(file)
     for index, part in enumerate(walk.parts(file.content, file.kind)):
         if end is not None and index >= end:
             return
-        key = walk.key(file.key, part)  # even for parts that are skipped, so that names stay the same
+        key = walk.key(file.key, part)  # even for skipped parts, so that later keys stay the same
         if index < begin:
             continue
         yield Begin(index)
@@ -95,7 +95,7 @@ def keys(file: TableFile) -> Iterator[str]:
 
 
 class _Walk:
-    """Walks through a file, and through the archives in it."""
+    """Walks through a file and its nested archives."""
 
     def __init__(self, file: TableFile) -> None:
         self._file = file
@@ -115,11 +115,10 @@ class _Walk:
             yield part
 
     def key(self, outer: str, part: Member) -> str:
-        """Return the key of a part; a name that an earlier part has gets a mark."""
+        """Return the key of a part. A name that an earlier part has gets a suffix."""
         return self._keys.distinct(shortened(f"{outer}#{printable(part.name)}"))
 
     def found(self, key: str, part: Member, depth: int) -> Iterator[FromPart]:
-        """Yield the documents of a part, or its problem."""
         name = part.name.rpartition("/")[2]
         kind = part.kind or kind_of(name, self._plugins, as_rows=self._file.text_column is not None)
         if _is_hidden(part.name):
@@ -191,13 +190,13 @@ def _is_hidden(path: str) -> bool:
 
 
 def _mail(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
-    """Yield the parts of an .eml file, which programs may have saved in Outlook's format."""
+    """Yield the parts of an .eml file. Some programs save Outlook's format under this ending."""
     data = content.whole()
     yield from (msg_parts if data.startswith(OLE) else mail_parts)(_unpacked(content, data), unpacking)
 
 
 def _outlook_mail(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
-    """Yield the parts of an .msg file, which is often a mail as it was sent."""
+    """Yield the parts of an .msg file. Many contain the mail as it was sent, not Outlook's format."""
     data = content.whole()
     yield from (mail_parts if begins_with_a_header(data) else msg_parts)(_unpacked(content, data), unpacking)
 

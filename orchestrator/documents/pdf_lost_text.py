@@ -1,6 +1,6 @@
 """Text of PDF pages that PDFium misses: vertical lines, and characters without a width. Read by pdfminer.six.
 
-PDFium knows how many texts a page draws; if many of them have no characters, the page is read a second time.
+PDFium knows the number of texts that a page draws. If many of them have no characters, pdfminer.six reads the page.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any, NamedTuple
 from pypdfium2 import raw
 
 GLANCED, SAMPLED = 4, 64
-"""Number of a page's objects to examine: at first, and once an object has no characters. Most pages lose no text."""
+"""Objects of a page to examine at first, and if one of them has no characters. Most pages lose no text."""
 LONG = 50
-"""Characters per object above which only one object is examined first: whole lines are drawn in one piece."""
+"""With more characters per object than this, only one object is examined first: whole lines are single objects."""
 LOST = 0.1
-"""The share of a page's texts without characters that counts as loss; texts drawn twice to look bold count too."""
+"""Share of a page's texts without characters that counts as loss. Texts drawn twice to look bold count, too."""
 _SPACE = 0.2
 _NEXT_LINE = 0.6
 _SAME = 0.15
-"""Shares of a character's size: a gap that is a space, a step to a new line, the shift of a character drawn twice."""
+"""Shares of a character's size: the gap of a space, the step to a new line, the shift of a character drawn twice."""
 _CHARACTER = 0.75
-"""A step that is wider than a space, as a share of a character's size."""
+"""Step wider than a space, as a share of a character's size."""
 _POINT = 0.1
 """Points below which a text counts as having no width or no height."""
 
 
 def loses_text(page: Any, layer: Any, characters: int) -> bool:
-    """True if PDFium has no characters for many of a page's texts; `characters` is its total."""
+    """Return True if many of a page's texts have no characters. `characters` is PDFium's total."""
     count = raw.FPDFPage_CountObjects(page)
     judged = _is_lost if characters else _is_any
     if not _lost_texts(page, layer, _spread(count, 1 if characters > LONG * count else GLANCED), judged)[0]:
@@ -42,13 +42,13 @@ def loses_text(page: Any, layer: Any, characters: int) -> bool:
 
 
 def _spread(count: int, most: int) -> range:
-    """Return up to twice `most` indexes, spread evenly, or all of them."""
+    """Return up to twice `most` evenly spread indexes, or all of them."""
     step = max(1, count // most)
     return range(step // 2, count, step)
 
 
 def _lost_texts(page: Any, layer: Any, indexes: range, judged: Callable[..., bool]) -> tuple[int, int]:
-    """Return how many of a page's texts without characters `judged` counts as lost, and the number of its texts."""
+    """Return the number of texts without characters that `judged` accepts as lost, and the number of all texts."""
     lost = texts = 0
     for index in indexes:
         found = raw.FPDFPage_GetObject(page, index)
@@ -63,15 +63,15 @@ def _is_empty(found: Any, layer: Any) -> bool:
 
 
 def _is_any(*about: object) -> bool:
-    """True: all texts of a page without any characters are lost."""
+    """Accept every text: on a page without any characters, all texts are lost."""
     return True
 
 
 def _is_lost(page: Any, layer: Any, index: int, found: Any) -> bool:
-    """True if a text without characters draws some: it is neither blank nor drawn a second time.
+    """Return True if a text without characters shows some, and is neither blank nor a repetition.
 
-    PDFium skips texts without a width. A text with a width was drawn twice, a line has a height. Any other text is a
-    point: mostly a space, after which the next text starts within a character's width, or on another line.
+    PDFium skips texts without a width, so a text with a width was drawn twice. A text with a height is a line. Any
+    other text is a point, mostly a space: then the next text starts within a character's width, or on another line.
     """
     left, bottom, right, top = (ctypes.c_float() for _ in range(4))
     if not raw.FPDFPageObj_GetBounds(found, left, bottom, right, top):
@@ -97,7 +97,7 @@ def _is_lost(page: Any, layer: Any, index: int, found: Any) -> bool:
 
 
 class _Character(NamedTuple):
-    """A character and its box, in points from the lower left corner of its page."""
+    """A character and its box, in points from the lower left corner of the page."""
 
     left: float
     bottom: float
@@ -107,7 +107,7 @@ class _Character(NamedTuple):
 
     @property
     def end(self) -> float:
-        """Earliest place of the next character: some fonts do not state widths."""
+        """Earliest start of the next character. Some fonts do not state widths."""
         return self.right if self.right - self.left > _SAME * self.size else self.left + self.size
 
     @property
@@ -117,19 +117,19 @@ class _Character(NamedTuple):
 
 
 class LostText:
-    """A PDF read by pdfminer.six, opened on the first request for a page."""
+    """A PDF read by pdfminer.six, which opens it when the first page is requested."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._pages: list[Any] | None = None
 
     def page(self, index: int) -> str:
-        """Return the text of a page; empty if it cannot be read."""
+        """Return the text of a page; empty if unreadable."""
         try:
             return _lines(list(self._characters(index)))
         except (MemoryError, ImportError):
             raise
-        except Exception:  # noqa: BLE001 (damaged files make it raise anything: PDFium's text stays)
+        except Exception:  # noqa: BLE001 (pdfminer raises anything on damaged files; PDFium's text is then used)
             return ""
 
     def _characters(self, index: int) -> Iterator[_Character]:
@@ -156,7 +156,7 @@ class LostText:
 
 
 def _lines(characters: list[_Character]) -> str:
-    """Return lines as they are drawn; vertical lines in reading order, from the right."""
+    """Return lines in drawing order; vertical lines in reading order, from the right."""
     drawn = list(_once(characters))
     is_vertical = 2 * sum(_is_below(one, last) for last, one in pairwise(drawn)) > len(drawn)
     follows = _is_below if is_vertical else _is_beside
@@ -171,7 +171,6 @@ def _lines(characters: list[_Character]) -> str:
 
 
 def _written(line: list[_Character]) -> str:
-    """Return a horizontal line, with a space for each gap."""
     texts = [line[0].text]
     for last, one in pairwise(line):
         if one.left - last.end > _SPACE * one.size and not last.text.isspace():
@@ -181,7 +180,7 @@ def _written(line: list[_Character]) -> str:
 
 
 def _tiers(lines: list[list[_Character]]) -> Iterator[list[list[_Character]]]:
-    """Yield vertical lines from the right, tier by tier down the page; white runs across between two tiers."""
+    """Yield vertical lines from the right, tier by tier down the page. A horizontal gap separates two tiers."""
     tier: list[list[_Character]] = []
     lowest = float("inf")
     for line in sorted(lines, key=lambda line: -line[0].top):
@@ -194,7 +193,7 @@ def _tiers(lines: list[list[_Character]]) -> Iterator[list[list[_Character]]]:
 
 
 def _once(characters: list[_Character]) -> Iterator[_Character]:
-    """Yield the characters without those drawn again at almost the same place, to look bold."""
+    """Yield the characters without repetitions at almost the same position, which make text look bold."""
     seen: set[tuple[str, int, int]] = set()
     for one in characters:
         step = _SAME * one.size

@@ -1,4 +1,7 @@
-"""Raised and lowered digits of PDF pages, recognised by size and baseline, so that 1,200³ is not read as 1,2003."""
+"""Raised and lowered digits of PDF pages, recognised by size and baseline.
+
+Without this, 1,200³ would be read as 1,2003.
+"""
 
 from __future__ import annotations
 
@@ -20,36 +23,36 @@ _SIGNS, _POINTS = "+-−–", ",.;:"
 _LONGEST = 12
 """Maximum characters of a superscript or subscript; longer text in a small size is small print."""
 _AT_ONCE = 512
-"""Number of a page's characters or boxes to look up at a time."""
+"""Characters or boxes of a page per lookup."""
 _MOST = 50
 """Maximum characters of a number."""
 _SMALLEST, _SMALL = 0.45, 0.85
-"""Sizes of scripts, as shares of the size beside them: initials are more than twice as large as their text."""
+"""Sizes of scripts, as shares of the neighbouring size. Initials are more than twice as large as their text."""
 _UP, _DOWN, _FAR = 0.15, 0.06, 0.8
-"""Steps from the baseline, as shares of the size beside them. Word processors lower digits only a little."""
+"""Shifts from the baseline, as shares of the neighbouring size. Word processors lower digits only a little."""
 _INSIDE = 0.2
 """Distance from the left edge of a digit to its middle, as a share of its size."""
 _NO_SIZE = 0.001
 _LINE, _BEHIND_BREAK = "\r\n", re.compile(r"\S\r\n")
 _NEXT = 1.5
-"""The longest distance from one character to the next, as a share of the larger one's size."""
+"""Maximum distance between adjacent characters, as a share of the larger one's size."""
 _STEP, _CLOSE = 0.4, 40
-"""Minimum points between baselines for a script; maximum points between neighbours that a line break separates."""
+"""Minimum points between the baselines of script and text; maximum points between neighbours across a line break."""
 
 
 class ScriptedWord(NamedTuple):
-    """A word with raised or lowered digits, and where it begins in its page's text."""
+    """A word with raised or lowered digits. `start` is its index in the page's text."""
 
     start: int
     plain: str
     written: str
     places: list[tuple[float, float]]
-    """A point inside the last character of each script, from the lower left corner of the page."""
+    """A point inside the last character of each script, in points from the lower left corner of the page."""
 
 
 class _Script(NamedTuple):
     before: int
-    """End of the text before the word, without a line break that only PDFium sees."""
+    """End of the text before the script, excluding a line break that only PDFium sees."""
     start: int
     end: int
     change: Callable[[str], str]
@@ -61,15 +64,15 @@ class _Glyph(NamedTuple):
     y: float
     across: float
     up: float
-    """With `across`, the direction in which its letters stand upright."""
+    """Together with `across`, the upright direction of its letters."""
 
     def step(self, other: _Glyph) -> tuple[float, float]:
-        """Return how far another character is along the line, and above it, as shares of this one's size."""
+        """Return the other character's distance along the line and above it, as shares of this one's size."""
         right, high = other.x - self.x, other.y - self.y
         return (right * self.up - high * self.across) / self.size, (right * self.across + high * self.up) / self.size
 
     def script(self, other: _Glyph) -> Callable[[str], str] | None:
-        """Return how to write another character beside this one; None if it is neither raised nor lowered."""
+        """Return the function that marks `other` as raised or lowered beside this character, or None."""
         size, (_, high) = other.size / self.size, self.step(other)
         if not _SMALLEST < size < _SMALL or abs(high) > _FAR:
             return None
@@ -77,7 +80,7 @@ class _Glyph(NamedTuple):
 
 
 def scripted_words(layer: Any, text: str) -> Iterator[ScriptedWord]:
-    """Yield the words with raised or lowered digits of a page, in order; `text` is as PDFium gives it."""
+    """Yield a page's words with raised or lowered digits, in order. `text` is PDFium's text of the page."""
     place, origin = char_places(layer, text), quick("FPDFText_GetCharOrigin")
     x, y, matrix = ctypes.c_double(), ctypes.c_double(), raw.FS_MATRIX()
     to_x, to_y = ctypes.byref(x), ctypes.byref(y)
@@ -109,12 +112,12 @@ def scripted_words(layer: Any, text: str) -> Iterator[ScriptedWord]:
 
 
 def _goes_on(following: _Glyph, digit: _Glyph, change: Callable[[str], str]) -> bool:
-    """True if a line continues after a script: PDFium sees two lines if the boxes of letters do not overlap."""
+    """Return True if the line continues after the script. PDFium sees two lines if letter boxes do not overlap."""
     return following.script(digit) is change and following.step(digit)[0] < 0
 
 
 def with_words(text: str, words: list[ScriptedWord]) -> str:
-    """Return a page's text with these words as they are written."""
+    """Return a page's text with the scripts of these words marked."""
     pieces, at = [], 0
     for word in words:
         pieces += [text[at : word.start], word.written]
@@ -132,7 +135,7 @@ def _by_word(text: str, scripts: Iterable[_Script]) -> list[list[_Script]]:
 
 
 def char_places(layer: Any, text: str) -> Callable[[int], int]:
-    """Return a function from a character's index in the text to its number in PDFium's list."""
+    """Return a function that converts an index in the text to PDFium's character index."""
     if raw.FPDFText_CountChars(layer) == len(text):
         return int
     return partial(quick("FPDFText_GetCharIndexFromTextIndex"), layer)
@@ -140,18 +143,18 @@ def char_places(layer: Any, text: str) -> Callable[[int], int]:
 
 @cache
 def quick(name: str) -> Callable[..., int]:
-    """Return a function of PDFium without the checks of its arguments, which take longer than most calls.
+    """Return a PDFium function without ctypes' argument checks, which take longer than most calls.
 
-    Pointers must be made by `byref`.
+    Pass pointers made by `byref` only.
     """
     address: Any = ctypes.cast(getattr(raw, name), ctypes.c_void_p).value
     return ctypes.PYFUNCTYPE(ctypes.c_int)(address)
 
 
 def numbers_at(name: str, layer: Any, indexes: Sequence[int], width: int) -> Iterator[tuple[float, ...]]:
-    """Yield the `width` numbers that a function of PDFium sets for each index; all zero if it sets none.
+    """Yield the `width` numbers that a PDFium function sets for each index; zeros if it sets none.
 
-    Python runs no code of its own for an index, as a page has thousands.
+    No Python code runs per index, because a page has thousands.
     """
     read, (numbers, columns) = quick(name), _room(width)
     for first in range(0, len(indexes), _AT_ONCE):
@@ -164,7 +167,7 @@ def numbers_at(name: str, layer: Any, indexes: Sequence[int], width: int) -> Ite
 
 @cache
 def _room(width: int) -> tuple[Any, list[list[Any]]]:
-    """Return a buffer with `width` numbers in each row, and references to them by column."""
+    """Return a buffer with rows of `width` numbers, and pointers to them by column."""
     numbers = (ctypes.c_double * (_AT_ONCE * width))()
     size = ctypes.sizeof(ctypes.c_double)
     places = range(0, _AT_ONCE * width * size, width * size)
@@ -195,9 +198,10 @@ def _scripts(layer: Any, text: str, place: Callable[[int], int], glyph: Callable
 
 
 def _on_two_baselines(layer: Any, text: str, place: Callable[[int], int]) -> Iterator[tuple[int, int]]:
-    """Yield where numbers end, and where they or a character before them begin, if both have different baselines.
+    """Yield start and end of each number whose last digit is on another baseline than its first character.
 
-    PDFium breaks some lines before a script, so that a character at the end of a line counts if it is close.
+    The character before a number counts as its first. So does a close character before a line break, because PDFium
+    breaks some lines before a script.
     """
     origin, x, y = quick("FPDFText_GetCharOrigin"), ctypes.c_double(), ctypes.c_double()
     to_x, to_y = ctypes.byref(x), ctypes.byref(y)
@@ -205,7 +209,7 @@ def _on_two_baselines(layer: Any, text: str, place: Callable[[int], int]) -> Ite
     numbers = [number.span() for number in _NUMBER.finditer(text)]
     ends = numbers_at("FPDFText_GetCharOrigin", layer, [place(end - 1) for _, end in numbers], 2)
     for (first, end), (right, high) in zip(numbers, ends, strict=True):
-        if -_STEP < high - line < _STEP:  # the usual case: on the line of the number before
+        if -_STEP < high - line < _STEP:  # the usual case: on the same line as the previous number
             continue
         if first and not text[first - 1].isspace():
             first -= 2 if text[first - 1] in _SIGNS and first > 1 and not text[first - 2].isspace() else 1
@@ -222,15 +226,14 @@ def _on_two_baselines(layer: Any, text: str, place: Callable[[int], int]) -> Ite
 
 
 def _drawing(layer: Any, place: int) -> int | None:
-    """Return a key of the piece of text in which a character was drawn; turned text has many baselines."""
+    """Return an id of the text object that drew a character. One object of rotated text has many baselines."""
     return ctypes.cast(raw.FPDFText_GetTextObject(layer, place), ctypes.c_void_p).value
 
 
 def _are_beside(last: _Glyph, one: _Glyph) -> bool:
-    """True if a character follows another one closely."""
     return 0 < last.step(one)[0] < _NEXT * max(1, one.size / last.size)
 
 
 def _is_known(layer: Any, text: str, place: Callable[[int], int], index: int) -> bool:
-    """True if PDFium's list of characters has the text's character at this index."""
+    """Return True if PDFium's character at this index is the text's character."""
     return bool(raw.FPDFText_GetUnicode(layer, place(index)) == ord(text[index]))

@@ -1,4 +1,4 @@
-"""The text layer of a PDF, each page after the first on a line that begins with a form feed."""
+"""The text layer of a PDF. Every page after the first starts on a new line with a form feed."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError, unrea
 
 PAGE_BREAK = "\n\f"
 DAMAGED = "damaged"
-"""The word in notes for pages that PDFium cannot load."""
+"""Note for pages that PDFium cannot load."""
 _GARBLED_TOO = 3
-"""The slow second engine is not tried again after this many pages that it does not read better."""
+"""The slow second engine is given up after this many pages that it does not read better."""
 _MISSING = 0.25
-"""Share of a page's letters that the second engine may read differently where PDFium loses text."""
+"""Share of a page's letters that may be missing from the second engine's text if that replaces PDFium's."""
 # PDFium writes U+FFFE for a hyphen between letters at the end of a line, and joins the lines. Between small letters
-# it was most likely a word broken by the typesetter; elsewhere (X-<break>ray) it belongs to the text.
+# the hyphen is most likely the typesetter's. Elsewhere (X-<break>ray) it belongs to the word.
 _BROKEN_WORD = re.compile(r"(?<=[^\W\d_A-Z])\ufffe(?=[^\W\d_A-Z])")
 
 
 class PageText(NamedTuple):
     """The text of a page. It is unusable if fonts do not identify its letters, or PDFium cannot read them.
 
-    `is_drawn` if something is drawn on the page, `is_damaged` if PDFium cannot load the page.
+    `is_drawn`: something is drawn on the page. `is_damaged`: PDFium cannot load the page.
     """
 
     text: str
@@ -84,19 +84,18 @@ def _lost(pages: Sequence[PageText]) -> dict[str, list[int]]:
 
 
 def notes_of(lost: Mapping[str, list[int]], attached: int = 0) -> dict[str, str]:
-    """Return notes on contents outside the text: pages that lost something (by kind of loss), and attached files."""
+    """Return notes on lost contents: the pages by kind of loss, and the number of attached files."""
     told = [f"{pages_told(numbers)} {what}" for what, numbers in lost.items() if numbers]
     return Losses({"attached file": attached}).notes(*told)
 
 
 def refuse_damaged(readable: Sequence[object]) -> None:
-    """Raise ExtractionError if no page of a PDF is readable."""
     if not readable:
         raise unreadable("The pages of the PDF are damaged; save the file again or exclude it.")
 
 
 def pages_told(numbers: list[int]) -> str:
-    """Return page numbers as text, such as `pages 1-3, 5`; needs at least one number."""
+    """Return page numbers as text, such as `pages 1-3, 5`. `numbers` must not be empty."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -108,7 +107,7 @@ def pages_told(numbers: list[int]) -> str:
 
 
 class OpenPdf:
-    """A PDF while it is read. Its methods may raise PdfiumError for what is damaged inside a page."""
+    """An open PDF. Its methods raise PdfiumError for damage inside a page."""
 
     def __init__(self, data: bytes, pages: pypdfium2.PdfDocument) -> None:
         self.pages = pages
@@ -116,23 +115,21 @@ class OpenPdf:
         self._garbled_too = 0
 
     def __len__(self) -> int:
-        """Return the number of pages."""
         return len(self.pages)
 
     @property
     def attached(self) -> int:
-        """Number of attached files."""
         return max(0, int(pypdfium2.raw.FPDFDoc_GetAttachmentCount(self.pages)))
 
     def has(self, index: int) -> bool:
-        """True if PDFium can load a page. In a damaged file, the list of pages may name other objects."""
+        """Return True if PDFium can load a page. A damaged page list may name other objects."""
         with suppress(pypdfium2.PdfiumError):
             self.pages[index].close()
             return True
         return False
 
     def text(self, index: int) -> PageText:
-        """Return the text of a page with its filled-in fields, without a typesetter's hyphens."""
+        """Return a page's text, including filled-in form fields, without the typesetter's hyphens."""
         try:
             page = self.pages[index]
         except pypdfium2.PdfiumError:
@@ -141,7 +138,7 @@ class OpenPdf:
             layer = page.get_textpage()
             try:
                 plain = layer.get_text_range()
-                handle = layer.raw  # a call with the layer would look it up each time
+                handle = layer.raw  # passing the layer itself would cost a lookup per call
                 words = list(scripted_words(handle, plain))
                 text = clean(with_words(plain, words)).strip()
                 if "\ufffe" in text:
@@ -177,19 +174,18 @@ class OpenPdf:
 
 
 def letters(text: str) -> int:
-    """Count the letters and digits of a text."""
     return sum(map(str.isalnum, text))
 
 
 def _holds(found: str, text: str) -> bool:
-    """True if a text has nearly all letters of another one, each as often; engines read some fonts differently."""
+    """Return True if `found` has nearly all letters of `text`. Engines read some fonts differently."""
     read, again = (Counter(filter(str.isalnum, one)) for one in (text, found))
     return (read - again).total() <= _MISSING * read.total()
 
 
 @contextmanager
 def opened(data: bytes) -> Iterator[OpenPdf]:
-    """Yield a PDF while it is read. Raises ExtractionError, even for PDFium's later errors."""
+    """Yield an open PDF. Raises ExtractionError, also for PDFium's errors inside the block."""
     try:
         document = _document(data)
     except pypdfium2.PdfiumError as error:
@@ -204,7 +200,7 @@ def opened(data: bytes) -> Iterator[OpenPdf]:
 
 
 def _document(data: bytes) -> pypdfium2.PdfDocument:
-    """Open a PDF. Raises PdfiumError with its own code: some damage leaves the code of the last file that failed."""
+    """Open a PDF. Retries, because for some damage PDFium leaves the error code of the previously failed file."""
     with suppress(pypdfium2.PdfiumError):
         return pypdfium2.PdfDocument(data)
     with suppress(pypdfium2.PdfiumError):

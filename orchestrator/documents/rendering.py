@@ -1,4 +1,4 @@
-"""Pages of PDFs and pictures: as JPEG for models with vision, read by OCR, or as the existing text layer."""
+"""Pages of PDFs and pictures: as JPEG for models with vision, as text by OCR, or as the existing text layer."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from orchestrator.documents.types import (
 )
 
 MIN_LETTERS = 20
-"""A page with fewer letters and digits, such as page numbers and stamps, has no usable text."""
+"""A page with fewer letters and digits has no usable text, only page numbers or stamps."""
 MAX_PIXELS = 100_000_000
-"""Maximum number of pixels of one unpacked picture; a scanned A3 page at 600 dpi has 70 million."""
+"""Maximum pixels of one decoded picture. A scanned A3 page at 600 dpi has 70 million."""
 QUALITY = 85
 _POINTS = 72
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"mif1")
 _MOST_BRANDS = 256
-"""Maximum bytes of a file's first box that are examined."""
+"""Bytes of a file's first box to search for brands."""
 
 
 def extract(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dict[str, Any], tuple[Picture, ...]]:
@@ -56,7 +56,6 @@ def extract(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dic
 
 
 def _read(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dict[str, Any], tuple[Picture, ...]]:
-    """Return the text of every page, by OCR if its text layer is unusable. Raises ExtractionError."""
     limit, texts, by_ocr, damaged = TextLimit(most), list[str](), list[int](), list[int]()
     for text, picture in _pictures(data) if kind == IMAGE else _scans(data):
         if text is None:
@@ -76,7 +75,7 @@ def _read(data: bytes, kind: str, render: Render, most: int) -> tuple[str, dict[
 
 
 def _scans(data: bytes) -> Iterator[tuple[str | None, Any]]:
-    """Yield the text layer of each page of a PDF, or the page as a picture if that is unusable; None if damaged."""
+    """Yield each page of a PDF as text, or as a picture if its text layer is unusable. A damaged page has None."""
     with pdf_text.opened(data) as document:
         for index in range(len(document)):
             page = document.text(index)
@@ -94,12 +93,12 @@ def _pictures(data: bytes) -> Iterator[tuple[str, Any]]:
 
 
 def is_usable(page: pdf_text.PageText) -> bool:
-    """True if a page's text layer matches the page."""
+    """Return True if a page's text layer matches what the page shows."""
     return page.is_usable and pdf_text.letters(page.text) >= MIN_LETTERS
 
 
 class _Gathered:
-    """The pages of one document so far. Raises ExtractionError for more than may be sent."""
+    """The pages of one document so far. Raises ExtractionError if they exceed the limits of a row."""
 
     def __init__(self, render: Render, most: int) -> None:
         self.pictures: list[Picture] = []
@@ -112,7 +111,7 @@ class _Gathered:
         self._has_text = False
 
     def add(self, text: str, picture: bytes | None) -> None:
-        """Add the next page: its text, its picture, or both."""
+        """Add the next page with its text, its picture, or both."""
         self.pages += 1
         self._limit.text(text)
         self._has_text = self._has_text or picture is None or bool(text)
@@ -134,17 +133,16 @@ class _Gathered:
             )
 
     def add_damaged(self) -> None:
-        """Add a page that PDFium cannot load."""
         self.pages += 1
         self.damaged.append(self.pages)
         self._texts.append("")
 
     def text(self) -> str:
-        """Return the pages' texts; empty if there are only pictures."""
+        """Return the pages' texts; empty if all pages are pictures."""
         return pdf_text.PAGE_BREAK.join(self._texts) if self._has_text else ""
 
     def sent_as(self) -> str:
-        """Return the description for a row: `pages 1-3 as images`, `text`."""
+        """Describe the pages for a row: `pages 1-3 as images`, `text`."""
         if not self.pictures:
             return "text"
         numbers = [picture.page for picture in self.pictures]
@@ -152,7 +150,7 @@ class _Gathered:
 
 
 def _pages(data: bytes, render: Render) -> Iterator[tuple[str, bytes | None] | None]:
-    """Yield each page: its text, its picture, or both; None if it is damaged."""
+    """Yield each page's text, picture, or both; None for a damaged page."""
     with pdf_text.opened(data) as document:
         for index in range(len(document)):
             if render.how == "image":
@@ -173,7 +171,6 @@ def _rendered(document: Any, index: int, render: Render) -> bytes:
 
 
 def _bitmap(document: Any, index: int, resolution: int, longest_side: int, *, grayscale: bool) -> Any:
-    """Return a page as a Pillow picture."""
     page = document[index]
     try:
         longest = max(*page.get_size(), 1)
@@ -188,10 +185,10 @@ def _bitmap(document: Any, index: int, resolution: int, longest_side: int, *, gr
 
 
 def _frames(data: bytes) -> Iterator[Any]:
-    """Yield the pages of a TIFF, or the only picture of another file, turned upright."""
+    """Yield the pages of a TIFF, or the single picture of another file, rotated upright."""
     from PIL import Image, ImageOps, ImageSequence, UnidentifiedImageError
 
-    Image.MAX_IMAGE_PIXELS = None  # checked here, before anything is unpacked
+    Image.MAX_IMAGE_PIXELS = None  # checked below, before decoding
     formats = ["PNG", "JPEG", "TIFF", "WEBP"]
     if _is_heif(data):
         require("pi_heif", "HEIC pictures", "heic").register_heif_opener()
@@ -214,7 +211,7 @@ def _frames(data: bytes) -> Iterator[Any]:
 
 
 def _is_heif(data: bytes) -> bool:
-    """True if a picture is in the container of HEIC and HEIF, by the brands at its start."""
+    """Return True for the container of HEIC and HEIF, by the brands at its start."""
     size = int.from_bytes(data[:4])
     return data[4:8] == b"ftyp" and any(brand in data[8 : min(size, _MOST_BRANDS)] for brand in _HEIF_BRANDS)
 
@@ -233,7 +230,6 @@ def _jpeg(picture: Any, render: Render) -> bytes:
 
 
 def _on_white(picture: Any, longest_side: int) -> Any:
-    """Return a picture on white, scaled down if necessary."""
     from PIL import Image
 
     picture = picture.copy()

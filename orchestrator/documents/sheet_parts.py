@@ -14,18 +14,18 @@ from orchestrator.documents.shapes_text import drawn_lines, shape_lines
 from orchestrator.documents.workbook_repair import BUNDLE_SHEET, binary_records, letters_of, with_scripts
 
 _KINDS = re.compile(b"drawing|omment|oleObject|relationships/package")
-"""Kinds of a sheet's relations whose parts have words or count as lost; others are printer settings and links."""
+"""Kinds of a sheet's relations that have text or count as lost; other kinds are printer settings and links."""
 _AUTHOR, _COMMENT, _COMMENT_TEXT = 632, 635, 637
 """Records of comments in binary workbooks ([MS-XLSB] 2.3.2)."""
 
 
 def is_about_sheet(part: str) -> bool:
-    """True for a part with relations, except those of the package and of the workbook."""
+    """Return True for a part with relations of something other than the package or the workbook."""
     return part.endswith(".rels") and not part.endswith(("/workbook.xml.rels", "/workbook.bin.rels", "_rels/.rels"))
 
 
 class SheetParts:
-    """A workbook's parts besides its cells. Raises the package's errors if the workbook itself is damaged."""
+    """A workbook's contents outside its cells. Raises the package's errors if the workbook itself is damaged."""
 
     def __init__(self, package: Package, most: int) -> None:
         self.losses = Losses()
@@ -35,7 +35,7 @@ class SheetParts:
         self._people: dict[str, str] = {}
 
     def lines(self, sheet: str) -> list[str]:
-        """Return the lines for a sheet of this name. A damaged part counts as lost."""
+        """Return the lines for a sheet. A damaged part counts as lost."""
         found: list[str] = []
         try:
             part = self._sheets.get(sheet)
@@ -47,7 +47,7 @@ class SheetParts:
         return found
 
     def _parts(self) -> dict[str, str]:
-        """Return the part of each sheet, by its name."""
+        """Return the part of each sheet by name; empty if no sheet has contents outside its cells."""
         beside = filter(is_about_sheet, self._package.parts())
         if not any(_KINDS.search(self._package.whole(part)) for part in beside):
             return {}
@@ -68,7 +68,7 @@ class SheetParts:
         return found
 
     def _records(self, part: str, *kinds: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the records of these kinds, as far as the part is whole."""
+        """Yield the records of these kinds up to the first damage."""
         with suppress(IndexError):
             yield from ((kind, data) for kind, data, _ in binary_records(self._package.whole(part)) if kind in kinds)
 
@@ -81,7 +81,7 @@ class SheetParts:
                 self.losses["embedded file"] += 1
 
     def _comments(self, relations: list[Relation]) -> Iterator[str]:
-        """Yield a line for each comment. A workbook stores threads twice, the second time as old comments."""
+        """Yield a line for each comment. Workbooks store threads twice, the second time as legacy comments."""
         kinds = {relation.kind: relation.target for relation in relations}
         target = kinds.get("threadedComment") or kinds.get("comments", "")
         if not self._package.holds(target):
@@ -113,7 +113,6 @@ class SheetParts:
         return found
 
     def _persons(self) -> dict[str, str]:
-        """Return the names of the authors of threads, by id."""
         if not self._people:
 
             def start(tag: str, attributes: dict[str, str]) -> None:
@@ -137,7 +136,7 @@ def _binary_texts(record: bytes, at: int, count: int) -> list[str]:
 
 
 class _Comments:
-    """Takes the events of an XML parser; comments as cell, author and text."""
+    """Collects comments from XML events, as cell, author and text."""
 
     def __init__(self, limit: TextLimit, people: dict[str, str]) -> None:
         self.found: list[tuple[str, str, str]] = []

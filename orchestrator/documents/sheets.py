@@ -1,7 +1,7 @@
-"""Spreadsheets (.xlsx, .xlsm, .xlsb, .xls, .ods, .fods, XML of Excel 2003): one text, or a document per row.
+"""Spreadsheets (.xlsx, .xlsm, .xlsb, .xls, .ods, .fods, XML of Excel 2003), as one text or as a document per row.
 
-Values are those computed by the program that saved the file, including errors such as `#N/A`; formats and formulas
-are not read.
+Values, including errors such as `#N/A`, are those that the saving program computed. Formats and formulas are not
+read.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from orchestrator.documents.workbook_repair import repaired
 from orchestrator.documents.xml_workbook import holds_xml_sheets, xml_sheets
 
 MOST_HEADER = 50
-"""Number of first rows that may hold the columns' names."""
+"""Maximum first rows to search for the column names."""
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
-    """Return the text, a line per row with ` | ` between cells and a heading per sheet; and `{"sheets": names}`."""
+    """Return the text and `{"sheets": names}`: a heading per sheet, a line per row, ` | ` between cells."""
     del encoding
     lines: list[str] = []
     names: list[str] = []
@@ -52,7 +52,7 @@ def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[
 
 
 class SheetTable:
-    """A document per row of every sheet that has the columns; a row is named by sheet and row, such as `Prices!3`."""
+    """The rows of every sheet that has the expected columns. A row is named by sheet and row: `Prices!3`."""
 
     def __init__(self, content: Content, expected: tuple[str, ...]) -> None:
         with content.opened() as handle:
@@ -86,7 +86,7 @@ class SheetTable:
 
 
 def _header(rows: list[list[str]], expected: tuple[str, ...]) -> tuple[list[list[str]], tuple[str, ...], int]:
-    """Return the rows, the names of columns and the index of the first row below them."""
+    """Return the rows, the column names and the index of the first row below them."""
     for at, row in enumerate(rows[:MOST_HEADER]):
         names = tuple(cell.strip() for cell in row)
         if set(expected) <= set(names):
@@ -96,12 +96,12 @@ def _header(rows: list[list[str]], expected: tuple[str, ...]) -> tuple[list[list
 
 
 class _Workbook:
-    """A workbook as the library can read it. All methods raise ExtractionError."""
+    """An opened workbook. All methods raise ExtractionError."""
 
     def __init__(self, data: bytes) -> None:
         self._library = require("python_calamine", "spreadsheets", "office")
         self._package: Package | None = None
-        self._encoding: str | None = None  # the encoding of texts that the library reads in another encoding
+        self._encoding: str | None = None  # the true encoding, if the library would decode texts wrongly
         with self._errors():
             if data.startswith(OLE):
                 data = _opened(data)
@@ -115,13 +115,13 @@ class _Workbook:
                 data = repaired(data, self._package)
             try:
                 self._book = self._library.CalamineWorkbook.from_filelike(io.BytesIO(data))
-            except self._library.CalamineError as error:  # the library tries all formats, and gives no reason
+            except self._library.CalamineError as error:  # the library tried all formats and gives no reason
                 if needs_password(data):
                     raise encrypted() from error
                 raise
 
     def _opened(self, data: bytes) -> list[OdsSheet] | None:
-        """Return the sheets if our own readers know the format."""
+        """Return the sheets if one of orch's own readers knows the format."""
         if holds_sheets(data, self._package):
             return ods_sheets(data, self._package, _shown)
         if is_old_stream(data):
@@ -129,14 +129,16 @@ class _Workbook:
         return xml_sheets(data, _shown) if holds_xml_sheets(data) else None
 
     def sheets(self) -> Iterator[tuple[str, bool, list[list[str]]]]:
-        """Yield each sheet's name, True if it is hidden, and its cells as text; a chart sheet has no cells."""
+        """Yield each sheet's name, True if it is hidden, and its cells as text. A chart sheet has no cells."""
         if self._open is not None:
             yield from ((sheet.name, sheet.is_hidden, sheet.rows) for sheet in self._open)
             return
         cells, chart = self._library.SheetTypeEnum.WorkSheet, self._library.SheetTypeEnum.ChartSheet
         seen = self._library.SheetVisibleEnum.Visible
         with self._errors():
-            about = {one.name: (one.typ, one.visible) for one in self._book.sheets_metadata}  # made anew at each call
+            about = {
+                one.name: (one.typ, one.visible) for one in self._book.sheets_metadata
+            }  # each access rebuilds it
             for name in self._book.sheet_names:
                 kind, visible = about.get(name, (cells, seen))
                 told = name if self._encoding is None else in_encoding(name, self._encoding)
@@ -154,7 +156,7 @@ class _Workbook:
         return [[in_encoding(cell, encoding) if isinstance(cell, str) else cell for cell in row] for row in rows]
 
     def parts(self, most: int) -> SheetParts | OdsParts | None:
-        """Return the parts besides the cells; None if the file has no others, or they cannot be read."""
+        """Return contents outside the cells; None if the file has none or they are unreadable."""
         if self._open is not None:
             return OdsParts(self._open)
         if self._package is None or not any(map(is_about_sheet, self._package.parts())):
@@ -183,10 +185,10 @@ class _Workbook:
 
 
 def _opened(data: bytes) -> bytes:
-    """Return the workbook itself, if Excel opens it without asking for a password. Raises ExtractionError."""
+    """Return the decrypted workbook if Excel opens it without asking for a password. Raises ExtractionError."""
     library = require("msoffcrypto", "locked spreadsheets", "office")
     file = None
-    with suppress(Exception):  # the library knows fewer old formats than the reader
+    with suppress(Exception):  # this library knows fewer old formats than calamine
         file = library.OfficeFile(io.BytesIO(data))
     if file is None and is_locked(data):
         raise encrypted()
@@ -210,7 +212,7 @@ def _shown(cell: object) -> str:
 
 
 def _duration(length: datetime.timedelta) -> str:
-    """Return hours, minutes and seconds, with any number of hours, as a spreadsheet shows them."""
+    """Return hours:minutes:seconds, with more than 24 hours if needed, as a spreadsheet shows durations."""
     sign = "-" if length < datetime.timedelta() else ""
     minutes, seconds = divmod(abs(length).seconds + abs(length).days * 86_400, 60)
     return f"{sign}{minutes // 60}:{minutes % 60:02}:{seconds:02}"

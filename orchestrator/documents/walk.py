@@ -1,4 +1,4 @@
-"""The files below a folder, in the order of their relative paths, one folder's names in memory at a time."""
+"""The files below a folder, sorted by relative path. Only the names of the open folders are in memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError, Remot
 
 
 class FoundFile(NamedTuple):
-    """A file to read: its path for the system, and relative to the source with `/` (a lone file: its name)."""
+    """A file to read. `relative` is its path below the source, with `/`; its name if it is the source."""
 
     path: str
     relative: str
-    remote: RemoteObject | None = None  # if set, `path` is in this storage
+    remote: RemoteObject | None = None  # if set, `path` is inside this object's storage
 
 
 class Unlisted(NamedTuple):
@@ -37,7 +37,7 @@ class Skipped(NamedTuple):
 
 
 class WalkedFolder(NamedTuple):
-    """A folder under a root, with the states of the patterns there."""
+    """A folder below the root, with the state of the patterns in it."""
 
     path: str
     prefix: str  # "" for the root, otherwise the relative path and "/"
@@ -48,16 +48,16 @@ class WalkedFolder(NamedTuple):
 class Walk:
     """Iterates over `FoundFile | Unlisted | Skipped` below `root`; may be iterated more than once.
 
-    Raises InputError for bad patterns when created, and on iteration for a root that cannot be listed. Links out of
-    the root are followed only with `follow_links`, and never into the system's folders. Links to folders are followed
-    if they lead into a hidden folder, or if a pattern spells them out; every real folder is entered once. A link to a
-    file that is found anyway is left out.
+    Raises InputError for a root that cannot be listed, on iteration. Links out of the root are followed only with
+    `follow_links`, and never into the system's folders. Links to folders are followed if they lead into a hidden
+    folder, or if a pattern names them; every real folder is entered once. A link to a file that is found anyway is
+    ignored.
     """
 
     def __init__(
         self, root: str, include: Globs, exclude: Globs, is_wanted: Callable[[str], bool], *, follow_links: bool
     ) -> None:
-        """`is_wanted` judges the name of a file that passes the patterns."""
+        """`is_wanted` decides by name if a file that passes the patterns is read."""
         self._root = root
         self._real_root = os.path.realpath(root)
         self._include = include
@@ -120,7 +120,7 @@ class Walk:
         return Unlisted(found.relative, unreadable(message))
 
     def _reason(self, found: FoundFile, name: str, kind: str, linked: bool) -> IgnoredReason | None:
-        """Return why a file that passes the patterns is not a document, or None."""
+        """Return why a file that passes the patterns is not a document; None if it is."""
         if (reason := never_document(name)) is not None:
             return reason
         if kind == "special":
@@ -130,7 +130,7 @@ class Walk:
         return IgnoredReason.LINK if linked and self._leads_away(found.path) else None
 
     def _inner(self, folder: WalkedFolder, name: str) -> WalkedFolder | None:
-        """Return a folder inside another, None if nothing in it can match."""
+        """Return a folder inside another; None if nothing in it can match."""
         include = self._include.descend(folder.include, name)
         if not include or self._exclude.accepts(folder.exclude, name):
             return None
@@ -138,12 +138,12 @@ class Walk:
         return WalkedFolder(f"{folder.path}/{name}", f"{folder.prefix}{name}/", include, exclude)
 
     def _leads_away(self, path: str) -> bool:
-        """True if a link leads outside the places searched for documents."""
+        """Return True if a link leads outside the folders that may be read."""
         target = os.path.realpath(path)
         return is_system(target) or (self.within is not None and not is_inside(target, self.within))
 
     def _leads_back(self, path: str) -> bool:
-        """True if a linked folder is reached by its own name anyway, or contains the root itself."""
+        """Return True if a linked folder is reached under its own name anyway, or contains the root."""
         target = os.path.realpath(path)
         if os.path.commonpath((target, self._real_root)) == target:
             return True
@@ -164,10 +164,10 @@ class Walk:
         return target[len(prefix) :] if target.startswith(prefix) else None
 
     def _names(self, path: str, entered: set[tuple[int, int]]) -> list[tuple[str, str, bool]]:
-        """Return names in `path` with their kind and whether they are links; empty if the folder was entered before.
+        """Return names in `path` with their kind and True for links; empty if the folder was entered before.
 
-        Folders sort as if they ended in `/`, so that the whole walk is sorted by relative path. Raises OSError;
-        ExtractionError if the folder lies where none may be read.
+        Folders sort as if they ended in `/`, so that the whole walk is sorted by relative path. Raises OSError, and
+        ExtractionError if the folder must not be read.
         """
         fd = open_folder(path, self.within)
         try:
@@ -199,7 +199,7 @@ def _kind(entry: os.DirEntry[str]) -> tuple[str, bool]:
 
 
 def listing_problem(error: OSError) -> ExtractionError:
-    """Return the reason why a folder could not be listed."""
+    """Return the problem for a folder that cannot be listed."""
     if isinstance(error, FileNotFoundError):
         return ExtractionError(
             DocumentProblem.VANISHED,

@@ -1,4 +1,4 @@
-"""A Word document's definitions for its paragraphs: which styles are headings, how lists are numbered."""
+"""A Word document's definitions of headings and list numbers."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from orchestrator.documents.lists import Level, Lists
 from orchestrator.documents.office_package import Package, Relation
 
 MOST_PARENTS = 20
-"""Maximum number of ancestors of a style; more mean a loop."""
+"""Maximum ancestors of a style; more mean a loop."""
 MOST_PATTERN = 100
-"""Maximum characters of a pattern; Word takes 255."""
+"""Maximum characters of a number pattern; Word allows 255."""
 BODY_TEXT = 9
-"""The outline level of body text, which is not a heading."""
+"""Outline level of body text, which is not a heading."""
 
 
 class Properties(Struct):
-    """Properties that a paragraph, or a style, states itself; None if not stated."""
+    """Properties that a paragraph or style states itself; None if not stated."""
 
     style: str | None = None
-    number: str | None = None  # of a list; "0" for none
+    number: str | None = None  # the list's; "0" means no list
     level: int | None = None
     outline: int | None = None
 
     def take(self, name: str, value: str) -> None:
-        """Set one of these properties."""
         if name == "pStyle":
             self.style = value
         elif name == "numId":
@@ -39,17 +38,16 @@ class Properties(Struct):
 
 
 class _Abstract(Struct):
-    """The numbering that several lists share. A level may belong to a style, or all of it to a style of lists."""
+    """Numbering shared by several lists. `of_styles` are the levels that belong to paragraph styles."""
 
     levels: dict[int, Level] = field(default_factory=dict)
     of_styles: dict[str, int] = field(default_factory=dict)
 
 
 class Styles:
-    """The styles and lists of a document."""
+    """The styles and lists of a document. Creation raises the errors of reading a package."""
 
     def __init__(self, package: Package, relations: Sequence[Relation]) -> None:
-        """Raises what reading a package raises."""
         self._styles: dict[str, Properties] = {}
         self._titles: set[str] = set()
         self._abstracts: dict[str, _Abstract] = {}
@@ -69,7 +67,7 @@ class Styles:
                 self._lists.define(name, level, how)
 
     def mark(self, given: Properties) -> str:
-        """Return the mark before a paragraph: a heading sign, and a number or bullet, which is counted."""
+        """Return a paragraph's prefix: a heading sign, and a number (counted here) or bullet."""
         chain = self._chain(given)
         number = next((one.number for one in chain if one.number is not None), None)
         outline = next((one.outline for one in chain if one.outline is not None), BODY_TEXT)
@@ -84,7 +82,7 @@ class Styles:
         return sign + mark.lstrip() if sign else mark
 
     def _chain(self, given: Properties) -> list[Properties]:
-        """Return the paragraph's own properties, then those of its style, of that style's base, and so on."""
+        """Return the paragraph's own properties, then its style's, then its style's base's, and so on."""
         chain = [given]
         style = given.style
         while style in self._styles and len(chain) < MOST_PARENTS:
@@ -110,7 +108,6 @@ class Styles:
 
 
 def value_of(attributes: dict[str, str], name: str = "val") -> str:
-    """Return an attribute of Word's own namespace."""
     return next((value for key, value in attributes.items() if key.rpartition("}")[2] == name), "")
 
 
@@ -189,14 +186,13 @@ def _small(text: str) -> int:
 
 
 class NoteNumbers:
-    """Numbers for notes and comments, in the order in which the text has them."""
+    """Numbers of notes and comments, in the order of the text."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, str], int] = {}
         self._counts = Counter[str]()
 
     def label(self, kind: str, ident: str) -> str:
-        """Return the label of a note or comment."""
         if (kind, ident) not in self._numbers:
             self._counts[kind] += 1
             self._numbers[kind, ident] = self._counts[kind]

@@ -1,4 +1,4 @@
-"""Raised and lowered digits in binary workbooks (.xls, .xlsb): the library drops the formats of parts of a text.
+"""Raised and lowered digits in binary workbooks (.xls, .xlsb). The reading library drops formats of parts of a text.
 
 Sources: [MS-XLS] 2.4.122, 2.4.265, 2.5.293, and [MS-XLSB] 2.4.149, 2.5.121.
 """
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from orchestrator.documents.scripts import lowered, raised
 
 Fonts = Mapping[int, Callable[[str], str]]
-"""How to write text in the fonts that raise or lower it, by the fonts' numbers."""
+"""Functions that mark text as raised or lowered, by font number. Other fonts are missing."""
 _SCRIPTS = {1: raised, 2: lowered}
 _FONT, _TEXTS, _CONTINUE, _NOTHING = 0x0031, 0x00FC, 0x003C, 0x089C
 _MOST_SIZE = 8224
@@ -22,14 +22,14 @@ _WIDE, _HAS_MORE, _HAS_RUNS = 1, 4, 8
 _HEAD, _RUN = struct.Struct("<HH"), struct.Struct("<HH")
 _BINARY_FONT, _END_OF_FONTS, _BINARY_TEXT, _CELL_TEXT = 43, 612, 19, 6
 INLINE_TEXT = 62
-"""A cell of an .xlsb with a formatted text of its own, which the library drops ([MS-XLSB] 2.4.323)."""
+"""An .xlsb cell with its own formatted text, which the library drops ([MS-XLSB] 2.4.323)."""
 
 Record = tuple[int, int, int]
-"""Kind, place of the data, size."""
+"""Kind, offset of the data, and size in bytes."""
 
 
 def binary_fonts(records: Iterable[tuple[int, bytes, bytes]]) -> Fonts:
-    """Return the fonts of an .xlsb that raise or lower text, from the records of its styles."""
+    """Return the fonts of an .xlsb that raise or lower text, from its style records."""
     found: list[int] = []
     for kind, record, _ in records:
         if kind == _END_OF_FONTS:
@@ -40,7 +40,7 @@ def binary_fonts(records: Iterable[tuple[int, bytes, bytes]]) -> Fonts:
 
 
 def binary_texts(texts: bytes, records: Iterable[tuple[int, bytes, bytes]], fonts: Fonts) -> bytes:
-    """Return the part of an .xlsb with the texts of cells; unchanged if no text has raised or lowered digits."""
+    """Return an .xlsb's shared texts with scripts marked; unchanged if no text has raised or lowered digits."""
     out, is_changed = bytearray(), False
     for kind, record, whole in records:
         better = _plain_text(record, fonts) if kind == _BINARY_TEXT and record[0] & 1 else None
@@ -50,7 +50,7 @@ def binary_texts(texts: bytes, records: Iterable[tuple[int, bytes, bytes]], font
 
 
 def inline_texts(records: Iterable[tuple[int, bytes, bytes]], fonts: Fonts) -> bytes:
-    """Return a sheet of an .xlsb in which cells with a formatted text of their own have a plain text.
+    """Return an .xlsb sheet in which cells with their own formatted text contain plain text.
 
     Raises IndexError and struct.error.
     """
@@ -66,7 +66,7 @@ def inline_texts(records: Iterable[tuple[int, bytes, bytes]], fonts: Fonts) -> b
 
 
 def _plain_text(record: bytes, fonts: Fonts) -> bytes | None:
-    """Return a record with its scripts in the text itself; None if it has no scripts."""
+    """Return a text record with scripts marked in its characters; None if it has no scripts."""
     text, written = _rich_text(record, fonts)
     if written == text:
         return None
@@ -75,7 +75,7 @@ def _plain_text(record: bytes, fonts: Fonts) -> bytes | None:
 
 
 def _rich_text(record: bytes, fonts: Fonts) -> tuple[str, str]:
-    """Return a formatted text, and the same text with its scripts."""
+    """Return a formatted text without and with its scripts marked."""
     (size,) = struct.unpack_from("<I", record, 1)
     end = 5 + 2 * size
     text = record[5:end].decode("utf-16-le", "surrogatepass")
@@ -84,13 +84,13 @@ def _rich_text(record: bytes, fonts: Fonts) -> tuple[str, str]:
 
 
 def _size_of(data: bytes) -> bytes:
-    """Return the size of a record's data, as four bytes of seven bits."""
+    """Return the size of a record's data as four 7-bit bytes."""
     return bytes((len(data) >> 7 * shift) & 0x7F | 0x80 * (shift < 3) for shift in range(4))
 
 
 def _written(text: str, runs: Sequence[tuple[int, ...]], fonts: Fonts, *, is_narrow: bool = False) -> str:
-    """Return the text with its scripts. `is_narrow`: only in characters of ISO 8859-1, with a mark for others."""
-    if not text.isascii() and max(text) > "\uffff":  # places count UTF-16 units, two for a character beyond U+FFFF
+    """Return the text with its scripts marked. `is_narrow`: beyond ISO 8859-1, scripts get `^` or `_` instead."""
+    if not text.isascii() and max(text) > "\uffff":  # run offsets count UTF-16 units, not these characters
         return text
     for (start, font), (end, _) in reversed([*pairwise([*runs, (len(text), 0)])]):
         if (change := fonts.get(font)) is not None:
@@ -106,14 +106,14 @@ def _is_narrow(text: str) -> bool:
 
 
 def write_scripts(stream: bytearray, records: Sequence[Record]) -> bool:
-    """Write the scripts of an .xls into its texts; `records` are the workbook's. True if a script was written.
+    """Mark the scripts in an .xls's texts; `records` are the workbook's. Returns True if a script was marked.
 
-    Each text loses its formats, which makes room for a mark. All other records keep their places.
+    Each text loses its formats, which makes room for the marks. All other records keep their offsets.
     """
     scripts = [stream[at + 8] for kind, at, size in records if kind == _FONT and size > 9]
     fonts = {
         number + (number > 3): _SCRIPTS[script] for number, script in enumerate(scripts) if script in _SCRIPTS
-    }  # no font has the number 4
+    }  # font number 4 does not exist
     first = next((number for number, (kind, _, _) in enumerate(records) if kind == _TEXTS), None)
     if not fonts or first is None:
         return False
@@ -122,7 +122,7 @@ def write_scripts(stream: bytearray, records: Sequence[Record]) -> bool:
         if record[0] != _CONTINUE:
             break
         pieces.append(record)
-    with suppress(struct.error, IndexError):  # damaged: the library may read it anyway
+    with suppress(struct.error, IndexError):  # the library may read damaged texts anyway
         texts = _Texts([bytes(stream[at : at + size]) for _, at, size in pieces])
         found = list(texts.read(fonts))
         if any(text.is_changed for text in found):
@@ -141,7 +141,7 @@ class _Text(NamedTuple):
 
 
 class _Texts:
-    """Texts of a workbook, in a record and its continuations. Raises struct.error and IndexError."""
+    """Texts of a workbook, split over a record and its continuations. Raises struct.error and IndexError."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = pieces
@@ -170,7 +170,7 @@ class _Texts:
         return found
 
     def _characters(self, size: int, wide: int) -> tuple[str, bool]:
-        """Return the characters, and whether any piece of them is wide; each continuing piece says its width."""
+        """Return the characters, and True if any piece is wide. Each continuation states its own width."""
         text, any_wide = "", bool(wide)
         while size:
             if self._at >= len(self._pieces[self._piece]):
@@ -188,7 +188,7 @@ class _Texts:
 
 
 def _packed(head: bytes, texts: list[_Text], size: int) -> bytes | None:
-    """Return these texts as records of a total size; None if they need more."""
+    """Return the texts as records of exactly `size` bytes in total; None if they do not fit."""
     pieces = [bytearray(head)]
     for text, was_wide, _ in texts:
         is_wide = was_wide and not _is_narrow(text)
