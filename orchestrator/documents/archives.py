@@ -1,4 +1,4 @@
-"""Reads ZIP and TAR archives within limits, without writing anything or following any name."""
+"""Reads ZIP and TAR archives within limits. It writes no files and never uses a member's name as a path."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from orchestrator.documents.lines import CHUNK, too_large
 from orchestrator.documents.types import DocumentProblem, ExtractionError, unreadable
 from orchestrator.documents.unpacking import UnpackLimit
 
-_LOCKED = 1  # the flag of an entry that needs a password
+_LOCKED = 1  # flag bit of entries that need a password
 _MODE = 16
-"""The bits of an entry's attributes below those of Unix."""
+"""Shift from a ZIP entry's attributes to the Unix mode."""
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError, tarfile.TarError)
 
 
 class Member(NamedTuple):
     """A file inside another file: its path there, and how to read it.
 
-    `read` raises OSError and ExtractionError, and must be called before the next part is requested. `fields` are
-    further template fields; `kind` is set if the name does not reveal the kind; `passed` says why the file is not a
-    document. `parts` gives a mail's parts instead of its bytes. `known` is the text of the mail around a winmail.dat.
+    `read` raises OSError and ExtractionError, and must be called before the next member is requested. `fields` are
+    extra template fields. `kind` is set if the name does not reveal it. `passed` is the reason if the file is not a
+    document. `parts`, if set, replaces `read` for a mail. `known` is the text of the mail around a winmail.dat.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Member(NamedTuple):
 
 
 def zip_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
-    """Yield the files in a ZIP archive, in its order; links have `passed` set. Raises OSError, ExtractionError."""
+    """Yield the files of a ZIP archive in order; links have `passed` set. Raises OSError, ExtractionError."""
     with content.opened() as handle:
         try:
             archive = zipfile.ZipFile(handle)
@@ -62,7 +62,7 @@ def _zipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int, unpack
         )
     if entry.file_size > limit:
         raise too_large_inside(limit, entry.file_size)
-    if entry.header_offset < 0:  # the archive is split into volumes, and this is the last volume
+    if entry.header_offset < 0:  # this is the last volume of a split archive, and the entry is in another
         raise damaged_part()
     try:
         with archive.open(entry) as stream:
@@ -72,12 +72,12 @@ def _zipped(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int, unpack
 
 
 def tar_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
-    """Yield the files in a TAR archive, in its order; links and devices have `passed` set. Raises as `zip_parts`."""
+    """Yield the files of a TAR archive in order; links and devices have `passed` set. Raises as `zip_parts`."""
     with content.stream() as stream:
         try:
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 while (entry := archive.next()) is not None:
-                    archive.members = []  # type: ignore[attr-defined] # it would keep all of them
+                    archive.members = []  # type: ignore[attr-defined] # otherwise tarfile keeps all members
                     if not entry.isdir():
                         yield _tar_part(archive, entry, content.limit, unpacking)
         except _DAMAGE as error:
@@ -94,7 +94,7 @@ def _tar_part(archive: tarfile.TarFile, entry: tarfile.TarInfo, limit: int, unpa
         if entry.size > limit:
             raise too_large(entry.size, limit)
         stream = archive.extractfile(entry)
-        assert stream is not None  # it is a regular file
+        assert stream is not None  # the entry is a regular file
         try:
             return _taken(stream, limit, unpacking)
         except _DAMAGE as error:
@@ -104,7 +104,7 @@ def _tar_part(archive: tarfile.TarFile, entry: tarfile.TarInfo, limit: int, unpa
 
 
 def _taken(stream: IO[bytes], limit: int, unpacking: UnpackLimit) -> bytes:
-    """Return the bytes of a part, at most `limit`. Raises ExtractionError."""
+    """Return the bytes of a member, at most `limit`. Raises ExtractionError."""
     unpacking.check()
     data = joined(iter(partial(stream.read, CHUNK), b""), limit)
     unpacking.add_part(len(data))
@@ -112,12 +112,12 @@ def _taken(stream: IO[bytes], limit: int, unpacking: UnpackLimit) -> bytes:
 
 
 def damaged_part() -> ExtractionError:
-    """Return the error for a single damaged part."""
+    """Return the error for a single damaged member."""
     return unreadable(
         "It is damaged in the archive, or packed in a way that is not read; pack it again, or exclude it."
     )
 
 
 def damaged(what: str) -> ExtractionError:
-    """Return the error for a damaged archive."""
+    """Return the error for a damaged archive; `what` is its format."""
     return unreadable(f"The archive is damaged, cut off or not a {what} archive; pack it again, or exclude it.")

@@ -1,6 +1,7 @@
-"""The text and numbers of a chart in an office document: its title, and a row for each category.
+"""Text and numbers of a chart in an office document: its title, and a row per category.
 
-Charts of Office 2016 (waterfalls, tree maps, box plots) have another form: numbers stand apart from the series.
+Charts of Office 2016 (waterfalls, tree maps, box plots) have another form, in which numbers stand outside the
+series.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ _LONG = re.compile(r"-?\d{1,15}\.\d{13,20}")
 _DAY_OR_YEAR, _NO_FORMAT = re.compile("[dyDY]"), re.compile(r'\[[^\]]*\]|"[^"]*"|\\.')
 _BEFORE = date(1899, 12, 30)
 MAX_POINTS = 1_000
-"""Maximum number of points read of a series; larger data is in its sheet."""
+"""Maximum points read per series. Larger data is in the chart's sheet."""
 MAX_LEVELS = 9
 _CATEGORIES = ("cat", "xVal", "strDim", "numDim")
 _WRITTEN = ("v", "t", "pt", "formatCode")
 _Series = dict[str, dict[int, str]]
-"""Texts of a series by point: categories, by level if there are several, values and the name."""
+"""Texts of a series by point, under `val`, `tx` (name) and `cat`. `cat2` and up are outer levels of categories."""
 
 
 def chart_lines(package: Package, part: str, limit: TextLimit) -> list[str]:
-    """Return the chart as a table, with series as columns. Raises what the package raises."""
+    """Return the chart as a table with series as columns. Raises the package's errors."""
     chart = _Chart(limit)
     package.parse(part, chart.start, chart.end, chart.characters)
     return chart.lines()
 
 
 def _shortest(text: str) -> str:
-    """Return a number without its floating-point noise: 0.164 for 0.16400000000000001."""
+    """Return a number without floating-point noise: 0.164 for 0.16400000000000001."""
     return repr(float(text)) if _LONG.fullmatch(text) else text
 
 
@@ -40,14 +41,12 @@ def _is_date(code: str) -> bool:
 
 
 def _day(text: str) -> str:
-    """Return the date of a number of days, as Excel counts them."""
+    """Return the date for one of Excel's day numbers; any other text unchanged."""
     days = text.partition(".")[0]
     return str(_BEFORE + timedelta(int(days))) if days.isdigit() and len(days) < 7 else text
 
 
 class _Chart:
-    """A handler of XML events."""
-
     def __init__(self, limit: TextLimit) -> None:
         self._limit = limit
         self._path: list[str] = []
@@ -113,7 +112,7 @@ class _Chart:
             self._series[-1].setdefault(key, {})[self._point] = _day(text) if is_date else _shortest(text)
 
     def lines(self) -> list[str]:
-        """Return the lines; empty if nothing in the chart is readable."""
+        """Return the lines; empty if the chart has no readable content."""
         values = [one.get("val") or one.get("yVal") or {} for one in self._series]
         names = [" ".join(one.get("tx", {}).values()) for one in self._series]
         categories = next((found for one in self._series if (found := _categories(one))), {})
@@ -127,7 +126,7 @@ class _Chart:
 
 
 def _categories(series: _Series) -> dict[int, str]:
-    """Return each point's category after its higher categories: `2024 / Spring`; higher ones are stated once."""
+    """Return each point's category after its outer levels, which files state once per group: `2024 / Spring`."""
     found = dict(series.get("cat") or series.get("xVal") or {})
     for level in range(2, MAX_LEVELS + 1):
         higher = series.get(f"cat{level}", {})

@@ -1,4 +1,4 @@
-"""Kinds that are read only if a pattern chooses them: notebooks, drawings, markup, calendars and cards."""
+"""Kinds that are read only if a pattern chooses them: notebooks, drawings, markup, calendars and contacts."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ _PARAGRAPHS = re.compile(r"\n{3,}")
 _FOREIGN = "foreignObject"
 _DRAWN = ", ".join(f"svg {name}" for name in ("text", "title", "desc", "flowRoot", _FOREIGN))
 _OBJECT = re.compile(r"<[^\n]+>")
-"""Python's name of an object that has another form, such as `<IPython.core.display.HTML object>`."""
+"""Python's placeholder for an object that has a richer form: `<IPython.core.display.HTML object>`."""
 
 
 def markup(data: bytes, encoding: str | None, most: int) -> Text:
     """Return XML unchanged, decoded by its declared encoding. Raises ExtractionError (encoding)."""
-    del most  # it has at most as many characters as bytes
+    del most  # a text has at most as many characters as bytes
     return decode(data, encoding, declared_encoding(data)), {}
 
 
 def folded(data: bytes, encoding: str | None, most: int) -> Text:
-    """Return a calendar or cards (iCalendar, vCard) with unfolded lines. Raises ExtractionError (encoding)."""
+    """Return a calendar or contacts (iCalendar, vCard) with unfolded lines. Raises ExtractionError (encoding)."""
     del most
     return _FOLD.sub("", decode(data, encoding)), {}
 
 
 def drawing(data: bytes, encoding: str | None, most: int) -> Text:
-    """Return the words of an SVG drawing, a line for each text, title and description; HTML in it as a page.
+    """Return the text of an SVG drawing, a line per text, title and description. Embedded HTML is read as a page.
 
     Raises ExtractionError, MemoryError.
     """
     limit, lines = TextLimit(most), list[str]()
     try:
         page = LexborHTMLParser(tamed(markup(data, encoding, most)[0]))
-    except SelectolaxError as error:  # any page can be parsed, with enough memory
+    except SelectolaxError as error:  # the parser fails only for lack of memory
         raise MemoryError from error
     for node in page.css(_DRAWN):
         if _is_instead(node):
@@ -59,7 +59,7 @@ def drawing(data: bytes, encoding: str | None, most: int) -> Text:
 
 
 def _is_instead(node: LexborNode) -> bool:
-    """True for a fallback of a `<switch>`, which is drawn only if its first choice cannot be."""
+    """Return True for a fallback inside a `<switch>`, which is drawn only if the first choice cannot be."""
     while (above := node.parent) is not None:
         first = next(above.iter(), node) if above.tag == "switch" else node
         if first.mem_id != node.mem_id and "systemlanguage" not in map(str.lower, first.attributes):
@@ -69,7 +69,7 @@ def _is_instead(node: LexborNode) -> bool:
 
 
 def _pieces(text: LexborNode) -> Iterator[str]:
-    """Yield the text of a node; a lower span begins a new line."""
+    """Yield the text of a node; a lowered span starts a new line."""
     for node in text.traverse(include_text=True):
         if node.tag == "-text":
             yield (node.text_content or "").replace("\n", " ")
@@ -80,7 +80,7 @@ def _pieces(text: LexborNode) -> Iterator[str]:
 class _Cell(msgspec.Struct):
     cell_type: str = ""
     source: Any = ""
-    input: Any = ""  # of notebooks before version 4
+    input: Any = ""  # the source, before version 4
     outputs: list[dict[str, Any]] = []
 
 
@@ -94,7 +94,7 @@ class _Notebook(msgspec.Struct):
 
 
 def notebook(data: bytes, encoding: str | None, most: int) -> Text:
-    """Return the cells of a Jupyter notebook and their text output, with code in fences. Raises ExtractionError."""
+    """Return a Jupyter notebook's cells and text output, with code in fences. Raises ExtractionError."""
     limit = TextLimit(most)
     try:
         read = json_decoder(_Notebook).decode(decode(data, encoding).encode())
@@ -124,7 +124,7 @@ def _outputs(outputs: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def _richest(data: Any) -> str:
-    """Return a result as text, from another form if the plain form only names an object."""
+    """Return a result as text. Another form is used if the plain form is only a placeholder."""
     if not isinstance(data, dict):
         return ""
     plain, *others = (_joined(data.get(f"text/{form}")) for form in ("plain", "markdown", "html", "latex"))
@@ -135,7 +135,7 @@ def _richest(data: Any) -> str:
 
 
 def _joined(text: Any) -> str:
-    """Return a text that may be a list of lines."""
+    """Return notebook text, which is a string or a list of lines."""
     if isinstance(text, list):
         return "".join(line for line in text if isinstance(line, str))
     return text if isinstance(text, str) else ""

@@ -1,6 +1,6 @@
-"""Removes meaningless parts of documents: spaces, invisible characters, headers and footers of pages. Pure.
+"""Removes meaningless parts of documents: spaces, invisible characters, page headers and footers. Pure.
 
-The result depends on the document alone, so that a document's text stays the same whatever other documents exist.
+The result depends on the document alone, so that other documents never change it.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 RULES_VERSION = 1
-"""Part of the fingerprint of cleaned texts. Raise it whenever a rule changes the result."""
+"""Part of the fingerprint of cleaned texts. Increase it whenever a rule changes results."""
 PAGE_BREAK = "\f"
 MARGIN_LINES = 3
-"""Number of lines at the top and bottom of a page that may be its header and footer."""
+"""Lines at the top and bottom of a page that may be its header and footer."""
 MARGIN_LENGTH = 2000
-"""Maximum number of characters of a header or footer that contains the page's number."""
+"""Maximum characters of a line that is searched for a page number."""
 MARGIN_NUMBERS = 20
-"""Number of candidates for the page number at each end of a line."""
+"""Maximum numbers at each end of a line that are tried as page number."""
 FEWEST_PAGES = 3
 
-# Soft hyphen, zero-width space, word joiner, byte order mark. The joiners U+200C and U+200D belong to the spelling of
-# some languages and to emoji, and stay.
+# Soft hyphen, zero-width space, word joiner, byte order mark. The joiners U+200C and U+200D are missing because the
+# spelling of some languages and emoji need them.
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"))
 _BLANKS = r"[ \t\u00a0\u2000-\u200a\u202f\u205f\u3000]"
 _GAP = re.compile(rf"(?<=\S)(?:{_BLANKS}{{2,}}|\t)(?=\S)")
@@ -33,17 +33,16 @@ _NUMBER = re.compile(r"\d{1,5}")
 
 
 def clean(text: str, *, whitespace: bool, boilerplate: bool) -> str:
-    """Return the text without the parts to remove; a text that would become empty stays as it is."""
+    """Return the cleaned text, or the original if nothing would remain."""
     found = _without_margins(text) if boilerplate else text
     found = _without_blanks(found) if whitespace else found
     return found if found.strip() else text
 
 
 def _without_blanks(text: str) -> str:
-    """Remove runs of spaces within lines, spaces at line ends, runs of empty lines, and invisible characters.
+    """Remove runs of spaces within lines, trailing spaces, runs of empty lines, and invisible characters.
 
-    Indents stay, and so does everything between code fences. If two successive lines have gaps, these are columns and
-    stay.
+    Indents and code between fences stay. Gaps in two consecutive lines are columns and stay, too.
     """
     lines: list[str] = []
     for line, is_code in _fenced(text.split("\n")):
@@ -60,7 +59,7 @@ def _without_blanks(text: str) -> str:
 
 
 def _fenced(lines: list[str]) -> Iterator[tuple[str, bool]]:
-    """Yield each line, and True if it is a fence or code between fences; an open fence extends to the end."""
+    """Yield each line, and True if it is a fence or fenced code. An unclosed fence extends to the end."""
     fence = ""
     for line in lines:
         found = _FENCE.match(line.translate(_INVISIBLE))
@@ -74,10 +73,10 @@ def _fenced(lines: list[str]) -> Iterator[tuple[str, bool]]:
 
 
 class _Line(Struct, frozen=True):
-    """A line at the edge of a page. `marks` identify it on other pages.
+    """A line near the edge of a page. `marks` identify it on other pages.
 
-    A mark is the hash of the line. Or it is the hash of the line without a number, with that number's difference from
-    the page number.
+    A mark is the hash of the line, or the hash of the line without one number, with that number's distance from the
+    page number.
     """
 
     index: int
@@ -85,9 +84,9 @@ class _Line(Struct, frozen=True):
 
 
 def _without_margins(text: str) -> str:
-    """Keep lines that repeat at the top, or at the bottom, of most pages only at their first occurrence.
+    """Keep only the first occurrence of lines that repeat at the top, or at the bottom, of most pages.
 
-    A number in such a line may be the page number. Documents of fewer than FEWEST_PAGES pages stay as they are.
+    A number in such a line may be the page number. Documents with fewer than FEWEST_PAGES pages stay unchanged.
     """
     pages = [page.split("\n") for page in text.split(PAGE_BREAK)]
     if len(pages) < FEWEST_PAGES:
@@ -102,7 +101,7 @@ def _without_margins(text: str) -> str:
             for line in edge:
                 known = line.marks & repeated
                 if not known:
-                    break  # lines further in are the page's own text
+                    break  # lines further from the edge are the page's own text
                 if known & told:
                     gone.append(line.index)
                 told |= known

@@ -1,4 +1,4 @@
-"""The bytes of a file, or of a member of an archive, unpacked within limits if packed."""
+"""The bytes of a file or of an archive's member, unpacked within limits."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _DAMAGE = (zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile, zstd.ZstdErro
 class Content(NamedTuple):
     """A file on disk, or `data` in memory. `packing` is a value of `kinds.PACKINGS`, or empty.
 
-    `limit` bounds the bytes in memory at once. Up to `max_unpacked` bytes, packed data may be arbitrarily repetitive.
-    All methods raise OSError and ExtractionError.
+    `limit` bounds the bytes in memory at once. Up to `max_unpacked` bytes, packed data may be arbitrarily
+    repetitive. All methods raise OSError and ExtractionError.
     """
 
     path: str
@@ -52,7 +52,7 @@ class Content(NamedTuple):
 
     @contextmanager
     def opened(self) -> Iterator[IO[bytes]]:
-        """Yield a seekable file; packed content must fit into the limit."""
+        """Yield a seekable file; packed content must fit into `limit`."""
         if self.packing:
             yield io.BytesIO(joined(self.pieces(), self.limit))
             return
@@ -61,7 +61,7 @@ class Content(NamedTuple):
 
     @contextmanager
     def stream(self) -> Iterator[IO[bytes]]:
-        """Yield a file of any size, to read from front to back."""
+        """Yield a file of any size for reading from front to back."""
         if self.packing:
             yield io.BufferedReader(_Pieces(self.pieces()), CHUNK)
             return
@@ -74,13 +74,13 @@ class Content(NamedTuple):
 
     @contextmanager
     def _raw(self) -> Iterator[IO[bytes]]:
-        """Yield the bytes as stored. Raises ExtractionError if a file changes while it is read."""
+        """Yield the stored bytes. Raises ExtractionError if the file changes while it is read."""
         if self.data is not None:
             yield io.BytesIO(self.data)
             return
         fd, before = open_file(self.path, self.within)
         try:
-            with os.fdopen(fd, "rb", closefd=False) as handle:  # some libraries close the file they read
+            with os.fdopen(fd, "rb", closefd=False) as handle:  # some libraries close the file, but fstat needs it
                 yield handle
             after = os.fstat(fd)
         finally:
@@ -92,7 +92,7 @@ class Content(NamedTuple):
 
 
 class _Pieces(io.RawIOBase):
-    """Pieces of bytes as a file that cannot seek."""
+    """An unseekable file made of pieces of bytes."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -131,7 +131,7 @@ def unpacked(raw: IO[bytes], packing: str, max_unpacked: int) -> Iterator[bytes]
     except _DAMAGE as error:
         raise _damaged(packing) from error
     except OSError as error:
-        if error.errno is not None:  # the disk's own
+        if error.errno is not None:  # an error of the disk, not of the data
             raise
         raise _damaged(packing) from error
 
@@ -162,7 +162,7 @@ def joined(pieces: Iterator[bytes], limit: int) -> bytes:
 
 
 def too_large_inside(limit: int, size: int | None = None) -> ExtractionError:
-    """Return the error for content that exceeds the limit once unpacked; `size` if known."""
+    """Return the error for content whose unpacked size exceeds the limit; `size` if known."""
     if size is not None:
         return too_large(size, limit)
     return beyond_limit(f"It unpacks to more than the {limit:,} bytes allowed; split it, or raise `max_bytes`.")

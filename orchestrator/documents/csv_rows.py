@@ -19,14 +19,14 @@ MOST_HEADER_BYTES = 1_000_000
 
 
 class CsvTable:
-    """Rows are numbered from 1 without the header; messages also name the line."""
+    """A CSV file. Rows are numbered from 1 without the header; messages also name the line."""
 
     def __init__(self, content: Content, encoding: str | None, expected: tuple[str, ...] = ()) -> None:
         """`expected` are column names that reveal the delimiter. Raises OSError, ExtractionError."""
         self._content = content
         self._encoding = encoding
         self._limit = limit = content.limit
-        # The limit applies to the whole process, so it is only raised; the length of lines is already bounded.
+        # The limit is global to the process, so raise it but never lower it. Lines are bounded by `limit` anyway.
         csv.field_size_limit(max(csv.field_size_limit(), limit))
         head = self._head()
         self._delimiter = _delimiter(head, expected)
@@ -63,7 +63,7 @@ class CsvTable:
                 yield TableRow(number, cells, feed.size, self._misfit(number, cells, feed))
 
     def cells(self, row: TableRow) -> Mapping[str, object]:
-        # Spreadsheets leave nameless columns behind.
+        # Spreadsheets write nameless columns, which hold nothing.
         return {name: cell for name, cell in zip(self.columns, row.raw, strict=True) if name}
 
     def _misfit(self, number: int, cells: list[str], feed: _Feed) -> ExtractionError | None:
@@ -83,7 +83,7 @@ class CsvTable:
         return lines(_plain_newlines(pieces), self._limit)
 
     def _head(self) -> list[str]:
-        """Return the first lines, enough to detect the dialect."""
+        """Return enough first lines to detect the dialect."""
         head: list[str] = []
         size = 0
         for line in itertools.islice(self._lines(), SNIFF_LINES):
@@ -106,7 +106,7 @@ class _TooLarge(Exception):
 
 
 class _Feed:
-    """Feeds lines to a csv.reader and tracks the size of the current record."""
+    """Feeds lines to a csv.reader and measures the current record."""
 
     def __init__(self, source: Iterator[bytes | TooLong | Blanks], limit: int) -> None:
         self._source = source
@@ -115,7 +115,7 @@ class _Feed:
         self.begin()
 
     def begin(self) -> None:
-        """Note that the next line starts a record."""
+        """Start measuring the next record."""
         self.first = self._line + 1
         self.size = 0
         self.torn = False  # the file ended inside the record
@@ -153,7 +153,7 @@ class _Feed:
         return line.decode("utf-8") + "\n"
 
     def _given_up(self) -> _TooLarge:
-        """Skip the rest of a record that is too large: up to the line that closes its quote."""
+        """Skip the rest of an overlong record, up to the line that closes its quote."""
         while self._quotes % 2 and (line := next(self._source, None)) is not None:
             if isinstance(line, Blanks):
                 self._line += line.number
@@ -170,12 +170,12 @@ class _Feed:
 
 
 def _is_blank(cells: list[str]) -> bool:
-    """True if a row is empty: spreadsheets write thousands of empty rows below a table."""
+    """Return True for an empty row. Spreadsheets write thousands of them below a table."""
     return not cells[0].strip() and not "".join(cells).strip()
 
 
 def _plain_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the pieces with `\\r\\n` and `\\r` as `\\n`, without NUL. A `\\r` at the end waits for the next piece."""
+    """Yield the pieces without NUL and with `\\n` line ends. A final `\\r` waits for the next piece."""
     held = b""
     for piece in pieces:
         data = held + piece
@@ -187,7 +187,7 @@ def _plain_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _delimiter(head: list[str], expected: tuple[str, ...]) -> str:
-    """Return the delimiter that yields the expected columns; else the delimiter that cuts the rows most evenly."""
+    """Return the delimiter that yields the expected columns, or else the most regular rows."""
 
     def score(delimiter: str) -> tuple[int, float, int]:
         rows = [row for row in csv.reader(head, delimiter=delimiter) if row]

@@ -22,15 +22,15 @@ from orchestrator.documents.remote import AT_ONCE, LONG_SECONDS, PAUSES, why
 from orchestrator.documents.types import DocumentProblem, ExtractionError, RemoteObject, unreadable
 
 MOST_FAILED = 5
-"""After this many failed downloads in a row, the storage is at fault, not the objects."""
+"""After this many consecutive failures, the storage is at fault, not the objects."""
 WAIT_SECONDS = 0.2
 CLOSE_SECONDS = 10.0
-"""Time for running downloads to notice that they are no longer wanted."""
+"""Seconds for running downloads to notice that they were cancelled."""
 Item = TypeVar("Item")
 
 
 class Downloads:
-    """A folder of downloaded files. `check` is called during waits. For one thread."""
+    """A folder of downloaded files. Calls `check` during waits. For one thread."""
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
@@ -43,7 +43,7 @@ class Downloads:
         self._storages = PerThread()
 
     def close(self) -> None:
-        """Remove all remaining files."""
+        """Cancel the downloads and remove all files."""
         self._is_closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
         # Storages recreate the folder if it is missing.
@@ -53,9 +53,9 @@ class Downloads:
     def ahead(
         self, items: Iterable[Item], remote_of: Callable[[Item], tuple[RemoteObject, int | None] | None]
     ) -> Iterator[tuple[Item, str | ExtractionError | None]]:
-        """Yield items with the path of their downloaded file, or the download's error; None for a local file.
+        """Yield each item with the path of its downloaded file, or with the error; with None if its file is local.
 
-        `remote_of` returns a file and its limit in bytes. Raises JobFilesError if the storage fails.
+        `remote_of` returns an item's remote file and its limit in bytes. Raises JobFilesError if the storage fails.
         """
         waiting: deque[tuple[Item, Future[str] | None]] = deque()
         for item in items:
@@ -76,7 +76,7 @@ class Downloads:
         return path
 
     def drop(self, path: str) -> None:
-        """Remove a downloaded file after reading; other files are left alone."""
+        """Remove a downloaded file once it is read. Other files are untouched."""
         if os.path.dirname(path) == str(self._folder.path):
             with suppress(FileNotFoundError):
                 os.unlink(path)
@@ -115,7 +115,7 @@ class Downloads:
 
 
 class _Failed(Exception):
-    """A download that failed at each try."""
+    """A download that failed at every try."""
 
     def __init__(self, remote: RemoteObject, error: Exception) -> None:
         super().__init__(why(error))
@@ -128,7 +128,7 @@ class _NotWanted(Exception):
 
 
 class _Limit(Callback):  # type: ignore[misc]  # fsspec has no types
-    """Ends a download that is too large, or no longer wanted."""
+    """Ends a download that is too large or cancelled."""
 
     def __init__(self, limit: int | None, is_closed: Event) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class _Limit(Callback):  # type: ignore[misc]  # fsspec has no types
 
 
 def _download(remote: RemoteObject, to: str, limit: int | None, is_closed: Event, storages: PerThread) -> str:
-    """Download an object. Raises ExtractionError, _Failed, and _NotWanted once it is closed."""
+    """Download an object. Raises ExtractionError, _Failed, and _NotWanted after `close`."""
     if limit is not None and remote.size is not None and remote.size > limit:
         raise too_large(remote.size, limit)
     for pause in (*PAUSES, None):
@@ -176,7 +176,7 @@ def _download(remote: RemoteObject, to: str, limit: int | None, is_closed: Event
 
 
 def _check_size(remote: RemoteObject, path: str) -> None:
-    """Raise OSError if the size differs from the listed one, as after a cut connection."""
+    """Raise OSError if the size differs from the listed one, as after a dropped connection."""
     size, expected = os.stat(path).st_size, remote.size
     if expected is not None and size != expected:
         raise OSError(f"{size:,} of {expected:,} bytes arrived")

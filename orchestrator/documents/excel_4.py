@@ -1,6 +1,6 @@
-"""Workbooks of Excel 2 to 4 (.xls): records of cells one after the other, without a container.
+"""Workbooks of Excel 2 to 4 (.xls): consecutive records, without a container.
 
-Source: OpenOffice.org's Documentation of the Microsoft Excel File Format, sections 5 and 6, and xlrd's reader.
+Sources: OpenOffice.org's Documentation of the Microsoft Excel File Format, sections 5 and 6, and xlrd's reader.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from orchestrator.documents.workbook_repair import ERRORS, MOST_CELLS
 
 _HEAD = struct.Struct("<HH")
 _BEGINS = (0x0009, 0x0209, 0x0409)
-"""Records that begin a sheet or a workbook."""
+"""Records that start a sheet or a workbook."""
 _SINCE_3 = 0x0200
-"""Records with smaller numbers have one more byte before a cell's content, and shorter length fields for texts."""
+"""Lowest record number of Excel 3 and later. Older records have one more byte before a cell's content, and shorter
+length fields for texts.
+"""
 _WORKBOOK, _LOCK, _CODE_PAGE, _FROM_1904, _SHEET_NAME = 0x0100, 0x002F, 0x0042, 0x0022, 0x008F
 _FORMATS, _LOOKS = (0x001E, 0x041E), (0x0043, 0x0243, 0x0443)
 _INTEGER, _RK = 0x0002, 0x027E
@@ -31,16 +33,16 @@ _FIRST, _FIRST_MAC = (
     datetime.datetime.combine(datetime.date(*day), datetime.time()) for day in ((1899, 12, 31), (1904, 1, 1))
 )
 _LEAP, _DAYS = 60, 2_958_466
-"""The day of its calendar from which Excel counts one day too many, and the number of the calendar's days."""
+"""The day from which Excel counts one too many, and the number of days in its calendar."""
 
 
 def is_old_stream(data: bytes) -> bool:
-    """True if a file begins like a workbook of Excel 2 to 4."""
+    """Return True if a file starts like a workbook of Excel 2 to 4."""
     return len(data) > 8 and data[0] == 0x09 and data[1] in (0, 2, 4) and data[2] in (4, 6, 8) and data[3] == 0
 
 
 def old_sheets(data: bytes, shown: Callable[[object], str]) -> list[OdsSheet]:
-    """Return all sheets; `shown` writes numbers, dates and durations. Raises ExtractionError, and struct's error."""
+    """Return all sheets. `shown` formats numbers, dates and durations. Raises ExtractionError, and struct's error."""
     book = _Book(shown)
     at = 0
     while at + _HEAD.size <= len(data):
@@ -55,8 +57,6 @@ def old_sheets(data: bytes, shown: Callable[[object], str]) -> list[OdsSheet]:
 
 
 class _Book:
-    """Takes the records of a file."""
-
     def __init__(self, shown: Callable[[object], str]) -> None:
         self.sheets: list[OdsSheet] = []
         self._shown = shown
@@ -65,7 +65,7 @@ class _Book:
         self._looks: list[int] = []
         self._is_from_1904 = False
         self._name = ""
-        self._place: tuple[int, int] | None = None  # of a formula whose text follows
+        self._place: tuple[int, int] | None = None  # row and column of a formula whose text follows
         self._cells = 0
 
     def take(self, kind: int, record: bytes) -> None:
@@ -112,7 +112,7 @@ class _Book:
             self._put(row, column, self._dated(value, look) if isinstance(value, float) else self._shown(value))
 
     def _result(self, record: bytes, start: int) -> object:
-        """Return the result of a formula; None if it is a text, which a later record holds."""
+        """Return the result of a formula; None if the result is a text, which follows in its own record."""
         result = record[start : start + 8]
         if result[6:8] != b"\xff\xff":
             return float(struct.unpack("<d", result)[0])
@@ -157,7 +157,7 @@ class _Book:
 
 
 def _rk(number: int) -> float:
-    """Return a number of 30 bits: an integer, or the first bits of a float; either may be in hundredths."""
+    """Return a 30-bit number: an integer or the leading bits of a float, either optionally in hundredths."""
     if number & 2:
         value = float((number >> 2) - (1 << 30 if number & 0x8000_0000 else 0))
     else:

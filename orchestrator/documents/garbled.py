@@ -1,7 +1,7 @@
-"""Detects text layers that do not match their page, because fonts lack a mapping to letters. Pure.
+"""Detects text layers that do not match their page because fonts lack a mapping to letters. Pure.
 
-A text is judged by its characters, and letters by their words. A font without a mapping gives shifted letters, or
-symbols instead of letters.
+A text is judged by its characters and by its words. A font without a mapping yields shifted letters, or symbols in
+place of letters.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from itertools import pairwise
 from orchestrator.documents.languages import SMALL_WORDS, small_words
 
 MIN_CHARACTERS = 20
-"""Minimum number of characters of a text that is judged."""
+"""Minimum characters of a text for a judgement."""
 MAX_BROKEN, MAX_BROKEN_OF_FEW = 0.1, 0.5
-"""Share of a text's characters that are controls, replacements or private-use; that of a shorter text."""
+"""Share of controls, replacements and private-use characters that a text may have; that of a shorter text."""
 MIN_LETTERS = 60
-"""With fewer characters, words prove nothing."""
+"""Minimum characters for words to prove anything."""
 MOST_JUDGED = 800
-"""Number of characters that are examined for words."""
+"""Maximum characters to search for words."""
 _FEW_LETTERS, _MANY_SIGNS = 0.2, 0.45
-"""A text with a smaller share of letters and a larger share of symbols has symbols in place of its letters."""
+"""A text with fewer letters and more symbols than these shares has symbols in place of letters."""
 _FEW_WORDS, _MANY_WORDS = 0.05, 0.15
-"""Shares of a language's small words in a text of another language, and in one of this language."""
+"""Share of a language's small words in texts of another language, and in texts of this language."""
 _DIFFERENT = 3
 _GLYPHS = 29
-"""The distance of a letter's code from the number of its glyph in most fonts without a mapping. The first numbers
-are control characters, so that spaces are lost."""
+"""Distance from a glyph number to its letter's code in most fonts without a mapping. The first glyphs map to control
+characters, so spaces are lost.
+"""
 _A_FEW_BROKEN, _SOME_BROKEN = 0.005, 0.02
 _LONG, _ONLY_WESTERN = 200, 0.95
-"""Number of characters of a text in which words are missed, and the share of its letters that are Western."""
+"""Minimum characters of a text in which words are expected, and minimum share of Western letters."""
 _SCRIPTS, _MIXED = 3, 0.1
-"""Scripts in one word that no language mixes, and the share of such words. A script has 256 codes, or a part."""
+"""Scripts in one word that no language mixes, and the share of such words. A script is a block of 256 codes."""
 _SWAPPED = 0.5
 _MANY_SCRIPTS = ("\u0370", "\u1e00")
-"""The codes of small alphabets, from Greek on; scripts of East Asia, which mix, have others."""
+"""Code range of small alphabets, from Greek on. East Asian scripts, which do mix, lie outside."""
 _NUMBERED = 16
-"""This many different characters in the order of their codes are not chance."""
+"""If this many different characters come in code order, the font numbers its letters."""
 _PROSE, _SOME_PROSE, _NO_PROSE = 0.45, 0.25, 0.3
-"""The share of the most frequent letters in a European language, in a text with many figures, and in a text
-without language."""
+"""Share of the most frequent letters: in a European language, in a text full of figures, and without language."""
 _FREQUENT = "aeinorst"
 _LETTERS_OF_GLYPHS = str.maketrans({code: code + _GLYPHS for code in range(3, 0x7F - _GLYPHS)})
 _BROKEN = re.compile("[\0-\x08\x0e-\x1f\x7f-\x9f\ufffd\ue000-\uf8ff]")
@@ -52,13 +52,13 @@ _SHIFTS = {
     if shift
 }
 _FREQUENT_AT = {shift: [ord(one) - shift for one in _FREQUENT + _FREQUENT.upper()] for shift in _SHIFTS}
-"""The codes that stand for the most frequent letters."""
+"""Codes that stand for the most frequent letters, by shift."""
 _CODES = 1 + max(map(max, _FREQUENT_AT.values()))
 _SMALL_WORDS = frozenset(map(str.encode, SMALL_WORDS))
 
 
 def is_garbled(text: str) -> bool:
-    """True if a text cannot be what its page shows; never for lists and code."""
+    """Return True if a text cannot be what its page shows. Never True for lists and code."""
     if _BROKEN.search(text) is not None:
         solid = "".join(text.split())
         broken = len(_BROKEN.findall(text))
@@ -75,7 +75,8 @@ def is_garbled(text: str) -> bool:
 
 
 def is_wordless(text: str) -> bool:
-    """True if a text has many Western letters and no small words: a font of another script with codes of its own.
+    """Return True if a text has many Western letters but no small words, as if a font of another script used its own
+    codes.
 
     Lists of names and codes have no small words either.
     """
@@ -85,7 +86,7 @@ def is_wordless(text: str) -> bool:
 
 
 def _is_mixed(text: str) -> bool:
-    """True if words consist of letters of many scripts."""
+    """Return True if words consist of letters of many scripts."""
     first, end = _MANY_SCRIPTS
     if max(text, default="") < first:
         return False
@@ -97,21 +98,22 @@ def _is_mixed(text: str) -> bool:
 
 
 def _is_swapped(text: str) -> bool:
-    """True if most characters are those of UTF-16 with its bytes exchanged, so that `A` is U+4100."""
+    """Return True if most characters look like UTF-16 with swapped bytes, in which `A` is U+4100."""
     solid = "".join(text.split())
     return not text.isascii() and sum(ord(one) & 0xFF == 0 for one in solid) > _SWAPPED * len(solid)
 
 
 def _are_glyphs(solid: str) -> bool:
-    """True if a text without spaces reads as language only when its characters are taken as numbers of glyphs."""
+    """Return True if a text reads as language only when its characters are taken for glyph numbers."""
     read, moved = (sum(map(text.count, _FREQUENT)) for text in (solid, solid.translate(_LETTERS_OF_GLYPHS)))
     return read < _NO_PROSE * len(solid) and moved > _PROSE * len(solid)
 
 
 def _are_numbered(text: str) -> bool:
-    """True if each new character has the code after the last new character's: a font numbers its letters by use.
+    """Return True if each new character has the code after the previous new one: the font numbers its letters by
+    first use.
 
-    In a table of characters, these characters follow each other.
+    In a table of characters, all of them follow each other directly. Such a table does not count.
     """
     solid = "".join(text.split())
     new = list(dict.fromkeys(solid))[:_NUMBERED]
@@ -124,7 +126,7 @@ def _has_small_words(text: str) -> bool:
 
 
 def _is_shifted(text: str) -> bool:
-    """True for ASCII whose words are shifted by a fixed number of places, or that consists mostly of symbols."""
+    """Return True for ASCII text whose letters are shifted by a fixed offset, or that is mostly symbols."""
     counts = Counter("".join(text.split()))
     total = counts.total()
     known = [(character, number) for character, number in counts.items() if character in _SOLID]
@@ -136,7 +138,7 @@ def _is_shifted(text: str) -> bool:
         return True
     if small_words(text) >= _FEW_WORDS:
         return False
-    # Pages of figures come here too: counting letters takes a tenth of the time of looking for words.
+    # Pages of figures get this far. Counting letters takes a tenth of the time of searching for words.
     by_code = [counts.get(chr(code), 0) for code in range(_CODES)]
     likely = (shift for shift, at in _FREQUENT_AT.items() if sum(map(by_code.__getitem__, at)) > _SOME_PROSE * total)
     coded = text.encode("utf-8", "replace")

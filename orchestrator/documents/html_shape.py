@@ -1,8 +1,8 @@
-"""Simplifies pages whose deep nesting or many open formatting marks would make parsing time grow quadratically.
+"""Simplifies pages whose deep nesting or many open formatting elements would make parsing time grow quadratically.
 
-HTML's rules make a parser search all open elements at most tags, and reopen every open formatting mark (`<b>`) in
-each paragraph. Browsers stop nesting at a depth of 512; here, tags beyond such a depth are removed before the page is
-parsed. The text stays the same, and pages that people write are not changed.
+By HTML's rules, a parser searches all open elements at most tags, and reopens every open formatting element (`<b>`)
+in each paragraph. Browsers stop nesting at a depth of 512. Here, deeper tags are removed before the page is parsed.
+The text stays the same, and pages that people write are unchanged.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import re
 MAX_DEPTH = 512
 MAX_FORMATTING = 32
 MAX_TAG = 16 * 1024
-"""Maximum characters of a tag with its attributes; a longer tag loses its attributes."""
+"""Maximum characters of a tag with its attributes. A longer tag loses its attributes."""
 
 _FORMATTING = frozenset("a b big code em font i nobr s small strike strong tt u".split())
-# These elements end where the next one begins, or have no end tag.
+# Elements that end where the next one begins, or that have no end tag.
 _NO_DEPTH = frozenset(
     "p li dt dd tr td th thead tbody tfoot option optgroup rp rt rb rtc colgroup caption html head body "
     "area base br col embed hr img input link meta param source track wbr".split()
 )
-# An end tag does not look for its start tag beyond these elements.
+# The search for an end tag's start tag stops at these elements.
 _WALLS = frozenset("applet marquee object table template".split())
 _BLOCKS = _WALLS | frozenset(
     "address article aside blockquote button center details dialog dir div dl fieldset figcaption figure footer form "
@@ -28,22 +28,22 @@ _BLOCKS = _WALLS | frozenset(
     "ul".split()
 )
 _RAW = frozenset("script style title textarea xmp iframe noembed noframes".split())
-# A tag with its attributes, or the start of a comment or of a tag without an end: a quote can hide an end only after
-# an equals sign.
+# A tag with its attributes, or the start of a comment or unfinished tag. Quotes may contain `>` only after an equals
+# sign.
 _TAG = re.compile(
     r"<(?:(?P<close>/?)(?P<name>[A-Za-z][^\s/>]*+)(?:[^>=]++|=\s*+(?:\"[^\"]*+\"|'[^']*+'|(?![\"'])))*+>|!--|/?[A-Za-z])"
 )
 
 
 def tamed(page: str) -> str:
-    """Return the page unchanged, or without tags that are nested too deep."""
+    """Return the page without tags that are nested too deep."""
     if page.count("<") <= MAX_DEPTH and len(page) <= MAX_TAG:
         return page
     return _Tamer(page).tamed()
 
 
 class _Tamer:
-    """Tracks open elements roughly as a parser does; if the two differ, a few more tags are removed."""
+    """Tracks open elements roughly as a parser does. Where the two differ, a few more tags are removed."""
 
     def __init__(self, page: str) -> None:
         self._page = page
@@ -61,11 +61,11 @@ class _Tamer:
             elif found[0] == "<!--":
                 at = page.find("-->", found.end())
             else:
-                break  # the tag never ends, and a parser finds no other after it
+                break  # the tag never ends, so a parser finds no further tags
         return "".join([*self._kept, page[self._copied :]]) if self._kept else page
 
     def _tag(self, found: re.Match[str], name: str, *, is_end: bool) -> int:
-        """Process a tag and return where to look for the next; below zero at the last."""
+        """Process a tag and return where to search for the next tag; negative after the last tag."""
         begin, end = found.span()
         if name in _RAW and not is_end:
             raw_end = re.compile(rf"</{name}[\s/>]", re.IGNORECASE).search(self._page, end)
@@ -94,7 +94,7 @@ class _Tamer:
         for at in range(len(self._open) - 1, -1, -1):
             one = self._open[at]
             if one == name:
-                # Formatting marks and forms end alone; any other element ends everything open inside it.
+                # A formatting element or form ends alone; any other element also ends all open elements inside it.
                 gone = self._open[at : at + 1 if name in _FORMATTING or name == "form" else None]
                 del self._open[at : at + len(gone)]
                 self._formatting -= sum(other in _FORMATTING for other in gone)
@@ -104,6 +104,6 @@ class _Tamer:
 
     def _replace(self, found: re.Match[str], by: str) -> None:
         if self._copied == found.end():
-            self._kept.pop()  # the text that replaces the element
+            self._kept.pop()  # replaces the previous replacement of the same tag
         self._kept += [self._page[self._copied : found.start()], by]
         self._copied = found.end()

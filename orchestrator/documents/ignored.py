@@ -29,7 +29,7 @@ class IgnoredReason(StrEnum):
 
 
 IN_PART = "in_part"
-"""The code of a document of which only a part was read."""
+"""Code for a document that was read only in part."""
 
 
 class NotRead(NamedTuple):

@@ -1,4 +1,4 @@
-"""File endings that are read, their kinds, and the number of documents in a file of each kind."""
+"""File endings, their kinds, and the number of documents in a file of each kind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Holds(StrEnum):
 
 
 UNKNOWN = "unknown"
-"""A file that only a pattern chose: it is read if it is text."""
+"""A kind that only a user's pattern chooses. The file is read if it is text."""
 SHEETS = "sheets"
 PLUGIN = "plugin"
 FILES = {
@@ -41,7 +41,7 @@ FILES = {
     **dict.fromkeys((".xlsx", ".xlsm", ".xltx", ".xltm", ".xlsb", ".xls", ".ods", ".ots", ".fods"), SHEETS),
 }
 CHOSEN = {".ipynb": "ipynb", ".svg": "svg", ".xml": "xml", ".ics": "folded", ".vcf": "folded"}
-"""Kinds that are read only if the user's pattern or path names them: a folder may contain settings and drawings."""
+"""Kinds that are read only if the user's pattern or path names them: folders may have settings in these formats."""
 CONVERTED = "converted"
 LEGACY = {
     **dict.fromkeys((".doc", ".dot", ".pages", ".wpd", ".wps", ".hwp", ".lwp", ".abw"), ("docx", "docx")),
@@ -50,12 +50,12 @@ LEGACY = {
     **dict.fromkeys((".sxi", ".sti"), ("odf", "odp")),
     **dict.fromkeys((".numbers", ".sxc", ".stc"), (SHEETS, "xlsx")),
 }
-"""LibreOffice's targets for older and single-program formats: the kind, and the file's ending."""
+"""Formats that LibreOffice converts, with the target's kind and ending."""
 JSON = "json"
-"""A list of rows; without a text column, it is read like any text."""
+"""A list of rows. Without a text column, the file is read as text."""
 IMAGE = "image"
 IMAGES = dict.fromkeys((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp", ".heic", ".heif"), IMAGE)
-"""Endings of pictures, which are read if a source sends pictures."""
+"""Endings of pictures. Pictures are read if a source renders pages."""
 RENDERED = ("pdf", IMAGE)
 TABLES = {
     ".csv": "csv",
@@ -79,7 +79,7 @@ SUFFIXES = (*FILES, *TABLES, *CONTAINERS, *_SHORT)
 
 
 class Kind(NamedTuple):
-    """How a file is read. `packing` is a value of PACKINGS, or empty; `plugin` reads it, if set."""
+    """How a file is read. `packing` is a value of PACKINGS, or empty. `plugin`, if set, reads the file."""
 
     name: str
     holds: Holds
@@ -92,13 +92,13 @@ CALENDAR = Kind(CHOSEN[".ics"], Holds.ONE)
 MAIL = Kind("eml", Holds.PARTS)
 OUTLOOK = Kind("msg", Holds.PARTS)
 OUTLOOK_DATA = Kind("tnef", Holds.PARTS)
-"""The winmail.dat in a mail."""
+"""A winmail.dat inside a mail."""
 
 
 def kind_of(name: str, plugins: Mapping[str, Plugin], *, as_rows: bool) -> Kind:
-    """Return the kind of a file by its name; `as_rows` reads spreadsheets and JSON row by row, like other tables.
+    """Return a file's kind by its name. `as_rows`: spreadsheets and JSON are tables, too.
 
-    A plug-in replaces our own reader for its ending.
+    A plug-in for an ending replaces orch's own reader.
     """
     stem, ending = split_name(name)
     ending = ending.lower()
@@ -129,12 +129,12 @@ def _own_kind(ending: str, packing: str, as_rows: bool) -> Kind:
 
 
 def is_supported(name: str, plugins: Mapping[str, Plugin], *, pictures: bool, converts: bool) -> bool:
-    """True if a file is read even if no pattern of the user chooses it."""
+    """Return True if a file is read without a pattern that chooses it."""
     return is_read_unasked(kind_of(name, plugins, as_rows=False), pictures=pictures, converts=converts)
 
 
 def is_read_unasked(kind: Kind, *, pictures: bool, converts: bool) -> bool:
-    """True if files of a kind are read wherever they lie."""
+    """Return True if files of a kind are read without a pattern that chooses them."""
     return kind.name not in _ASKED_FOR and (pictures or kind.name != IMAGE) and (converts or kind.name != CONVERTED)
 
 
@@ -142,6 +142,6 @@ _ASKED_FOR = frozenset((UNKNOWN, JSON, *CHOSEN.values()))
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return stem and suffix as pathlib splits them, without making a path."""
+    """Return stem and suffix as pathlib does, without the cost of a Path."""
     dot = name.rfind(".")
     return (name[:dot], name[dot:]) if 0 < dot < len(name) - 1 else (name, "")

@@ -2,8 +2,8 @@
 
 Letter statistics alone are not enough: charset-normalizer reads Polish in windows-1250 as windows-1252, and French
 from an old Macintosh as windows-1250. A reading is accepted only if it has the small words of a language and almost
-no foreign letters or misplaced symbols, and no other encoding gives a similarly good reading. Names, lists of
-numbers and texts of a few words have no such reading. Their encoding must be set by the user.
+no foreign letters or misplaced symbols. No other encoding may give a similarly good reading. Names, lists of numbers
+and texts of a few words have no such reading. Their encoding must be set by the user.
 """
 
 from __future__ import annotations

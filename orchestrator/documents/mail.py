@@ -43,18 +43,18 @@ _HEADER = re.compile(rb"[!-9;-~]+:")
 
 
 def mail_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
-    """Yield the mail's text, and its attachments. Raises OSError, ExtractionError."""
-    del unpacking  # a mail is not packed: its parts have no more bytes than the file
+    """Yield the mail's text and its attachments. Raises OSError, ExtractionError."""
+    del unpacking  # a mail is not packed: its parts have at most as many bytes as the file
     yield from _parts(partial(parsed, content.whole()))
 
 
 def begins_with_a_header(data: bytes) -> bool:
-    """True if bytes begin as a mail does."""
+    """Return True if bytes start with a mail header."""
     return _HEADER.match(data.removeprefix(_MARK).lstrip()) is not None
 
 
 def mbox_parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
-    """Yield the numbered mails of an mbox file, like mails in an archive. Raises OSError, ExtractionError."""
+    """Yield the numbered mails of an mbox file as parts. Raises OSError, ExtractionError."""
     del unpacking
     for number, mail in enumerate(_mails(content), 1):
         yield Member(f"{number}", partial(_whole, mail, content.limit), kind=MAIL)
@@ -67,7 +67,7 @@ def _whole(mail: bytes | int, limit: int) -> bytes:
 
 
 def _mails(content: Content) -> Iterator[bytes | int]:
-    """Yield the bytes of each mail, or its size if that exceeds the limit."""
+    """Yield each mail's bytes, or its size if that exceeds the limit."""
     held: list[bytes] = []
     size, is_blank, began = 0, True, False
     for line, after in pairwise(chain(lines(content.pieces(), content.limit), (b"",))):
@@ -94,9 +94,10 @@ def _mails(content: Content) -> Iterator[bytes | int]:
 
 
 def _begins_mail(line: bytes, after: object, *, is_blank: bool) -> bool:
-    """True for the line before a mail, with its sender and time. `is_blank`: the line before that one is blank.
+    """Return True for a separator line, which names a mail's sender and time. `is_blank`: the previous line is
+    blank.
 
-    Some programs do not escape a line of text that begins in the same way, and some put no blank line before a mail.
+    Some programs do not escape text lines that start with `From `, and some put no blank line before a mail.
     """
     if not line.startswith(b"From "):
         return False
@@ -105,12 +106,12 @@ def _begins_mail(line: bytes, after: object, *, is_blank: bool) -> bool:
 
 
 def sent_as(read: Callable[[], bytes], headers: Mapping[str, str], fields: Mapping[str, str]) -> Iterator[Member]:
-    """Yield the text and attachments of a mail stored as it was sent. `headers` replace the mail's own headers."""
+    """Yield the text and attachments of a mail stored in its sent form. `headers` replace the mail's own headers."""
     yield from _parts(partial(_signed, read), headers, fields)
 
 
 def _signed(read: Callable[[], bytes]) -> Message:
-    """Return the mail in a section that is signed or encrypted, as its headers or its bytes show."""
+    """Return the mail in a signed or encrypted section, detected by its headers or bytes."""
     data = read()
     if data[:1] == b"\x30" or (data[:2] == b"MI" and b":" not in data.partition(b"\n")[0]):  # DER, or DER in base64
         wrapped = Message()

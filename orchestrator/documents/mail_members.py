@@ -1,4 +1,4 @@
-"""Parts that all mail formats share: the text with its headers, and attachments by name and type."""
+"""Parts of a mail in any format: the text with its headers, and attachments by name and type."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orchestrator.documents.smime import content, encrypted
 from orchestrator.documents.types import DocumentProblem, ExtractionError
 
 MESSAGE = "message"
-"""The name of the mail's own text among its parts."""
+"""Name of the part that is the mail's own text."""
 SHOWN = ("From", "To", "Cc", "Bcc", "Date", "Subject")
 ENDINGS = {
     "text/html": ".html",
@@ -47,14 +47,15 @@ _PGP, _PGP_TYPE = "-----BEGIN PGP MESSAGE-----", "application/pgp-encrypted"
 
 
 def message_fields(subject: str, sender: str, recipients: str, date: str) -> dict[str, str]:
-    """Return the template fields of a mail; `date` is in ISO 8601."""
+    """Return the template fields of a mail. `date` is in ISO 8601."""
     return {"subject": subject, "sender": sender, "recipients": recipients, "date": date}
 
 
 def message_text(headers: Mapping[str, str], *bodies: str, has_more: bool = False) -> bytes:
     """Return the visible headers, a blank line, and the text. `has_more`: the mail has attachments or pictures.
 
-    Raises ExtractionError for an encrypted text, and for a mail without a text, unless the mail is only a subject.
+    Raises ExtractionError for an encrypted text, and for a mail without text, unless it consists of its subject
+    only.
     """
     texts = [text for text in map(str.strip, bodies) if text]
     if texts and texts[0].startswith(_PGP):
@@ -72,14 +73,14 @@ def message_text(headers: Mapping[str, str], *bodies: str, has_more: bool = Fals
 
 
 def is_pgp(kind: str, read: Callable[[], bytes]) -> bool:
-    """True if an attachment of the type `kind` is a mail's text, encrypted with PGP."""
+    """Return True if an attachment of type `kind` is the mail's PGP-encrypted text."""
     return kind == _PGP_TYPE or read()[:200].lstrip().startswith(_PGP.encode())
 
 
 def attachment(
     name: str, kind: str, number: int, read: Callable[[], bytes], fields: Mapping[str, str], known: str = ""
 ) -> Member:
-    """Return the attachment with this number in a mail. `kind` is its type, and `known` is the mail's own text."""
+    """Return the mail's attachment number `number`. `kind` is its content type, `known` the mail's own text."""
     name = words(name).replace("\\", "/").rpartition("/")[2].strip().strip("\0")
     lower = name.lower()
     if kind in TNEF or lower == "winmail.dat":
@@ -99,7 +100,7 @@ def attachment(
 
 
 def is_signed_file(name: str) -> bool:
-    """True for a file with a signature around it, such as `offer.pdf.p7m`."""
+    """Return True for a file in a signature envelope, such as `offer.pdf.p7m`."""
     return name.lower().endswith(".p7m") and bool(split_name(name[:-4])[1])
 
 
@@ -108,7 +109,7 @@ def _content(read: Callable[[], bytes]) -> bytes:
 
 
 def is_within(text: str, other: str) -> bool:
-    """True if the letters and digits of a text occur in another in this order."""
+    """Return True if a text occurs in another, compared by letters and digits only."""
     return _letters(text) in _letters(other)
 
 

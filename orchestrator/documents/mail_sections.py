@@ -25,11 +25,11 @@ _BOUNDARY = re.compile(r"^--(?=\S)(.{1,200}?)[ \t]*\r?\nContent-", re.MULTILINE 
 
 
 class WideMail(Message):
-    """A mail or section of a file in UTF-16: read as UTF-8, whatever it declares."""
+    """A mail or section of a file in UTF-16. It was converted to UTF-8, whatever its headers declare."""
 
 
 class Sections(Struct):
-    """`texts` are shown as the mail's text; `lost` are unreadable texts, with the reason."""
+    """Sections of a mail. `texts` form the mail's text; `lost` are unreadable texts with the reason."""
 
     texts: list[Part] = field(default_factory=list)
     attached: list[Part] = field(default_factory=list)
@@ -45,7 +45,7 @@ def parsed(data: bytes) -> Part:
 
 
 def sections(mail: Part) -> Sections:
-    """Sort the sections. Raises ExtractionError (too_large) if there are more than MAX_SECTIONS."""
+    """Sort the sections. Raises ExtractionError (too_large) if the mail has more than MAX_SECTIONS."""
     found = Sections()
     waiting: list[Part] = [mail]
     seen = 0
@@ -71,7 +71,6 @@ def sections(mail: Part) -> Sections:
 
 
 def _of_multipart(part: Part, kind: str, found: Sections) -> list[Part]:
-    """Return the inner sections to examine."""
     inner = inside(part) or _recovered(part)
     if not inner:
         found.texts.append(part)
@@ -102,7 +101,7 @@ def _is_text(part: Part, kind: str) -> bool:
 
 
 def _take_named_text(found: Sections) -> None:
-    """Use a named text as the mail's text if there is no other text: some programs name even the mail's text."""
+    """Use a named text as the mail's text if it has no other: some programs give even the main text a file name."""
     part = next((one for one in found.attached if type_of(one) in _SHOWN and not _is_attached(one)), None)
     if part is not None and not found.lost:
         found.attached.remove(part)
@@ -110,14 +109,14 @@ def _take_named_text(found: Sections) -> None:
 
 
 def _best(forms: list[Part]) -> Part:
-    """Return the plain form of a text, else HTML, else the last form, which is the richest."""
+    """Return the plain text of several forms, or else HTML, or else the last form, which is the richest."""
     plain = [one for one in forms if type_of(one) == "text/plain" and payload(one).strip()]
     rich = [one for one in forms if type_of(one) in ("text/html", "multipart/related", "multipart/mixed")]
     return (plain or rich[::-1] or [one for one in forms if type_of(one) != "text/calendar"][::-1] or forms)[0]
 
 
 def _attached_to(forms: Iterator[Part]) -> Iterator[Part]:
-    """Yield the attachments of text forms that are not shown: files, and invitations."""
+    """Yield files and invitations from the forms of a text that are not shown."""
     for form in forms:
         for part in form.walk():
             if not part.is_multipart() and (_is_attached(part) or type_of(part) == "text/calendar"):
@@ -125,7 +124,7 @@ def _attached_to(forms: Iterator[Part]) -> Iterator[Part]:
 
 
 def _recovered(part: Part) -> list[Part]:
-    """Return the sections if the header names a wrong boundary; the first line that looks like one is used."""
+    """Return the sections of a mail whose header names a wrong boundary, by the first line that looks like one."""
     text = part.get_payload()
     if not isinstance(text, str) or (found := _BOUNDARY.search(text)) is None:
         return []
@@ -138,19 +137,18 @@ def _in_pieces() -> ExtractionError:
 
 
 def type_of(part: Part) -> str:
-    """Return the content type, even from a header with extra text."""
+    """Return the content type, even from a malformed header."""
     found = _TYPE.match(str(part.get("Content-Type", "")))
     return found[1].lower() if found else part.get_default_type()
 
 
 def inside(part: Part) -> list[Part]:
-    """Return the sections of a multipart; empty if the parser could not split its text."""
     found: Any = part.get_payload()
     return list(found) if isinstance(found, list) else []
 
 
 def file_name(part: Part) -> str:
-    """Return the name of a file, as written."""
+    """Return the file name as written, or ""."""
     with suppress(Exception):  # the parser's errors on malformed names
         return (part.get_filename() or "").strip()
     return ""
@@ -161,13 +159,12 @@ def _is_attached(part: Part) -> bool:
 
 
 def transfer_encoding(part: Part) -> str:
-    """Return the transfer encoding, in lower case."""
     found = _TOKEN.search(str(part.get("Content-Transfer-Encoding", "")))
     return found[0].lower() if found else ""
 
 
 def payload(part: Part) -> bytes:
-    """Return the decoded bytes of a section; for several blocks their text."""
+    """Return a section's decoded bytes. A delivery status yields the text of its header blocks."""
     written = transfer_encoding(part)
     if written and written != part["Content-Transfer-Encoding"]:
         part.replace_header("Content-Transfer-Encoding", written)
@@ -181,7 +178,7 @@ def payload(part: Part) -> bytes:
 
 
 def mail_in(part: Part) -> Part:
-    """Return the mail in a section. Some programs write it in base64, which the parser treats as its text."""
+    """Return the mail in a section. Some programs encode it in base64, which the parser takes for its text."""
     inner = inside(part)
     if not inner:
         return parsed(payload(part))

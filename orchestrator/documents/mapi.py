@@ -1,6 +1,6 @@
-"""Mails in Outlook's form: numbered properties (MAPI), in an .msg file or in a winmail.dat.
+"""Mails in Outlook's form: numbered properties (MAPI), in an .msg file or a winmail.dat.
 
-Identifiers and their meaning are from [MS-OXPROPS], code pages from [MS-OXCMSG] 2.1.1.1.
+Identifiers and their meanings are from [MS-OXPROPS], code pages from [MS-OXCMSG] 2.1.1.1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BODY, _REPORT, _RTF, _HTML = 0x1000, 0x1001, 0x1009, 0x1013
 _MESSAGE_CODE_PAGE, _BODY_CODE_PAGE, _LOCALE = 0x3FFD, 0x3FDE, 0x3FF1
 ATTACHED_NAMES, ATTACHED_TYPE, ATTACHED_DATA = (0x3707, 0x3704, 0x3001), 0x370E, 0x3701
 _YEARS = range(1970, 4500)
-"""Outlook writes 1601 or 4501 for a time that is not set."""
+"""Years of valid times. Outlook writes 1601 or 4501 for a missing time."""
 
 _OF_LANGUAGES = {
     "cp1250": (0x05, 0x0E, 0x15, 0x18, 0x1A, 0x1B, 0x1C, 0x24), "cp1251": (0x02, 0x19, 0x22, 0x23, 0x2F),
@@ -34,26 +34,26 @@ _BIG5_LOCALES = (0x0404, 0x0C04, 0x1404)
 
 
 class MapiProperties:
-    """Properties of a mail, a recipient or an attachment; without their own code page they use the mail's."""
+    """Properties of a mail, recipient or attachment. If they have no code page of their own, the `mail`'s applies."""
 
     def __init__(
         self, values: Mapping[tuple[int, int], Callable[[], bytes]], mail: MapiProperties | None = None
     ) -> None:
-        """`values` has functions that read a value, by identifier and type."""
+        """`values` maps identifier and type to a function that reads the value."""
         self._values = values
         self._mail = mail
 
     def raw(self, ident: int, kind: int) -> bytes:
-        """Return the bytes of a value; empty if it is missing."""
+        """Return the bytes of a value; empty if missing."""
         read = self._values.get((ident, kind))
         return b"" if read is None else read()
 
     def number(self, ident: int) -> int:
-        """Return an integer; 0 if it is missing."""
+        """Return an integer; 0 if missing."""
         return int.from_bytes(self.raw(ident, INTEGER)[:4], "little")
 
     def time(self, ident: int) -> str:
-        """Return a time in ISO 8601; empty if it is not set."""
+        """Return a time in ISO 8601; empty if missing."""
         with suppress(struct.error, OverflowError):
             [ticks] = struct.unpack("<Q", self.raw(ident, TIME)[:8])
             found = datetime(1601, 1, 1, tzinfo=UTC) + timedelta(seconds=ticks // 10_000_000)
@@ -61,11 +61,11 @@ class MapiProperties:
         return ""
 
     def text(self, *idents: int) -> str:
-        """Return the first of these strings that is not blank, with lines ended by `\\n`."""
+        """Return the first non-blank string of `idents`, with `\\n` line ends."""
         return clean(self.as_sent(*idents))
 
     def as_sent(self, *idents: int) -> str:
-        """Return the first of these strings that is not blank, with its own line ends."""
+        """Return the first non-blank string of `idents`, with its own line ends."""
         for ident in idents:
             if data := self.raw(ident, STRING):
                 found = data.decode("utf-16-le", "replace")
@@ -88,7 +88,7 @@ class MapiProperties:
             return data.decode("cp1252", "replace")
 
     def code_pages(self) -> Iterator[str]:
-        """Yield the possible encodings of strings, the most likely one first."""
+        """Yield the possible encodings of strings, the most likely first."""
         for ident in (_MESSAGE_CODE_PAGE, _BODY_CODE_PAGE):
             if name := code_page(self.number(ident)):
                 yield name
@@ -99,12 +99,12 @@ class MapiProperties:
 
     @property
     def body_encoding(self) -> str | None:
-        """The encoding of an HTML body, or None."""
+        """Encoding of the HTML body, or None."""
         return code_page(self.number(_BODY_CODE_PAGE))
 
 
 class Attachment(Struct, frozen=True):
-    """An attachment: `read` returns its bytes, or `mail` the attached mail; neither for other objects."""
+    """An attachment. `read` returns its bytes, or `mail` the attached mail; both are None for other objects."""
 
     properties: MapiProperties
     read: Callable[[], bytes] | None
@@ -112,16 +112,14 @@ class Attachment(Struct, frozen=True):
 
 
 class MapiMail(Struct, frozen=True):
-    """A mail with its recipients and attachments."""
-
     properties: MapiProperties
     recipients: Sequence[MapiProperties]
     attachments: Sequence[Attachment]
 
 
 def body(properties: MapiProperties, limit: int) -> str:
-    """Return the plain text, else the text of the HTML, the RTF or a delivery report. Raises ExtractionError."""
-    if text := properties.as_sent(_BODY):  # the mail's digest is of these bytes
+    """Return the plain text, or else the text of HTML, RTF or a delivery report. Raises ExtractionError."""
+    if text := properties.as_sent(_BODY):  # unchanged, because the document's digest covers these bytes
         return text
     html = properties.raw(_HTML, BINARY)
     if html.strip(b"\0\r\n \t"):

@@ -1,7 +1,7 @@
-"""Reads the text on a picture of a page with RapidOCR (the extra `ocr`), whose models come in its package.
+"""Reads the text on a picture of a page with RapidOCR (the extra `ocr`), whose package includes its models.
 
-The pieces that RapidOCR finds are joined into lines: pieces side by side are one line, as in a table, unless the page
-is set in two columns.
+RapidOCR finds pieces of text, which are joined into lines. Pieces side by side are one line, as in a table, unless
+the page is set in two columns.
 """
 
 from __future__ import annotations
@@ -16,30 +16,32 @@ from orchestrator.documents.types import unreadable
 
 RESOLUTION = 150
 LONGEST_SIDE = 1754
-"""Dots per inch and pixels of a page for OCR: A4. Larger pictures took longer and were read no better."""
+"""Resolution in dots per inch and longest side in pixels: A4. Larger pictures took longer and were read no better."""
 SURE = 0.9
-"""Required certainty of a page's recognition. Correctly read pages have 0.98 and more. Unknown letters (Cyrillic,
-Greek) and pages on their sides give wrong text, with 0.71 to 0.84."""
+"""Minimum certainty of a page's text. Correctly read pages have 0.98 and more. Unknown letters (Cyrillic, Greek) and
+pages on their sides give wrong text with 0.71 to 0.84.
+"""
 FEW = 3
-"""Fewer uncertain pieces are a drawing or a stamp, not lost text."""
+"""Fewer uncertain pieces than this are a drawing or a stamp, not lost text."""
 DIRT = 0.5
-"""On a well-read page, pieces below this certainty are dropped."""
+"""Pieces below this certainty on a well-read page are dropped."""
 _LOWEST = 6
-"""Pixels of the lowest letters."""
+"""Minimum height of letters in pixels."""
 _SLIMMEST = 4
-"""Greatest length of a picture, as a multiple of its short side: the engine enlarges slimmer pictures until they
-take more memory than a page."""
+"""Maximum ratio of a picture's long to its short side. The engine enlarges slimmer pictures until they take more
+memory than a page.
+"""
 _WIDE_GAP = 1.5
-"""A wider gap, in heights of the line, separates cells."""
+"""Minimum gap between cells, in line heights."""
 _MIN_LINES = 3
 _MOST_ACROSS = 0.2
-"""The share of pieces that may extend across both columns."""
+"""Maximum share of pieces that extend across both columns."""
 _FULL = 0.5
-"""The share of a column's width that a usual line of running text fills."""
+"""Minimum share of a column's width that a median line of running text fills."""
 
 
 class Piece(NamedTuple):
-    """Some words with their bounding box, in pixels."""
+    """Some words with their bounding box in pixels."""
 
     left: float
     top: float
@@ -50,26 +52,24 @@ class Piece(NamedTuple):
 
     @property
     def height(self) -> float:
-        """The height of the box."""
         return self.bottom - self.top
 
     @property
     def area(self) -> float:
-        """The area of the box."""
         return self.height * (self.right - self.left)
 
 
 def text_of(picture: Any, page: int = 1) -> str:
-    """Return the text on a Pillow picture; empty if it has none. `page` is its number, from 1.
+    """Return the text on a Pillow picture, or "". `page` is its number, from 1, for messages.
 
-    Raises ExtractionError: unsupported if the extra is missing, unreadable for a page that is not read well.
+    Raises ExtractionError: unsupported if the extra is missing, unreadable if the text is uncertain.
     """
     if min(picture.size) < _LOWEST:
-        return ""  # the engine fails on lines a few pixels high
+        return ""  # the engine fails on pictures a few pixels high
     engine = _engine()
-    import numpy  # it comes with the extra
+    import numpy  # the extra installs it
 
-    found = engine(numpy.asarray(with_margin(picture))[:, :, ::-1])  # it expects blue first
+    found = engine(numpy.asarray(with_margin(picture))[:, :, ::-1])  # the engine expects BGR
     if found.txts is None:
         return ""
     seen = zip(found.boxes, found.txts, found.scores, strict=True)
@@ -77,7 +77,7 @@ def text_of(picture: Any, page: int = 1) -> str:
 
 
 def with_margin(picture: Any) -> Any:
-    """Return a Pillow picture in RGB, in the middle of white space if it is a strip."""
+    """Return a Pillow picture in RGB; a narrow strip is centred on white."""
     from PIL import Image
 
     least = max(picture.size) // _SLIMMEST
@@ -90,7 +90,7 @@ def with_margin(picture: Any) -> Any:
 
 
 def sure(pieces: list[Piece], page: int) -> list[Piece]:
-    """Return the pieces that are text. Raises ExtractionError for a page with uncertain recognition."""
+    """Return the pieces that are text. Raises ExtractionError if the page's text is uncertain."""
     whole = sum(piece.area for piece in pieces)
     if sum(piece.area * piece.score for piece in pieces) < SURE * whole:
         if len(pieces) < FEW:
@@ -104,14 +104,15 @@ def sure(pieces: list[Piece], page: int) -> list[Piece]:
 
 @cache
 def _engine() -> Any:
-    """Return the engine, one per worker process: its models load in half a second. One thread, as each core has a
-    worker."""
+    """Return the engine, one per worker process because its models load in half a second. It uses one thread because
+    each core has a worker.
+    """
     library = require("rapidocr", "scans by OCR", "ocr")
     return library.RapidOCR(
         params={
             "Global.log_level": "critical",
             "Global.use_cls": False,  # detection of upside-down lines
-            "Global.text_score": 0.0,  # judged here
+            "Global.text_score": 0.0,  # `sure` judges instead
             "Global.max_side_len": LONGEST_SIDE,
             "EngineConfig.onnxruntime.intra_op_num_threads": 1,
             "EngineConfig.onnxruntime.inter_op_num_threads": 1,
@@ -127,8 +128,9 @@ def _piece(box: Any, text: str, score: float) -> Piece:
 
 
 def in_order(pieces: list[Piece]) -> str:
-    """Return pieces as lines of text, from the top; two columns come one after the other, between pieces across
-    both."""
+    """Return the pieces as lines of text from top to bottom. Of two columns, the left one comes first; pieces across
+    both columns separate bands.
+    """
     gutter = _gutter(pieces)
     if gutter is None:
         return "\n".join(map(_line_text, _lines(pieces)))
@@ -145,9 +147,9 @@ def in_order(pieces: list[Piece]) -> str:
 
 
 def _gutter(pieces: list[Piece]) -> float | None:
-    """Return where white runs down between two columns of running text, or None.
+    """Return the position of a vertical gap between two columns of running text, or None.
 
-    Headings may extend across it. Tables have white between their cells too, but their cells do not fill the columns.
+    Headings may extend across the gap. Tables have gaps, too, but their cells do not fill the columns.
     """
     if not pieces:
         return None
@@ -166,7 +168,7 @@ def _gutter(pieces: list[Piece]) -> float | None:
 
 
 def _lines(pieces: list[Piece]) -> list[list[Piece]]:
-    """Return the lines from the top, with the pieces of each from left to right."""
+    """Return lines of pieces, from top to bottom and left to right."""
     lines: list[list[Piece]] = []
     for piece in sorted(pieces, key=lambda one: one.top + one.bottom):
         middle = (piece.top + piece.bottom) / 2

@@ -13,21 +13,21 @@ from xml.parsers import expat
 from orchestrator.documents.types import DocumentProblem, ExtractionError, beyond_limit, unreadable
 
 MAX_UNPACKED = 200_000_000  # bytes; a document that unpacks to more is a bomb, or does not fit in memory
-MAX_RATIO = 200  # unpacked to packed; XML that people wrote has 5 to 30
-RATIO_FROM = 20_000_000  # bytes unpacked; a smaller document may be arbitrarily repetitive
+MAX_RATIO = 200  # of unpacked to packed size; XML from office programs has 5 to 30
+RATIO_FROM = 20_000_000  # unpacked bytes up to which a document may be arbitrarily repetitive
 MAX_PARTS = 10_000
 PIECE = 1 << 16
 Start = Callable[[str, dict[str, str]], None]
 End = Callable[[str], None]
 MOST_DEFLATED = 1032
-"""Maximum number of bytes that one byte of DEFLATE can unpack to."""
+"""Maximum bytes that one byte of DEFLATE unpacks to."""
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 DAMAGE = (KeyError, ValueError, EOFError, NotImplementedError, expat.ExpatError, zipfile.BadZipFile, zlib.error)
-"""Errors of parts that are missing or damaged."""
+"""Errors raised for missing or damaged parts."""
 
 
 class Relation(NamedTuple):
-    """A reference from one part to another: its kind, and the other part's name in the archive."""
+    """A reference from one part to another: its kind, and the target's name in the archive."""
 
     kind: str
     target: str
@@ -35,8 +35,8 @@ class Relation(NamedTuple):
 
 
 class Package:
-    """An office document's package. Every method may raise ExtractionError, for example for a file that is locked or
-    is not a package. Damage raises the errors of `zipfile` and `expat`.
+    """An office document's package. Every method may raise ExtractionError, for example if the file is locked or is
+    not a package. Damage raises the errors of `zipfile` and `expat`.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -57,14 +57,14 @@ class Package:
         self._read: set[zipfile.ZipInfo] = set()
 
     def main_part(self) -> str:
-        """Return the name of the document itself."""
+        """Return the name of the part with the document itself."""
         for relation in self.relations(""):
             if relation.kind == "officeDocument":
                 return relation.target
         raise KeyError("officeDocument")
 
     def relations(self, part: str) -> list[Relation]:
-        """Return the references of a part ("" for the package) to others in the archive, in its order."""
+        """Return a part's references to other parts, in file order; "" stands for the package."""
         folder, name = posixpath.split(part)
         path = posixpath.join(folder, "_rels", f"{name}.rels")
         if path.lower() not in self._names:
@@ -81,24 +81,22 @@ class Package:
         return found
 
     def parts(self) -> list[str]:
-        """Return the names of all parts."""
         return [entry.filename for entry in self._names.values() if not entry.is_dir()]
 
     @property
     def has_twins(self) -> bool:
-        """True if two parts have names that differ only in case. A reference then means the one spelled like it."""
+        """True if two part names differ only in case. A reference then means the part spelled exactly so."""
         return len(self._spelled) > len(self._names)
 
     def holds(self, part: str) -> bool:
-        """True if the part exists."""
         return part.lower() in self._names
 
     def whole(self, part: str) -> bytes:
-        """Return a whole part. Raises KeyError if it is missing."""
+        """Return all bytes of a part. Raises KeyError if it is missing."""
         return b"".join(self.pieces(part))
 
     def head(self, part: str, size: int) -> bytes:
-        """Return the first bytes of a part, which count as unread. Raises KeyError if it is missing."""
+        """Return a part's first `size` bytes; the part still counts as unread. Raises KeyError if missing."""
         entry = self._entry(part)
         if entry.compress_type not in _PACKINGS:
             raise _odd_packing()
@@ -106,11 +104,11 @@ class Package:
             return stream.read(size)
 
     def parse(self, part: str, start: Start, end: End | None = None, characters: End | None = None) -> None:
-        """Read a part's XML from front to back, calling these handlers."""
+        """Parse a part's XML from front to back with these handlers."""
         parse(self.pieces(part), start, end, characters)
 
     def check_unread(self) -> None:
-        """Unpack the parts not read yet, as far as they could exceed the limit together."""
+        """Unpack unread parts until the others cannot exceed the limit together."""
         unread = sorted(
             (entry for entry in self._entries if entry not in self._read), key=lambda one: one.compress_size
         )
@@ -124,7 +122,7 @@ class Package:
                 pass
 
     def pieces(self, part: str) -> Iterator[bytes]:
-        """Yield a part's bytes, counted against the whole document's limit."""
+        """Yield a part's bytes, which count towards the document's limit."""
         return self._pieces(self._entry(part))
 
     def _entry(self, part: str) -> zipfile.ZipInfo:
@@ -147,7 +145,7 @@ def _odd_packing() -> zipfile.BadZipFile:
 
 
 def parse(pieces: Iterable[bytes], start: Start, end: End | None = None, characters: End | None = None) -> None:
-    """Read XML from front to back. Raises ExpatError, and ExtractionError for entities of its own."""
+    """Parse XML from front to back. Raises ExpatError, and ExtractionError if the XML defines entities."""
     parser = new_parser()
     parser.StartElementHandler = start
     if end is not None:
@@ -160,7 +158,7 @@ def parse(pieces: Iterable[bytes], start: Start, end: End | None = None, charact
 
 
 def new_parser() -> expat.XMLParserType:
-    """Return an XML parser that gives tags as `namespace}name` and refuses entities defined in the document."""
+    """Return an XML parser that writes tags as `namespace}name` and refuses entity definitions."""
     parser = expat.ParserCreate(namespace_separator="}")
     parser.buffer_text = True
 

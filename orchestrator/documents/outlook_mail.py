@@ -21,18 +21,18 @@ from orchestrator.documents.tnef import MAX_TEXT, outlook_mail
 _HEADERS, _SUBJECT, _SENT, _RECEIVED = 0x7D, 0x37, 0x39, 0x0E06
 _NAME, _ADDRESS, _SMTP, _ROLE = 0x3001, 0x3003, 0x39FE, 0x0C15
 _SENDERS = ((0x42, (0x5D02, 0x65)), (0x0C1A, (0x5D01, 0x0C1F)))
-"""Name and addresses of a mail's sender: first the person on whose behalf it was sent, then the actual sender."""
+"""Properties with the sender's name and addresses: first of the represented person, then of the actual sender."""
 _ROLES = {2: "Cc", 3: "Bcc"}
 _SHOWN = {"To": 0x0E04, "Cc": 0x0E03, "Bcc": 0x0E02}
 
 
 def winmail_parts(content: Content, known: str) -> Iterator[Member]:
-    """Yield the attachments in a winmail.dat, and its text unless it is `known` already. Raises ExtractionError."""
+    """Yield a winmail.dat's attachments, and its text unless that is `known`. Raises ExtractionError."""
     yield from members(outlook_mail(content.whole()), MAX_TEXT, known)
 
 
 def members(mail: MapiMail, limit: int, known: str = "") -> Iterator[Member]:
-    """Yield the mail's text, unless it is `known` already, and its attachments. Texts have at most `limit` bytes."""
+    """Yield the mail's attachments, and its text unless that is `known`. Texts have at most `limit` bytes."""
     headers = _headers(mail)
     shown = ("To", "Cc", "Bcc")
     fields = message_fields(
@@ -64,7 +64,7 @@ def _inner(mail: Callable[[], MapiMail], limit: int) -> Iterator[Member]:
 
 
 def _is_signed(mail: MapiMail, one: Attachment) -> bool:
-    """True if the attachment is the mail itself as sent, signed or encrypted."""
+    """Return True if the attachment is the mail itself in its sent form, signed or encrypted."""
     kind = mail.properties.text(0x1A).lower()
     return len(mail.attachments) == 1 and one.read is not None and ".smime" in kind
 
@@ -89,7 +89,7 @@ def _sender(properties: MapiProperties) -> str:
 
 
 def _address(properties: MapiProperties, idents: Sequence[int]) -> str:
-    """Return the internet address; an Exchange address (`/o=…`) means nothing outside its organisation."""
+    """Return the internet address. An Exchange address (`/o=…`) means nothing outside its organisation."""
     return next((one for one in map(properties.text, idents) if "@" in one and not one.startswith("/")), "")
 
 

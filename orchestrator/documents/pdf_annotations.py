@@ -1,7 +1,7 @@
-"""Annotations of PDF pages: values of form fields, notes, and text typed over a page.
+"""Annotations of PDF pages: values of form fields, comments, and text typed over a page.
 
-A value follows its label if the label is a line of the text, else the value goes to the end of the page. Comments are
-marked and come at the end of the page, as in other documents. Hidden fields and annotations are left out.
+A value follows its label if the label is a line of the text; otherwise it goes to the end of the page. Comments get
+a mark and come at the end of the page, as in other documents. Hidden fields and annotations are omitted.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _KNOWN = _MARKS | {_TEXT_OVER, raw.FPDF_ANNOT_WIDGET}
 _TICKED = frozenset((raw.FPDF_FORMFIELD_CHECKBOX, raw.FPDF_FORMFIELD_RADIOBUTTON))
 _WRITTEN = frozenset((raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw.FPDF_FORMFIELD_LISTBOX))
 _BAND = 5.0
-"""Points above and below the middle of a field to search for its label: a field may be two lines high."""
+"""Points above and below a field's middle in which its label may be: a field may be two lines high."""
 
 
 class _Field(NamedTuple):
-    """A form field with content; `label` is the text beside it, or its name."""
+    """A form field with content. `label` is the text beside it, or its name."""
 
     label: str
     value: str
@@ -39,7 +39,7 @@ class _Field(NamedTuple):
 
 
 def with_annotations(document: pypdfium2.PdfDocument, page: Any, layer: Any, text: str) -> str:
-    """Return the text of a page with its field values and notes. Raises PdfiumError."""
+    """Return a page's text with its field values and comments. Raises PdfiumError."""
     count = raw.FPDFPage_GetAnnotCount(page)
     if count <= 0:
         return text
@@ -48,7 +48,7 @@ def with_annotations(document: pypdfium2.PdfDocument, page: Any, layer: Any, tex
     comments: list[str] = []
     form = document.formenv.raw if document.formenv is not None else None
     get, kind_of, close = raw.FPDFPage_GetAnnot, raw.FPDFAnnot_GetSubtype, raw.FPDFPage_CloseAnnot
-    handle = page.raw  # a call with the page would look it up each time
+    handle = page.raw  # passing the page itself would cost a lookup per call
     for number in range(count):
         found = get(handle, number)
         if not found:
@@ -89,7 +89,7 @@ def _field(form: Any, found: Any, page: Any, layer: Any) -> list[_Field]:
 
 
 def _beside(found: Any, page: Any, layer: Any, *, is_ticked: bool) -> str:
-    """Return the text at the height of a field: before it, or after a tick box."""
+    """Return the text at a field's height: before the field, or after a tick box."""
     box = raw.FS_RECTF()
     if not raw.FPDFAnnot_GetRect(found, box):
         return ""
@@ -102,7 +102,7 @@ def _beside(found: Any, page: Any, layer: Any, *, is_ticked: bool) -> str:
 
 
 def _filled(text: str, fields: list[_Field]) -> str:
-    """Return the text with each value after its label; a tick goes before it."""
+    """Return the text with each value after its label; a tick precedes its label."""
     if not fields:
         return text
     lines = text.split("\n")
@@ -131,7 +131,7 @@ def _value(found: Any, key: bytes) -> str:
 
 
 def _utf16_text(read: Callable[..., int]) -> str:
-    """Call a PDFium function that writes UTF-16 to a buffer, after asking it for the size."""
+    """Return the text that a PDFium function writes to a buffer; the first call asks for the size."""
     size = read(None, 0)
     if size <= 2:
         return ""

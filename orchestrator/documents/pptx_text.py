@@ -22,13 +22,13 @@ from orchestrator.documents.types import ExtractionError
 
 
 def extract(data: bytes, encoding: str | None, most: int = 50_000_000) -> tuple[str, dict[str, object]]:
-    """Return the text, each slide after the first on a line that begins with a form feed, and `{"pages": count}`.
+    """Return the text, with a form feed before each slide after the first, and `{"pages": count}`.
 
     Raises ExtractionError.
     """
     del encoding  # XML declares its own encoding
     if is_locked(data):
-        data = unlocked(data, POWERPOINTS_PASSWORD, EXCELS_PASSWORD)  # LibreOffice locks with Excel's
+        data = unlocked(data, POWERPOINTS_PASSWORD, EXCELS_PASSWORD)  # LibreOffice uses Excel's password
     check_container(data, "a PowerPoint 97-2003 presentation; save it as .pptx or PDF")
     losses = Losses()
     try:
@@ -58,7 +58,7 @@ def _slides(package: Package, limit: TextLimit, losses: Losses) -> Iterator[list
 
 
 def _authors(package: Package, parts: list[str]) -> dict[str, str]:
-    """Return the names of comment authors, by number."""
+    """Return the comment authors' names by id."""
     found: dict[str, str] = {}
 
     def start(tag: str, attributes: dict[str, str]) -> None:
@@ -84,7 +84,7 @@ def _slide(package: Package, part: str, limit: TextLimit, authors: dict[str, str
 
 
 def _comments(package: Package, part: str, limit: TextLimit, authors: dict[str, str]) -> list[str]:
-    """Return a line for each comment and reply; old ones have their text in `text`, new ones in paragraphs."""
+    """Return a line per comment and reply. Legacy comments have their text in `text`, modern ones in paragraphs."""
     found: list[tuple[str, list[str]]] = []
     is_text = [False]
 

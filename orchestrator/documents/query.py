@@ -1,4 +1,4 @@
-"""The rows of a query as a table. They are written to a file of JSON lines, which is read like any other file."""
+"""The rows of a query as a table. They are written to a JSONL file, which is read like any other file."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from orchestrator.settings.job_spec import DocumentSource
 
 AHEAD = 1000
-"""Number of rows to fetch at a time."""
+"""Rows per fetch."""
 _BIND = re.compile(r"(?<![:\\]):(?=[A-Za-z_0-9])")
 _READ_ONLY = {"postgresql": "SET TRANSACTION READ ONLY", "sqlite": "PRAGMA query_only = ON"}
 
 
 def located(source: DocumentSource, base: Path) -> RemoteRoot:
-    """Return the source's location. Raises InputError if the database's address is missing or unsupported."""
+    """Return the source's location. Raises InputError if the database's URL is missing or unsupported."""
     variable = str(source.url_env)
     url = os.environ.get(variable, "").strip()
     if not url:
@@ -59,19 +59,18 @@ def _engine(url: str, variable: str) -> Engine:
 
 
 class QueryStorage:
-    """A query as a storage of one file, written anew for each request. The database is not changed."""
+    """A query as an fsspec-like storage with one file, which each request writes anew. Never changes the database."""
 
     def __init__(self, engine: Engine, query: str) -> None:
         self._engine = engine
         self._query = query
 
     def info(self, path: str) -> dict[str, Any]:
-        """Return an empty dict: without the query, nothing shows if the rows are the same."""
+        """Return an empty dict: only the query itself could reveal changed rows."""
         return {}
 
     def get_file(self, path: str, to: str, callback: Any) -> None:
-        """Write the rows to a file. Raises InputError if the database refuses the query, and errors of a lost
-        connection."""
+        """Write the rows to a file. Raises InputError if the database refuses the query, and connection errors."""
         from sqlalchemy.exc import DBAPIError
 
         connection = self._engine.connect()
@@ -93,7 +92,7 @@ class QueryStorage:
         if (read_only := _READ_ONLY.get(connection.dialect.name)) is not None:
             connection.execute(text(read_only))
         streamed = connection.execution_options(stream_results=True, max_row_buffer=AHEAD)
-        # A colon of the user's own is not a parameter.
+        # SQLAlchemy would take a colon in the user's query for a parameter.
         with closing(streamed.execute(text(_BIND.sub(r"\\:", self._query)))) as result:
             self._copy(result, file, callback)
 

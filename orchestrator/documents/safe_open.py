@@ -1,7 +1,7 @@
 """Opens untrusted files safely: no devices, no system files, nothing outside a folder.
 
-Checks apply to the opened file, not its path: after a check of a path, any part of it may become a link before it is
-opened.
+Checks apply to the opened file, not to its path: between a check and the opening, any part of a path may become a
+link.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from orchestrator.documents.types import ExtractionError, unreadable
 
 SYSTEM_FOLDERS = ("/proc", "/sys", "/dev")
-# File systems without users' files. They show the state of the kernel and of processes, including environments.
+# File systems without users' files. They expose the state of the kernel and of processes, including environments.
 _SYSTEM_KINDS = frozenset(
     "proc sysfs devtmpfs devpts cgroup cgroup2 debugfs tracefs securityfs configfs pstore efivarfs bpf mqueue "
     "binfmt_misc fusectl selinuxfs rpc_pipefs nsfs".split()
@@ -24,7 +24,7 @@ _READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY
 
 @cache
 def system_devices() -> frozenset[int]:
-    """Return the devices (`st_dev`) of the system's own file systems, wherever they are mounted."""
+    """Return the devices (`st_dev`) of the system's own file systems, including bind mounts elsewhere."""
     found = set()
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
@@ -34,7 +34,7 @@ def system_devices() -> frozenset[int]:
                 if rest.split()[0] in _SYSTEM_KINDS:
                     found.add(os.makedev(int(major), int(minor)))
     except (OSError, ValueError, IndexError):
-        pass  # not Linux: only the folders' names are known
+        pass  # not Linux: only SYSTEM_FOLDERS are known
     ordinary = _device("/")
     return frozenset(found | {device for folder in SYSTEM_FOLDERS if (device := _device(folder)) != ordinary}) - {-1}
 
@@ -47,7 +47,7 @@ def _device(path: str) -> int:
 
 
 def is_system(real_path: str, device: int | None = None) -> bool:
-    """True if a path without links, or the device of a file, belongs to the system rather than its users."""
+    """Return True if a link-free path, or a file's device, belongs to the system rather than to users."""
     return (
         device in system_devices()
         or real_path.startswith(tuple(f"{folder}/" for folder in SYSTEM_FOLDERS))
@@ -56,17 +56,17 @@ def is_system(real_path: str, device: int | None = None) -> bool:
 
 
 def is_inside(real_path: str, real_root: str) -> bool:
-    """True if a path without links is a folder without links, or inside it."""
+    """Return True if a link-free path is a link-free folder or inside it."""
     return real_path == real_root or real_path.startswith(real_root.rstrip("/") + "/")
 
 
 def open_file(path: str, within: str | None = None) -> tuple[int, os.stat_result]:
     """Return a descriptor of a regular file, and its status.
 
-    `within` is the folder, without links, that must contain the file; None if it may be anywhere except in the
-    system's own folders. Raises OSError; ExtractionError for anything but such a file.
+    `within` is the link-free folder that must contain the file; None allows any folder except the system's. Raises
+    OSError, and ExtractionError for anything but such a file.
     """
-    # Without O_NONBLOCK a pipe in place of a listed file would hang here for ever.
+    # Without O_NONBLOCK, opening a pipe that replaced a listed file would block for ever.
     fd = os.open(path, _READING | os.O_NONBLOCK)
     try:
         status = _regular(fd)
@@ -78,7 +78,7 @@ def open_file(path: str, within: str | None = None) -> tuple[int, os.stat_result
 
 
 def open_folder(path: str, within: str | None) -> int:
-    """Return a descriptor of a folder. Raises as `open_file`."""
+    """Return a descriptor of a folder. Raises as `open_file` does."""
     fd = os.open(path, _READING | os.O_DIRECTORY)
     try:
         _check_place(fd, path, os.fstat(fd), within)
@@ -89,9 +89,9 @@ def open_folder(path: str, within: str | None) -> int:
 
 
 class Opener:
-    """Opens the files of one folder after another like `open_file`, at half the cost, by keeping the folder open.
+    """Opens the files of one folder after another at half the cost of `open_file`, by keeping the folder open.
 
-    A file opened in an open folder, without following a link, is inside that folder.
+    A file opened relative to an open folder, without following a link, is inside that folder.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Opener:
         self._folder = -1
 
     def open(self, path: str, within: str | None) -> tuple[int, os.stat_result]:
-        """Open a file like `open_file`."""
+        """Open a file as `open_file` does."""
         folder, _, name = path.rpartition("/")
         if not folder:
             return open_file(path, within)
@@ -112,7 +112,7 @@ class Opener:
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
-            return open_file(path, within)  # a link
+            return open_file(path, within)  # the file is a link
         try:
             return fd, _regular(fd)
         except BaseException:
@@ -120,14 +120,13 @@ class Opener:
             raise
 
     def close(self) -> None:
-        """Close the folder."""
         if self._held is not None:
             os.close(self._folder)
             self._held = None
 
 
 def _regular(fd: int) -> os.stat_result:
-    """Return the status of an open file that is regular and not the system's. Raises ExtractionError."""
+    """Return the status of an open file if it is regular and not the system's. Raises ExtractionError."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise not_a_file()
@@ -147,9 +146,8 @@ def _check_place(fd: int, path: str, status: os.stat_result, within: str | None)
 
 
 def _place(fd: int, path: str, status: os.stat_result) -> str:
-    """Return the path of an open file, without links; empty if it is not certain."""
+    """Return the link-free path of an open file; empty if uncertain."""
     try:
-        # The kernel's own record of the path.
         return os.readlink(f"/proc/self/fd/{fd}")
     except OSError:
         pass
@@ -158,7 +156,7 @@ def _place(fd: int, path: str, status: os.stat_result) -> str:
         there = os.stat(real)
     except OSError:
         return ""
-    # A path without links leads to the same file, even if the path that opened the file has changed.
+    # The path may have changed since the file was opened. It counts only if it still leads to this file.
     return real if (there.st_dev, there.st_ino) == (status.st_dev, status.st_ino) else ""
 
 

@@ -16,11 +16,11 @@ from orchestrator.documents.types import DocumentProblem, ExtractionError
 from orchestrator.documents.unpacking import UnpackLimit
 
 _MOST_AT_ONCE = 20_000_000
-"""Bytes of files that are unpacked together, unless a single file is larger."""
+"""Maximum bytes of files that are unpacked together, unless a single file is larger."""
 
 
 def parts(content: Content, unpacking: UnpackLimit) -> Iterator[Member]:
-    """Yield the files in the archive, in its order; links have `passed` set. Raises OSError, ExtractionError."""
+    """Yield the files of the archive in order; links have `passed` set. Raises OSError, ExtractionError."""
     library = require("py7zr", "7z archives", "sevenzip")
     with content.opened() as handle:
         archive = _opened(library, handle)
@@ -79,7 +79,7 @@ def _read(unpacked: _Unpacked, entry: Any, limit: int) -> bytes:
 
 
 class _Unpacked:
-    """Some files of an archive, unpacked when the first is read."""
+    """Some files of an archive, unpacked together when the first is read."""
 
     def __init__(self, archive: Any, entries: Sequence[Any], unpacking: UnpackLimit) -> None:
         self._archive = archive
@@ -88,12 +88,11 @@ class _Unpacked:
         self._held: dict[str, _Buffer] = {}
 
     def read(self, entry: Any) -> bytes:
-        """Return the bytes of a file. Raises ExtractionError."""
         name = PurePosixPath(entry.filename)
         if ".." in name.parts or name.is_absolute():
             raise damaged_part()
         self._unpacking.check()
-        if f"{name}" not in self._held:  # the first file, or a file after a damaged one
+        if f"{name}" not in self._held:  # the first file, or the file after a damaged one
             self._unpack(entry.filename)
         data = self._held.pop(f"{name}", None)
         if data is None or not data.is_whole:
@@ -102,7 +101,7 @@ class _Unpacked:
         return data.getvalue()
 
     def _unpack(self, first: str) -> None:
-        """Unpack from this file on, up to any damage; later files are retried when they are read."""
+        """Unpack from this file on, up to any damage. Later files are retried when they are read."""
         wanted = self._names[self._names.index(first) :]
         try:
             self._archive.reset()
@@ -110,23 +109,21 @@ class _Unpacked:
         except (ExtractionError, MemoryError):
             raise
         except Exception as error:  # noqa: BLE001 (the library raises a dozen different types)
-            del error  # its earlier output is complete
+            del error  # the files before the damage are complete
 
     def create(self, filename: str) -> _Buffer:
-        """Return the buffer for a file of the library."""
+        """Return the buffer for a file; the library calls this."""
         held = self._held[filename] = _Buffer()
         return held
 
 
 class _Buffer(io.BytesIO):
-    """Bytes that survive the library's closing of a file, which shows that their checksum is right."""
+    """Bytes that survive the library's `close`. The library closes a file only if its checksum is right."""
 
     is_whole = False
 
     def close(self) -> None:
-        """Keep the bytes, which are read later."""
         self.is_whole = True
 
     def size(self) -> int:
-        """Return the size in bytes."""
         return len(self.getbuffer())

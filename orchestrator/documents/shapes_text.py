@@ -1,4 +1,4 @@
-"""The words of shapes in office documents: of slides, of text boxes on sheets, and of SmartArt."""
+"""Text of shapes in office documents: of slides, of text boxes on sheets, and of SmartArt."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from orchestrator.documents.scripts import lowered, raised
 _TITLES = ("title", "ctrTitle")
 _BODIES = ("", "body", "obj")
 _FIELDS = ("sldNum", "dt")
-"""Placeholders that mostly hold nothing but a field: the number of the slide, or the day."""
+"""Placeholders that usually contain only a field: the slide number or the date."""
 _MOST_LEVEL = 9
 _LOST = {"blip": "picture", "videoFile": "video", "audioFile": "sound"}
 
 
 def shape_lines(package: Package, part: str, limit: TextLimit, losses: Losses, *, notes: bool = False) -> list[str]:
-    """Return a line for each paragraph of a part's shapes, and for each row of its tables."""
+    """Return a line per paragraph of a part's shapes, and per row of its tables."""
     shapes = _Shapes(limit, losses, notes=notes)
     package.parse(posixpath.normpath(part), shapes.start, shapes.end, shapes.characters)
     return shapes.lines
 
 
 def drawn_lines(package: Package, part: str, limit: TextLimit, losses: Losses) -> list[str]:
-    """Return the words of the SmartArt and charts that a part refers to. A drawing without words counts as a loss."""
+    """Return the text of the SmartArt and charts that a part refers to. A chart without text counts as a loss."""
     lines: list[str] = []
     for relation in package.relations(part):
         if not package.holds(relation.target):
@@ -41,29 +41,29 @@ def drawn_lines(package: Package, part: str, limit: TextLimit, losses: Losses) -
 
 
 class _Shapes:
-    """Takes the events of an XML parser and makes lines of a slide's paragraphs and of the rows of its tables."""
+    """Collects a line per paragraph and table row from XML events."""
 
     def __init__(self, limit: TextLimit, losses: Losses, *, notes: bool) -> None:
         self.lines: list[str] = []
         self._limit = limit
         self._losses = losses
         self._notes = notes
-        self._place: str | None = None  # the placeholder kind of a shape, None if it is not a placeholder
+        self._place: str | None = None  # a placeholder's kind; None for any other shape
         self._pieces: list[str] | None = None
         self._cells: list[str] | None = None
         self._level = 0
-        self._marked: bool | None = None  # if the paragraph itself states that it has a bullet, or none
+        self._marked: bool | None = None  # True for a bullet, False for none; None if the paragraph does not say
         self._is_text = False
-        self._is_typed = False  # if the paragraph has text outside fields
+        self._is_typed = False  # the paragraph has text outside fields
         self._fields = 0
-        self._script: Callable[[str], str] | None = None  # of the run that is open
-        self._run = 0  # where its pieces begin
+        self._script: Callable[[str], str] | None = None  # of the open run
+        self._run = 0  # index of the open run's first piece
         self._fallback = 0
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self._limit.element()
         name = tag.rpartition("}")[2]
-        if self._fallback or name == "Fallback":  # the same content again, for old programs
+        if self._fallback or name == "Fallback":  # repeats the content for old programs
             self._fallback += 1
             return
         match name:
@@ -96,7 +96,7 @@ class _Shapes:
                 self._losses[_LOST[name]] += 1
             case "oleObj" if attributes.get("progId", "").partition(".")[0] != "Equation":
                 self._losses["embedded file"] += 1
-                self._losses["picture"] -= 1  # the picture that stands for it
+                self._losses["picture"] -= 1  # the object's preview picture
 
     def end(self, tag: str) -> None:
         if self._fallback:
@@ -121,7 +121,6 @@ class _Shapes:
             self._cells = None
 
     def characters(self, text: str) -> None:
-        """Text, in any number of pieces."""
         if self._is_text:
             self._is_typed = self._is_typed or not self._fields
             self._add(text)

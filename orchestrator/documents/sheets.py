@@ -1,7 +1,6 @@
 """Spreadsheets (.xlsx, .xlsm, .xlsb, .xls, .ods, .fods, XML of Excel 2003), as one text or as a document per row.
 
-Values, including errors such as `#N/A`, are those that the saving program computed. Formats and formulas are not
-read.
+The saving program computed the values, including errors such as `#N/A`. Formats and formulas are not read.
 """
 
 from __future__ import annotations

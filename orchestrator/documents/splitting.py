@@ -1,8 +1,8 @@
-"""Splits a long text into parts of limited tokens, at natural borders, each repeating the end of the part before.
-Pure.
+"""Splits a long text into parts of limited tokens, at natural borders. Each part repeats the end of the previous
+part. Pure.
 
-The words at a border decide its place, not the number of words before the border. So after an edit the borders soon
-fall where they did before. Among equally natural borders, the border whose paragraph has the smallest hash is taken.
+Borders are chosen by the words at the border, not by their distance from the start. After an edit, borders therefore
+soon fall where they did before. Among equally natural borders, the paragraph with the smallest hash wins.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from msgspec import Struct
 from orchestrator.core import tokens
 
 LEAST = 16
-"""Lowest limit, in tokens: a single character may have four."""
-# From the most natural border to the least: pages and paragraphs, lines, sentences, words. Spaces belong to the next
-# word, as they do in a token.
+"""Lowest limit in tokens; a single character may have four."""
+# From the most to the least natural border: pages and paragraphs, lines, sentences, words. A space belongs to the
+# next word, as in tokens.
 _BORDERS = tuple(
     re.compile(border)
     for border in (r"\n[^\S\n]*\n\s*|\f\s*", r"\n", r"(?<=[.!?…])[\"'”’)\]]*(?=\s)|(?<=[。！？])", r"(?<=\S)(?=\s)")
 )
 _TOKENS_PER_CHAR = 4
 _CHARS_PER_TOKEN = 16
-# A part holds at least a third of its limit, if borders allow. With a wider choice, borders realign sooner after an
-# edit: 2 of 20 parts change on average, up to 4 (with at least a half, up to 9). It costs a few more parts.
+# A part fills at least a third of its limit, if borders allow. The lower this share, the sooner borders realign after
+# an edit, at the cost of a few more parts. With a third, 2 of 20 parts change on average and 4 at most; with a half,
+# up to 9 change.
 _LEAST_FULL = 3
 
 
 class Part(Struct, frozen=True):
-    """`text[start:end]`; its beginning, `text[start:own]`, also belongs to the part before."""
+    """`text[start:end]`. Its beginning, `text[start:own]`, repeats the end of the previous part."""
 
     start: int
     own: int
@@ -39,7 +40,7 @@ class Part(Struct, frozen=True):
 
 
 class _Unit(Struct, frozen=True):
-    """A piece of the text that may end a part; `level` says how natural that border is, 0 most."""
+    """A piece of the text that may end a part. `level` is its border's naturalness; 0 is the most natural."""
 
     start: int
     end: int
@@ -48,13 +49,12 @@ class _Unit(Struct, frozen=True):
 
 
 def size(text: str) -> int:
-    """Count the tokens of a text."""
     return tokens.count((text,)) - tokens.count(("",))
 
 
 def split(text: str, limit: int, overlap: int) -> list[Part]:
-    """Return the parts of a text, in order: at most `limit` tokens each, up to `overlap` of them from the part
-    before.
+    """Return the parts of a text in order. A part has at most `limit` tokens, and repeats up to `overlap` of the
+    previous part's.
 
     A text of at most `limit` tokens is one part. `overlap` is at most half of `limit`, which is at least LEAST.
     """
@@ -72,7 +72,7 @@ def split(text: str, limit: int, overlap: int) -> list[Part]:
 
 
 def _units(text: str, start: int, end: int, most: int, level: int) -> Iterator[_Unit]:
-    """Yield pieces of at most `most` tokens that end at the most natural borders; together they are the text."""
+    """Yield consecutive pieces of at most `most` tokens that end at the most natural borders."""
     if level == len(_BORDERS):
         step = max(1, most // _TOKENS_PER_CHAR)
         for at in range(start, end, step):
@@ -81,7 +81,7 @@ def _units(text: str, start: int, end: int, most: int, level: int) -> Iterator[_
         return
     borders = [found.end() for found in _BORDERS[level].finditer(text, start, end) if start < found.end() < end]
     for begin, stop in zip([start, *borders], [*borders, end], strict=True):
-        # Cheap before exact: a giant word is not counted again at each level.
+        # The cheap test comes first, so that a giant word is not counted again at each level.
         if stop - begin > most * _CHARS_PER_TOKEN or (tokens_of := size(text[begin:stop])) > most:
             *inner, last = _units(text, begin, stop, most, level + 1)
             yield from inner
@@ -91,7 +91,7 @@ def _units(text: str, start: int, end: int, most: int, level: int) -> Iterator[_
 
 
 def _last(text: str, units: Sequence[_Unit], first: int, most: int) -> int:
-    """Return the unit that ends the part beginning with `first`."""
+    """Return the index of the unit that ends the part starting with unit `first`."""
     ends: list[tuple[int, int]] = []
     total = 0
     for number in range(first, len(units)):
@@ -115,7 +115,7 @@ def _rank(text: str, unit: _Unit) -> tuple[int, bytes]:
 
 
 def _overlapping(text: str, own: int, end: int, limit: int, overlap: int) -> int:
-    """Return where the part of `text[own:end]` begins, including the repeated text before it."""
+    """Return the start of a part, including the text that it repeats."""
     if not overlap:
         return own
     found, total = [own], 0

@@ -1,4 +1,4 @@
-"""Results of a source: a document, or the reason for its absence."""
+"""Results of reading a source: documents, or the reasons for their absence."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from msgspec import Struct
 
 
 class DocumentProblem(StrEnum):
-    """Reason why a file, folder or row gave no document."""
+    """Reason why a file, folder or row yields no document."""
 
-    ENCODING = "encoding"  # bytes that are not text in any encoding that is certain
+    ENCODING = "encoding"  # text whose encoding is unknown or ambiguous
     EMPTY = "empty"  # nothing but whitespace, no text layer, or a table without rows
     UNUSABLE_TEXT = "unusable_text"  # a text layer whose fonts do not reveal their letters
     ENCRYPTED = "encrypted"  # needs a password
     TOO_LARGE = "too_large"  # more bytes than `max_bytes`
     UNREADABLE = "unreadable"  # permissions, I/O errors, damaged files
-    VANISHED = "vanished"  # was listed, but is gone
-    UNSUPPORTED = "unsupported"  # a kind of file that is not read here
+    VANISHED = "vanished"  # removed after it was listed
+    UNSUPPORTED = "unsupported"  # a kind of file that orch does not read
     NO_TEXT_COLUMN = "no_text_column"  # a table whose source does not name the column with the text
     BAD_ROW = "bad_row"  # one bad row of a table; the other rows are read
     CHANGING = "changing"  # the file is being written to
@@ -33,23 +33,22 @@ BY_OCR = " by OCR"
 
 
 NOTES = "notes"
-"""The field in which our own readers say what they left out; this field becomes the document's `notes`."""
+"""Field in which orch's own readers say what they left out. It becomes the document's `notes`."""
 
 
 class Picture(NamedTuple):
-    """A page as a picture: JPEG, in base64."""
+    """A page as a base64-encoded JPEG."""
 
     page: int  # from 1
     data: str
 
     @property
     def url(self) -> str:
-        """The picture as a `data:` URL."""
         return f"data:image/jpeg;base64,{self.data}"
 
 
 class Render(NamedTuple):
-    """How pages become pictures, as in `Pictures` of the job file; `how` is auto, image, both or ocr."""
+    """How pages become pictures, as in `Pictures` of the job file. `how` is auto, image, both or ocr."""
 
     how: str
     resolution: int
@@ -60,16 +59,16 @@ class Render(NamedTuple):
 
     @property
     def is_ocr(self) -> bool:
-        """True if the text of a picture is sent instead of the picture."""
+        """True if text recognised on the pictures is sent instead of the pictures."""
         return self.how == "ocr"
 
 
 class Document(Struct, frozen=True):
     """One text with its identity.
 
-    `key` is stable over runs: `<source path as written>/<relative path>`, and `#<id or row number>` for a table row.
-    `digest` is the SHA-256 (hex) of the raw bytes, or of the row's canonical JSON. `size` is in bytes. `fields` are
-    template names besides `text`. `pictures` are pages that go to the model as pictures.
+    `key` is the same in every run: `<source path as written>/<relative path>`, plus `#<id or row number>` for a
+    table row. `digest` is the SHA-256 (hex) of the raw bytes, or of the row's canonical JSON. `size` is in bytes.
+    `fields` are template names besides `text`. `pictures` are pages that are sent to the model as pictures.
     """
 
     key: str
@@ -83,9 +82,9 @@ class Document(Struct, frozen=True):
 
 
 class UnreadableDocument(Struct, frozen=True):
-    """A file, folder or row that was found but not read; `message` says what is wrong and what to do.
+    """A file, folder or row that was found but not read. `message` says what is wrong and what to do.
 
-    `setting` is the setting of the source that names a column which is not there, None for any other problem.
+    `setting` is the source's setting that names a missing column; None for any other problem.
     """
 
     key: str
@@ -97,9 +96,9 @@ class UnreadableDocument(Struct, frozen=True):
 
 
 class RemoteObject(NamedTuple):
-    """An object to read: its storage (of fsspec), its path there, and its listing (may be empty).
+    """An object to read: its fsspec storage, its path there, and its listing, which may be empty.
 
-    `is_alone`: it is the only object of its source.
+    `is_alone`: the source has no other object.
     """
 
     storage: Any
@@ -109,13 +108,13 @@ class RemoteObject(NamedTuple):
 
     @property
     def size(self) -> int | None:
-        """The size in bytes, if the listing states it."""
+        """Size in bytes; None if the listing does not state it."""
         size = self.info.get("size")
         return size if isinstance(size, int) else None
 
 
 class ExtractionError(Exception):
-    """A reader's failure for one document; becomes an `UnreadableDocument`. Never leaves this package."""
+    """A reader's failure for one document. It becomes an `UnreadableDocument` and never leaves this package."""
 
     def __init__(
         self, code: DocumentProblem, message: str, size: int | None = None, setting: str | None = None
@@ -133,10 +132,10 @@ def unreadable(message: str) -> ExtractionError:
 
 
 def unsupported(message: str) -> ExtractionError:
-    """Return the error for a kind that is not read, or is read only with an extra."""
+    """Return the error for a kind that is never read, or only with an extra."""
     return ExtractionError(DocumentProblem.UNSUPPORTED, message)
 
 
 def beyond_limit(message: str, size: int | None = None, setting: str | None = None) -> ExtractionError:
-    """Return the error for a document beyond a limit; `setting` raises it."""
+    """Return the error for a document that exceeds a limit. `setting` is the setting that raises the limit."""
     return ExtractionError(DocumentProblem.TOO_LARGE, message, size, setting)

@@ -1,7 +1,6 @@
-"""Rewrites workbooks (.xlsx, .xlsm, .xlsb) that the reading library would refuse, lose data from, or read with too
-much memory.
+"""Rewrites workbooks (.xlsx, .xlsm, .xlsb) that the reading library would refuse, lose data from, or expand too far.
 
-The library drops errors (`#N/A`), does not know macro sheets, and expands every sheet to a full rectangle, so one
+The library drops errors (`#N/A`) and does not know macro sheets. It expands every sheet to a full rectangle, so one
 stray cell at the far end costs gigabytes. Here errors become texts, macro sheets become worksheets, and nearly empty
 sheets lose their empty rows and columns. The library refuses workbooks with UTF-16 parts, with a sheet that has no
 part, or in pre-release forms of Excel 2007. These workbooks are rewritten, too.

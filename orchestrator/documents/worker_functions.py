@@ -1,6 +1,6 @@
-"""Functions that worker processes run: they read files and cut tables into rows, returned as plain values.
+"""Functions that worker processes run. They read files and split tables into rows.
 
-Arguments and results are tuples, since only plain values pass between processes.
+Arguments and results are plain tuples because only plain values pass between processes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BATCH_ROWS = 200
 BATCH_BYTES = 100_000
 BATCH_SECONDS = 0.2
 LOOK_ROWS = 8
-"""Number of rows after which the clock is checked."""
+"""Rows between two checks of the clock."""
 Plain = tuple[object, ...]
 
 
@@ -40,7 +40,7 @@ def file(*about: object) -> Iterator[list[Plain]]:
 
 
 def sent(about: Plain, data: bytes) -> Iterator[list[Plain]]:
-    """Yield what `file` yields, for a file on another machine, whose bytes come with the call."""
+    """Yield what `file` yields, for bytes sent from another machine."""
     yield [_plain(files.read_bytes(_file_of(about), data))]
 
 
@@ -51,7 +51,7 @@ def _file_of(about: Plain) -> DocumentFile:
 
 
 def parts(about: Plain, wanted: AbstractSet[str] | None, begin: int, end: int | None) -> Iterator[list[Plain]]:
-    """Yield the results of `parts.documents` in batches; at the end the problem of the file itself, if any."""
+    """Yield the results of `parts.documents` in batches, then the file's own problem, if any."""
     from orchestrator.documents import parts as parts_of
 
     file = TableFile(*about)  # type: ignore[arg-type]
@@ -80,7 +80,6 @@ def parts(about: Plain, wanted: AbstractSet[str] | None, begin: int, end: int | 
 
 
 def part_keys(*about: object) -> Iterator[list[str]]:
-    """Yield the keys of a file's parts in batches."""
     from orchestrator.documents import parts as parts_of
 
     try:
@@ -96,7 +95,7 @@ def _with_plugins(file: TableFile) -> TableFile:
 
 
 def _render(about: Plain | None) -> Render | None:
-    """Return how pages are rendered; OCR has more memory."""
+    """Return how pages are rendered. OCR raises this process's memory limit."""
     if about is None:
         return None
     render = Render(*about)  # type: ignore[arg-type]
@@ -106,7 +105,7 @@ def _render(about: Plain | None) -> Render | None:
 
 
 def rows(about: Plain, wanted: AbstractSet[str] | None, first: int) -> Iterator[list[Plain] | None]:
-    """Yield the documents of a `TableFile`, or their problems, in batches; last the table's own problem, if any."""
+    """Yield the documents and problems of a `TableFile` in batches, then the table's own problem, if any."""
     batch: list[Plain] = []
     size, began = 0, time.monotonic()
     for found in _rows(TableFile(*about), wanted, first):  # type: ignore[arg-type]
@@ -137,7 +136,7 @@ def _rows(
 
 
 def keys(*about: object) -> Iterator[list[str]]:
-    """Yield the keys of all documents of a `TableFile` in batches. Errors are reported when it is read."""
+    """Yield the keys of all documents of a `TableFile` in batches. Reading the table reports any error."""
     file = TableFile(*about)  # type: ignore[arg-type]
     try:
         found = _keys_of_parts(file) if file.kind in CONTAINERS.values() else tables.keys(file)
@@ -148,7 +147,7 @@ def keys(*about: object) -> Iterator[list[str]]:
 
 
 def _keys_of_parts(file: TableFile) -> Iterator[str]:
-    """Yield the keys of documents in a container, which only reading reveals."""
+    """Yield the keys of documents in a container. Only reading the container reveals them."""
     from orchestrator.documents import parts as parts_of
 
     found = parts_of.documents(_with_plugins(file))
@@ -156,7 +155,7 @@ def _keys_of_parts(file: TableFile) -> Iterator[str]:
 
 
 def columns(*about: object) -> Iterator[Plain]:
-    """Yield the `Columns` of a `TableFile`; nothing if it cannot be read."""
+    """Yield the `Columns` of a `TableFile`; nothing if unreadable."""
     try:
         found = tables.columns(TableFile(*about))  # type: ignore[arg-type]
     except (ExtractionError, OSError):
@@ -166,12 +165,12 @@ def columns(*about: object) -> Iterator[Plain]:
 
 
 def unreadable(key: str, error: ExtractionError) -> UnreadableDocument:
-    """Return the report on a file, folder or table as a whole."""
+    """Return the problem of a whole file, folder or table."""
     return UnreadableDocument(key, key.rpartition("/")[2], error.code, error.message, error.size, error.setting)
 
 
 def _plain(found: Document | UnreadableDocument) -> Plain:
-    """Return the form for the main process: every string can be written as UTF-8, whatever made it."""
+    """Return the form that is sent to the main process. Every string can be written as UTF-8."""
     key, name = whole(found.key), whole(found.name)
     if isinstance(found, Document):
         pictures = tuple(map(tuple, found.pictures))
@@ -191,7 +190,6 @@ def _whole_value(value: object) -> object:
 
 
 def from_plain(found: Plain) -> Document | UnreadableDocument:
-    """Return the document or problem that a worker sent."""
     if len(found) == 8:
         pictures = tuple(Picture(*one) for one in found[6])  # type: ignore[attr-defined]
         return Document(*found[:6], pictures, found[7])  # type: ignore

@@ -1,6 +1,6 @@
-"""Workbooks in one XML file, as Excel 2002-2003 and many web programs write them (SpreadsheetML), read front to back.
+"""Workbooks in one XML file (SpreadsheetML) by Excel 2002-2003 and many web programs, read from front to back.
 
-Source: Microsoft's "XML Spreadsheet Reference" (2001), as SheetJS and Apache Tika read it.
+Sources: Microsoft's "XML Spreadsheet Reference" (2001), and the readers of SheetJS and Apache Tika.
 """
 
 from __future__ import annotations
@@ -20,36 +20,34 @@ _VISIBLE = "urn:schemas-microsoft-com:office:excel}Visible"
 _SCRIPTS = {"Sup": raised, "Sub": lowered}
 _MOST_ROWS, _MOST_COLUMNS, _MOST_TEXT = 1_048_576, 16_384, 50_000_000
 _NO_DAYS = ("1899-12-30T", "1899-12-31T")
-"""Days that begin a time without a day."""
+"""Days that stand for none: the value is a time only."""
 _DURATIONS = ("[h", "[m", "[s")
 _LEAP = datetime.datetime(1900, 3, 1, tzinfo=datetime.UTC)
-"""The day from which Excel counts one day too many."""
+"""The day from which Excel counts one too many."""
 
 
 def holds_xml_sheets(data: bytes) -> bool:
-    """True if a file is a workbook in one XML file."""
+    """Return True if a file is a SpreadsheetML workbook."""
     return data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"<" and _SPACE.encode() in data[:8192]
 
 
 def xml_sheets(data: bytes, shown: Callable[[object], str]) -> list[OdsSheet]:
-    """Return all sheets; `shown` writes numbers and durations. Raises ExtractionError, and the errors of expat."""
+    """Return all sheets. `shown` formats numbers and durations. Raises ExtractionError, and expat's errors."""
     book = _Book(shown)
     parse((data.lstrip(b" \t\r\n"),), book.start, book.end, book.characters)
     return book.sheets
 
 
 class _Book:
-    """Takes the events of an XML parser."""
-
     def __init__(self, shown: Callable[[object], str]) -> None:
         self.sheets: list[OdsSheet] = []
         self._shown = shown
         self._limit = TextLimit(_MOST_TEXT)
         self._cells = self._at = self._merged = 0
         self._type = self._author = self._style = self._cell_style = ""
-        self._durations: set[str] = set()  # styles
+        self._durations: set[str] = set()  # styles of durations
         self._pieces: list[str] | None = None  # of the open text
-        self._scripts: list[int] = []  # where open superscripts and subscripts begin
+        self._scripts: list[int] = []  # index of the first piece of each open superscript or subscript
         self._is_comment = False
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
@@ -148,7 +146,7 @@ def _duration(moment: str) -> datetime.timedelta | None:
 
 
 def _place(number: str | None, other: int, most: int) -> int:
-    """Return the index from 0 that an attribute states from 1 on, or the other index."""
+    """Return the 0-based index for an attribute that counts from 1; `other` if it is missing or invalid."""
     return (
         max(1, min(int(number), most)) - 1
         if number is not None and number.isdecimal() and len(number) < 10
