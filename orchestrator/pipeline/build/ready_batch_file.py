@@ -1,4 +1,4 @@
-"""A ready batch file as rows: checks every line, and that each custom_id is unique."""
+"""Lines of a ready batch file: each line is checked, and each custom_id must be unique."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_ERRORS = 20
 
 
 def batch_lines(path: Path) -> Iterator[tuple[request_lines.CheckedLine, bytes]]:
-    """Yield the lines of a ready batch file. Raises one InputError with all bad lines, up to MAX_ERRORS."""
+    """Yield the lines of a ready batch file. Raises one InputError with up to MAX_ERRORS bad lines."""
     problems: list[InputError] = []
     seen: set[int] = set()
     number_of_lines = 0
@@ -60,6 +60,6 @@ def _numbered(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def joined(problems: list[InputError]) -> InputError:
-    """Join several mistakes into one error: the first, with the others attached."""
+    """Join several mistakes into one error: the first, with the others in `others`."""
     first, *first.others = problems
     return first

@@ -1,4 +1,4 @@
-"""Trial builds, which show what a job would be and leave nothing behind."""
+"""Trial builds, which show a job and its plan and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def rehearse(
     store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
     progress: builder.Progress,
 ) -> Submission:  # fmt: skip
-    """Return the result that `submit` would have, with the plan even if `submit` would refuse it. Leaves no trace.
+    """Return the result that `submit` would have, and leave no trace.
 
-    Raises the OrchErrors of `submit`, except for a refused plan, which sets `is_refused`.
+    Raises the errors of `submit`, except for a refused plan: that is returned, with `is_refused` set.
     """
     job = draft(path, config, home, options, now())
     check_eligible(config, job)
@@ -69,7 +69,7 @@ def rehearse(
 def rehearsed(
     store: Store, home: Home, config: Config, job: Job, now: datetime, progress: builder.Progress
 ) -> Iterator[tuple[Job, BuildReport]]:
-    """Build a job for the length of a block, then remove it; no daemon runs it."""
+    """Build a job for the length of a block, then remove it. No daemon runs it."""
     job = replace(job, options={**job.options, "dry_run": True})
     with builder.claim(home, job):
         try:

@@ -1,7 +1,7 @@
-"""Reuse of answers: of earlier runs, of other jobs, and of another row of the same job.
+"""Reuse of answers: of earlier runs, of other jobs, and of other rows of the same job.
 
-Each request has two marks. Its `fingerprint` says if an earlier run's outcome of the same job file still holds. Its
-`cache_key` finds the very same request in any job. Earlier answers also bound the length of new answers.
+Each request has two marks. Its `fingerprint` shows if an outcome of an earlier run of the job file still holds. Its
+`cache_key` finds exactly the same request in any job. Earlier answers also limit the length of new answers.
 """
 
 from __future__ import annotations
@@ -28,23 +28,22 @@ from orchestrator.store import Store
 from orchestrator.store.records import Earlier, EarlierRow
 
 RUNS = 10
-"""Maximum number of earlier runs of a job file from which the length of its answers is learned."""
+"""Maximum number of earlier runs of a job file that its answer lengths are learned from."""
 REASK = "reask"
-"""Option of a job that asks a row again if its answer is from a model that its aliases no longer name."""
+"""Job option: ask a row again if its answer is from a model that its aliases no longer name."""
 Asked = Callable[[str], Collection[tuple[str, str]]]
 """Returns the backends that may take rows of a model, each with its name for the model."""
 
 
 def asked_of(config: Config, job: Job) -> Asked:
-    """Return the backends that may answer a job's rows, each with its names for the models. Other jobs' answers count
-    only from these backends."""
+    """Return the backends that may answer a job's rows, each with its name for the model."""
     models = models_of(config, job)
     usable = config.backends.keys() - objections(config, job).keys()
 
     @cache
     def places(model: str) -> frozenset[tuple[str, str]]:
         if model not in models:
-            return frozenset((backend, model) for backend in usable)  # a ready batch file may name the model itself
+            return frozenset((backend, model) for backend in usable)  # a batch file may name the model itself
         rungs = (model, *above(model, models))
         names = {(backend, resolve_model(rung, backend, models)) for rung in rungs for backend in usable}
         return frozenset((backend, name) for backend, name in names if name is not None)
@@ -53,25 +52,25 @@ def asked_of(config: Config, job: Job) -> Asked:
 
 
 def earlier_runs(store: Store, job: Job) -> list[JobId]:
-    """Return the runs of the same job file whose answers may be carried over, oldest first."""
+    """Return the runs of the same job file whose answers may be carried over, the oldest first."""
     if not job.options.get("carry", True):
         return []
     return [other.id for other in reversed(store.jobs.of_series(job.series)) if other.built_at is not None]
 
 
 def last_run(store: Store, job: Job) -> Job | None:
-    """Return the last run of the same job file that was not limited and ran to its end, for comparisons."""
+    """Return the last unlimited run of the same job file that ran to its end, or None."""
     return next((run for run in _runs_before(store, job) if run.ran_to_its_end), None)
 
 
 def last_asked(store: Store, job: Job) -> JobId | None:
-    """Return the run with which a build compares its rows: a run that was cut off counts if there is no other."""
+    """Return the run that a build compares its rows with. An unfinished run counts if there is no other."""
     found = last_run(store, job) or next(_runs_before(store, job), None)
     return None if found is None else found.id
 
 
 def _runs_before(store: Store, job: Job) -> Iterator[Job]:
-    """Yield the earlier whole runs of the job file that were built, newest first."""
+    """Yield the earlier unlimited runs of the job file that were built, the newest first."""
     for run in store.jobs.of_series(job.series):
         is_before = run.id != job.id and run.created_at <= job.created_at
         if is_before and run.built_at is not None and not run.is_limited:
@@ -82,12 +81,12 @@ def whys(
     store: Store, job: Job, asked: Asked, last: JobId | None, rows: list[Row],
     known: Mapping[int, str] = MappingProxyType({}),
 ) -> dict[int, Why]:  # fmt: skip
-    """Return why each row without a carried answer is asked, by place, compared with the last run.
+    """Return why each row without a carried answer is asked, by its number, compared with the last run.
 
-    `known` maps places to the content that an earlier run read from the same bytes, empty if it could not read them.
-    If the last run had that content, the change comes from another way of reading.
+    `known` has the content that an earlier run read from the same bytes, by row; empty if it could not read them. If
+    the last run had that content, the change comes from another way of reading.
     """
-    # A part with new text is looked up by its document.
+    # A part whose text is new is compared with its document.
     of_document = {row.seq: custom_id(row.document, row.task) for row in rows if row.part is not None}
     wanted = {row.custom_id for row in rows} | {*of_document.values()}
     before = store.known.before(last, sorted(wanted)) if last is not None and rows else {}
@@ -104,7 +103,7 @@ def whys(
 
 
 def _why(row: Row, before: EarlierRow | None, answered: Why) -> Why:
-    """Classify a row; `answered` is the reason for a row that has an answer and does not carry it over."""
+    """Return why a row is asked. `answered` is the reason for a row whose answer is not carried over."""
     if before is None:
         return Why.NEW
     if not before.fingerprint:
@@ -125,8 +124,7 @@ def _why(row: Row, before: EarlierRow | None, answered: Why) -> Why:
 
 
 def to_carry(store: Store, job: Job, asked: Asked, runs: list[JobId], rows: list[Row]) -> dict[str, Earlier]:
-    """Return the earlier outcomes that still hold: the fingerprint is the same, and the outcome is not a passing
-    failure."""
+    """Return the earlier outcomes that still hold: the fingerprint is the same, and no failure may pass."""
     found = store.known.earlier(runs, {row.custom_id: row.fingerprint for row in rows})
     return {
         row.custom_id: known
@@ -138,15 +136,18 @@ def to_carry(store: Store, job: Job, asked: Asked, runs: list[JobId], rows: list
 
 
 def may_take(known: Earlier, asked: Asked, model: str, *, caches: bool) -> bool:
-    """True if a row may take an outcome for the first time. Another job's answer must come from a backend and model
-    to which the row might be sent."""
+    """True if a row may take an outcome for the first time.
+
+    Another job's answer must come from a backend and model that the row might be sent to.
+    """
     return known.taken_from is None or (caches and known.taken_from in asked(model))
 
 
 def may_keep(known: Earlier, asked: Asked, model: str, *, caches: bool, reasks: bool) -> bool:
-    """True if a row may keep an earlier run's outcome. Another file's answer must be from a backend the row may use.
+    """True if a row may keep an earlier run's outcome.
 
-    With `reasks`, the answer must also be from a model to which the row would be sent.
+    An answer of another job file must be from a backend that the row may use. With `reasks`, it must also be from a
+    model that the row would be sent to.
     """
     if known.taken_from is not None:
         is_allowed = any(backend == known.taken_from[0] for backend, _ in asked(model))
@@ -156,16 +157,16 @@ def may_keep(known: Earlier, asked: Asked, model: str, *, caches: bool, reasks: 
 
 
 def is_other_model(name: str | None, asked: Collection[tuple[str, str]]) -> bool:
-    """True if an answer is from a model that a row would not be sent to; `name` is None without an answer."""
+    """True if an answer is from a model that the row would not be sent to. `name` is None without an answer."""
     return name is not None and bool(asked) and all(name != model for _, model in asked)
 
 
 def answered(store: Store, job: Job, asked: Asked, rows: list[Row]) -> dict[str, Earlier]:
-    """Return other jobs' answers to the very same requests, from a backend and model that this job might ask."""
+    """Return other jobs' answers to exactly the same requests, from backends and models that this job might ask."""
     if not job.options.get("carry", True):
         return {}
     keys = {row.cache_key for row in rows if row.cache_key is not None and asked(row.model)}
-    # Answers of a task were checked; answers of a ready batch file were not.
+    # A job file's answers were checked; a batch file's answers were not.
     answers = store.known.answers(job.home, keys, checked=job.kind is JobKind.DOCUMENTS) if keys else {}
     found: dict[str, Earlier] = {}
     for row in rows:
@@ -177,7 +178,7 @@ def answered(store: Store, job: Job, asked: Asked, rows: list[Row]) -> dict[str,
 
 
 def twins(store: Store, job: Job, rows: list[Row]) -> dict[int, int]:
-    """Return the rows that repeat another row's question, each row's place with the place of the first such row."""
+    """Return the rows that repeat another row's request: each row's number with that of the first such row."""
     keys = {row.cache_key for row in rows if row.cache_key is not None}
     first = store.known.originals(job.id, keys) if keys else {}
     found: dict[int, int] = {}
@@ -190,7 +191,7 @@ def twins(store: Store, job: Job, rows: list[Row]) -> dict[int, int]:
 
 
 def learned_bound(store: Store, job: Job) -> Callable[[Task, str], int]:
-    """Return a function that returns an answer's maximum tokens, set by the task or learned from earlier runs."""
+    """Return a function that returns an answer's maximum tokens: set by the task, or learned from earlier runs."""
     runs = [run.id for run in store.jobs.of_series(job.series)[:RUNS]]
 
     def bound(task: Task, prompt_version: str) -> int:
@@ -206,16 +207,16 @@ _decode_line = json_decoder(batch_api.ResultLine).decode
 
 
 def holding(home: Home, found: Mapping[str, Earlier]) -> dict[str, Earlier]:
-    """Return the outcomes that still hold. Each result line is read once; carried outcomes are already checked.
+    """Return the outcomes whose result lines still hold an answer. Each line is read once.
 
-    An answer whose file is gone holds: nothing contradicts it.
+    An answer whose file is gone is kept, because nothing contradicts it.
     """
     read = {name: known if known.is_read else _read(home, known) for name, known in found.items()}
     return {name: known for name, known in read.items() if known is not None}
 
 
 def _read(home: Home, known: Earlier) -> Earlier | None:
-    """Return the outcome if its result line holds an answer, or cannot be read; None otherwise."""
+    """Return the outcome if its result line holds an answer or cannot be read, else None."""
     assert known.line is not None, "an outcome without a line counts as read"
     shard_id, kind, span = known.line
     with suppress(OSError, *batch_api.JSON_ERRORS), home.results(shard_id, kind).open("rb") as file:

@@ -1,4 +1,4 @@
-"""Disk room for a build: checked while the build writes, and freed if the build fails."""
+"""Disk space for a build: checked while the build writes, and freed if the build fails."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 ROOM_BYTES = 64_000_000
-"""Bytes after which a build checks again for room; less than `min_free` leaves."""
+"""Bytes written between two checks; less than `min_free` leaves."""
 NEAR = 16
-"""On a nearly full disk, a build checks again after using 1/N of the free space, since the daemon needs some."""
+"""On a nearly full disk, a build checks again after using 1/N of the free space, since the daemon needs some too."""
 ROW_BYTES = 1_000
-"""Rough size of a row in the database."""
+"""Rough bytes of a row in the database."""
 
 
 class RoomCheck:
-    """Checks from time to time if the disk has room for what a build writes."""
+    """Checks from time to time if the disk has space for what a build writes."""
 
     def __init__(self, shortage: Callable[[], str | None], folder: Path) -> None:
         """`folder` is on the disk that the build fills."""
@@ -35,7 +35,7 @@ class RoomCheck:
         self._written = self._look_at = 0
 
     def require(self, rows: int, size: int) -> None:
-        """Check before writing this many rows, whose lines have `size` bytes. Raises NoRoom, OSError."""
+        """Check before writing this many rows, whose lines have `size` bytes in total. Raises NoRoom, OSError."""
         if self._written >= self._look_at:
             free = shutil.disk_usage(self._folder).free
             self._look_at = self._written + min(ROOM_BYTES, free // NEAR)
@@ -46,14 +46,13 @@ class RoomCheck:
 
 
 def give_back(store: Store, home: Home, job: Job) -> None:
-    """Remove the requests of a job that is not built. Raises OSError, StorageError."""
     home.requests(job.id).unlink(missing_ok=True)
     store.rows.clear(job.id)
 
 
 @contextmanager
 def given_back(store: Store, home: Home, job: Job) -> Iterator[None]:
-    """Remove the file and the rows of a failed build; raise NoRoom if the disk or the database is full."""
+    """Remove the file and rows of a failed build. Raises NoRoom if the disk or the database is full."""
     try:
         yield
     except Exception as error:
@@ -65,7 +64,7 @@ def given_back(store: Store, home: Home, job: Job) -> Iterator[None]:
 
 
 def written_to(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Make a job's file of requests durable. Raises StorageError, and what `write` raises."""
+    """Write a job's file of requests and make it durable. Raises StorageError, and the errors of `write`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)  # a new file: an existing one may only grow

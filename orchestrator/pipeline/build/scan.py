@@ -1,8 +1,8 @@
-"""A pass over a job's documents: looks up the answers of unchanged files, and reads the others.
+"""A pass over a job's documents: finds the answers of unchanged files, and reads all other files.
 
-The store remembers the content that a file with this stamp had, whichever job read the file. The content's mark gives
-the fingerprints without the text, and so the answers of earlier runs. A document without an answer is read after all,
-so the rows are the same as if every file had been read.
+The store has the content of a file with the same stamp, whichever job read it. The content's mark gives the
+fingerprints without the text, and so the answers of earlier runs. A document without an answer is read, so the rows
+are the same as if every file had been read.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ CHUNK = 500
 CHUNK_BYTES = 8_000_000
 """Bytes of request lines held before they are written: a scan of twenty pages has ten million."""
 KEPT = 2500
-"""Unread documents per transaction; many, as each transaction waits for the disk, and a kill loses no reading."""
+"""Unread documents per transaction. Each transaction waits for the disk, and a killed process loses no reading."""
 Item = TypeVar("Item")
 
 
 class BuiltRow(msgspec.Struct, frozen=True):
-    """A request, with the earlier outcome that the request carries over, if it was looked up.
+    """A request, with the earlier outcome that it carries over, if one was found.
 
-    `known_content` is the content that an earlier run read from the same bytes, if any; empty if these bytes could
-    not be read.
+    `known_content` is the content that an earlier run read from the same bytes, or None; empty if it could not read
+    them.
     """
 
     built: Built
@@ -51,7 +51,7 @@ class BuiltRow(msgspec.Struct, frozen=True):
 
 
 class DocumentMemory:
-    """Facts about documents that a build records in chunks, or discards without `remember`."""
+    """Facts about documents, which a build records in chunks, or discards without `remember`."""
 
     def __init__(self, store: Store, job: Job, now: datetime, *, remember: bool) -> None:
         self._store = store
@@ -62,19 +62,19 @@ class DocumentMemory:
         self._kept: list[str] = []
 
     def saw(self, document: SeenDocument) -> None:
-        """Note a document that was read, or that could not be read."""
+        """Record a document that was read, or that could not be read."""
         self._seen.append(document)
         if len(self._seen) >= CHUNK:
             self.flush()
 
     def kept(self, key: str) -> None:
-        """Note a document whose file is unchanged."""
+        """Record a document whose file is unchanged."""
         self._kept.append(key)
         if len(self._kept) >= KEPT:
             self.flush()
 
     def flush(self) -> None:
-        """Record what is pending."""
+        """Write the pending facts."""
         if self._remember:
             self._store.jobs.saw_documents(self._series, self._seen, self._now)
             if self._kept:
@@ -86,7 +86,7 @@ class DocumentMemory:
 class Sweep:
     """The requests of a source, which `builder` makes from the documents that `selection` takes.
 
-    `runs` are the runs whose answers hold; without runs, every document is read.
+    Answers of `runs` may hold; without runs, every document is read.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Sweep:
         self._trusts = bool(runs) and not job.options.get("verify")
 
     def made(self, source: DocumentSource, base: Path) -> Iterator[BuiltRow]:
-        """Yield the requests of the source in its order. Raises InputError, StorageError."""
+        """Yield the source's requests in order. Raises InputError, StorageError."""
         from orchestrator.documents import listed
 
         selection = self._selection
@@ -139,26 +139,25 @@ class Sweep:
                     yield from self._read(found, next(texts), self._before(found, marks.get(found.key)))
 
     def _marks(self, part: Sequence[Listed]) -> dict[str, FileMark]:
-        """Return the facts that earlier runs remember about each file."""
         return self._store.jobs.marks(self._series, [found.key for found in part]) if self._runs else {}
 
     def _before(self, found: Listed, mark: FileMark | None) -> dict[str, FileMark]:
-        """Return the facts remembered about a file's documents from its last reading, by key."""
+        """Return what is remembered of the last reading of a file's documents, by key."""
         if not found.is_table:
             return {} if mark is None else {found.key: mark}
         from orchestrator.documents.readers import TableRows
 
         if isinstance(found.order, TableRows) and found.order.is_container and self._runs:
             return self._store.jobs.marks_in(self._series, found.key)
-        return {}  # a row's text is its bytes
+        return {}  # the text of a table's row is its bytes
 
     def _answers(self, known: Iterable[tuple[str, str | None]]) -> dict[str, list[Earlier]]:
-        """Return the answers to every question about each document, by key, without documents that lack an answer."""
+        """Return the answers of each document whose requests all have one, by key."""
         asked = {key: self._builder.identities(key, content) for key, content in known if content is not None}
         every = {one.custom_id: one for identities in asked.values() for one in identities}
         known_rows = self._store.known.earlier(self._runs, {name: one.fingerprint for name, one in every.items()})
         held = holding(self._home, known_rows)
-        # A failed row keeps its request even if the failure stands, so that `orch retry` can send it.
+        # A failed row keeps its request even if the failure still holds, so that `orch retry` can send it.
         good = {
             name: row
             for name, row in held.items()
@@ -180,7 +179,7 @@ class Sweep:
             yield BuiltRow(built, answer)
 
     def _table(self, table: Listed) -> Iterator[BuiltRow]:
-        """Yield the rows of an unchanged table; from the first row that lacks an answer on, read the table."""
+        """Yield the rows of an unchanged table. From the first row without an answer on, read the table."""
         from orchestrator.documents.readers import RemoteOrder, TableRows
 
         place = 0
@@ -201,14 +200,14 @@ class Sweep:
     def _read(
         self, found: Listed, texts: Documents, before: Mapping[str, FileMark], first: int = 0
     ) -> Iterator[BuiltRow]:
-        """Yield the requests of a file's documents; `before` has the facts remembered about these documents."""
+        """Yield the requests of a file's documents; `before` is what is remembered of these documents."""
         place, whole = first, True
         for document in texts:
             # An unreadable table yields one problem under its own key.
             is_row = document.key != found.key
             whole = whole and is_row
             problem = getattr(document, "code", None)
-            # A missing column is the job file's mistake: it is reported as a mistake, and not skipped.
+            # A missing column is a mistake of the job file, so it is reported and not skipped.
             is_misread = problem is not None and getattr(document, "setting", None) is None
             if is_misread and self._selection.passes_over(document.key, getattr(document, "message", "")):
                 self._report.ignored.document(document.key, problem)
@@ -238,16 +237,16 @@ class Sweep:
         of_table = (found.key, place) if document.key != found.key else (None, None)
         if isinstance(document, UnreadableDocument):
             self._report.problems.append((document.key, document.code.value, document.message))
-            # No stamp: the cause may be fixed without changing the file, so the file is read each time.
+            # No stamp: the cause may go away without a change of the file, so the file is read each time.
             stamp = found.stamp if of_table[0] else None
             return SeenDocument(document.key, "", document.size, document.code.value, stamp, None, *of_table)
         return SeenDocument(document.key, document.digest, document.size, None, found.stamp, content, *of_table)
 
 
 def _has_same_bytes(found: Listed, document: Document | UnreadableDocument, mark: FileMark) -> bool:
-    """True if a document has the bytes of `mark`. The bytes of an email's own text are made by its reader.
+    """True if a document has the bytes of `mark`.
 
-    A file that could not be read has neither digest nor stamp: its time of last change decides.
+    A file that could not be read has neither digest nor stamp, so its time of last change decides.
     """
     from orchestrator.documents.unchanged_files import is_same_file, is_unchanged
 
@@ -257,14 +256,14 @@ def _has_same_bytes(found: Listed, document: Document | UnreadableDocument, mark
 
 
 def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Yield lists of `size` items; the last may be shorter."""
+    """Yield lists of `size` items. The last list may be shorter."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
 
 
 def built_chunks(items: Iterable[BuiltRow]) -> Iterator[list[BuiltRow]]:
-    """Yield lists of requests, each closed at CHUNK requests (unread documents: KEPT), or CHUNK_BYTES of lines."""
+    """Yield lists of requests. A list ends at CHUNK read requests, KEPT requests, or CHUNK_BYTES of lines."""
     chunk: list[BuiltRow] = []
     read, size = 0, 0
     for item in items:

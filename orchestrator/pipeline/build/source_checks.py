@@ -1,4 +1,4 @@
-"""Checks of the names in a job file against its documents: paths, columns, and the variables of templates."""
+"""Checks of a job file's names against its documents: paths, columns and template variables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def located(file: Path, index: int) -> Iterator[None]:
-    """Add the place in the job file to InputErrors about a source's field; `index` is the source's."""
+    """Add the line in the job file to InputErrors about a setting of the source with this index."""
     try:
         yield
     except InputError as error:
@@ -39,7 +39,8 @@ def in_two_sources(file: Path, document: str) -> InputError:
 
 
 def check_names(spec: JobSpec, file: Path, readers: Readers, scope: Scope) -> int | None:
-    """Check columns and template variables; return the number of documents in scope, None if only reading can tell.
+    """Check columns and template variables. Return the number of documents in scope, or None if only reading can
+    tell.
 
     Raises InputError for a path or column that does not exist, and for a variable that no document has.
     """
@@ -55,7 +56,7 @@ def check_names(spec: JobSpec, file: Path, readers: Readers, scope: Scope) -> in
         of_task = [fields[source] for source in spec.sources_of(task)]
         known = frozenset[str]().union(*(found for found in of_task if found is not None))
         if None in of_task:
-            continue  # only the rows themselves can tell; a row without the variable is reported by name
+            continue  # only the rows can tell; a row without the variable is reported by name
         for name in sorted(variables(task) - known):
             near = meant_by(name, [*known, "text"])
             field = "prompt" if name in template(task.prompt).variables else "system"

@@ -1,6 +1,6 @@
 """Stage 0: a command's file becomes a job, or is recognised as an existing job.
 
-Submitting the same file again resumes its unfinished job; if nothing changed since a finished job, nothing is sent.
+Submitting a file again resumes its unfinished job. If nothing has changed since a finished job, nothing is sent.
 """
 
 from __future__ import annotations
@@ -51,14 +51,15 @@ from orchestrator.store import Store
 
 
 class Options(Struct, frozen=True):
-    """Options of a job; `words` has their spelling in messages. `new` starts another job even if a job is unfinished
-    or nothing changed. `reask` asks rows again that other models answered.
+    """Options of a job.
 
-    `scope` limits the job to a part of its file. `overwrite` lets the output replace a foreign file. `after` is the
-    job to wait for. `unattended` waits for an output whose fault may pass. `at_once` sends only to these backends,
-    now, ignoring the job file's deadline and `after`. `edited` decides about an unfinished job of the file's earlier
-    content; None means `SUPERSEDE`. `night` is the id of the night that the job is for, and
-    `asked` says who began it by hand.
+    `new` starts a job even if the file has an unfinished one or nothing changed. `reask` asks rows again that other
+    models answered. `verify` reads files even if they look unchanged. `scope` limits the job to a part of its file.
+    `overwrite` lets the output replace a foreign file. `after` is the job to wait for. With `unattended`, the job
+    waits for an output whose fault may pass. `at_once` has the only backends to ask; the job file's deadline and
+    `after` are ignored. `edited` decides about an unfinished job of the file's earlier content; None means
+    `SUPERSEDE`. `night` is the id of the job's night. `asked` is the person who started that night. `words` has the
+    spelling of options in messages.
     """
 
     deadline: str | None = None
@@ -84,13 +85,13 @@ class How(StrEnum):
     NEW = "new"
     RESUMED = "resumed"
     UNCHANGED = "unchanged"
-    WAITING = "waiting"  # recorded, but built only once its predecessor has succeeded
+    WAITING = "waiting"  # recorded, but built only after its predecessor has succeeded
 
 
 class Submission(Struct, frozen=True):
     """A submitted job, and how it was found or made.
 
-    `is_refused` is set by a rehearsal: True if `submit` would raise RefusedError for the plan.
+    `is_refused` is true in a rehearsal whose plan `submit` would refuse.
     """
 
     job: Job
@@ -102,7 +103,7 @@ class Submission(Struct, frozen=True):
 
 
 def kind_of(path: Path) -> JobKind:
-    """Return the kind of a file by its ending. Raises UsageError."""
+    """Return a file's kind by its suffix. Raises UsageError."""
     if path.suffix in (".yaml", ".yml"):
         return JobKind.DOCUMENTS
     if path.suffix == ".jsonl":
@@ -118,7 +119,6 @@ def kind_of(path: Path) -> JobKind:
 
 
 def no_file(path: Path) -> InputError:
-    """Return the error for a job or batch file that does not exist."""
     return InputError("there is no such file", file=path, hint=meant_file(str(path)))
 
 
@@ -136,7 +136,7 @@ def read_spec(path: Path, config: Config) -> JobSpec:
 
 
 def draft(path: Path, config: Config, home: Home, options: Options, now: datetime) -> Job:
-    """Return the job that a file would make, without recording it. Raises InputError, RefusedError, UsageError."""
+    """Return the job of a file without recording it. Raises InputError, RefusedError, UsageError."""
     kind = kind_of(path)
     if not path.is_file():
         raise no_file(path)
@@ -154,7 +154,7 @@ def draft(path: Path, config: Config, home: Home, options: Options, now: datetim
 def sketch(
     path: Path, spec: JobSpec | None, config: Config, options: Options, now: datetime, home_id: str = ""
 ) -> Job:
-    """Return the job that a file would make, without checking the file itself. Raises UsageError."""
+    """Return the job of a file without checking the file itself. Raises UsageError."""
     kind = JobKind.BATCH if spec is None else JobKind.DOCUMENTS
     series = digest(home_id, kind, os.path.realpath(path))
     return _drafted(path.absolute(), spec, config, home_id, series, options, now)
@@ -218,7 +218,10 @@ def _deadline(text: str | None, now: datetime, words: TermWords) -> datetime | N
 
 
 def check_deadline(job: Job, words: TermWords = TermWords.OPTIONS) -> None:
-    """Raise RefusedError if a new job's deadline has passed; an unfinished job is resumed and finished late."""
+    """Raise RefusedError if a new job's deadline has passed.
+
+    An unfinished job is resumed and finished late instead.
+    """
     if job.deadline_at is None or job.deadline_at > job.created_at:
         return
     spec, place = spec_of(job), InputError("", field=words.term("deadline"))
@@ -234,7 +237,7 @@ def submit(
     store: Store, home: Home, config: Config, path: Path, options: Options, now: Callable[[], datetime],
     progress: builder.Progress,
 ) -> Submission:  # fmt: skip
-    """Record and build a job, or find the existing one. Raises OrchError, after removing the new job."""
+    """Record and build a job, or find the existing one. Raises OrchError after removing the new job."""
     job = draft(path, config, home, options, now())
     check_eligible(config, job)
     if (first := open_predecessor(store, job, options)) is not None:
@@ -262,7 +265,7 @@ def submit(
         except (Exception, KeyboardInterrupt):
             builder.discard(store, home, job)
             raise
-        # After the clean-up: if the commit's response was lost, a daemon may already run the job.
+        # After the clean-up: if the response to the commit is lost, a daemon may already run the job.
         store.jobs.mark_built(job.id, now())
     if plan is not None:
         store.forecasts.made(planning.forecasts(plan))
@@ -291,9 +294,9 @@ def resuming(terms: NewTerms) -> str:
 
 
 def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> None:
-    """Raise OutputError, with file and line, if the rows could not be delivered as the job file says.
+    """Raise OutputError, with file and line, if the rows cannot be delivered as the job file says.
 
-    If `unattended`, a fault that may pass is let through: the daemon waits for it before asking any row.
+    If `unattended`, a fault that may pass is ignored: the daemon waits for its end before it asks any row.
     """
     try:
         delivery.require(store, job)
@@ -304,7 +307,7 @@ def check_output(store: Store | None, job: Job, *, unattended: bool = False) -> 
 
 
 def _unchanged(store: Store, same: Job, report: BuildReport, options: Options) -> Submission:
-    """Return the unchanged job; if it could not deliver its rows, they are delivered now."""
+    """Return the unchanged job. Rows that it could not deliver are delivered now."""
     reason = f"nothing changed since job {same.id}: {number_of(report.requests, 'row')}, none sent"
     reason += f"; {report.other_models}" if report.of_other_models else ""
     if not same.is_undelivered:
@@ -316,7 +319,6 @@ def _unchanged(store: Store, same: Job, report: BuildReport, options: Options) -
 def _queue(
     store: Store, home: Home, config: Config, job: Job, options: Options, now: Callable[[], datetime]
 ) -> Submission:
-    """Record a job that is built once its predecessor has succeeded."""
     with builder.locked(home.intake_lock, wait=True):
         found = _unfinished(store, job)
         if found is not None and (found.built_at is not None or predecessors.AFTER in found.options):
@@ -329,7 +331,7 @@ def _queue(
 
 
 def _fitting(planning: Planning, words: TermWords) -> Plan | None:
-    """Return the plan of a job that was just built, or None if there is nothing to send.
+    """Return the plan of a job that was just built, or None if nothing is to be sent.
 
     Raises RefusedError, with the nearest terms that would hold, if the plan cannot keep the deadline or budget.
     """
@@ -342,7 +344,7 @@ def _fitting(planning: Planning, words: TermWords) -> Plan | None:
 
 
 def _cure(planning: Planning, plan: Plan, words: TermWords) -> str:
-    """Return terms that would hold. Without such terms, return the objections if every backend has one."""
+    """Return terms that would hold. If there are none, return the objections if every backend has one."""
     if (told := what_would_hold(plan, words)) is not None:
         return told
     if all(one.objection is not None for one in planning.options):
@@ -353,7 +355,7 @@ def _cure(planning: Planning, plan: Plan, words: TermWords) -> str:
 def new_terms(job: Job, wanted: Job, options: Options) -> NewTerms:
     """Return the terms that a command's options give an unfinished job of its file.
 
-    Raises RefusedError if the new deadline is sooner than the old one and has already passed.
+    Raises RefusedError if the deadline gets earlier and has already passed.
     """
     terms = NewTerms(job, wanted.deadline_at if options.deadline is not None else None, options.budget)
     if terms.is_sooner and not options.unattended:
@@ -364,9 +366,9 @@ def new_terms(job: Job, wanted: Job, options: Options) -> NewTerms:
 def _resumed(
     store: Store, config: Config, terms: NewTerms, options: Options, now: Callable[[], datetime]
 ) -> Submission:
-    """Return the unfinished job with this command's terms. Refused rows are sent again.
+    """Give an unfinished job this command's terms, and return it. Refused rows are sent again.
 
-    Raises RefusedError if tighter terms cannot hold; the job then keeps its terms. A night resumes it in any case.
+    Raises RefusedError if tighter terms cannot hold; the job then keeps its terms. A night resumes the job in any case.
     """
     if not options.unattended and (plan := refused_plan(store, config, terms, now)) is not None:
         raise refusal(terms, plan, options.words)
@@ -382,8 +384,8 @@ def _resumed(
 def _record(store: Store, home: Home, job: Job, claimed: ExitStack, options: Options) -> Job | None:
     """Record a job and claim its build, or return the unfinished, built job of the same content.
 
-    A lock makes both one step, so that two equal commands at once make one job. This waits for a build in another
-    process, and removes a build that was cut off.
+    A lock makes both one step, so that two equal commands at the same time make one job. A build in another process
+    is awaited, and a build that was cut off is removed.
     """
     while True:
         with builder.locked(home.intake_lock, wait=True):
@@ -391,7 +393,7 @@ def _record(store: Store, home: Home, job: Job, claimed: ExitStack, options: Opt
             if found is None:
                 check_deadline(job, options.words)
                 succession.follow_folder(store, job)
-                # Claimed before it is visible: otherwise a running daemon would build it as well.
+                # Claimed before the job is visible: otherwise a running daemon would build it too.
                 claimed.enter_context(builder.claim(home, job))
                 _add(store, job, options)
                 succession.supersede(store, job, job.created_at)
@@ -416,14 +418,17 @@ def _note_request(store: Store, job: Job, options: Options, at: datetime) -> Non
 
 
 def unfinished(store: Store, job: Job) -> Job | None:
-    """Return the unfinished, not superseded job of the same content, from this file or the file it was moved from."""
+    """Return the unfinished job of the same content, from this file or the file that was moved here.
+
+    Superseded jobs do not count.
+    """
     current = [other for other in store.jobs.unfinished(job.home) if succession.successor(store, other) is None]
     same = next((other for other in current if other.identity == job.identity), None)
     return same or next((other for other in current if _is_moved(other, job)), None)
 
 
 def _unfinished(store: Store, job: Job) -> Job | None:
-    """Return the job that `unfinished` finds; a moved job is recorded as being of this file from now on."""
+    """Return the job that `unfinished` finds. A moved job is recorded under this file from now on."""
     found = unfinished(store, job)
     is_moved = found is not None and found.identity != job.identity
     return store.jobs.follow(found, job, job.identity) if found is not None and is_moved else found
@@ -441,8 +446,8 @@ def earlier_content(
 
 
 def _is_moved(other: Job, job: Job) -> bool:
-    """True if a job's file is gone and had this very content."""
-    # A job file with the same text elsewhere may mean other documents, unless its folder or its name is the same.
+    """True if a job's file is gone and had exactly this content."""
+    # An equal job file elsewhere may mean other documents, unless its folder or its name is the same.
     before, after = Path(other.source), Path(job.source)
     is_near = job.kind is JobKind.BATCH or before.parent == after.parent or before.name == after.name
     is_gone = other.built_at is not None and other.kind is job.kind and is_near
@@ -450,7 +455,7 @@ def _is_moved(other: Job, job: Job) -> bool:
 
 
 def identity_of(job: Job, *, series: str) -> str:
-    """Return a digest of the series, the content of a job's file and its scope."""
+    """Return a digest of the series, the file's content and the scope."""
     content = _file_digest(Path(job.source)) if job.kind is JobKind.BATCH else json.dumps(job.spec, sort_keys=True)
     limits = Scope.of(job).to_options() | ({AT_ONCE: True} if AT_ONCE in job.options else {})
     return digest(series, content, *([json.dumps(limits)] if limits else []))

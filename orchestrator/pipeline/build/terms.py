@@ -25,7 +25,7 @@ SEE_THE_PLAN = "`orch plan` shows every route in detail"
 
 
 class NewTerms(Struct, frozen=True):
-    """Terms that differ from those of a job; None leaves a term as it is."""
+    """Terms that differ from those of a job. None keeps a term."""
 
     job: Job
     deadline_at: datetime | None = None
@@ -33,7 +33,7 @@ class NewTerms(Struct, frozen=True):
 
     @property
     def changed(self) -> dict[str, datetime | Decimal]:
-        """The terms that change, by their names in the store."""
+        """The terms that change, by the name of their column in the store."""
         found: dict[str, datetime | Decimal] = {}
         if self.deadline_at is not None and self.deadline_at != self.job.deadline_at:
             found["deadline_at"] = self.deadline_at
@@ -43,19 +43,19 @@ class NewTerms(Struct, frozen=True):
 
     @property
     def is_sooner(self) -> bool:
-        """True if the job gets less time than it had."""
+        """True if the deadline gets earlier."""
         due, had = self.deadline_at, self.job.deadline_at
         return due is not None and (had is None or due < had)
 
     @property
     def are_tighter(self) -> bool:
-        """True if the job gets less time or money than it had."""
+        """True if the job gets less time or money."""
         had = self.job.budget
         return self.is_sooner or (self.budget is not None and (had is None or self.budget < had))
 
     @property
     def words(self) -> str:
-        """The changes as text: `budget $2 (was $1)`."""
+        """The changes as text, such as `budget $2 (was $1)`."""
         told = []
         if "budget" in self.changed:
             was = "none" if self.job.budget is None else amount(self.job.budget)
@@ -70,26 +70,25 @@ class NewTerms(Struct, frozen=True):
         return replace(self.job, **self.changed)
 
     def record(self, store: Store, now: datetime, by: str = "") -> None:
-        """Give the job these terms, with an event."""
         if self.changed:
             store.jobs.revise(self.job.id, **self.changed)
             store.jobs.note(self.job.id, EventKind.REVISED, f"{self.words}{by}", now)
 
 
 def what_would_hold(plan: Plan, words: TermWords) -> str | None:
-    """Describe the nearest terms that would hold; None if no terms would."""
+    """Return the nearest terms that would hold as text, or None."""
     nearest = " or ".join(plan.verdict.nearest(words))
     return f"what would hold: {nearest}" if nearest else None
 
 
 def refused_plan(store: Store, config: Config, terms: NewTerms, now: Callable[[], datetime]) -> Plan | None:
-    """Return the plan of the open rows if tighter terms cannot hold, as for a new job; otherwise None."""
+    """Return the plan of the open rows if tighter terms cannot hold, else None. The rules are those for a new job."""
     if not terms.are_tighter:
         return None
     planning = planning_of(store, config, terms.applied(), now(), SharedBudgets(store, config, now).left)
     if not planning.work or not planning.is_refused(plan := planning.plan()):
         return None
-    # The planner counts the rest of a budget; a user gives the whole budget.
+    # The planner counts the rest of a budget, but a user gives the whole budget.
     verdict, spent = plan.verdict, store.ledger.spent(terms.job.id)
     if not spent:
         return plan

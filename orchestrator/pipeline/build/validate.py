@@ -1,4 +1,4 @@
-"""Checks of `orch validate`: every mistake that would fail a submission, without recording or sending anything."""
+"""Checks of `orch validate`: finds every mistake that would fail a submission, and records and sends nothing."""
 
 from __future__ import annotations
 
@@ -48,15 +48,17 @@ if TYPE_CHECKING:
     from orchestrator.documents import Document, UnreadableDocument
 
 MOST_KINDS = 1000
-"""Maximum number of kinds of problems counted separately. A table of a million bad rows has problems that differ
-only in numbers."""
+"""Maximum number of problems counted separately.
+
+A table of a million bad rows has problems that differ only in numbers.
+"""
 MOST_NAMED = 3
 
 
 class ValidatedFile(Struct, frozen=True):
     """A valid file; `problems` are reasons why some of its documents would fail.
 
-    `ignored` counts what was not read, None for a batch file. `not_read` lists it, on request.
+    `ignored` counts files that were not read; None for a batch file. `not_read` lists these files on request.
     """
 
     kind: JobKind
@@ -69,10 +71,10 @@ class ValidatedFile(Struct, frozen=True):
 
 
 class _Read(Struct):
-    """Result of reading all documents; `expected` is their number, if known beforehand.
+    """Result of reading all documents.
 
-    `known` has the documents with known answers that were found; `names` has some documents' names, and
-    `fields` what templates may use of them.
+    `expected` is their number, if known beforehand. `known` has the documents found that have known answers. `names`
+    has some documents' names, and `fields` the names that templates may use.
     """
 
     documents: int = 0
@@ -85,7 +87,6 @@ class _Read(Struct):
     ignored: Ignored = field(default_factory=Ignored)
 
     def failure(self, document: str, code: str, message: str) -> None:
-        """Note a request that cannot be made."""
         key = code, re.sub(r"\d+", "#", message)
         if key not in self.problems and len(self.problems) == MOST_KINDS:
             key = code, ""
@@ -101,8 +102,9 @@ def check_file(
 ) -> ValidatedFile:  # fmt: skip
     """Check a job file and its documents, or a batch file, and test its output. Raises OrchError with all mistakes.
 
-    The store is `opened` only for an output; without a store, orch's earlier files are unknown. `scope` limits
-    the documents and tasks. `lists` names what was not read.
+    `opened` opens the store, and is used only for an output or a predecessor. Without a store, orch does not
+    recognise its own earlier files. `scope` limits the documents and tasks. With `lists`, the result names the files
+    that were not read.
     """
     kind = kind_of(path)
     home = Home(config.home).identity() if Home(config.home).has_identity else ""
@@ -184,7 +186,7 @@ def _fill(
 def _chosen(
     path: Path, spec: JobSpec, config: Config, scope: Scope, read: _Read
 ) -> Iterator[tuple[int, list[str], Document | UnreadableDocument]]:
-    """Yield the documents in scope, each with the index of its source and its tasks."""
+    """Yield the documents in scope, each with its source's index and its tasks."""
     from orchestrator.documents import Readers, listed
 
     selection = Selection(scope)
@@ -204,7 +206,7 @@ def _chosen(
 
 
 def _unaskable(askable: Askable, read: _Read) -> Iterator[InputError]:
-    """Yield the mistakes that prevent a task from being asked of any document; a document's fault counts once."""
+    """Yield the mistakes that keep every document from being asked."""
     mistakes = [*askable.mistakes()]
     if not mistakes and askable.is_unusable:
         why = "; ".join(map(str, [*read.problems.values()][:MOST_NAMED]))
@@ -215,7 +217,7 @@ def _unaskable(askable: Askable, read: _Read) -> Iterator[InputError]:
 def _wrong_gold(
     path: Path, spec: JobSpec, known: Sequence[Gold], read: _Read, *, is_whole: bool
 ) -> Iterator[InputError]:
-    """Yield known answers that can never match; a limited scope does not count documents as missing."""
+    """Yield mistakes of known answers. Documents outside a limited scope do not count as missing."""
     if not known:
         return
     file = path.parent / str(spec.gold)
@@ -273,7 +275,7 @@ def _of_backends(config: Config) -> Iterator[str]:
 def _of_settings(config: Config, job: Job) -> Iterator[str]:
     """Yield models without a price, and task settings that a model refuses.
 
-    These need not stop the job: another backend may take the settings, or the task may allow their loss.
+    The job may run anyway: another backend may take the settings, or the task may allow their loss.
     """
     for backend, said in unpriced(config, job, eligibility_of(config, job)).items():
         yield f"{backend}: no row goes there: {said}"
@@ -284,7 +286,7 @@ def _of_settings(config: Config, job: Job) -> Iterator[str]:
 def _of_predecessor(
     opened: Callable[[], AbstractContextManager[Store | None]], spec: JobSpec, home: str
 ) -> Iterator[str]:
-    """Yield why a job of this file would be refused now, because of the job that it comes after."""
+    """Yield the reason if a job of this file would be refused now because of its predecessor."""
     if spec.after is None:
         return
     with opened() as store:
@@ -299,7 +301,7 @@ def _of_predecessor(
 
 
 def _of_models(spec: JobSpec, config: Config) -> Iterator[str]:
-    """Yield backends that orch.toml lacks, and backends written into the name of a model."""
+    """Yield backends that orch.toml lacks, and backends written into a model's name."""
     for alias, ladder in spec.models.items() if config.backends else ():
         names = [ladder] if isinstance(ladder, (str, Mapping)) else ladder
         strange = {backend for one in names if isinstance(one, Mapping) for backend in one} - config.backends.keys()
@@ -314,7 +316,7 @@ def _of_models(spec: JobSpec, config: Config) -> Iterator[str]:
 
 
 def _of_vectors(spec: JobSpec, config: Config) -> Iterator[str]:
-    """Yield tasks whose vectors may come from differently named models, and so may not be comparable."""
+    """Yield tasks whose vectors may come from differently named models and so may not be comparable."""
     for index, task in enumerate(spec.tasks):
         names = {**config.models, **spec.models}.get(task.model)
         if task.kind == "embedding" and isinstance(names, Mapping) and len(set(names.values())) > 1:
@@ -333,7 +335,6 @@ def _tried(check: Callable[[], None]) -> Iterator[OrchError]:
 
 
 def _joined(mistakes: Sequence[OrchError]) -> OrchError:
-    """Join several mistakes into one error: the first, with the others below it."""
     first, *rest = mistakes
     first.others = [*first.others, *rest]
     return first

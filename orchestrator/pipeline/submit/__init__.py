@@ -1,1 +1,1 @@
-"""Stage that turns rows into shards and batches, as far as budgets, quotas and the canary allow."""
+"""Submission: rows become shards and batches, as far as budgets, quotas and the canary allow."""
