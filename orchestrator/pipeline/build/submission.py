@@ -368,7 +368,7 @@ def _resumed(
 ) -> Submission:
     """Give an unfinished job this command's terms, and return it. Refused rows are sent again.
 
-    Raises RefusedError if tighter terms cannot hold; the job then keeps its terms. A night resumes the job in any case.
+    Raises RefusedError if tighter terms cannot hold; the job then keeps its terms. A night always resumes the job.
     """
     if not options.unattended and (plan := refused_plan(store, config, terms, now)) is not None:
         raise refusal(terms, plan, options.words)

@@ -1,1 +1,1 @@
-"""Stage that merges outcomes into one file in input order, and delivers it as the job file says."""
+"""Merging of outcomes into one file in input order, and its delivery as the job file says."""

@@ -1,9 +1,9 @@
-"""Unknown batches that carry shards of our jobs, because the store is older than the backends' state.
+"""Unknown batches that carry shards of our jobs, because the store is older than the state of the backends.
 
-A backup was restored, a snapshot was started, or a database lost its newest commits. So before it first creates a
-batch at a backend, a process lists all batches of the home's unfinished jobs once. Their rows are paid for, so the
-batches are adopted and not sent again. A backend whose batches carry no ids is listed only if the store may lack the
-last batch created there. `create_once` finds the batch of a create request that was cut off.
+A backup was restored, a snapshot was started, or a database lost its newest commits. So before a process creates its
+first batch at a backend, it lists all batches of the home's unfinished jobs once. Their rows are paid for, so the
+batches are adopted instead of sent again. If the batches of a backend carry no ids, orch lists them only if the store
+may lack the last batch created there. `create_once` handles a create request that was cut off.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ log = logging.getLogger(__name__)
 
 CHUNK = 500
 NEWEST = 100
-"""Number of newest jobs searched for the last job that was sent."""
+"""Number of newest jobs that are searched for the last job that was sent."""
 ASKED_ABOUT = "lost_batches"
-"""Option of a job that lists the batches with lost answers about which a person was asked, without a reply yet."""
+"""Job option: batches with lost answers that a person was asked about and has not decided yet."""
 
 
 Lines = Callable[[Job, Shard, BackendHandle], Mapping[str, bytes]]
@@ -47,7 +47,7 @@ Lines = Callable[[Job, Shard, BackendHandle], Mapping[str, bytes]]
 class UnknownBatches:
     """Finds and adopts unknown batches. Created at the start of a process.
 
-    A job newer than the process has no unknown batches of its own, but a forgotten job may have asked for its rows.
+    A job newer than the process has no unknown batches of its own, but a forgotten job may have asked its rows.
     """
 
     def __init__(self, store: Store, home: Home, now: Callable[[], datetime], lines: Lines) -> None:
@@ -60,7 +60,7 @@ class UnknownBatches:
         self._listings: dict[str, BatchListing] = {}
         self._guard = Lock()
         self._adopting = Lock()
-        """Held during an adoption: several threads send shards, but a batch is adopted once."""
+        """Held during an adoption. Several threads send shards, but a batch is adopted once."""
         self._lines = lines
         self._theirs: dict[str, tuple[RemoteBatch, SentLines | None]] = {}
         self._looked_up: dict[str, tuple[RemoteBatch, bool, frozenset[str] | None]] = {}
@@ -68,11 +68,11 @@ class UnknownBatches:
     def adopt(
         self, job: Job, shard: Shard, model: str, handle: BackendHandle, dissolve: Callable[[Shard, str], None]
     ) -> list[str]:
-        """Adopt a job's unknown batches at a backend that contain waiting rows; return a message about each.
+        """Adopt a job's unknown batches at a backend that contain waiting rows. Return a message about each.
 
-        `shard` is about to be sent, and `model` is its model's name at the backend. `dissolve` gives up an unsent
-        shard. Raises BackendError if the unknown batches cannot be listed yet. Raises RefusedError if the answers of
-        such a batch are gone and no user has agreed to pay for them again.
+        `shard` is about to be sent, and `model` is the backend's name for its model. `dissolve` gives up an unsent
+        shard. Raises BackendError while the unknown batches cannot be listed. Raises RefusedError if the answers of a
+        batch are gone and no user has agreed to pay for them again.
         """
         if job.created_at > self._began and (handle.is_own or self._last_known is None):
             return []
@@ -116,17 +116,17 @@ class UnknownBatches:
         return f"batch {batch.id} of {rows} runs at {handle.name}: only its end shows who owns it"
 
     def is_due(self, handle: BackendHandle) -> bool:
-        """True if batches without a known owner are due to be read again."""
+        """True if it is time to read the batches without a known owner again."""
         at = self._listings[handle.name].look_at
         return at is None or self._now() >= at
 
     def resign(self, job: Job, handle: BackendHandle) -> None:
-        """Stop waiting for batches that may have rows of a job."""
+        """Stop waiting for the batches that may have rows of a job."""
         self._listings[handle.name].resigned.add(job.id)
         log.warning("%s: not known whose batches run at %s; rows are sent for the deadline", job.id, handle.name)
 
     def note_create(self, handle: BackendHandle, shard: Shard) -> None:
-        """Note that a batch is about to be created, unless earlier ones are still undecided. Raises StorageError."""
+        """Record that a batch is about to be created, unless earlier batches are undecided. Raises StorageError."""
         listing = self._listings.get(handle.name)
         if not handle.profile.tells_shards and not (listing and self._undecided(listing)):
             note_last_create(self._home, shard)
@@ -136,13 +136,13 @@ class UnknownBatches:
         return [one for one in pending if one.preflight is None and one.backend == handle.name]
 
     def _look(self, handle: BackendHandle, listing: BatchListing) -> None:
-        """Read batches without a known owner again, if due."""
+        """Read the batches without a known owner again, if due."""
         if self.is_due(handle):
             listing.unowned = [self._current(handle, batch) for batch in listing.unowned]
             listing.look_at = self._now() + listing.pause
 
     def _current(self, handle: BackendHandle, batch: RemoteBatch) -> RemoteBatch:
-        """Return the current state of a batch, and read its lines once it has ended."""
+        """Return the current state of a batch. The lines of an ended batch are read."""
         if not batch.status.is_final:
             batch = handle.api.retrieve(batch.id) or batch
         if batch.status.is_final and not batch.problems and self._lines_of(batch) is None:
@@ -150,18 +150,18 @@ class UnknownBatches:
         return batch
 
     def _undecided(self, listing: BatchListing) -> list[RemoteBatch]:
-        """Return the batches that are still unknown."""
+        """Return the batches whose owner is still unknown."""
         return [one for one in listing.unowned if not one.problems and self._lines_of(one) is None]
 
     def _known(self, batch: RemoteBatch) -> tuple[RemoteBatch, SentLines | None]:
-        """Return a batch with its lines, None if they were not read or are gone."""
+        """Return a batch with its lines. None if they were not read or are gone."""
         return self._theirs.get(batch.id, (batch, None))
 
     def _lines_of(self, batch: RemoteBatch) -> SentLines | None:
         return self._known(batch)[1]
 
     def _left_behind(self, job: Job, listing: BatchListing) -> list[list[RemoteBatch]]:
-        """Return the unknown batches of other jobs that send no more rows, and therefore adopt no batches."""
+        """Return the unknown batches of other jobs that send no more rows and so adopt no batches."""
         others = ((self._store.jobs.find(name), batches) for name, batches in list((listing.unknown or {}).items()))
         return [
             batches
@@ -194,7 +194,7 @@ class UnknownBatches:
         batch: RemoteBatch,
         dissolve: Callable[[Shard, str], None],
     ) -> str | None:
-        """Adopt a batch and return a message; None if it has no waiting row."""
+        """Adopt a batch and return a message, or None if the batch has no waiting row."""
         pending = [one for one in self._store.shards.of_job(job.id) if one.state is ShardState.PENDING]
         same = next((one for one in self._waiting(job, handle) if one.id == batch.shard), None)
         if batch.id not in self._looked_up:
@@ -234,9 +234,10 @@ class UnknownBatches:
         )
 
     def _find_last_known(self) -> datetime | None:
-        """Return the creation time of the newest job that was sent; if no job was sent, the home's creation time.
+        """Return the creation time of the newest job that was sent. If no job was sent, return the home's creation
+        time.
 
-        None if the home is new: it has no folder of a job that the store does not know.
+        None if the home is new: the store knows every job that has a folder.
         """
         jobs = self._store.jobs.newest(NEWEST)
         earlier = [one for one in jobs if one.created_at <= self._began]
@@ -251,7 +252,7 @@ class UnknownBatches:
         )
 
     def _read(self, job: Job, handle: BackendHandle, batch: RemoteBatch) -> tuple[RemoteBatch, SentLines | None]:
-        """Return a batch with its lines, None if the lines cannot be read. The lines are read only once."""
+        """Return a batch with its lines. None if the lines cannot be read. They are read only once."""
         if batch.id not in self._theirs:
             batch = self._listings[handle.name].confirmed(handle, batch, job, self._now())
             self._theirs[batch.id] = batch, handle.api.input_lines(batch)
@@ -264,16 +265,17 @@ class UnknownBatches:
         read: list[tuple[RemoteBatch, SentLines]],
         dissolve: Callable[[Shard, str], None],
     ) -> list[tuple[RemoteBatch, str]]:
-        """Take over batches of forgotten or ended jobs that ask for waiting rows; return each with a message.
+        """Take over batches of forgotten or ended jobs that ask waiting rows. Return each batch with a message.
 
-        Another job's batch in which no row has its own id is left to that job, unless the batch has no other rows.
+        Another job may have a batch in which none of these rows has its own id. It is taken only if all of its rows
+        match.
         """
         if not read:
             return []
         is_by_name = handle.profile.tells_shards and handle.profile.names_rows
         read = sorted(read, key=lambda one: _name_of(one[0]) != job.name)
         waiting = ((other, self._lines(job, other, handle)) for other in self._waiting(job, handle))
-        # Our own server shows the results of a running batch, under the batch's own ids.
+        # Our own server shows a running batch's results, under the batch's own ids.
         found = [
             match
             for match in matches(read, waiting, under_other_ids=not handle.profile.is_orch)
@@ -295,7 +297,7 @@ class UnknownBatches:
         return messages
 
     def _made_of(self, job: Job, handle: BackendHandle, found: list[Match]) -> list[Shard]:
-        """Return new shards for batches, with input files if these are needed to read the results."""
+        """Return new shards for batches, with the input files that reading the results needs."""
         made, profile = list[Shard](), handle.profile
         for match in found:
             least = made[-1].number + 1 if made else self._store.shards.next_number(job.id)
@@ -306,7 +308,7 @@ class UnknownBatches:
                 for other, same in match.shards:
                     take_lines(self._home.shard_input(other.id), path, same, handle.api.sent_line)
             if not profile.tells_shards:
-                # The batch's results name rows by their lines.
+                # The results of such a batch name rows by their lines.
                 one = replace(one, input_file_id=handle.api.upload(path, f"{one.id}.jsonl"))
                 lost_answers.forget_here(self._home, one.id)
             made.append(one)
@@ -315,11 +317,11 @@ class UnknownBatches:
     def _repaid_unread(
         self, job: Job, shard: Shard, model: str, handle: BackendHandle, batch: RemoteBatch
     ) -> str | None:
-        """Return a message about the agreement to repay a batch whose lines cannot be read; None if it is not this
-        job's.
+        """Return a message about the agreement to repay a batch whose lines cannot be read. None if it belongs to
+        another job.
 
-        A job of the same name needs consent to pay again, unless the store knows that the ended job has none of
-        this job's rows. Raises RefusedError.
+        A batch of a job with the same name needs consent, unless the store shows that the job has none of these rows.
+        Raises RefusedError.
         """
         if not handle.profile.tells_shards:
             is_gone = any(problem.code == BATCH_GONE for problem in batch.problems)
@@ -328,7 +330,7 @@ class UnknownBatches:
         of = job_of(batch)
         is_known = self._store.jobs.find(of) is not None
         is_ours = self._shares(job, shard, of) if is_known else _name_of(batch) == job.name
-        # Older batches may belong to jobs that were removed with their folders.
+        # Older batches may belong to jobs that were removed together with their folders.
         is_told = self._is_newer(batch) or of in self._home.job_folders() or batch.id in _asked_about(job)
         if not is_ours or not is_told:
             return None
@@ -338,7 +340,7 @@ class UnknownBatches:
         return self._repaid(job, shard, model, handle, batch, is_gone=is_gone)
 
     def _is_newer(self, batch: RemoteBatch) -> bool:
-        """True if a batch was made after the last job that the store knows was sent."""
+        """True if a batch was made after the last job that the store knows as sent."""
         return self._last_known is None or batch.created_at is None or batch.created_at >= self._last_known
 
     def _repaid(
@@ -380,7 +382,7 @@ class UnknownBatches:
         return facts_of(batch, now) | {"submitted_at": min(batch.created_at or now, now)}
 
     def _new_shard(self, job: Job, handle: BackendHandle, batch: RemoteBatch, number: int) -> Shard:
-        """Return a new shard for the batch, with its former number if that is free, else with `number`."""
+        """Return a new shard for a batch, with the batch's former number if it is free, else with `number`."""
         _, _, tagged = (batch.shard or "").rpartition(".")
         if tagged.isdigit() and int(tagged) >= number:
             number = int(tagged)
@@ -405,7 +407,7 @@ class UnknownBatches:
         )
 
     def _is_lost(self, handle: BackendHandle, batch: RemoteBatch) -> bool:
-        """True if a batch is over and every file of its answers is gone, and not just late."""
+        """True if a batch has ended and every file with its answers is gone, not just late."""
         over_for = batch.ago(batch.over_at) or (None if batch.over_at is None else self._now() - batch.over_at)
         if over_for is not None and over_for < lost_answers.LATEST_FILES:
             return False
@@ -420,9 +422,9 @@ def _asked_about(job: Job) -> list[str]:
 
 
 def _is_told_by_requests(job: Job, handle: BackendHandle, batch: RemoteBatch) -> bool:
-    """True if only a batch's requests say which rows it has: its backend knows no ids, or the job was built later.
+    """True if only a batch's requests show which rows it has.
 
-    Other documents of a job built later may have the same ids.
+    Either its backend stores no ids, or the job was built later: other documents may then have the same ids.
     """
     is_built_later = job.built_at is not None and batch.created_at is not None and batch.created_at < job.built_at
     return not handle.profile.names_rows or (handle.profile.reads_inputs and is_built_later)
@@ -439,11 +441,11 @@ def _name_of(batch: RemoteBatch) -> str:
 
 
 def _may_be_billed(handle: BackendHandle, batch: RemoteBatch) -> bool:
-    """True if a batch is not at our own server, and its rows may have been answered."""
+    """True if a batch's rows may have been answered, and its backend is not our own server."""
     is_refused = batch.status is BatchStatus.FAILED or _has_answered_nothing(batch)
     return not handle.profile.is_orch and not is_refused
 
 
 def _has_answered_nothing(batch: RemoteBatch) -> bool:
-    """True if a batch ended, by its backend's own counts, before any row had an answer."""
+    """True if a batch ended without any answer, by its backend's own counts."""
     return batch.status.is_final and batch.is_counted and not batch.completed and not batch.output_tokens

@@ -1,4 +1,4 @@
-"""A backend's list of batches, and whether the store lacks the backend's last batch."""
+"""A backend's list of batches, and the check that the store has the last batch created there."""
 
 from __future__ import annotations
 
@@ -25,13 +25,16 @@ from orchestrator.settings.home import Home
 from orchestrator.store import Store
 
 CLOCK_SLACK = 60.0
-"""Seconds by which the clock of the home's disk may differ from ours."""
+"""Seconds by which the clocks of the home's disk and of this machine may differ."""
 EVER = datetime(1970, 1, 1, tzinfo=UTC)
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class _LastCreate(msgspec.Struct):
-    """The shard's intent, and when and during which boot of the machine the note was written."""
+    """A shard whose batch is about to be created.
+
+    `written_at` (Unix seconds) and `boot` identify the note's own writing.
+    """
 
     shard: str
     intended_at: datetime
@@ -40,9 +43,9 @@ class _LastCreate(msgspec.Struct):
 
 
 def note_last_create(home: Home, shard: Shard) -> None:
-    """Note in the home a shard whose batch is about to be created. Raises StorageError.
+    """Record in the home that a shard's batch is about to be created. Raises StorageError.
 
-    A store without that batch is older than the note.
+    A store without that batch is older than this note.
     """
     note = _LastCreate(shard.id, shard.intended_at or shard.created_at, time.time(), _boot())
     path = _path(home, shard.backend)
@@ -54,10 +57,10 @@ def note_last_create(home: Home, shard: Shard) -> None:
 
 
 def has_last_create(store: Store, home: Home, backend: str) -> bool:
-    """True if the store surely has the home's last batch created at a backend.
+    """True if the store surely has the last batch that this home created at a backend.
 
-    The note itself may be older than that batch, if it was copied, or written during an earlier boot of the machine:
-    a backup or a snapshot may have been restored.
+    A backup or a snapshot may have been restored with an older note. So a note that was copied, or written during an
+    earlier boot of the machine, proves nothing.
     """
     path = _path(home, backend)
     try:
@@ -86,17 +89,16 @@ def _boot() -> str:
 NO_LIST = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=10)
 LOOKED_FOR = timedelta(hours=1)
-"""Maximum time for which a failing list may hold up rows."""
+"""Maximum time that rows wait for a failing list."""
 SHARE_OF_TIME = 10
-"""A failing list holds up rows for at most this fraction (1/N) of the time until the job's deadline."""
+"""Rows wait for a failing list for at most this fraction (1/N) of the time until the job's deadline."""
 
 
 class BatchListing(Struct):
-    """Result of a backend's list, or the time when it began to fail.
+    """Result of a backend's list, or the time since which the list fails.
 
-    `unknown` has batches of jobs that the store knows, `forgotten` batches of jobs that the store does not know. The
-    owner of `unowned` batches is not known; these batches are read again at `look_at`. Jobs in `resigned` do not
-    wait for that.
+    `unknown` has the batches of jobs in the store, `forgotten` those of jobs that the store lacks. `unowned` batches
+    have no known owner, and are read again at `look_at`. Jobs in `resigned` do not wait for that.
     """
 
     lock: Lock = field(default_factory=Lock)
@@ -121,7 +123,7 @@ class BatchListing(Struct):
     def fill(
         self, store: Store, home: Home, handle: BackendHandle, last_known: datetime | None, now: datetime
     ) -> None:
-        """List once for all shards that wait; a failed list is repeated after a pause. Raises BackendError."""
+        """List once for all waiting shards. A failed list is repeated after a pause. Raises BackendError."""
         if self.error is not None and self.again_at is not None and now < self.again_at:
             raise self.error
         identity = home.identity()
@@ -140,15 +142,15 @@ class BatchListing(Struct):
         self.unknown = unknown
 
     def confirmed(self, handle: BackendHandle, batch: RemoteBatch, job: Job, now: datetime) -> RemoteBatch:
-        """Return the current state of a listed batch. If its id is unknown, the list is wrong and is read again.
+        """Return the current state of a listed batch. If the backend does not know its id, the list is wrong.
 
-        Meanwhile, raises BackendError, as long as orch would wait for a failing list.
+        Raises BackendError then, and the list is read again, as long as orch waits for a failing list.
         """
         current = handle.api.retrieve(batch.id)
         if current is None and self.is_over(job, now):
             return batch
         if current is not None:
-            # Only the list knows the owner of a batch whose owner is in the name of its input.
+            # If a batch's owner is in the name of its input file, only the list shows the owner.
             is_told = current.shard is not None
             return current if is_told else replace(current, shard=batch.shard, home=batch.home)
         self.unknown, self.forgotten, self.unowned = None, [], []
@@ -157,7 +159,7 @@ class BatchListing(Struct):
         )
 
     def _failed(self, error: BackendError, now: datetime) -> BackendError:
-        """Note that the list failed, and when it is requested again."""
+        """Record the failure of the list, and the time of the next request."""
         self.failing_since = self.failing_since or now
         after = error.retry_after if isinstance(error, BackendRefused) else None
         wait = max(self.pause, timedelta(seconds=min(after or 0, 3600)))
@@ -186,7 +188,7 @@ def job_of(batch: RemoteBatch) -> JobId:
 
 
 def _is_known(store: Store, handle: BackendHandle, batch: RemoteBatch) -> bool:
-    """True if a shard has the batch, or searches for it after an unanswered create request."""
+    """True if a shard has the batch, or still searches for its batch after an unanswered create request."""
     if store.shards.asked_at(handle.name, batch.id) is not None:
         return True
     shard = store.shards.find(ShardId(batch.shard or ""))

@@ -1,8 +1,8 @@
-"""Creation of a shard's batch, which is paid for once.
+"""Creation of a shard's batch, which is paid for only once.
 
 The intent is committed before the create request is sent. The batch carries the shard's id if its provider has a
 field for it. So whatever happens in between, `recover` finds and adopts the batch, or learns that it does not exist.
-No second create request is sent as long as the batch may still appear.
+orch sends no second create request while the batch may still appear.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ from orchestrator.store import Store
 log = logging.getLogger(__name__)
 
 UPLOAD_SETTLES = timedelta(hours=1)
-"""How long to wait for an upload that a create request does not find, before repeating the upload."""
+"""How long to wait for an upload that the backend does not find, before uploading it again."""
 MOST_UPLOADS = 2
 MOST_STRAYS = 3
-"""Maximum number of uploads answered with a foreign file; after that, the backend gets none of these rows."""
+"""Maximum number of uploads that a backend answers with a foreign file. After that, it gets none of these rows."""
 STRAY_SLACK = timedelta(minutes=5)
-"""A stray file older than its upload by more than this belongs to another user, and is left alone."""
+"""A foreign file older than its upload by more than this belongs to another user, and is not deleted."""
 
 
 ReadLine = Callable[[bytes], tuple[str, bytes]]
@@ -67,7 +67,7 @@ ReadLine = Callable[[bytes], tuple[str, bytes]]
 
 
 def window_of(job: Job, now: datetime) -> tuple[int, str]:
-    """Return the seconds that a batch made now may take (a day if the deadline has passed), and a note."""
+    """Return the seconds until a batch made now must end (a day if the deadline has passed), and a note."""
     is_late = job.deadline_at is not None and job.deadline_at <= now
     left = math.ceil((due_at(job.deadline_at, now) - now).total_seconds())
     return left, "the deadline has passed, finishing late" if is_late else ""
@@ -81,17 +81,15 @@ class Waits(Struct, frozen=True):
 
     @property
     def code(self) -> HoldCode:
-        """The same reason as a code."""
         return HoldCode.UNREACHABLE if self.is_failing else HoldCode.ADMISSION
 
 
 class AdmissionCheck(Struct, frozen=True):
-    """Checks that admit a shard to its backend. `now` is the clock; one shard at a time holds `asks`, from the check
-    to the intent.
+    """Checks that admit a shard to its backend.
 
-    `first` returns why the shard must wait. `second` returns why shared budgets lack room, once the intent is visible
-    to all: another process may have been quicker. `note` records in the home that a batch may exist from now on.
-    `note` raises StorageError if the record fails.
+    `now` is the clock. One shard at a time holds `asks`, from the check to the intent. `first` returns why the shard
+    must wait. `second` returns why shared budgets lack room, once the intent is visible to all: another process may
+    have been quicker. `note` records in the home that a batch may exist from now on, or raises StorageError.
     """
 
     now: Callable[[], datetime]
@@ -111,10 +109,10 @@ def submit(
     watched: PolledShard,
     admission: AdmissionCheck,
 ) -> RemoteBatch | Waits | None:
-    """Create the batch of a pending shard; its window ends at the job's current deadline.
+    """Create the batch of a pending shard. Its window ends at the job's current deadline.
 
-    Returns None if the backend refused the batch for good: the shard has ended, and its rows are judged later.
-    Raises BackendError; the shard is then pending again if nothing was made, else `submitting`.
+    Returns None if the backend refused the batch for good: the shard has ended, and its rows are judged later. Raises
+    BackendError. The shard is then pending again if nothing was created, else `submitting`.
     """
     now = admission.now
     writer = writer_of(store, job, shard, handle, models, now())
@@ -140,7 +138,7 @@ def submit(
         store.shards.move(intended, ShardState.PENDING, held=error.message, sends=shard.sends)
         raise
     except JobFilesError:
-        # The local upload is gone and must be repeated.
+        # The uploaded file is gone and must be uploaded again.
         store.shards.move(intended, ShardState.PENDING, input_file_id=None, sends=shard.sends)
         raise
     except BackendRefused as refusal:
@@ -149,7 +147,7 @@ def submit(
         store.shards.note(intended, held=error.message)
         raise
     if store.shards.asked_at(shard.backend, batch.id) is not None:
-        # The file is one of our older files, returned for the same content: our batch may have been made as well.
+        # The batch is an older one that was returned for the same content. Our own batch may have been created too.
         held = f"{handle.name} answered the create with batch {batch.id}, which belongs to another shard"
         store.shards.note(intended, held=held)
         raise Uncertain(held)
@@ -171,11 +169,11 @@ def writer_of(
 def intend(
     store: Store, home: Home, shard: Shard, admission: AdmissionCheck, account: str, window_seconds: int
 ) -> Shard | Waits:
-    """Commit the intent to send a shard; return the shard, or why it waits."""
+    """Commit the intent to send a shard. Return the shard, or why it waits."""
     with admission.asks:
         if (held := admission.first()) is not None:
             return Waits(held)
-        # From here on a batch may exist.
+        # From here on, a batch may exist.
         facts = {"intended_at": admission.now(), "account": account, "sends": shard.sends + 1, "held": None}
         try:
             store.shards.move(shard, ShardState.SUBMITTING, window_seconds=window_seconds, **facts)
@@ -217,10 +215,10 @@ def _uploaded(
     watched: PolledShard,
     now: Callable[[], datetime],
 ) -> str | None:
-    """Return the shard's uploaded input; None if the backend refused it for good."""
+    """Return the file id of the shard's uploaded input. None if the backend refused it for good."""
     path, rules = home.shard_input(shard.id), handle.prompt_cache
     marks = () if rules is None else cache_first.marks_of(store, job, shard, rules, now())
-    # Marks that have outlived their cache would make each row pay for writing it.
+    # If a cache has expired, its marks would make each row pay for writing it again.
     if shard.input_file_id is not None and (rules is None or _is_marked(path, marks)):
         return shard.input_file_id
     write_input(store, home, shard, path, writer)
@@ -252,7 +250,7 @@ def _uploaded(
 
 
 def _forget_stray(store: Store, shard: Shard, handle: BackendHandle, stray: StrayUpload, began: datetime) -> None:
-    """Delete the file that an upload was answered with, unless it is in use or older than the upload."""
+    """Delete the foreign file that a backend returned for an upload, unless it is in use or older than the upload."""
     is_old = stray.created_at is not None and stray.created_at < began - STRAY_SLACK
     if is_old or store.shards.uses_file(shard.backend, stray.file_id):
         return
@@ -263,7 +261,7 @@ def _forget_stray(store: Store, shard: Shard, handle: BackendHandle, stray: Stra
 
 
 def _withdraw(store: Store, home: Home, shard: Shard, uploaded: str | None = None) -> None:
-    """Clean up after a shard that was given up meanwhile; an `uploaded` file is recorded for deletion."""
+    """Clean up after a shard that was cancelled meanwhile. An `uploaded` file is recorded for deletion."""
     current = store.shards.get(shard.id)
     if current.state is not ShardState.CANCELLED:
         return
@@ -302,7 +300,7 @@ def _end_refused(store: Store, shard: Shard, code: str, why: str, now: datetime)
 
 
 def facts_of(batch: RemoteBatch, now: datetime) -> dict[str, object]:
-    """Return the facts about its batch that a shard records."""
+    """Return the facts about its new batch that a shard records."""
     return {
         "batch_id": batch.id,
         "provider_status": batch.status,
@@ -325,7 +323,7 @@ def input_digests(
 
 
 def take_lines(source: Path, target: Path, wanted: Collection[str], sent_line: ReadLine) -> None:
-    """Append the lines of an input file with these custom_ids to another. Raises JobFilesError."""
+    """Append the lines with these custom_ids from one input file to another. Raises JobFilesError."""
     try:
         with source.open("rb") as lines, target.open("ab") as taken:
             taken.writelines(line for line in lines if sent_line(line)[0] in wanted)
@@ -336,11 +334,11 @@ def take_lines(source: Path, target: Path, wanted: Collection[str], sent_line: R
 
 
 def write_input(store: Store, home: Home, shard: Shard, path: Path, writer: LineWriter) -> None:
-    """Write the shard's lines in order, as its backend takes them."""
+    """Write the shard's lines in order, in its backend's dialect. Raises JobFilesError."""
     source_path = home.requests(shard.job_id)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # a copy of the home may hold the former file under another name
+        path.unlink(missing_ok=True)  # a hard-linked copy of the home may share the former file
         with source_path.open("rb") as source, path.open("wb") as target:
             for row in store.rows.of_shard(shard.id):
                 source.seek(row.span.offset)
@@ -361,7 +359,7 @@ UNDECIDED_FOR = timedelta(days=2)
 
 
 class SendOutcome(Struct, frozen=True):
-    """Result for a shard between intent and fact: the reason, and further batches made from the shard."""
+    """Result of the search for a shard's batch: a message, and further batches made from the same shard."""
 
     why: str
     doubles: tuple[RemoteBatch, ...] = ()
@@ -370,7 +368,7 @@ class SendOutcome(Struct, frozen=True):
 def _patience(shard: Shard, handle: BackendHandle) -> timedelta:
     """Return how long a batch may be missing from lists.
 
-    Each failed search doubles this time, as another create request may cost all rows again.
+    Each failed search doubles this time, because another create request may cost all rows again.
     """
     return min(LONGEST_APPEAR, timedelta(seconds=handle.api.appear_seconds * 2 ** max(0, shard.sends - 1)))
 
@@ -395,11 +393,11 @@ def _may_appear(
 def recover(
     store: Store, home: Home, shard: Shard, handle: BackendHandle, watched: PolledShard, now: datetime
 ) -> SendOutcome | None:
-    """Adopt the batch of a shard found between intent and fact, or make it pending again; return which, and why.
+    """Adopt the batch of a shard whose create request was not answered, or make the shard pending again.
 
-    None while this cannot be known, for two days at most; `held` then says what the shard waits for. The limit is a
-    week if the provider's batches show their owner only after their end. `watched` counts the lists without the
-    batch. Raises BackendError.
+    Returns None while the batch's existence is uncertain; `held` then says what the shard waits for. That lasts two
+    days at most, or the batch's window plus `OVERRUN` if its provider shows owners only of ended batches. `watched`
+    counts the lists without the batch. Raises BackendError.
     """
     since = min(shard.intended_at or shard.created_at, now)
     intent = Intent(
@@ -410,7 +408,7 @@ def recover(
         lambda batch_id: store.shards.asked_at(shard.backend, batch_id),
         shard.input_file_id,
     )
-    # A batch that shows its shard only once it has ended may overrun its window.
+    # A batch that shows its shard only after its end may overrun its window.
     shows_late = handle.profile.overruns and not handle.profile.tells_shards
     window = timedelta(seconds=shard.window_seconds)
     searching = watched.phase(SearchPhase)

@@ -1,4 +1,4 @@
-"""Dispatch of a shard until it is a batch: admission, sending, and the search for a batch after a lost answer."""
+"""Dispatch of a shard until it is a batch: admission, sending, and the search for its batch after a lost answer."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _TOLD = {
     PreflightFinding.UNCLEAR: "the row that was asked first proves nothing; its batches follow: {}",
 }
 LOOK_SLACK = timedelta(minutes=20)
-"""A job whose plan ends this close to its deadline no longer waits to learn which job owns a running batch."""
+"""A job whose plan ends this close to its deadline no longer waits to learn who owns a running batch."""
 SENDING_FOR = timedelta(days=2)
-"""How long to retry sending a batch before giving it up; its rows then go elsewhere, or fail."""
+"""How long to retry sending a batch. After that, its rows go elsewhere, or fail."""
 
 
 class Readiness(Enum):
@@ -52,7 +52,7 @@ class Readiness(Enum):
 
 
 class Dispatch:
-    """Sends shards. A shard that may no longer go to its backend is passed to `dissolve`, with the reason."""
+    """Sends shards. If a shard may no longer go to its backend, calls `dissolve` with the reason."""
 
     def __init__(self, work: ShardWork, preflights: Preflights, dissolve: Callable[[Job, Shard, str], None]) -> None:
         self._work = work
@@ -67,7 +67,7 @@ class Dispatch:
         return input_digests(self._work.store, self._work.home, shard, writer, handle.api.sent_line)
 
     def send(self, job: Job, shard: Shard) -> bool:
-        """Take a step of a pending shard, or pick up the result of sending it."""
+        """Take the next step of a pending shard, or pick up the result of sending it."""
         handle = self._work.handle(shard)
         if self._work.is_asking(shard):
             return self._collect(job, shard, handle)
@@ -120,7 +120,7 @@ class Dispatch:
         return Readiness.MOVED if standing.outdated else Readiness.READY
 
     def _waits_for_undecided(self, job: Job, handle: BackendHandle) -> bool:
-        """True if a running batch may have the job's rows and is not yet due to be read again.
+        """True if a running batch may have the job's rows and is not due to be read again.
 
         The job stops waiting before it would miss its deadline.
         """
@@ -135,7 +135,7 @@ class Dispatch:
         return False
 
     def _is_unsendable(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Give up a shard that cannot be sent; True if so. Its rows go elsewhere, or fail."""
+        """Give up a shard that cannot be sent, so that its rows go elsewhere or fail. True if it was given up."""
         if shard.preflight is None and shard.rows < handle.limits.min_rows and shard.input_file_id is None:
             why = few_rows(handle.limits.min_rows, shard.rows)
             create_once.give_up(self._work.store, shard, why, self._work.now(), TOO_FEW_ROWS)
@@ -157,7 +157,7 @@ class Dispatch:
         return True
 
     def _settles(self, shard: Shard, handle: BackendHandle) -> str | None:
-        """Return why an upload is left alone for a while, if the backend could not find earlier uploads at once."""
+        """Return why orch waits before using an upload, or None. Some backends do not find a new upload at once."""
         settles, now = self._work.admission_control.settles(handle), self._work.now()
         if not settles or shard.input_file_id is None:
             return None
@@ -173,8 +173,8 @@ class Dispatch:
         return over or self._work.budgets.no_room(job, shard)
 
     def _begin(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Begin to send a shard. Our own server answers at once; `_collect` gets a provider's answer later."""
-        # Batches are created one at a time, for quotas; asking a row may take a minute.
+        """Begin to send a shard. Our own server answers at once; `_collect` picks up a provider's answer later."""
+        # Batches are created one at a time, for the sake of quotas. Asking a row may take a minute.
         is_batch = shard.preflight is None
         stage = self._submit if is_batch else self._ask
         send = partial(
@@ -183,11 +183,11 @@ class Dispatch:
         return self._ends(job, shard, handle, send)
 
     def _collect(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Take the result of sending a shard, if it has arrived."""
+        """Pick up the result of sending a shard, if it has arrived."""
         return self._ends(job, shard, handle, partial(self._work.provider_calls.collect, shard.id))
 
     def _ends(self, job: Job, shard: Shard, handle: BackendHandle, send: Callable[[], Done[bool] | None]) -> bool:
-        """True if a shard was sent. Its failure is recorded, and raised if a person should know."""
+        """Return True if a shard was sent. Its failure is recorded, and raised if a person should know."""
         try:
             done = send()
             if done is None or not done.value:
@@ -233,7 +233,7 @@ class Dispatch:
         return True
 
     def recover_asked(self, job: Job, shard: Shard) -> bool:
-        """End a row that was asked before the process stopped."""
+        """End a preflight row that was asked before the process stopped."""
         self._note_answer(job, shard, preflight.recover(self._work.store, self._work.home, shard, self._work.now()))
         return True
 
@@ -261,7 +261,7 @@ class Dispatch:
         return True
 
     def _adopted(self, job: Job, shard: Shard, handle: BackendHandle) -> Readiness:
-        """Adopt batches of the job that the store does not know; the shard's own batch may be one of them."""
+        """Adopt batches of the job that the store does not know. The shard's own batch may be among them."""
         model = self._work.model(job, shard)
         found = self._earlier.adopt(job, shard, model, handle, lambda other, why: self._dissolve(job, other, why))
         for told in found:
@@ -279,7 +279,7 @@ class Dispatch:
         return Readiness.MOVED
 
     def recover(self, job: Job, shard: Shard, handle: BackendHandle) -> bool:
-        """Find out if a shard between intent and fact has a batch; True if the answer is known now."""
+        """Search for the batch of a shard whose create request was not answered. True once the search is decided."""
         shard = batch_accounts.with_present_account(self._work.store, shard, handle)
         now = self._work.now()
         found = create_once.recover(
@@ -295,7 +295,7 @@ class Dispatch:
         return True
 
     def _end_double(self, job: Job, shard: Shard, handle: BackendHandle, double: RemoteBatch) -> None:
-        """Cancel a second batch that a backend made from one request; its finished rows are billed."""
+        """Cancel a second batch that a backend made from one request. Its finished rows are billed."""
         with suppress(BackendError):
             if not double.status.is_final:
                 handle.api.cancel(double.id)

@@ -1,9 +1,9 @@
-"""Preflight before a batch: one real row of each set of fields that its backend's model has never answered.
+"""Preflight before a batch: one real row of each field set that its backend's model has never answered.
 
-A preflight is a shard of one row, asked at the provider's synchronous endpoint: its intent is committed, the row is
-asked, and the answer is kept. Batches of the same model wait for the preflight. A refusal of a field, a schema or the
-model holds these batches back; any other result releases them. After a kill between intent and answer, the row may be
-billed: it is booked as uncertain, and goes into a batch.
+A preflight is a shard of one row, sent to the provider's synchronous endpoint. Its intent is committed, the row is
+asked, and the answer is kept. Batches of the same model wait for the preflight. If a field, a schema or the model is
+refused, these batches are held back; any other result releases them. If a process is killed between intent and
+answer, the row may be billed: it is booked as uncertain, and goes into a batch.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def ask(
     models: Models,
     admission: AdmissionCheck,
 ) -> Asked | Waits:
-    """Ask the row of a pending shard; the shard then has ended, or waits.
+    """Ask the row of a pending shard. The shard has then ended, or it waits.
 
     Raises NotSent, after which the shard is pending again.
     """
@@ -83,13 +83,13 @@ def ask(
     except NotSent as error:
         store.shards.move(intended, ShardState.PENDING, held=error.message, sends=shard.sends)
         raise
-    except InputError as error:  # a batch would have no counterpart either, and would report that for the row
+    except InputError as error:  # a batch could not contain this row either, and reports it
         answer = DirectAnswer(None)
         return _end(store, home, intended, answer, Asked(PreflightFinding.UNCLEAR, error.message), admission.now())
     is_unlisted = is_about_model(answer) and handle.api.lists_model(model) is False
     asked = Asked(judge(answer, body_of(line), is_unlisted=is_unlisted), _words(answer))
     if cache_of(shard.preflight) is not None and asked.finding is PreflightFinding.REFUSED:
-        # The refusal may be about the mark, which the batch then does not have.
+        # The refusal may concern the cache mark, which the batch does not have.
         asked = Asked(PreflightFinding.UNCLEAR, asked.message)
     lessons = LearnedRefusals(store, home, job, intended, handle, model, admission.now())
     if asked.finding is PreflightFinding.REFUSED and _is_respelled(store, intended, answer, lessons):
@@ -106,7 +106,7 @@ def _with_mark(line: bytes, marks: Sequence[CacheMark]) -> bytes:
 
 
 def _is_respelled(store: Store, shard: Shard, answer: DirectAnswer, lessons: LearnedRefusals) -> bool:
-    """True if a refusal showed another way to write requests like this one."""
+    """True if the refusal taught orch another way to write this request."""
     (row,) = store.rows.of_shard(shard.id)
     assert answer.error is not None, "it is refused"
     error = answer.error
@@ -139,7 +139,7 @@ def _end(store: Store, home: Home, intended: Shard, answer: DirectAnswer, asked:
 
 
 def recover(store: Store, home: Home, shard: Shard, now: datetime) -> Asked:
-    """End a shard found between intent and fact: its answer is here, or the row may have been billed."""
+    """End a shard whose process stopped after the intent. Its answer was kept, or the row may have been billed."""
     if home.results(shard.id, "output").exists():
         facts = {"provider_status": BatchStatus.COMPLETED, "provider_completed": 1}
         store.shards.move(shard, ShardState.ENDED, status_at=now, ended_at=now, held=None, **facts)
@@ -149,7 +149,7 @@ def recover(store: Store, home: Home, shard: Shard, now: datetime) -> Asked:
 
 
 def _unanswered_line(custom_id: str) -> bytes:
-    """Return a result line which says that the row was sent once, without a known answer."""
+    """Return a result line for a row that was sent once and has no known answer."""
     orch = Provenance("", latency_ms=0, upstream_seconds=0.0, attempts=1, uncertain=1)
     error = {"code": CANCELLED, "message": UNKNOWN}
     told = {"custom_id": custom_id, "response": None, "error": error, "orch": orch}
@@ -168,8 +168,8 @@ def _keep(home: Home, shard: Shard, kind: str, line: bytes) -> None:
 class Standing(Struct, frozen=True):
     """Effect of preflight rows on a batch.
 
-    `waits_for` says why the batch waits, None if it may be sent. `outdated` batches are planned again, so that a row
-    that came back without an answer can join them.
+    `waits_for` says why the batch waits; None means that it may be sent. `outdated` batches are planned again, so
+    that a preflight row without an answer can join them.
     """
 
     waits_for: str | None = None
@@ -177,14 +177,12 @@ class Standing(Struct, frozen=True):
 
 
 class Preflights:
-    """The preflight rows of a home's jobs."""
-
     def __init__(self, work: ShardWork) -> None:
         self._work = work
         self._joined: set[ShardId] = set()
 
     def plan(self, job: Job, handle: BackendHandle, order: Sending) -> list[Shard]:
-        """Give each preflight row a shard of its own; return the new shards."""
+        """Give each preflight row of an order a shard of its own. Return the new shards."""
         if not handle.preflight or order.rows <= FEW_ROWS or not is_wanted(job):
             return []
         store, now = self._work.store, self._work.now()
@@ -226,7 +224,6 @@ class Preflights:
         return added
 
     def _cache_first(self, job: Job, handle: BackendHandle, order: Sending, models: Models) -> Iterator[CacheFirst]:
-        """Yield the rows that write a cache for the order's batches."""
         if handle.prompt_cache is None:
             return
         backend = CachedBackend(handle.name, handle.recipient, handle.price, handle.prompt_cache)
@@ -236,7 +233,10 @@ class Preflights:
         )  # fmt: skip
 
     def _requests_asked(self, job: Job, handle: BackendHandle) -> set[tuple[str, str, str]]:
-        """Return the requests already asked for the job and not refused: asking them again would show nothing new."""
+        """Return the requests that the job has asked as preflights and that were not refused.
+
+        Asking again shows nothing new.
+        """
         return {
             (one.endpoint, one.model, one.preflight)
             for one in self._work.store.shards.of_job(job.id)
@@ -247,7 +247,7 @@ class Preflights:
         }
 
     def standing(self, shard: Shard) -> Standing:
-        """Return the effect of the preflight rows on a batch of their model."""
+        """Return the effect of preflight rows on a batch of their model."""
         alike = self._alike(shard)
         asked = [one for one in alike if one.preflight is not None]
         if not asked:

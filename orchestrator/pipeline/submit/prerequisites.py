@@ -13,7 +13,10 @@ from orchestrator.store import Store
 
 
 def waits(store: Store, job: Job, now: datetime) -> bool | None:
-    """Check the predecessor of an unbuilt job. None if the job may be built, else True if the job's state changed."""
+    """Check the predecessor of an unbuilt job.
+
+    None if the job may be built. Otherwise True if the job has failed, and False if it waits.
+    """
     before = job.options.get(predecessors.AFTER)
     if before is None:
         return None
@@ -29,9 +32,9 @@ def waits(store: Store, job: Job, now: datetime) -> bool | None:
 
 
 def may_ask(store: Store, gate: Gate, job: Job, now: datetime) -> bool:
-    """True if rows of a job may be asked: its output is tested before the first row is paid.
+    """True if rows of a job may be asked. Its output is tested before the first row is paid for.
 
-    Raises OutputError while the fault may pass; otherwise the job fails.
+    Raises OutputError while the fault may pass; any other fault fails the job.
     """
     if store.shards.of_job(job.id):
         return True

@@ -1,7 +1,7 @@
-"""Rows of a job that unknown batches already ask, even under other ids. Pure.
+"""Rows of a job that unknown batches already ask, perhaps under other ids. Pure.
 
-A row's id is made from its document's path, and a folder may have been renamed. Rows with equal requests are
-interchangeable: each line of a batch is for one row, preferably for the row with its id.
+A row's id comes from its document's path, and a folder may have been renamed. Rows with equal requests are
+interchangeable: each line of a batch is for one row, preferably the row with its id.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ from orchestrator.core.shards import Shard
 
 
 class Match(Struct):
-    """A batch, with the ids of each shard's rows in the batch. `left` are its lines without a row, by request."""
+    """A batch, with the ids of each shard's rows in it. `left` has its lines without a row, by request."""
 
     batch: RemoteBatch
     left: dict[bytes, dict[str, None]]
     shards: list[tuple[Shard, dict[str, str]]] = field(default_factory=list)
     is_exact: bool = False
-    """True if a row has the same id here and in the batch."""
+    """True if a row has the same id in the shard and in the batch."""
 
     @property
     def is_whole(self) -> bool:
-        """True if each line of the batch has a row."""
         return not any(self.left.values())
 
     def names(self) -> dict[str, str]:
-        """Map the ids in the batch to the rows' own ids."""
+        """Map the ids in the batch to our row ids."""
         return {there: name for _, same in self.shards for name, there in same.items()}
 
 
@@ -39,9 +38,9 @@ def matches(
     *,
     under_other_ids: bool,
 ) -> list[Match]:
-    """Match the requests in `batches` to identical requests in `shards`; each shard maps custom_ids to digests.
+    """Match the requests in `batches` to equal requests in `shards`, which map custom_ids to digests.
 
-    Earlier batches are matched first. Unless `under_other_ids`, the custom_id must be the same too.
+    Earlier batches are matched first. Unless `under_other_ids`, the custom_id must be equal too.
     """
     found = [Match(batch, {one: dict.fromkeys(names) for one, names in lines.items()}) for batch, lines in batches]
     for shard, ours in shards:

@@ -21,7 +21,7 @@ from orchestrator.settings.model_lists import is_of
 from orchestrator.store import Store
 
 MODEL_SLACK = 200
-"""Maximum number of bytes that the model's name at the backend adds to a line."""
+"""Maximum bytes that the backend's name for a model adds to a line."""
 
 
 def plan_shards(
@@ -33,9 +33,9 @@ def plan_shards(
     now: datetime,
     models: Models = MappingProxyType({}),
 ) -> list[Shard]:
-    """Pack the waiting rows of an order into shards; return the new shards.
+    """Pack the waiting rows of an order into shards. Return the new shards.
 
-    `room` returns the room that this backend has for one batch of a model; `models` has the models' names.
+    `room` returns the backend's room for one batch of a model. `models` has the backends' names for models.
     """
 
     def grows(model: str) -> int:
@@ -60,7 +60,6 @@ def plan_shards(
 def pending_shard(
     job: Job, number: int, backend: str, rows: Range, reason: str, now: datetime, preflight: str | None = None
 ) -> Shard:
-    """Return a shard of these rows that is not sent yet."""
     return Shard(
         id=ShardId(f"{job.id}.{number:03d}"), job_id=job.id, number=number, backend=backend, endpoint=rows.endpoint,
         model=rows.model, state=ShardState.PENDING, reason=reason, rows=rows.rows, bytes=rows.bytes,
