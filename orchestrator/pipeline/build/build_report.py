@@ -92,7 +92,7 @@ class BuildReport(Struct):
 
     @property
     def other_models(self) -> str:
-        """Sentence about answers of models that would not be asked now; "" if there are none."""
+        """Sentence about answers of models that would not be asked now; "" without such answers."""
         return "; ".join(
             f"{number_of(number, 'answer')} {'is' if number == 1 else 'are'} from {old}: `--reask` asks {new}"
             for (old, new), number in sorted(self.of_other_models.items())

@@ -344,7 +344,7 @@ def _fitting(planning: Planning, words: TermWords) -> Plan | None:
 
 
 def _cure(planning: Planning, plan: Plan, words: TermWords) -> str:
-    """Return terms that would hold. If there are none, return the objections if every backend has one."""
+    """Return terms that would hold; without such terms, return the objections if every backend has one."""
     if (told := what_would_hold(plan, words)) is not None:
         return told
     if all(one.objection is not None for one in planning.options):

@@ -1,4 +1,4 @@
-"""Checks for merging a job's rows: its tasks' checks, with the confidence of labels by known answers.
+"""Checks for merging a job's rows: the checks of its tasks, with the confidence of labels from known answers.
 
 A task of labels with log probabilities gets a calibration curve. Each merge computes the curve anew, from the rows
 and the current file of known answers.
@@ -30,7 +30,7 @@ CHUNK = 500
 
 
 class _Of:
-    """A job's tasks as a cache key: schemas are compiled once per job."""
+    """A job's tasks as a cache key, so that schemas are compiled once per job."""
 
     __slots__ = ("id", "name", "tasks")
 
@@ -45,7 +45,7 @@ class _Of:
 
 
 def checks_of(job: Job) -> Mapping[str, AnswerCheck]:
-    """Return the checks of a job's answers, by task; a ready batch file has none."""
+    """Return the checks of a job's answers, by task; empty for a batch file."""
     return _checks(_Of(job))
 
 
@@ -78,7 +78,7 @@ def merging_checks(store: Store, home: Home, job: Job) -> Mapping[str, AnswerChe
 
 
 def _labels(store: Store, home: Home, job: Job, names: list[str]) -> list[tuple[str, float, str]]:
-    """Return rows with a label and its probability."""
+    """Return the id, probability and label of each labelled row."""
     rows = [row for row in store.rows.finished(job.id, names) if row.state is RequestState.SUCCEEDED]
     found = []
     try:

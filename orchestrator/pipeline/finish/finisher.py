@@ -1,7 +1,7 @@
-"""End of a job: merges its rows, delivers them as its job file says, and compares forecasts with what happened.
+"""End of a job: merges its rows, delivers them as its job file says, and compares forecasts with the outcome.
 
-If the job file names known answers, the job's answers are compared with them first. If too few are right, the rows
-are merged but not delivered. Rows that cannot be delivered stay in the home, and the job ends with the reason's code.
+If the job file names known answers, the job's answers are first compared with them. If too few are right, the rows
+are merged but not delivered. Rows that cannot be delivered stay in the home, and the job ends with the fault's code.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ log = logging.getLogger(__name__)
 
 CHUNK = 500
 PROMPT_SECONDS, POLL_SECONDS = 1.0, 0.05
-"""Seconds to wait for a new delivery, and for a running delivery at each later step."""
+"""Seconds to wait for a delivery in its first step, and in each later step."""
 LONGEST_DELIVERY = timedelta(hours=2)
-"""A storage service that takes longer counts as hanging."""
+"""A delivery that takes longer counts as hanging."""
 KEPT = timedelta(days=1)
-"""How long a failed delivery is retried automatically."""
+"""How long orch retries a failed delivery by itself."""
 ASKED = (RequestState.SUCCEEDED, RequestState.FAILED)
 
 
 class JobEnd(Struct, frozen=True):
-    """End of a job: where its rows are, and the error if they were not delivered."""
+    """End of a job: the place of its rows, and the error if they were not delivered."""
 
     place: str
     error: OutputError | None = None
@@ -63,23 +63,21 @@ class JobEnd(Struct, frozen=True):
 
 
 class _Delivery(Struct, frozen=True):
-    """A delivery under way, and when it began."""
-
     future: Future[str]
     since: datetime
 
 
 class Finisher:
-    """Ends jobs that have an outcome for every row.
+    """Ends jobs whose rows all have an outcome.
 
-    Deliveries run in threads: a storage service that does not answer delays no other job, and rows that cannot be
-    delivered do not keep a job from ending.
+    Deliveries run in threads: a storage service that does not answer delays no other job. Rows that cannot be
+    delivered do not keep their job open.
     """
 
     def __init__(
         self, store: Store, home: Home, now: Callable[[], datetime], may_act: Callable[[], bool] = lambda: True
     ) -> None:
-        """`may_act` is true if no other daemon can have taken over the home."""
+        """`may_act` returns False if another daemon may have taken over the home."""
         self._may_act = may_act
         self._store = store
         self._home = home
@@ -88,9 +86,9 @@ class Finisher:
         self._again: dict[JobId, tuple[datetime, timedelta]] = {}
 
     def step(self, job: Job) -> JobEnd | None:
-        """Merge a job, deliver its rows and end it; None while the delivery runs.
+        """Merge a job's rows, deliver them and end the job. None while the delivery runs.
 
-        Raises JobFilesError if the job's own files are gone or cannot be written; the job then stays open.
+        Raises JobFilesError if the job's own files are gone or cannot be written. The job then stays open.
         """
         delivery, wait = self._under_way.get(job.id), POLL_SECONDS
         if delivery is None:
@@ -109,7 +107,7 @@ class Finisher:
             hangs = self._now() - delivery.since >= LONGEST_DELIVERY
             if job.cancel_requested_at is None and not hangs:
                 return None
-            # A hanging delivery is not started again; if it ends later, its result counts.
+            # A hanging delivery is not started again. If it ends later, its result counts.
             said = f"{_wanted(job)} has not taken the rows since {delivery.since:%H:%M} UTC"
             return self._end(job, JobEnd(str(self._path(job)), OutputError(OutputFault.UNREACHABLE, said)))
         del self._under_way[job.id]
@@ -144,13 +142,13 @@ class Finisher:
         self._note(job, EventKind.DELIVERED, f"its rows are in {place} now")
 
     def _has_nothing(self, job: Job) -> bool:
-        """True if a job was cancelled before any row succeeded; an earlier delivery then stays."""
+        """True if a job was cancelled before any row succeeded. An earlier delivery is then kept."""
         return job.cancel_requested_at is not None and not self._store.jobs.counts([job.id])[job.id].succeeded
 
     def _begun(self, job: Job) -> _Delivery:
         def lines(style: str) -> Iterator[bytes]:
             yield from merged_lines(self._store, self._home, job, style=style)
-            if not self._may_act():  # this process was paused; the output may have newer rows
+            if not self._may_act():  # this process was paused, so the output may have newer rows
                 raise OutputError(OutputFault.UNREACHABLE, "another daemon may have taken over this home")
 
         def work() -> str:
@@ -168,7 +166,7 @@ class Finisher:
         return delivery
 
     def _merged(self, job: Job) -> tuple[Path, bool]:
-        """Merge the rows; return their path, and True if too many are wrong for a delivery."""
+        """Merge the rows. Return their path, and True if too many answers are wrong for a delivery."""
         style = "batch" if job.kind is JobKind.BATCH else "jsonl"
         merge.write(self._path(job), merged_lines(self._store, self._home, job, style=style))
         found = _compared(self._store, self._home, job, self._now())
@@ -181,7 +179,7 @@ class Finisher:
         store, now, error = self._store, self._now(), ended.error
         forecast_records.job_over(store, job, now)
         if error is None or job.cancel_requested_at is not None:
-            store.jobs.finish(job.id, ended.place, now)  # the user who ended the job need not hear of it
+            store.jobs.finish(job.id, ended.place, now)  # a user who cancelled the job need not hear of the fault
         else:
             store.jobs.finish(job.id, ended.place, now, error=str(error), code=error.code)
         if error is not None:
@@ -199,7 +197,7 @@ def _wanted(job: Job) -> str:
 
 
 def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | None:
-    """Compare the job's answers with the known answers, record and report the result; None without known answers."""
+    """Compare the job's answers with the known answers, and record the result. None without known answers."""
     spec = spec_of(job)
     if spec is None or spec.gold is None:
         return None
@@ -222,7 +220,7 @@ def _compared(store: Store, home: Home, job: Job, now: datetime) -> Quality | No
 
 
 def _unjudged(store: Store, job: Job, spec: JobSpec, why: str, now: datetime) -> Quality:
-    """Record a job whose answers cannot be judged; with a quality threshold, they are withheld."""
+    """Record that a job's answers cannot be judged. With a quality threshold, they are withheld."""
     found = Quality(0, 0, 0, 0, None if spec.quality_threshold is None else why)
     store.quality.note(job.id, found, now)
     store.jobs.note(job.id, EventKind.QUALITY, why, now)
@@ -238,6 +236,6 @@ def _answers(store: Store, home: Home, job: Job, custom_ids: list[str]) -> Itera
 
 
 def merged_lines(store: Store, home: Home, job: Job, *, style: str) -> Iterator[bytes]:
-    """Return the merged rows of a job, in input order; rows without outcome appear as pending."""
+    """Return a job's merged rows in input order. Rows without an outcome appear as pending."""
     checks = {} if style == "batch" else merging_checks(store, home, job)
     return merge.lines(home.results, store.rows.finished(job.id), checks, style=style)

@@ -18,14 +18,17 @@ Locate = Callable[[str, str], Path]
 
 
 class ResultLines:
-    """Reads result lines by their place; keeps the files used last open."""
+    """Reads result lines by their byte ranges. Recently used files stay open."""
 
     def __init__(self, locate: Locate) -> None:
         self._locate = locate
         self._open: OrderedDict[tuple[str, str], BinaryIO] = OrderedDict()
 
     def read(self, row: FinishedRow) -> bytes | None:
-        """Return the result line of a row, or None. Raises StorageError if its file is gone or cut."""
+        """Return a row's result line, or None without a result.
+
+        Raises StorageError if its file is gone or truncated.
+        """
         if row.result is None:
             return None
         shard, kind, span = row.result
@@ -50,7 +53,6 @@ class ResultLines:
         return file
 
     def close(self) -> None:
-        """Close the files."""
         while self._open:
             self._open.popitem()[1].close()
 
@@ -66,8 +68,8 @@ def lines(
 ) -> Iterator[bytes]:
     """Yield the merged lines, without newlines; with `partial`, only of rows that have an outcome.
 
-    `locate(shard, kind)` returns the path of a result file. Raises StorageError if a file is gone or cut;
-    `tolerant` leaves out the file's answers instead.
+    `locate(shard, kind)` returns the path of a result file. Raises StorageError if a file is gone or truncated. With
+    `tolerant`, the answers of such a file are left out instead.
     """
     reader = ResultLines(locate)
     try:
@@ -86,7 +88,7 @@ def lines(
 
 
 def check_output(path: Path, source: Path | None) -> None:
-    """Raise UsageError if `write` could not, or must not, write to `path`. `source` is the job's input."""
+    """Raise UsageError if `write` cannot, or must not, write to `path`. `source` is the job's input."""
     try:
         fault = _fault(path, source)
     except OSError as error:
@@ -96,7 +98,7 @@ def check_output(path: Path, source: Path | None) -> None:
 
 
 def _fault(path: Path, source: Path | None) -> tuple[str, str] | None:
-    """Return the problem with an output's name and a hint, or None."""
+    """Return the problem with an output's path and a hint, or None."""
     target = resolved(path)
     if target.is_dir():
         return "is a folder", "name a file in it"
@@ -112,7 +114,7 @@ def _fault(path: Path, source: Path | None) -> tuple[str, str] | None:
 
 
 def write(path: Path, merged: Iterable[bytes]) -> int:
-    """Write lines to a file, whole or not at all; return their number. Symbolic links are followed.
+    """Write lines to a file, whole or not at all, and return their number. Symbolic links are followed.
 
     Raises StorageError.
     """

@@ -143,7 +143,7 @@ class _Told:
     """Turns an unknown price into a UsageError: the job is not at fault, and waits until orch.toml states a price."""
 
     def __enter__(self) -> None:
-        """A context manager made from a generator would take ten times as long."""
+        """Begin the block; a context manager made from a generator would take ten times as long."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
         if isinstance(error, InputError):

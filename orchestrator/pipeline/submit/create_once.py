@@ -147,7 +147,7 @@ def submit(
         store.shards.note(intended, held=error.message)
         raise
     if store.shards.asked_at(shard.backend, batch.id) is not None:
-        # The batch is an older one that was returned for the same content. Our own batch may have been created too.
+        # The backend returned an older batch with the same content. Our own batch may have been created too.
         held = f"{handle.name} answered the create with batch {batch.id}, which belongs to another shard"
         store.shards.note(intended, held=held)
         raise Uncertain(held)

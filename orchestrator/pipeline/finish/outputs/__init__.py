@@ -1,6 +1,6 @@
-"""Output formats and places of merged rows: JSONL, CSV, Parquet, .xlsx; a file, a folder, a bucket, a SQL table.
+"""Formats and destinations of merged rows: JSONL, CSV, Parquet or .xlsx; in a file, folder, bucket or SQL table.
 
-Reads the merged lines that `results.merged_row` writes; callers supply them, as this package does not know the store.
+The callers supply the merged lines that `results.merged_row` writes: this package does not know the store.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ENDINGS: Mapping[Format, str] = {
 
 
 class Written(Struct, frozen=True):
-    """A written output: its size in `bytes` (None for a SQL table), and its size as JSONL in `jsonl_bytes`.
+    """A written output: its `bytes` (None for a SQL table), and `jsonl_bytes`, its bytes as JSONL.
 
     `rows` counts the rows of the file or table, `lines` its merged lines: a wide table has a row per document.
     """
@@ -63,7 +63,7 @@ def _size(number: int) -> str:
 
 
 def schemas_of(job: Job) -> Tasks:
-    """Return the tasks of a job with the kind of their answers; empty for a ready batch file."""
+    """Return the kind of answers of each task of a job; empty for a batch file."""
     return _schemas(tasks_of(job))
 
 
@@ -77,7 +77,7 @@ def table_of(output: Output) -> TableShape:
 
 
 def check_columns(table: TableShape, form: Format, tasks: Iterable[Task]) -> None:
-    """Raise UsageError for a column that the table of these tasks does not have."""
+    """Raise UsageError for a column that the table of these tasks lacks."""
     table.layout("", _schemas(tasks), flat=form in ("csv", "xlsx"))
 
 
@@ -94,7 +94,7 @@ def _answers_of(task: Task) -> Mapping[str, Any] | VectorOf | None:
 def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes], table: TableShape = LONG) -> Written:
     """Write a job's lines to a path or an address, whole or not at all.
 
-    `lines` are merged lines or, for `batch`, OpenAI's result lines. Raises OutputError, and UsageError if no
+    `lines` are merged lines; for `batch`, they are OpenAI's result lines. Raises OutputError, and UsageError if no
     installed library writes the format.
     """
     check_format(form, str(place))
@@ -106,10 +106,10 @@ def write(place: str | Path, form: Format, job: Job, lines: Iterable[bytes], tab
 
 
 def deliver(output: Output, job: Job, lines: Iterable[bytes], night: date) -> Written:
-    """Deliver a job's lines as its job file says. `night` names the partition, if there is one.
+    """Deliver a job's lines as its job file says. If the output has partitions, `night` names the partition.
 
-    Raises OutputError, and InputError or UsageError if a variable with an address is no longer set, or the format's
-    library is not installed.
+    Raises OutputError. Raises InputError or UsageError if a variable for an address is no longer set, or no installed
+    library writes the format.
     """
     if (place := place_of(output, job, night)) is not None:
         return write(place, output.format, job, lines, table_of(output))
@@ -123,9 +123,9 @@ def deliver(output: Output, job: Job, lines: Iterable[bytes], night: date) -> Wr
 
 
 def probe(output: Output, job: Job, night: date) -> None:
-    """Test whether `deliver` would work now, without changing anything.
+    """Test if `deliver` would work now, without changing anything.
 
-    Raises OutputError, and InputError if a variable with an address is not set.
+    Raises OutputError, and InputError if a variable for an address is not set.
     """
     if (place := place_of(output, job, night)) is not None:
         places.probe(place)
@@ -137,12 +137,12 @@ def probe(output: Output, job: Job, night: date) -> None:
 
 
 def place_of(output: Output, job: Job, night: date) -> str | Path | None:
-    """Return the file or address that a job's rows go to; None for a SQL table."""
+    """Return the file or address of a job's rows; None for a SQL table."""
     path = output.path
     if path is None:
         return None
     if output.partition is not None:
-        # The job's name, not its id: a repeated night replaces its output.
+        # The job's name, not its id, so that a repeated night replaces its output.
         path = f"{path.rstrip('/')}/night={night.isoformat()}/{job.name}.{ENDINGS[output.format]}"
     return places.located(path, Path(job.source).parent)
 
@@ -162,7 +162,7 @@ def _url(output: Output) -> str:
 
 
 def check(output: Output) -> None:
-    """Raise UsageError or InputError for an output that cannot be written; opens nothing."""
+    """Raise UsageError or InputError for an output that cannot be written. Opens nothing."""
     check_format(output.format, "output")
     if output.path is None:
         _url(output)
@@ -171,7 +171,6 @@ def check(output: Output) -> None:
 
 
 def check_format(form: Format, what: str) -> None:
-    """Raise UsageError if no installed library writes this format."""
     if form == "parquet":
         require_parquet(what)
     elif form == "xlsx":

@@ -1,6 +1,6 @@
-"""Column types for JSON Schemas, and the fit of values. Pure.
+"""Column types for JSON Schemas, and conversion of values to these types. Pure.
 
-A schema can say more than a column (unions, patterns, `allOf`); anything without a plain type is kept as JSON text.
+A schema can express more than a column (unions, patterns, `allOf`). Anything without a plain type becomes JSON text.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 
 MAX_DEPTH = 16
-"""Deepest nesting with columns of its own; deeper parts are JSON text, as no table reader shows them."""
+"""Deepest nesting that gets columns of its own.
+
+Deeper parts become JSON text, because table readers do not show them.
+"""
 INT64 = range(-(2**63), 2**63)
 
 
 class Plain(StrEnum):
-    """Type of one cell."""
-
     TEXT = "text"
     INTEGER = "integer"  # 64 bits
     NUMBER = "number"  # a double
@@ -29,19 +30,19 @@ class Plain(StrEnum):
 
 
 class ListOf(msgspec.Struct, frozen=True):
-    """A list of one kind."""
+    """A list of items of one type."""
 
     item: Kind
 
 
 class Struct(msgspec.Struct, frozen=True):
-    """Named fields, each with its kind; at least one."""
+    """Named fields, at least one, each with its type."""
 
     fields: tuple[tuple[str, Kind], ...]
 
 
 class VectorOf(msgspec.Struct, frozen=True):
-    """A vector of `size` 32-bit numbers, the precision in which models compute them; None: any size."""
+    """A vector of `size` 32-bit numbers, the precision of models; None means any size."""
 
     size: int | None = None
 
@@ -50,11 +51,11 @@ Kind = Plain | ListOf | Struct | VectorOf
 
 
 class Unfit(Exception):
-    """A value that its column cannot hold as it is."""
+    """A value that its column cannot hold unchanged."""
 
 
 def root_of(schema: Any) -> Any:
-    """Return a JSON Schema with its `$ref` at the top resolved; None if it leads nowhere."""
+    """Return a JSON Schema with its top-level `$ref` resolved, or None if it leads nowhere."""
     seen: set[str] = set()
     part = schema
     while isinstance(part, Mapping) and isinstance(reference := part.get("$ref"), str):
@@ -66,7 +67,6 @@ def root_of(schema: Any) -> Any:
 
 
 def kind_of(schema: Any) -> Kind:
-    """Return the column kind for values of a JSON Schema."""
     return _kind(schema, schema, frozenset(), 0)
 
 
@@ -75,7 +75,7 @@ def _kind(schema: Any, root: Any, seen: frozenset[str], depth: int) -> Kind:
         return Plain.JSON
     reference = schema.get("$ref")
     if reference is not None:
-        # A recursive schema has no end as a column.
+        # A recursive schema would nest without end.
         target = None if reference in seen else _at(root, reference)
         return _kind(target, root, seen | {reference}, depth)
     for union in ("anyOf", "oneOf"):
@@ -100,14 +100,17 @@ def _kind(schema: Any, root: Any, seen: frozenset[str], depth: int) -> Kind:
 
 
 def _struct(properties: Mapping[str, Any], root: Any, seen: frozenset[str], depth: int) -> Kind:
-    # DuckDB treats names that differ only by case as one, and refuses empty names.
+    # DuckDB treats names that differ only by case as equal, and rejects empty names.
     if not properties or "" in properties or len({name.casefold() for name in properties}) < len(properties):
         return Plain.JSON
     return Struct(tuple((name, _kind(part, root, seen, depth + 1)) for name, part in properties.items()))
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:
-    """Return the types that a schema names, or that its `enum` or `const` implies, without null (always allowed)."""
+    """Return the types that a schema names, or that its `enum` or `const` implies.
+
+    Null is left out, as it is always allowed.
+    """
     said = schema.get("type")
     if said is not None:
         found = set(said) if isinstance(said, list | tuple) else {said if isinstance(said, str) else "other"}
@@ -127,7 +130,7 @@ def _is_null(schema: Any) -> bool:
 
 
 def _at(root: Any, reference: str) -> Any:
-    """Resolve a `$ref` within the schema; None for any other reference, or a reference that leads nowhere."""
+    """Resolve a `$ref` within the schema. None for any other reference, or one that leads nowhere."""
     if reference == "#":
         return root
     if not reference.startswith("#/"):
@@ -140,7 +143,7 @@ def _at(root: Any, reference: str) -> Any:
 
 
 def flattened(kind: Kind) -> Kind:
-    """Return the kind for formats without lists: lists become JSON text. Vectors stay."""
+    """Return the type for formats without lists, where a list becomes JSON text. Vectors stay."""
     match kind:
         case ListOf():
             return Plain.JSON
@@ -151,7 +154,7 @@ def flattened(kind: Kind) -> Kind:
 
 
 def fit(value: Any, kind: Kind) -> Any:
-    """Convert a decoded JSON value for its column; a missing field becomes None.
+    """Convert a decoded JSON value for its column. A missing field becomes None.
 
     Raises Unfit if part of the value would be lost.
     """

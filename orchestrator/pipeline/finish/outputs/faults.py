@@ -1,4 +1,4 @@
-"""Classification of write errors by error number, SQLSTATE or type, never by words."""
+"""Classification of write errors by error number, SQLSTATE or type, never by their words."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _TYPES: Mapping[str, OutputFault] = {
     # paramiko's.
     "NoValidConnectionsError": OutputFault.UNREACHABLE,
     "SSHException": OutputFault.UNREACHABLE,
-    # SQLAlchemy's, for an address that it cannot read.
+    # SQLAlchemy's, for an unreadable address.
     "NoSuchModuleError": OutputFault.NOT_INSTALLED,
 }
 _SQLITE: Mapping[str, OutputFault] = {
@@ -77,7 +77,7 @@ _SQLSTATES: Mapping[str, OutputFault] = {
 
 
 def fault_of(error: BaseException) -> OutputFault:
-    """Return why a write failed, by the error or its causes."""
+    """Return the fault of a failed write, from the error or one of its causes."""
     for one in _chain(error):
         if (found := _known(one)) is not None:
             return found
@@ -85,7 +85,6 @@ def fault_of(error: BaseException) -> OutputFault:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes, the outermost first."""
     seen: set[int] = set()
     here: BaseException | None = error
     while here is not None and id(here) not in seen:
@@ -110,9 +109,9 @@ def _known(error: BaseException) -> OutputFault | None:
         state = error.sqlstate
         if state is not None:
             return _SQLSTATES.get(state) or _SQLSTATES.get(state[:2])
-        # A failed connection has no state.
+        # A failed connection has no SQLSTATE.
         return OutputFault.UNREACHABLE if _is_a(error, "OperationalError") else None
-    # Storage services raise these two without a number.
+    # Storage services raise these two without an error number.
     if isinstance(error, PermissionError) or is_refusal(error):
         return OutputFault.NO_PERMISSION
     if isinstance(error, FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Encoding of merged lines as JSONL, CSV, Parquet or a workbook. Holds at most a few thousand rows in memory."""
+"""Encoding of merged lines as JSONL, CSV, Parquet or a workbook, with at most a few thousand rows in memory."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 Format = OutputFormat
 GROUP_ROWS = 20_000
 GROUP_BYTES = 32_000_000
-"""JSONL bytes of a Parquet row group: long answers make it shorter than `GROUP_ROWS`."""
+"""Maximum JSONL bytes of a Parquet row group. Long answers give a group fewer than `GROUP_ROWS` rows."""
 PART_ROWS = 1000
-"""Maximum rows held as Python objects, which the garbage collector scans again and again."""
+"""Maximum rows held as Python objects, because the garbage collector scans these repeatedly."""
 _QUOTED = frozenset('",\r\n')
 
 
 class CountedLines:
-    """Lines that are counted as they pass, with their bytes as JSONL."""
+    """Lines that are counted while they are read, with their bytes as JSONL."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._lines = lines
@@ -52,10 +52,10 @@ class CountedLines:
 
 
 class TableShape(msgspec.Struct, frozen=True):
-    """The shape of a table: a row per document if `wide`, else per merged row.
+    """The shape of a table: a row per document if `wide`, else a row per merged row.
 
-    `columns` are the table's columns, in this order; empty means all. With `excel`, spreadsheets read CSV as UTF-8,
-    and no cell is a formula.
+    `columns` has the table's columns in order; empty means all. With `excel`, a CSV file is marked as UTF-8 for
+    spreadsheets, and no cell is a formula.
     """
 
     wide: bool = False
@@ -63,7 +63,7 @@ class TableShape(msgspec.Struct, frozen=True):
     excel: bool = False
 
     def layout(self, job: str, tasks: Tasks, *, flat: bool) -> TableLayout:
-        """Return the layout of a job's table. Raises UsageError for a column that the table does not have."""
+        """Return the layout of a job's table. Raises UsageError for a column that the table lacks."""
         made: TableLayout = (WideLayout if self.wide else Layout)(job, tasks, flat=flat, every=bool(self.columns))
         return ChosenColumns(made, self.columns) if self.columns else made
 
@@ -72,7 +72,7 @@ LONG = TableShape()
 
 
 class _CountedRecords:
-    """A layout that counts the table's rows as they pass: a wide table has a row per document."""
+    """A layout that counts the table's rows as they pass. A wide table has fewer rows than lines."""
 
     def __init__(self, layout: TableLayout) -> None:
         self._layout = layout
@@ -91,10 +91,10 @@ class _CountedRecords:
 def encode(
     file: BinaryIO, lines: Iterable[bytes], form: Format, job: str, tasks: Tasks, table: TableShape = LONG
 ) -> int:
-    """Write merged lines to a file; return its number of rows. `tasks` maps the job's tasks to the kind of answers.
+    """Write merged lines to a file, and return the number of its rows. `tasks` has the kind of answers by task.
 
-    JSONL has the merged lines themselves, unless the table has a shape of its own. Raises OSError, and UsageError for
-    an unknown column.
+    JSONL has the merged lines unchanged, unless the table has its own shape. Raises OSError, and UsageError for an
+    unknown column.
     """
     if form == "batch" or (form == "jsonl" and not (table.wide or table.columns)):
         counted = CountedLines(lines)
@@ -124,7 +124,7 @@ def _json_lines(lines: Iterable[bytes], layout: TableLayout) -> Iterator[bytes]:
 def csv_lines(lines: Iterable[bytes], layout: TableLayout, *, excel: bool = False) -> Iterator[bytes]:
     """Yield a header and the rows of a table as RFC 4180 in UTF-8.
 
-    An empty cell is null, `""` an empty string: the csv module cannot tell them apart.
+    An empty cell is null, and `""` is an empty string. The csv module cannot write both.
     """
     names = [column.name for column in layout.columns]
     if not excel:
@@ -139,7 +139,6 @@ def csv_lines(lines: Iterable[bytes], layout: TableLayout, *, excel: bool = Fals
 
 
 def json_of(cell: list[Any]) -> str:
-    """Return a list as JSON text."""
     return msgspec.json.encode(cell).decode()
 
 
@@ -184,7 +183,7 @@ def _write_parquet(file: BinaryIO, lines: Iterable[bytes], layout: TableLayout) 
 
 
 def _parts(records: Iterable[bytes]) -> Iterator[tuple[list[bytes], bool]]:
-    """Yield the table's rows, a few at a time, and True with the last rows of a full row group."""
+    """Yield the table's rows in small lists, with True if the list ends a row group."""
     part: list[bytes] = []
     rows = size = 0
     for record in records:
@@ -226,11 +225,10 @@ def _arrow(kind: Kind) -> pa.DataType:
 
 
 SHEET_ROWS = 1_048_575
-"""Maximum number of rows of a sheet below its header; the others go to the next sheet."""
+"""Maximum rows of a sheet below its header. Further rows go to the next sheet."""
 CELL_CHARACTERS = 32_767
-"""Maximum number of characters of a cell."""
 EXACT = 10**15
-"""Excel keeps 15 digits of a number: a longer integer is written as text."""
+"""Excel keeps 15 digits of a number, so longer integers are written as text."""
 _WIDTHS = {Plain.TEXT: 40, Plain.JSON: 40, Plain.INSTANT: 20}
 
 
@@ -254,7 +252,7 @@ def write_workbook(file: BinaryIO, lines: Iterable[bytes], layout: TableLayout) 
 
 
 class _Written:
-    """A file that is only appended to: without seek and tell, an archive is written from front to back."""
+    """A file that can only be appended to: without seek and tell, an archive is written from front to back."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.write, self.flush = file.write, file.flush
@@ -288,7 +286,7 @@ def _write(sheet: Worksheet, row: int, column: int, cell: Any) -> None:
 
 
 def _fitted(text: str) -> str:
-    """Return text, cut to fit a cell if necessary; cut text ends with its original length."""
+    """Return the text, cut to fit a cell if necessary. A cut text ends with its original length."""
     # Excel counts UTF-16 units.
     if len(text) <= CELL_CHARACTERS // 2 or len(text.encode("utf-16-le")) // 2 <= CELL_CHARACTERS:
         return text

@@ -1,7 +1,7 @@
 """Layouts of merged rows: the columns of a job's table, and the cells of each of its rows. Pure.
 
-In the long layout, each merged row becomes one table row, whatever its task; in the wide one, each document. A task
-with a schema gets a column per field, `TASK.FIELD`.
+The long layout has a table row per merged row, whatever its task; the wide layout has a table row per document. A
+task with a schema gets a column per field, `TASK.FIELD`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from orchestrator.pipeline.finish.outputs.column_types import (
 )
 
 WHOLE, VECTOR = "answer", "vector"
-"""Column names in place of a field, for answers that are not an object with named fields."""
+"""Names of columns for answers that are not objects with named fields."""
 Tasks = Mapping[str, Mapping[str, Any] | VectorOf | None]
-"""Tasks with the schemas of their answers; None for plain text."""
+"""Schemas of the tasks' answers, by task; None for plain text."""
 
 
 class _Tokens(msgspec.Struct):
@@ -68,7 +68,7 @@ class _Origin(msgspec.Struct):
 
 
 class MergedRow(msgspec.Struct):
-    """A line of merged rows, as `results.merged_row` writes it."""
+    """A merged line, as `results.merged_row` writes it."""
 
     custom_id: str
     document: str
@@ -87,12 +87,12 @@ _decode = json_decoder(MergedRow).decode
 
 
 def read(line: bytes) -> tuple[MergedRow, Any, bytes]:
-    """Return a merged line, its output decoded, and its output as JSON."""
+    """Return a merged line, its decoded output, and its output as JSON."""
     try:
         row = _decode(line)
         return row, msgspec.json.decode(row.output), bytes(row.output)
     except RecursionError:  # nested too deeply to decode: shown as received
-        # These bytes cannot occur within a string, where quotes are escaped.
+        # These bytes cannot occur within a JSON string, where quotes are escaped.
         start = line.index(b'"output":') + len(b'"output":')
         end = line.rindex(b',"error":')
         return _decode(line[:start] + b"null" + line[end:]), _DEEP, line[start:end]
@@ -115,28 +115,26 @@ PROVENANCE: tuple[tuple[str, Plain], ...] = (
     ("document_notes", _T),
 )  # fmt: skip
 ON_REQUEST: tuple[tuple[str, Plain], ...] = (("cost_estimated", Plain.BOOLEAN),)
-"""Columns that a table, long or wide, has only if its columns are chosen by name."""
+"""Columns that a table has only if they are chosen by name."""
 MOST_NAMED = 60
-"""Maximum number of columns that an error names."""
+"""Maximum number of columns named in an error."""
 
 
 class OutputColumn(msgspec.Struct, frozen=True):
-    """A column with a name that is unique ignoring case, and its type."""
+    """A column with its type and a name that is unique regardless of case."""
 
     name: str
     kind: Kind
 
 
 class _TaskColumns(msgspec.Struct, frozen=True):
-    """The columns of one task's answers: `width` of them from `start` on."""
-
     kind: Kind
     start: int
     width: int
 
 
 class TableLayout(Protocol):
-    """The columns of a job's table, and its merged lines as cells."""
+    """The columns of a job's table, and the cells of its rows."""
 
     columns: tuple[OutputColumn, ...]
 
@@ -144,14 +142,14 @@ class TableLayout(Protocol):
         """Yield the merged lines of each table row, joined by newlines."""
 
     def cells(self, record: bytes) -> list[Any]:
-        """Return the cells of a table row, one per column; None for an empty cell."""
+        """Return the cells of a table row, one per column; None is an empty cell."""
 
 
 class AnswerColumns:
     """The columns of a job's answers, task after task.
 
-    `tasks` maps ids to the kind of their answers. `flat` is for formats without nesting (CSV, SQL): an object becomes
-    a column per leaf, and a list becomes JSON text.
+    `tasks` has the kind of answers by task. `flat` is for formats without nesting (CSV, SQL): an object becomes a
+    column per leaf, and a list becomes JSON text.
     """
 
     def __init__(self, tasks: Tasks, *, flat: bool) -> None:
@@ -168,7 +166,7 @@ class AnswerColumns:
             self.named += named
 
     def fill(self, cells: list[Any], row: MergedRow, output: Any, raw: bytes) -> str | None:
-        """Put an answer into the cells of its task; return the whole answer as text if it does not fit."""
+        """Put an answer into the cells of its task. Return the whole answer as text if it does not fit."""
         columns = self._tasks.get(row.task)
         # An answer that failed its check is shown as received.
         if columns is None or output is _DEEP or row.status != "succeeded":
@@ -180,7 +178,7 @@ class AnswerColumns:
 
 
 class Layout:
-    """The long layout: a table row per merged row. An answer that does not fit its columns is in `answer`."""
+    """The long layout: a table row per merged row. The column `answer` has answers that do not fit their columns."""
 
     def __init__(self, job: str, tasks: Tasks, *, flat: bool, every: bool = False) -> None:
         self._job = job
@@ -188,15 +186,14 @@ class Layout:
         self._answers = AnswerColumns(tasks, flat=flat)
         answers = self._answers.named
         self.answers = slice(len(IDENTITY) - 1, len(IDENTITY) + len(answers))
-        """Places of the columns of answers: `answer` and the fields' columns."""
+        """Indexes of the answers' columns: `answer`, then the columns of fields."""
         self.columns = columns_of((*IDENTITY, *answers, *PROVENANCE, *(ON_REQUEST if every else ())))
 
     def records(self, lines: Iterable[bytes]) -> Iterable[bytes]:
-        """Return the lines themselves."""
         return lines
 
     def cells(self, record: bytes) -> list[Any]:
-        """Return the cells of a merged line, one per column; None for an empty cell."""
+        """Return the cells of a merged line, one per column; None is an empty cell."""
         row, output, raw = read(record)
         error, origin, tokens = row.error, row.provenance, row.provenance.tokens
         answers: list[Any] = [None] * len(self._answers.named)
@@ -215,7 +212,6 @@ class Layout:
 
 
 def columns_of(named: Iterable[tuple[str, Kind]]) -> tuple[OutputColumn, ...]:
-    """Return columns with unique names."""
     every = tuple(named)
     names = unique(name for name, _ in every)
     return tuple(OutputColumn(name, kind) for name, (_, kind) in zip(names, every, strict=True))
@@ -237,7 +233,7 @@ def _named(task: str, kind: Kind, *, flat: bool) -> Iterator[tuple[str, Kind]]:
 
 
 def _fields(output: Any, kind: Kind) -> tuple[list[Any], bool]:
-    """Return the answer's fields that fit their columns, and True if all of them do."""
+    """Return the answer's fields that fit their columns, and True if all fields do."""
     if not isinstance(kind, Struct):
         return _fitted([(output, kind)])
     given = output if isinstance(output, dict) else {}
@@ -268,7 +264,7 @@ def _leaves(kind: Kind, values: list[Any]) -> Iterator[Any]:
 
 
 def unique(names: Iterable[str], most: int | None = None) -> list[str]:
-    """Make names unique ignoring case, by a number at the end, each at most `most` UTF-8 bytes long."""
+    """Make names unique regardless of case, with a number at the end. Each has at most `most` UTF-8 bytes."""
     taken: set[str] = set()
     found = []
     for name in names:
@@ -287,7 +283,7 @@ def _cut(name: str, most: int | None) -> str:
 
 
 def _columns_there(name: str, names: Sequence[str]) -> str:
-    """Return the hint for an unknown column: the name that is meant, and the columns of the table."""
+    """Return the hint for an unknown column: the column probably meant, and the table's columns."""
     of_a_row = {column for column, _ in (*IDENTITY, *PROVENANCE, *ON_REQUEST)}
     known = {one.rpartition(".")[2].casefold(): one for one in reversed(names)}
     known |= {one.casefold(): one for one in names}
@@ -300,7 +296,7 @@ def _columns_there(name: str, names: Sequence[str]) -> str:
 
 
 class ChosenColumns:
-    """Some of another layout's columns, in a chosen order."""
+    """Some columns of another layout, in a chosen order."""
 
     def __init__(self, layout: TableLayout, names: Sequence[str]) -> None:
         """Raise UsageError for a name that is not a column of the layout."""
@@ -313,10 +309,8 @@ class ChosenColumns:
         self.columns = tuple(layout.columns[place] for place in self._places)
 
     def records(self, lines: Iterable[bytes]) -> Iterable[bytes]:
-        """Yield what the other layout yields."""
         return self._layout.records(lines)
 
     def cells(self, record: bytes) -> list[Any]:
-        """Return the chosen cells of a table row."""
         cells = self._layout.cells(record)
         return [cells[place] for place in self._places]

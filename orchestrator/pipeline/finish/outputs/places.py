@@ -1,4 +1,4 @@
-"""Places of an output: a file that appears whole, or an address that fsspec knows."""
+"""Destinations of outputs: a local file, which appears whole or not at all, or an address that fsspec opens."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from orchestrator.core.errors import OutputError, OutputFault
 from orchestrator.pipeline.finish.outputs.faults import fault_of
 
 PROBE_BYTES = 65_536
-"""Bytes that a probe writes: a full disk often has room for an empty file."""
+"""Bytes that a probe writes. A full disk often has room for an empty file."""
 PROBE = ".orch-check"
-"""Suffix of the object that a probe writes to a storage service and removes."""
+"""Suffix of the object that a probe writes to a storage service and then removes."""
 _HINTS = {
     OutputFault.NOT_A_FILE: "name a file",
     OutputFault.NOT_FOUND: "create it, or name another place",
@@ -40,13 +40,13 @@ def located(text: str, folder: Path) -> str | Path:
 
 
 def name_of(place: str | Path) -> str:
-    """Return the name under which a place is remembered; for a file, its real path."""
+    """Return the name under which orch remembers a destination; for a file, its real path."""
     return place if isinstance(place, str) else os.path.realpath(place)
 
 
 @contextmanager
 def opened(place: str | Path) -> Iterator[BinaryIO]:
-    """Open a file that appears in its place only if the block succeeds. Raises OutputError.
+    """Open a file that appears only if the block succeeds. Raises OutputError.
 
     A replaced file keeps its permissions; a new file gets its permissions from the user's umask.
     """
@@ -59,7 +59,7 @@ def opened(place: str | Path) -> Iterator[BinaryIO]:
 
 
 def probe(place: str | Path) -> None:
-    """Test if a place can be written, without changing the place. Raises OutputError.
+    """Test if a destination can be written, without changing it. Raises OutputError.
 
     For a file, this writes and removes a file in its folder, or in the nearest existing folder above. For an object,
     this writes and removes an object whose name ends with `PROBE`.
@@ -73,7 +73,7 @@ def probe(place: str | Path) -> None:
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
         beside = f"{path}{PROBE}"
         storage.pipe_file(beside, b"orch may write here\n")
-        with suppress(Exception):  # the right to write may not include removing
+        with suppress(Exception):  # permission to write may not include permission to remove
             storage.rm_file(beside)
 
 
@@ -92,7 +92,7 @@ def _probe_folder(target: Path) -> None:
 
 
 def is_empty(place: str | Path) -> bool:
-    """True if a place has no file or object, or an empty one. Raises OutputError."""
+    """True if a destination has no file or object, or an empty one. Raises OutputError."""
     with _output_errors(place):
         if isinstance(place, Path):
             target = resolved(place)
@@ -105,7 +105,7 @@ def is_empty(place: str | Path) -> bool:
 
 
 def mark_of(place: str | Path) -> str:
-    """Return a mark of the content of a file or object. Raises OutputError."""
+    """Return a digest or version mark of a file or object. Raises OutputError."""
     with _output_errors(place):
         if isinstance(place, Path):
             with place.open("rb") as file:
@@ -116,14 +116,14 @@ def mark_of(place: str | Path) -> str:
 
 @contextmanager
 def _output_errors(place: str | Path) -> Iterator[None]:
-    """Turn any error into an OutputError that names the place and has a code."""
+    """Turn any error into an OutputError with a code and the destination's name."""
     try:
         yield
     except OutputError:
         raise
     except OSError as error:
         raise _fault(place, error) from error
-    except Exception as error:  # each storage service has errors of its own
+    except Exception as error:  # each storage service has its own errors
         if isinstance(place, Path):
             raise
         raise _fault(place, error) from error
@@ -136,7 +136,7 @@ def _fault(place: str | Path, error: Exception) -> OutputError:
 
 
 def _target(place: Path) -> Path:
-    """Return the file that a path stands for or would create. Raises OSError."""
+    """Return the file that a path names or would create. Raises OSError."""
     target = resolved(place)
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder")
@@ -147,10 +147,10 @@ def _target(place: Path) -> Path:
 
 @contextmanager
 def _spooled(address: str) -> Iterator[BinaryIO]:
-    """Spool to a local file before sending: many services would keep the part that was sent before a failure."""
+    """Write to a local file first, then send it: after a failure, many services keep what was sent so far."""
     with tempfile.NamedTemporaryFile(prefix="orch-export-") as file:
         with _output_errors(Path(file.name)):
-            yield file  # type: ignore[misc]  # a wrapper of a BinaryIO
+            yield file  # a wrapper of a BinaryIO
             file.flush()
         with _output_errors(address):
             storage, path = storages.opened(address)

@@ -1,4 +1,4 @@
-"""A job's rows in a table of a foreign database; the only module besides the store that uses SQL."""
+"""Delivery of a job's rows to a table of a foreign database. Apart from the store, only this module uses SQL."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from orchestrator.store.database import Database
 
 CHUNK = 500
 MAX_NAME = 63
-"""Maximum number of bytes of a column's name: Postgres silently cuts longer names."""
+"""Maximum bytes of a column's name: Postgres silently truncates longer names."""
 KEY = ("job", "custom_id")
 _VectorType = Callable[[int | None], TypeEngine[Any]]
-"""Returns the type of a column of vectors of this size, None for any size."""
+"""Returns the column type for vectors of a size; None means any size."""
 ARRAY_SQL = "REAL[]"
 
 
@@ -59,20 +59,20 @@ class _Vector(UserDefinedType[list[float]]):
         self.size = None if size is None else int(size)
 
     def get_col_spec(self, **_: Any) -> str:
-        """Return the type as `CREATE TABLE` names it."""
+        """Return the type as `CREATE TABLE` spells it."""
         return "VECTOR" if self.size is None else f"VECTOR({self.size})"
 
     def bind_processor(self, dialect: Any) -> Callable[[list[float] | None], str | None]:
-        """Return a function that writes numbers as pgvector reads them."""
+        """Return a function that writes numbers in pgvector's syntax."""
         return lambda value: None if value is None else f"[{','.join(map(repr, value))}]"
 
 
-# Otherwise SQLAlchemy would not recognise such a column in an existing table.
+# Lets SQLAlchemy recognise such a column in an existing table.
 ischema_names.setdefault("vector", _Vector)
 
 
 def replace(url: str, table: str, layout: Layout, job: str, lines: Iterable[bytes]) -> None:
-    """Replace a job's rows in a table in one transaction, creating what is missing. Raises OutputError."""
+    """Replace a job's rows in a table in one transaction, and create what is missing. Raises OutputError."""
     with _output_errors(table):
         if (file := _file_of(url)) is not None:
             permissions.make_folders(file.parent)
@@ -82,7 +82,7 @@ def replace(url: str, table: str, layout: Layout, job: str, lines: Iterable[byte
 
 
 def probe(url: str, table: str, layout: Layout) -> None:
-    """Test if a job's rows can be put into a table, without changing the table. Raises OutputError.
+    """Test if a job's rows can be put into a table, without changing it. Raises OutputError.
 
     Performs a whole delivery without rows, and rolls it back.
     """
@@ -97,7 +97,7 @@ def probe(url: str, table: str, layout: Layout) -> None:
 
 
 class _TakeBack(Exception):
-    """Signal to roll the transaction back."""
+    """Signals that the transaction is to be rolled back."""
 
 
 def _file_of(url: str) -> Path | None:
@@ -120,7 +120,7 @@ def _output_errors(table: str) -> Iterator[None]:
         yield
     except (StorageError, OSError) as error:
         code = fault_of(error)
-        # The store's hints are about orch's own database.
+        # The store's hints are about orch's own database, so the output gets its own hint.
         hint = "check that the output's database exists and is writable"
         if code is OutputFault.DIFFERS:
             hint = "use another table name for other columns"
@@ -138,7 +138,7 @@ def _fill(tx: Connection, name: str, layout: Layout, job: str, lines: Iterable[b
 
 
 def _ready(tx: Connection, name: str, layout: Layout) -> tuple[Table, list[str]]:
-    """Create or complete the table; return the table, and its names for the columns of the layout."""
+    """Create or complete the table. Return it, with its column names in the layout's order."""
     if tx.dialect.name == "postgresql":
         # Two jobs that both find no table take turns.
         tx.execute(text("SELECT pg_advisory_xact_lock(715518)"))
@@ -154,7 +154,7 @@ def _ready(tx: Connection, name: str, layout: Layout) -> tuple[Table, list[str]]
 
 
 def _table_with(tx: Connection, name: str, wanted: list[Column[Any]]) -> Table:
-    """Return the table with every wanted column, creating what is missing."""
+    """Return the table with every wanted column. Missing columns are created."""
     if not inspect(tx).has_table(name):
         table = Table(name, MetaData(), *wanted)
         table.create(tx)
@@ -187,7 +187,7 @@ def _type(kind: Kind, vectors: _VectorType) -> TypeEngine[Any]:
         case Plain.BOOLEAN:
             return Boolean()
         case Plain.MONEY:
-            # SQLite has no decimals: a double holds the picodollars of any sum below a thousand dollars.
+            # SQLite has no decimals. A double holds picodollars exactly for sums below a thousand dollars.
             return Numeric(38, 12).with_variant(Double(), "sqlite")
         case Plain.INSTANT:
             return DateTime(timezone=True)
@@ -196,19 +196,19 @@ def _type(kind: Kind, vectors: _VectorType) -> TypeEngine[Any]:
 
 
 def _vector_type(tx: Connection) -> _VectorType:
-    """Return the type in which a database keeps vectors."""
+    """Return a function that returns the database's column type for vectors of a size."""
     if tx.dialect.name != "postgresql":
         return lambda size: Text()
-    # An installed type is not enough: this user must be able to find the type.
+    # An installed type is not enough: this user must also be able to find it.
     if tx.execute(text("SELECT to_regtype('vector')")).scalar() is not None:
         return _Vector
     return lambda size: ARRAY(REAL())
 
 
 def _holds_vectors(found: str, wanted: str) -> bool:
-    """True if a column of type `found` takes vectors of type `wanted`, both in SQL.
+    """True if a column of SQL type `found` takes vectors of SQL type `wanted`.
 
-    A table made before pgvector was installed keeps its arrays. A column of any size takes all vectors, and vectors
+    A table from before pgvector was installed keeps its arrays. A column of any size takes all vectors, and vectors
     of unknown size fit any column.
     """
     if not wanted.startswith("VECTOR"):

@@ -1,4 +1,4 @@
-"""Sizes of the vectors of a job's tasks, if only the rows tell."""
+"""Sizes of the vectors of a job's tasks, learned from the rows if the job file does not state them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestrator.pipeline.finish.outputs.column_types import VectorOf
 from orchestrator.pipeline.finish.outputs.layout import Tasks
 
 IN_MEMORY = 32_000_000
-"""Bytes of lines kept in memory until every task has shown a vector; the rest waits in a file."""
+"""Bytes of lines kept in memory until every task has had a vector. Further lines wait in a file."""
 
 
 class _Line(msgspec.Struct):
@@ -28,9 +28,9 @@ _decode_numbers = json_decoder(list[float]).decode
 
 
 def sized(tasks: Tasks, lines: Iterable[bytes]) -> tuple[Tasks, Iterable[bytes]]:
-    """Return the tasks with their vector sizes, and the same merged lines, to be read once.
+    """Return the tasks with their vector sizes, and the same merged lines, which can be read once.
 
-    The first vector of a task gives its size; without a vector the size stays open. Raises what `lines` raises.
+    A task's first vector gives its size; without a vector, the size stays unknown. Raises the errors of `lines`.
     """
     unknown = {task for task, answer in tasks.items() if isinstance(answer, VectorOf) and answer.size is None}
     if not unknown:

@@ -13,7 +13,7 @@ from orchestrator.pipeline.finish.outputs.column_types import Plain
 from orchestrator.pipeline.finish.outputs.layout import ON_REQUEST, AnswerColumns, MergedRow, Tasks, columns_of, read
 
 TEXT = {"type": "string"}
-"""The answers of a task without a schema."""
+"""Schema of the answers of a task without a schema."""
 _PART = "map"
 
 
@@ -27,7 +27,8 @@ _decode = json_decoder(_Document).decode
 
 
 class WideLayout:
-    """A table row per document. Answers that do not fit their columns are in `other_answers`, as JSON by task.
+    """A table row per document. The column `other_answers` has answers that do not fit their columns, as JSON by
+    task.
 
     A long document, asked in parts, has the answer about all its parts.
     """
@@ -46,11 +47,11 @@ class WideLayout:
         )  # fmt: skip
 
     def records(self, lines: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the lines of one document after another, joined by newlines; a document's lines must be adjacent."""
+        """Yield the lines of each document, joined by newlines. A document's lines must be adjacent."""
         document, tasks, record = "", set[str](), list[bytes]()
         for line in lines:
             row = _decode(line)
-            # Two documents of one name have the same tasks. A long document's parts follow its answer.
+            # Two documents with one name have the same tasks. A long document's parts follow its answer.
             is_answer = row.stage != _PART
             if record and (row.document != document or (is_answer and row.task in tasks)):
                 yield b"\n".join(record)
@@ -63,7 +64,7 @@ class WideLayout:
             yield b"\n".join(record)
 
     def cells(self, record: bytes) -> list[Any]:
-        """Return the cells of a document's lines, one per column; None for an empty cell."""
+        """Return the cells of a document's lines, one per column; None is an empty cell."""
         rows = [read(line) for line in record.split(b"\n")]
         answers: list[Any] = [None] * len(self._answers.named)
         others: dict[str, msgspec.Raw] = {}
