@@ -41,8 +41,6 @@ class _Searches(msgspec.Struct, frozen=True, gc=False):
 
 
 class _AnswerUsage(msgspec.Struct, frozen=True, gc=False):
-    """Usage in the field names of Chat Completions or of Responses."""
-
     prompt_tokens: Tokens | None = None
     completion_tokens: Tokens | None = None
     total_tokens: Any = None

@@ -78,7 +78,6 @@ def beside_name(target: Path) -> Path:
 
 @contextmanager
 def _claimed(path: Path) -> Iterator[BinaryIO]:
-    """Yield an empty file that only this process writes; remove it on an error."""
     while True:
         with path.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -244,7 +244,6 @@ def _own_words(value: dict[str, Any]) -> ErrorWords:
 
 
 def _status(value: Any) -> int | None:
-    """Return the HTTP error status that a number or one of Google's words means, or None."""
     if isinstance(value, str) and value in _RPC:
         return _RPC[value]
     if not isinstance(value, str | int) or isinstance(value, bool):
@@ -254,7 +253,6 @@ def _status(value: Any) -> int | None:
 
 
 def _merged(inner: ErrorWords, outer: ErrorWords) -> ErrorWords:
-    """Return the inner object's words; the outer object's words fill what is missing."""
     return ErrorWords(
         inner.message,
         inner.code or outer.code,
@@ -275,7 +273,6 @@ def _routed(value: dict[str, Any], words: ErrorWords, depth: int) -> ErrorWords:
 
 
 def _of_list(entries: list[Any], depth: int) -> ErrorWords:
-    """Join the reasons in a list of error objects; FastAPI's entries also give a place in the request."""
     found = [_of_entry(entry, depth) for entry in entries[:_MAX_ENTRIES]]
     said = [words for words in found if words.message is not None]
     if not said:

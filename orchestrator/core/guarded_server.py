@@ -93,8 +93,6 @@ def _protocol(connections: Connections) -> type[asyncio.Protocol]:
     base: Any = H11Protocol
 
     class Guarded(base):  # type: ignore[misc]
-        """uvicorn's protocol, registering each connection."""
-
         def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
             self._connection = Connection(connections)
             self._is_refused = False
@@ -122,8 +120,6 @@ def _protocol(connections: Connections) -> type[asyncio.Protocol]:
 
 
 class _Guarded:
-    """An ASGI application that reports each request to its connection."""
-
     def __init__(self, app: Any) -> None:
         self._app = app
 

@@ -109,7 +109,6 @@ def _texts(value: Any, path: _Path) -> Iterator[tuple[_Path, str]]:
 
 
 def _same_value(root: Mapping[str, Any], node: Mapping[str, Any], value: Any, path: _Path) -> Iterator[Any]:
-    """Yield the schemas that a node applies to the same value."""
     if isinstance(node.get("$ref"), str):
         yield _referred(root, node["$ref"]), value, path
     for name in _SAME_VALUE:
@@ -120,7 +119,6 @@ def _same_value(root: Mapping[str, Any], node: Mapping[str, Any], value: Any, pa
 
 
 def _inner(node: Mapping[str, Any], value: Any, path: _Path) -> Iterator[tuple[Any, Any, _Path]]:
-    """Yield the parts of a value, each with its schema."""
     if isinstance(value, list):
         first = node.get("prefixItems")
         first = first if isinstance(first, list) else []

@@ -96,7 +96,6 @@ def without_nullable(schema: Mapping[str, Any]) -> Iterator[tuple[Place, dict[st
 
 
 def _parts(schema: Any, place: Place) -> Iterator[tuple[Place, Mapping[str, Any]]]:
-    """Yield a schema and all its subschemas, except true and false, each with its place."""
     pending = [(place, schema)]
     while pending:
         here, part = pending.pop()
@@ -117,7 +116,6 @@ def _inside(part: Mapping[str, Any], place: Place) -> Iterator[tuple[Place, Any]
 
 
 def _circle(schema: Mapping[str, Any]) -> Place | None:
-    """Return where a schema refers back to itself for the same value."""
     from referencing import Registry
     from referencing.jsonschema import DRAFT202012
 
@@ -259,7 +257,6 @@ def _spend(steps: float) -> None:
 
 @cache
 def _validator() -> Any:
-    """Return jsonschema's validator with every step counted."""
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 

@@ -41,7 +41,6 @@ def utc_offsets(zone: tzinfo | None, first: datetime, last: datetime) -> Iterato
 
 
 def _change(before: datetime, after: datetime, zone: tzinfo | None) -> datetime:
-    """Return the instant from `before` to `after` at which the offset changes; `after` if it does not change."""
     offset = _offset(after, zone)
     if _offset(before, zone) == offset:
         return after

@@ -239,7 +239,6 @@ def _quality(watched: MonitoredJob, settings: AlertSettings) -> Iterator[Alert]:
 
 
 def _cut(watched: MonitoredJob, settings: AlertSettings) -> Iterator[Alert]:
-    """Yield an alert on accepted answers that ended at `max_tokens`, which is then usually too low."""
     counts, job = watched.counts, watched.job
     if counts.succeeded < ENOUGH or counts.cut <= settings.cut_share * counts.succeeded:
         return

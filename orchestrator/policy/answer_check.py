@@ -70,8 +70,6 @@ def raw_output(answer: Answer, body: msgspec.Raw) -> Any:
 
 
 class _Reading(Struct, frozen=True):
-    """An answer as read by a check: its value or its problem. `repair` is the mode in which it was read."""
-
     answer: Answer
     repair: bool
     value: Any = None

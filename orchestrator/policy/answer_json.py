@@ -78,7 +78,6 @@ def without_thoughts(text: str) -> str:
 
 
 def _final_channel(text: str) -> str:
-    """Return the final channel of a text that has channels; any other text unchanged. Raises EndlessThoughts."""
     if _CHANNEL in text:
         finals = list(_find_finals(text))
         if not finals:
@@ -162,7 +161,6 @@ def _whole(text: str) -> Any:
 
 
 def _only_one(text: str) -> tuple[Any, int, int]:
-    """Return the only object or list among other text, with its start and end."""
     found: list[tuple[Any, int, int]] = []
     at = _next(text, 0)
     while at < len(text):

@@ -116,7 +116,6 @@ def answer_of(body: msgspec.Raw) -> Answer:
 
 
 def _response(body: msgspec.Raw) -> Answer | None:
-    """Return the answer of a response with one message of texts, or None for any other body."""
     try:
         output = _decode_response(body).output
     except batch_api.JSON_ERRORS:

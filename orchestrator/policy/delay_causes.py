@@ -77,7 +77,6 @@ def _queued(job: Job, events: Sequence[Event], ended: datetime) -> Iterator[Dela
 
 
 def _standstills(events: Sequence[Event], ended: datetime) -> Iterator[Delay]:
-    """Yield reasons that blocked the whole job, each with its total time until the next event."""
     spent: dict[str, float] = {}
     for place, event in enumerate(events):
         if event.kind == EventKind.WAITING:

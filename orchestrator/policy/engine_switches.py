@@ -222,7 +222,6 @@ def _late(now: datetime, seconds: float, deadline: datetime) -> bool:
 
 
 def _claims(terms: FleetTerms, ordered: Sequence[_Asked], engines: Sequence[EngineView]) -> dict[Slots, str]:
-    """Assign slots to models, preferably slots where a model is loaded or asleep."""
     claims: dict[Slots, str] = {}
     taken: set[int] = set()
     for asked in ordered:
@@ -268,7 +267,6 @@ def _end_of(
     asked: Mapping[str, _Asked],
     wish: EngineWish | None,
 ) -> EngineStep | None:
-    """Return how an engine without a claim to its slots ends, or None if it may stay."""
     if model is None:
         return EngineStep(
             StepKind.STOP, one.model, one.slots, StepCause.ASKED, f"{one.model} is no longer in orch.toml"

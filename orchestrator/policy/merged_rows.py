@@ -100,7 +100,6 @@ def _quotes(row: FinishedRow) -> dict[str, Any]:
 
 
 def _guessed(row: FinishedRow) -> dict[str, bool]:
-    """Return the field for a cost that is an estimate because the answer states no tokens; empty for other rows."""
     return {"cost_estimated": True} if row.is_guessed else {}
 
 

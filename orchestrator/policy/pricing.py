@@ -168,7 +168,6 @@ def _quarter(number: int) -> datetime:
 
 
 def _without_unpriced(price: Price, unpriced: tuple[str, ...]) -> Price:
-    """Return the price of the tokens alone, marked as an estimate if the answer used more than tokens."""
     if not unpriced:
         return price
     return Price(price.cost, f"{price.source}, without {', '.join(unpriced)}", estimated=True, unpriced=True)
@@ -301,7 +300,6 @@ def price_changes(
 
 @lru_cache(maxsize=256)
 def _marks(provider: str, model: str) -> tuple[frozenset[time], frozenset[date]]:
-    """Return the times of day, and the days, at which a listed price of a model begins or ends."""
     import genai_prices
     from genai_prices.types import StartDateConstraint, TimeOfDateConstraint
 

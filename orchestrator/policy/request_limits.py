@@ -14,8 +14,6 @@ from orchestrator.settings.source_lines import MAX_DIGITS
 
 
 class _Bounds(msgspec.Struct):
-    """The fields of a body that bound its output, and its input."""
-
     max_completion_tokens: msgspec.Raw = NO_BODY
     max_output_tokens: msgspec.Raw = NO_BODY
     max_tokens: msgspec.Raw = NO_BODY

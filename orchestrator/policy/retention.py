@@ -88,7 +88,6 @@ def plan(
 
 
 def _shielded(newest_first: Sequence[Leaving], keep_last: int) -> dict[JobId, str]:
-    """Return the jobs that stay regardless of their age, and why."""
     found: dict[JobId, str] = {}
     runs: dict[str, int] = {}
     for job in newest_first:

@@ -178,7 +178,6 @@ def ahead(schedule: Schedule, at: datetime, now: datetime, zone: str | None = No
 
 
 def _between(schedule: Schedule, after: datetime, until: datetime) -> Iterator[DueNight]:
-    """Yield the nights due in `(after, until]`, in order."""
     often = comes_often(schedule.cron)
     found = (one for one in _all_around(schedule, after, until) if after < one.at <= until)
     return iter(sorted(found, key=lambda one: one.at)) if often else found

@@ -364,7 +364,6 @@ def meant_field(name: str, value: Any, known: list[str], *, is_job_file: bool) -
 
 
 def _cure_elsewhere(name: str, known: list[str], *, is_job_file: bool) -> str | None:
-    """Return the cure for a field that this kind of file lacks or has in another part, or None."""
     lower = name.lower()
     if not is_job_file and lower in _ADDRESSES and not {"upstreams", "backends"} & {*known}:
         return None  # this table names no server

@@ -101,7 +101,6 @@ def _mistake(message: str, path: Path, field: str, hint: str) -> InputError:
 
 
 def _small_text(path: Path) -> str:
-    """Read a file. Raises OSError, or ValueError if it is too large or is not text."""
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:

@@ -99,7 +99,6 @@ def _check_patterns(source: DocumentSource, path: Path, lines: Lines, place: Pla
 
 
 def _text_only(task: Task) -> str | None:
-    """Return why a task cannot be asked about pictures, or None if it can."""
     if task.long is not None:
         return f"the task {task.id!r} asks in parts (`long`), and pictures cannot be split"
     if task.kind == "embedding":
@@ -202,7 +201,6 @@ def _check_is_of_documents(source: str, path: Path, lines: Lines, place: Place) 
 
 
 def _check_variables(source: str, known: tuple[str, ...], path: Path, lines: Lines, place: Place) -> None:
-    """Raise InputError for a variable that requests about the parts' answers do not have."""
     from orchestrator.core.templates import template
 
     for name in sorted(template(source).variables - {*known}):

@@ -252,7 +252,6 @@ def _is_union_tag(part: str | int, loc: Place, lines: Lines) -> bool:
 
 
 def _fields_at(model: type[BaseModel], place: Place) -> list[str]:
-    """Return the field names of the model at a path, looking into lists, dicts and optional types."""
     here = _type_at(model, place)
     return _names(here) if _is_model(here) else []
 
@@ -265,7 +264,6 @@ def _type_at(model: type[BaseModel], place: Place) -> Any:
 
 
 def _member(here: Any, part: str | int) -> Any:
-    """Return the type of a model's field, a list's items or a dict's values."""
     if _is_model(here):
         return next(
             (field.annotation for name, field in here.model_fields.items() if part in (name, field.alias)), None

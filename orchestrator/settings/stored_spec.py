@@ -14,8 +14,6 @@ KEPT = 256
 
 
 class _Stored:
-    """A job's stored spec as a cache key."""
-
     __slots__ = ("data", "id")
 
     def __init__(self, job: Job) -> None:

@@ -96,7 +96,6 @@ def _indent(line: str) -> int:
 
 
 def _of_line(line: str) -> str | None:
-    """Return a cure for a mistake that is visible without other lines, or None."""
     if found := _TAB_AFTER_COLON.fullmatch(line):
         return f"put a space, not a tab, after the colon:  {found[1]}: …"
     if _DASH.match(line):

@@ -354,7 +354,6 @@ def _wrong_type(types: Any) -> str | None:
 
 
 def _type_hint(written: str) -> str:
-    """Return a cure for a `type` unknown to JSON Schema; it recognizes the notations of other languages."""
     if (meant := JSON_TYPES.get(written.lower())) is not None:
         return f"; did you mean {meant!r}?"
     bare = written.removesuffix("?").removeprefix("Optional[").removesuffix("]")

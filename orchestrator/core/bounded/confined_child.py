@@ -58,7 +58,6 @@ def _confine(memory: int, more_memory: int) -> None:
 
 
 def _lower(what: int, limit: int, most: int | None = None) -> None:
-    """Lower a soft limit, and the hard limit to `most` if given."""
     with suppress(ValueError, OSError):  # a limit that is already lower stays
         _, hard = resource.getrlimit(what)
         if most is not None:

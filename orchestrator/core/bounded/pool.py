@@ -170,7 +170,6 @@ class WorkerPool:
         return worker
 
     def _pump(self, awaited: WorkerTask) -> None:
-        """Wait briefly for messages and process them."""
         self._check()
         self._dispatch()
         poll = select.poll()

@@ -141,7 +141,6 @@ class Replicator:
                 self._wake.set()
 
     async def _renew(self) -> None:
-        """Renew the generation during a long round, or while nothing changes."""
         while self.superseded is None and not self._is_closing:
             was_held = self.is_held
             try:

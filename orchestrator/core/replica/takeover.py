@@ -122,8 +122,6 @@ class _CannotWrite(StorageError):
 
 
 class _Turns:
-    """The steps of a process at a replica until it is active."""
-
     def __init__(
         self,
         storage: Storage,

@@ -62,7 +62,7 @@ def check_stops(draft: Draft) -> None:
 
 
 def _always_thinks(model: Claude) -> bool:
-    """Return True if thinking cannot be turned off. Such a model cannot be forced to call a tool either."""
+    """True if thinking cannot be turned off. Such a model cannot be forced to call a tool either."""
     return model.line in ("fable", "mythos") or model.since(opus=(5, 5), sonnet=(5, 5))
 
 

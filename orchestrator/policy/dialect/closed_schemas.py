@@ -75,7 +75,6 @@ def closed_schema(schema: Any, where: str, levels: int = DEEPEST) -> dict[str, A
 
 
 def _is_limit(name: str, value: Any) -> bool:
-    """Return True if the keyword's value is a limit that Anthropic does not support."""
     if name == "pattern":
         return isinstance(value, str) and has_lookaround(value)
     return (name == "minItems" and value not in (0, 1)) or (name == "format" and value not in {*FORMATS, "uri"})

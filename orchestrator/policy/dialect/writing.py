@@ -215,7 +215,6 @@ def _edited_content(
 
 
 def _apply_own(rule: OwnRule, draft: Draft) -> None:
-    """Apply a user's rule. A loss by the rule names orch.toml as its reason."""
     if rule.endpoint == RESPONSES and draft.endpoint == CHAT:
         to_responses(draft)
     name = rule.field
@@ -233,7 +232,6 @@ def _apply_own(rule: OwnRule, draft: Draft) -> None:
 
 
 def _ask_in_a_known_way(draft: Draft, own: Sequence[OwnRule], refused: frozenset[str]) -> None:
-    """Ask for JSON as orch.toml says, or else in a way that the server has not refused."""
     notes = next((rule.structured for rule in own if rule.structured is not None), draft.recipient.structured)
     if notes is None and any(name.split(".")[0] in structured.FIELDS for name in refused):
         notes = Structured.JSON_OBJECT

@@ -224,8 +224,7 @@ def pace(
 def _split_standstill(
     tonight: Sequence[Stint], least: float, answered: datetime | None
 ) -> tuple[list[Stint], datetime | None]:
-    """Return tonight's stints without standstills of `least` seconds, and when a standstill that has not ended was
-    last seen.
+    """Return tonight's stints without standstills of `least` seconds, and when an unended standstill was last seen.
 
     The stint in which an engine came back belongs to the standstill.
     """
@@ -261,7 +260,6 @@ def _seconds(stints: Iterable[Stint]) -> float:
 
 
 def _prior_pace(speeds: Speeds, assumed: Assumed, now: datetime, a_row: float, ahead: float, start: float) -> Pace:
-    """Return the forecast before tonight's observations: the weighted log-normal level of earlier nights."""
     steps = _hourly_steps(speeds.hours, now)
     if not speeds.nights:
         return Pace(
@@ -315,8 +313,7 @@ def _variance(squares: float, nights: float, total: float) -> float:
 
 
 def _squared_deviations(nights: Sequence[tuple[float, float]], idle: Sequence[int]) -> tuple[float, float, float]:
-    """Return the weighted sum of squared one-step forecast errors, the number of nights in it, and the variance of an
-    idle night.
+    """Return the weighted sum of squared one-step errors, its number of nights, and the variance of an idle night.
 
     The spread between nights changes more slowly than the level, so old nights decay more slowly here.
     """
@@ -374,7 +371,6 @@ def _recent_work(today: Sequence[Stint]) -> tuple[float, float, float]:
 
 
 def _drift(nights_seen: Sequence[NightSeen]) -> float:
-    """Return the spread of rates within a night: a weighted root mean square with a prior."""
     squares, count = _PRIOR_PIECES * ASSUMED_DRIFT**2, _PRIOR_PIECES
     for newer, one in enumerate(nights_seen):
         if one.deviations:
@@ -386,12 +382,10 @@ def _drift(nights_seen: Sequence[NightSeen]) -> float:
 
 
 def _idle_weight(idle: int) -> float:
-    """Return the decay weight of a night before `idle` nights without rows."""
     return max(_MIN_WEIGHT, math.pow(0.5, idle / _IDLE_HALF_LIFE))
 
 
 def _night_weight(night: NightSeen, newer: int) -> float:
-    """Return the decay weight of a night before `newer` nights, without idle time."""
     return math.pow(_DECAY, newer) * (_OTHER_SERIES + (1.0 - _OTHER_SERIES) * night.alike)
 
 
@@ -424,7 +418,6 @@ def _level(stints: Sequence[Stint]) -> float:
 
 
 def _hourly_profile(nights: Sequence[Sequence[Stint]]) -> tuple[float, ...]:
-    """Return 24 factors (UTC): each hour's rate relative to the level of its night."""
     seen: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for newer, stints in enumerate(nights):
         level = _level(stints)
@@ -459,7 +452,6 @@ def _since_change(seen: Sequence[tuple[float, float]]) -> Sequence[tuple[float, 
 
 
 def _hour_factor(seen: Sequence[tuple[float, float]]) -> float:
-    """Return an hour's factor: the weighted median of its log effects, shrunk towards 0."""
     if len(seen) < 2:
         return 1.0
     seen = _since_change(seen)

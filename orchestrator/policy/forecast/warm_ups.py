@@ -122,13 +122,11 @@ def age(stints: Sequence[Stint], now: datetime) -> float:
 
 
 def _ages(stints: Sequence[Stint], begins: Sequence[datetime]) -> list[float]:
-    """Return how long the engine had worked at the middle of each stint."""
     each = zip(begins, stints, strict=True)
     return [(one.begin - begin).total_seconds() + one.seconds / 2 for begin, one in each]
 
 
 def _begins(stints: Sequence[Stint]) -> list[datetime]:
-    """Return, for each stint, when the engine began to work. A long pause counts as a stop."""
     begins: list[datetime] = []
     for one, before in zip(stints, [None, *stints], strict=False):
         begins.append(one.begin if before is None or one.begin - before.end > _COOLS else begins[-1])

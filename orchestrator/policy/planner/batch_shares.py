@@ -69,7 +69,6 @@ class BatchShare(Struct, frozen=True):
         return self._wave_by(self.waves, seconds)
 
     def _wave_by(self, wave: int, seconds: float) -> float:
-        """Return P(this wave is done and its results known within `seconds` from now)."""
         run_time = min((seconds + self.age) / wave, self.option.window)
         # A batch of a silent provider may have ended. It is known to have run only until the last response.
         ran = max(0.0, self.age - self.option.silent)

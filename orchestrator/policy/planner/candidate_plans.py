@@ -130,7 +130,6 @@ def _arrival(candidate: CandidatePlan, reroute_after: float) -> float:
 
 
 def _usual_arrival(candidate: CandidatePlan) -> float:
-    """Return the median seconds from now until rerouted rows are free."""
     latency = max((batch_share.usually_free_after for batch_share in candidate.batch_shares), default=0.0)
     return max(_usually_free(candidate), (candidate.reroute_after or 0.0) + latency)
 
@@ -212,12 +211,10 @@ def _still_runs(candidate: CandidatePlan, capacity: Capacity) -> float:
 
 
 def _runs_until_reroute(candidate: CandidatePlan, capacity: Capacity) -> float:
-    """Return P(batches run until their reroute)."""
     return _runs_for(candidate.reroute_after or 0.0, candidate, capacity)
 
 
 def _runs_for(seconds: float, candidate: CandidatePlan, capacity: Capacity) -> float:
-    """Return P(batches run for `seconds`, or until the horizon)."""
     return 1.0 - done_by(candidate.batch_shares, min(seconds, capacity.horizon))
 
 
@@ -249,7 +246,6 @@ def _arrivals(candidate: CandidatePlan) -> list[tuple[float, float]]:
 
 
 def _synchronous_cost(candidate: CandidatePlan, capacity: Capacity, at: float | None = None) -> float:
-    """Return the expected dollars at synchronous options, if rerouted rows are free `at` (None: no reroute)."""
     if not candidate.fallback:
         return capacity.price(candidate.held, (), 0)
     rerouted = [] if at is None else [(at, float(candidate.in_batches))]

@@ -246,7 +246,6 @@ class Capacity(Struct, frozen=True):
     def _others_suffice(
         self, rates: Sequence[float], burden: float, held: Sequence[int], at: float, fallback: int, place: int
     ) -> bool:
-        """Return True if the other options can do all rows, including claims, if this option fails now."""
         rates, others_held, option = list(rates), list(held), self.sync_options[place].option
         rates[place], others_held[place] = 0.0, 0
         more = held[place] + sum([claim.rows for claim in self.claims if claim.source == option.backend])

@@ -80,7 +80,6 @@ def _weighted_price(prices: Sequence[Decimal], shares: Sequence[float]) -> Decim
 
 
 def _shares_by_step(option: SynchronousOption, rows: int, speed: float) -> list[float]:
-    """Return the shares of the rows done before each price step, and after the last."""
     pace, done, shares = option.pace, 0.0, []
     for begin, _ in option.cost_steps:
         full = max(0.0, pace.equivalent_seconds(begin) - pace.equivalent_seconds(pace.start))

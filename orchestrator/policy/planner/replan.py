@@ -280,7 +280,6 @@ def _over_budget(job: Open, board: _Board, now: datetime) -> Decision:
 
 
 def _next_replan(candidate: CandidatePlan, ours: Capacity) -> float:
-    """Return the seconds until the next replanning, well before an order becomes necessary."""
     due = ours.horizon / 8
     if candidate.reroute_after is not None:
         due = min(due, candidate.reroute_after / 3)
@@ -499,7 +498,6 @@ def _moves(chosen: Chosen, ours: Capacity) -> list[Send]:
 
 
 def _is_probe_left(candidate: CandidatePlan, ours: Capacity) -> bool:
-    """Return True if the rows of a probe would be the last to be done."""
     still = sum(rows for rows, low in zip(candidate.held, ours.lows, strict=True) if not low)
     others = sum(candidate.held) - still + candidate.in_batches + candidate.coming
     return 0 < still <= PROBE_ROWS and others <= still

@@ -139,7 +139,6 @@ def stints_of(
 
 
 def _scale_to_all_engines(stint: Stint, sight: Sight) -> Stint:
-    """Scale a stint to the rate of all engines, if only some of them ran."""
     seconds = sum(
         max(0.0, (min(one.seen_at, stint.end) - max(one.warm_at, stint.begin)).total_seconds())
         for one in sight.holds

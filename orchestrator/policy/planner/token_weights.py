@@ -48,7 +48,6 @@ def output_weight(sight: Sight, measured: float | None = None) -> float:
 
 
 def _misfit(observed: Sequence[JobWork], weight: float) -> float:
-    """Return the sum of squared deviations of log speeds at this weight, in units of their variance."""
     logs = [math.log((one.input_tokens + weight * one.output_tokens) / one.seconds) for one in observed]
     mean = sum(logs) / len(logs)
     return sum((log - mean) ** 2 for log in logs) / SPEED_SPREAD**2
