@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from decimal import ROUND_HALF_EVEN, Decimal
+from functools import cached_property
 
 from msgspec import Struct
 from msgspec.structs import astuple, replace
@@ -37,7 +38,7 @@ class TokenRates(Struct, frozen=True):
     search: Decimal | None = None
 
 
-class TierPrice(Struct, frozen=True):
+class TierPrice(Struct, frozen=True, dict=True):
     """A model's token prices at one tier, with their source.
 
     `by_prompt` has `(mark, rates)`, the highest mark first. If a row's prompt has more tokens than a mark, each of
@@ -63,11 +64,15 @@ class TierPrice(Struct, frozen=True):
 
     def price(self, usage: Usage, rows: int = 1) -> Price:
         """Return the price of these tokens, in this many rows of one size. Raises InputError for unpriced output."""
-        per = next(per for mark, per in self.by_prompt if usage.input_tokens > mark * rows)
-        fed, cached, output, thought, *others = astuple(usage)
-        if per.output is not None and not (cached or thought or any(others)):  # as most answers are
-            cost = ((fed * per.input + output * per.output) / _MILLION + rows * per.request) * self.factor
-            return Price(cost.quantize(PICO, ROUND_HALF_EVEN), self.source, self.estimated)
+        place = 0
+        while usage.input_tokens <= self.by_prompt[place][0] * rows:
+            place += 1
+        whole = self._whole_picos[place]
+        fed, cached, output, *others = astuple(usage)
+        if whole is not None and not (cached or any(others)):  # as most answers are
+            picos = fed * whole[0] + output * whole[1] + rows * whole[2]
+            return Price(Decimal(picos).scaleb(-12), self.source, self.estimated)
+        per = self.by_prompt[place][1]
         cost = _input_cost(per, usage)
         if usage.output_tokens:
             if per.output is None:
@@ -80,6 +85,19 @@ class TierPrice(Struct, frozen=True):
         gaps = self._gaps(per, usage)
         source = f"{self.source}, {', '.join(gaps)}" if gaps else self.source
         return Price(cost.quantize(PICO, ROUND_HALF_EVEN), source, self.estimated or bool(gaps), bool(gaps))
+
+    @cached_property
+    def _whole_picos(self) -> list[tuple[int, int, int] | None]:
+        """The price by mark of an input token, an output token and a request, in 1e-12 dollars; None if a price is
+        missing or not a whole number. Products of these integers take a third of the time of Decimals.
+        """
+        found: list[tuple[int, int, int] | None] = []
+        for _, per in self.by_prompt:
+            rates = (per.input, per.output or Decimal("NaN"), per.request * _MILLION)
+            picos = [rate * self.factor * _MILLION for rate in rates]
+            is_whole = per.output is not None and all(each == each.to_integral_value() for each in picos)
+            found.append((int(picos[0]), int(picos[1]), int(picos[2])) if is_whole else None)
+        return found
 
     def _gaps(self, per: TokenRates, usage: Usage) -> list[str]:
         found = []

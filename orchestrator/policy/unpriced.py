@@ -23,13 +23,6 @@ _COUNTS = (
 """Counts billed besides the tokens, or at another price: xAI, Perplexity, Mistral, OpenRouter, Anthropic."""
 _TOOLS = "executed_tools"
 """Field of Groq's compound systems for their own tools, and the models that they asked."""
-# Most answers have none of these names, and are not decoded for them. Searching the ends of the names after their
-# underscores takes half the time of searching the names after their quotes.
-_hints = re.compile(
-    rb"_(?:search_call|interpreter_call|generation_call|server_side|sources_used|audio_seconds|execution_req|executed"
-    rb"|(?<=citation_)tokens|(?<=video_)tokens|(?<=iteration_)tokens|(?<=executed_)tools"
-    rb'|(?<="total_)tokens"\s*:\s*(\d{1,9}))'
-).finditer
 _KNOWN = frozenset(
     {
         "prompt_tokens", "completion_tokens", "total_tokens", "input_tokens", "output_tokens", "num_cached_tokens",
@@ -44,8 +37,10 @@ _KNOWN = frozenset(
 _is_count = re.compile(
     r"num_\w+|(?:\w+_)?(?:tokens|units|requests|calls|searches|queries|pages|images|characters)"
 ).fullmatch
+_USAGE = b'"usage"'
 # With two levels of objects; no server is known to have more.
-_find_usage = re.compile(rb'"usage"\s*:\s*(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})').search
+_usage_at = re.compile(rb'"usage"\s*:\s*(null|\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})').match
+_find_total = re.compile(rb'"total_tokens"\s*:\s*(\d{1,9})').search
 _names = re.compile(rb'"(\w+)"\s*:').findall
 _DIGITS = b"0123456789"
 _plain_usages: set[bytes] = set()
@@ -67,31 +62,35 @@ _decode = json_decoder(_Body).decode
 def may_have_unpriced(text: bytes | msgspec.Raw, counted: int = 0) -> bool:
     """True if a body, or a line with a body, must be decoded to find unpriced use.
 
-    `counted` are the tokens of prompt and answer, 0 if they are not known.
+    `counted` are the tokens of prompt and answer, 0 if they are not known. Most answers name no tools and have one
+    usage of a known shape, so they are not decoded.
     """
-    for found in _hints(text):
-        total = found[1]
-        if total is None or int(total) > counted > 0:
-            return True
-    return _has_unknown_count(text)
-
-
-def _has_unknown_count(text: bytes | msgspec.Raw) -> bool:
-    found = _find_usage(text)
-    if found is None:
-        return False
-    usage = found[1].translate(None, _DIGITS)
-    if usage in _plain_usages:
-        return False
-    if any(_is_unknown(name.decode()) for name in _names(usage)):
+    text = bytes(text)
+    if b'_call"' in text or _TOOLS.encode() in text:
         return True
-    if len(_plain_usages) < MOST_SHAPES and len(usage) < MOST_SHAPE:
-        _plain_usages.add(usage)
-    return False
+    start = text.find(_USAGE)
+    if start < 0:
+        return False
+    found = _usage_at(text, start)
+    if found is None or text.find(_USAGE, found.end()) >= 0 or not _is_plain(found[1]):
+        return True
+    total = _find_total(found[1]) if counted > 0 else None
+    return total is not None and int(total[1]) > counted
 
 
-def _is_unknown(name: str) -> bool:
-    return name not in _KNOWN and _is_count(name) is not None
+def _is_plain(usage: bytes) -> bool:
+    shape = usage.translate(None, _DIGITS)
+    if shape in _plain_usages:
+        return True
+    if any(_has_own_price(name.decode()) for name in _names(shape)):
+        return False
+    if len(_plain_usages) < MOST_SHAPES and len(shape) < MOST_SHAPE:
+        _plain_usages.add(shape)
+    return True
+
+
+def _has_own_price(count: str) -> bool:
+    return count in _COUNTS or (count not in _KNOWN and _is_count(count) is not None)
 
 
 def unpriced(body: bytes | msgspec.Raw, counted: int = 0) -> tuple[str, ...]:
@@ -124,5 +123,5 @@ def _counts(usage: Any) -> Iterator[str]:
     for name, value in usage.items():
         if isinstance(value, Mapping):
             yield from _counts(value)
-        elif (name in _COUNTS or _is_unknown(name)) and isinstance(value, int | float) and value > 0:
+        elif _has_own_price(name) and isinstance(value, int | float) and value > 0:
             yield name

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
-from decimal import Decimal
+from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any
 
 import genai_prices
 import msgspec
 import pytest
 from genai_prices.data import providers
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.batch_api import ResultLine
@@ -599,6 +599,21 @@ def test_sound_and_pictures_cost_their_own_price() -> None:
     )  # fmt: skip
     millionths = 10 * 10 + 30 * 3 + 60 * 1 + 20 * 20 + 40 * 30 + 40 * 2
     assert price.price(usage) == Price(Decimal(millionths) / 1_000_000, "a list")
+
+
+RATES = st.decimals(min_value=0, max_value=200, places=9)
+
+
+@given(RATES, RATES, RATES, st.decimals("0.001", 2, places=4), st.integers(0, 10**7), st.integers(0, 10**7))
+@example(Decimal("0.15"), Decimal("0.6"), Decimal(0), Decimal("0.5"), 60, 32)
+@example(Decimal("0.0000001"), Decimal("0.6"), Decimal(0), Decimal("0.333"), 1, 1)
+def test_tokens_cost_their_rates_to_the_last_digit(
+    fed: Decimal, told: Decimal, request: Decimal, factor: Decimal, asked: int, answered: int
+) -> None:
+    price = TierPrice(((-1, TokenRates(fed, told, request=request)),), "a list", factor)
+    whole = ((asked * fed + answered * told) / 1_000_000 + request) * factor
+    cost = price.price(Usage(input_tokens=asked, output_tokens=answered)).cost
+    assert cost.as_tuple() == whole.quantize(PICO, ROUND_HALF_EVEN).as_tuple()
 
 
 @pytest.mark.parametrize(("hour", "dollars"), [(2, "0.0003"), (5, "0.00015"), (9, "0.0003"), (20, "0.00015")])

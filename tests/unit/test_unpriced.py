@@ -121,6 +121,19 @@ def test_a_body_with_any_of_the_names_is_decoded_for_it(name: str) -> None:
     assert may_have_unpriced(f'{{"usage": {{"{name}": 1}}}}'.encode())
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"usage": {"a": {"b": {"c": 1}, "video_tokens": 2}}},
+        {"choices": [{"usage": {"prompt_tokens": 1}}], "usage": {"video_tokens": 2}},
+        {"object": "usage", "usage": {"video_tokens": 2}},
+    ],
+    ids=["three levels", "two usages", "the word as a value"],
+)
+def test_a_usage_in_an_unusual_place_or_shape_is_read(body: dict[str, Any]) -> None:
+    assert unpriced(json.dumps(body).encode()) == ("video_tokens",)
+
+
 def test_a_body_that_cannot_be_read_names_nothing() -> None:
     assert unpriced(b'{"output": [{"type": "web_search_call"') == ()
 
