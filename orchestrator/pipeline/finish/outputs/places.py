@@ -150,7 +150,7 @@ def _spooled(address: str) -> Iterator[BinaryIO]:
     """Write to a local file first, then send it: after a failure, many services keep what was sent so far."""
     with tempfile.NamedTemporaryFile(prefix="orch-export-") as file:
         with _output_errors(Path(file.name)):
-            yield file  # a wrapper of a BinaryIO
+            yield file  # type: ignore[misc]  # a wrapper of a BinaryIO
             file.flush()
         with _output_errors(address):
             storage, path = storages.opened(address)
