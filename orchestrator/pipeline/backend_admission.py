@@ -1,7 +1,7 @@
-"""Admission control: what may be sent to a backend now, by its quotas from orch.toml, its profile and refusals.
+"""Admission control: what orch may send to a backend now, by its quotas from orch.toml, its profile and its refusals.
 
 Quotas are capacity, not failure: a shard that does not fit waits, and no row's attempt is counted. The load on a
-quota is read from the shards of every job, so several jobs share it. `policy/quota` computes the sums.
+quota comes from the shards of every job, so several jobs share it. `policy/quota` computes the sums.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from orchestrator.store import Store
 
 HOUR = timedelta(hours=1)
 FIRST_ACCOUNT_PAUSE, ACCOUNT_PAUSE = timedelta(seconds=15), timedelta(minutes=5)
-"""Pauses between tries of a refused key or an empty account: the cause may pass, or somebody fixes it."""
+"""Pauses between tries of a rejected key or an empty account. The cause may pass, or a person may fix it."""
 ACCOUNT_TRIES = 5
-"""Refused tries in a row, over four minutes, after which a refused account is an error that a person must fix."""
+"""Consecutive refused tries, over four minutes, after which a person must fix the account."""
 ACCOUNT_FORGOTTEN = timedelta(days=1)
 SETTLES = (timedelta(minutes=1), timedelta(minutes=5), timedelta(minutes=15), timedelta(minutes=30))
 
 
 class BatchRoom(Struct, frozen=True):
-    """Maximum number of rows and estimated prompt tokens of one batch.
+    """Maximum rows and estimated prompt tokens of one batch.
 
-    `fits` says whether a budget covers a number of prompt tokens, with a maximum of answer tokens.
+    `fits` returns True if the budget covers this many prompt tokens and answer tokens.
     """
 
     rows: int
@@ -53,14 +53,14 @@ def _covers(dollars: Decimal, handle: BackendHandle, model: str, tokens: int, mo
 
 
 class CallKind(StrEnum):
-    """Kind of call that an account is refused for: an empty account may still poll its batches."""
+    """Kind of call for which an account was refused. An empty account may still poll its batches."""
 
     SEND = "send"
     LOOK = "look"
 
 
 class Stopped(Struct, frozen=True):
-    """An account refused `times` in a row, first at `since`: nothing is sent before `until`."""
+    """An account refused `times` in a row, first at `since`. Nothing is sent before `until`."""
 
     since: datetime
     until: datetime
@@ -69,24 +69,26 @@ class Stopped(Struct, frozen=True):
 
 
 class AdmissionControl:
-    """Decides what may be sent, and learns from refusals."""
+    """Decides what orch may send, and learns from refusals."""
 
     def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
         self._store = store
         self._now = now
-        # In memory: a restart may mean that somebody fixed the cause.
+        # In memory only: a restart may mean that a person fixed the cause.
         self._stopped: dict[tuple[str, CallKind], Stopped] = {}
         self._lost_inputs: dict[str, int] = {}
         self._most: dict[JobId, Decimal] = {}
 
     def has_parts(self, shard: Shard, too_dear: TooDear) -> bool:
-        """True if a smaller part of a too expensive shard would fit the budget. If so, the job's later shards are
-        kept that small."""
+        """True if a smaller part of a too expensive shard fits the budget.
+
+        The job's later shards are then kept that small.
+        """
         self._most[shard.job_id] = too_dear.left
         return shard.rows > 1 and too_dear.left * shard.rows >= too_dear.wanted
 
     def room(self, handle: BackendHandle, model: str, job_id: JobId | None = None, name: str = "") -> BatchRoom:
-        """Return the room that a backend has for one batch of a model; `name` is the backend's name for it."""
+        """Return a backend's room for one batch of a model; `name` is the backend's name for the model."""
         known = self._learned(handle, model)
         limit = quota.effective(handle.limits.enqueued(model), known.enqueued_tokens)
         tokens = None
@@ -98,7 +100,7 @@ class AdmissionControl:
         return BatchRoom(min(handle.limits.max_rows, known.max_rows or handle.limits.max_rows), tokens, fits)
 
     def hold(self, handle: BackendHandle, shard: Shard) -> str | quota.Split | None:
-        """Return why a shard waits, or how to split it; None if it may be sent now."""
+        """Return why a shard waits, or how to split it. None if it may be sent now."""
         if handle.is_own:
             return None
         correction = self._correction(handle, shard.model)
@@ -130,13 +132,13 @@ class AdmissionControl:
         )
 
     def accepted(self, handle: BackendHandle, shard: Shard) -> None:
-        """Note that a batch passed validation, so that the next pause is the shortest again."""
+        """Record that a batch passed validation, so that the next pause is the shortest again."""
         known = self._learned(handle, shard.model)
         if known.strikes:
             self._store.limits.put(quota.accepted(known))
 
     def was_busy(self, handle: BackendHandle, shard: Shard, busy: BackendBusy) -> None:
-        """Note that the backend was too busy to take a file or create a batch."""
+        """Record that a backend was too busy to take a file or create a batch."""
         self._pause(handle, shard, busy.message, busy.retry_after)
 
     def _pause(self, handle: BackendHandle, shard: Shard, reason: str, retry_after: float | None = None) -> None:
@@ -144,28 +146,28 @@ class AdmissionControl:
         self._store.limits.put(quota.wait(known, reason, retry_after, self._now()))
 
     def stop(self, handle: BackendHandle, reason: str, what: CallKind) -> None:
-        """Pause sending to a backend that refused the account; each refused try lengthens the pause."""
+        """Pause sending to a backend that refused the account. Each refused try lengthens the pause."""
         now, known = self._now(), self._stopped.get((handle.name, what))
         if known is None or now > known.until + ACCOUNT_FORGOTTEN:
             known = Stopped(now, now, reason)
         if now < known.until:
-            return  # this call was under way when another was refused
+            return  # this call was sent before another one was refused
         pause = min(ACCOUNT_PAUSE, FIRST_ACCOUNT_PAUSE * 2 ** min(known.times, 10))
         self._stopped[handle.name, what] = Stopped(known.since, now + pause, reason, known.times + 1)
 
     def worked(self, handle: BackendHandle, what: CallKind) -> None:
-        """Note that the account was not refused for this kind of call."""
+        """Record that the account was accepted for this kind of call."""
         self._stopped.pop((handle.name, what), None)
 
     def refused_for(self, handle: BackendHandle, what: CallKind) -> timedelta:
-        """Return how long an account has been refused, without a successful call of the same kind."""
+        """Return how long an account has been refused without a successful call of the same kind."""
         known = self._stopped.get((handle.name, what))
         return timedelta() if known is None else self._now() - known.since
 
     def check_account(self, handle: BackendHandle) -> str | None:
         """Return why a shard waits while an account is refused, or None.
 
-        Raises AccountError after ACCOUNT_TRIES refused tries, as a person must fix the account.
+        Raises AccountError after ACCOUNT_TRIES refused tries, because a person must fix the account.
         """
         now = self._now()
         found = [
@@ -183,23 +185,25 @@ class AdmissionControl:
         )
 
     def lost_input(self, handle: BackendHandle) -> None:
-        """Note that a backend could not find an uploaded file, so that the next uploads get more time to settle."""
+        """Record that a backend could not find an uploaded file. Later uploads get more time to settle."""
         self._lost_inputs[handle.name] = min(len(SETTLES), self._lost_inputs.get(handle.name, 0) + 1)
 
     def settles(self, handle: BackendHandle) -> timedelta:
-        """Return how long to wait after an upload before creating its batch."""
+        """Return how long to wait between an upload and the creation of its batch."""
         times = self._lost_inputs.get(handle.name, 0)
         return SETTLES[times - 1] if times else timedelta()
 
     def blames_input(self, handle: BackendHandle) -> bool:
-        """True if an uploaded input is still not found after the longest wait that can help."""
+        """True if a backend does not find uploaded inputs even after the longest wait."""
         return self._lost_inputs.get(handle.name, 0) >= len(SETTLES)
 
     def learn(
         self, handle: BackendHandle, shard: Shard, stop: str | None, wait: str | None, refusal: BatchVerdict | None
     ) -> None:
-        """Learn from a collected batch: why the backend gets no more rows now (`stop`), why this model gets none
-        (`wait`), and the batch's own refusal.
+        """Learn from a collected batch.
+
+        `stop` is the reason to send the backend nothing now, `wait` the reason to send this model nothing, and
+        `refusal` the refusal of the batch.
         """
         if stop is not None:
             self.stop(handle, f"{handle.name}: {stop}", CallKind.SEND)
@@ -227,7 +231,7 @@ class AdmissionControl:
             case BatchFault.WHOLE if refusal.code == INPUT_LOST:
                 self.lost_input(handle)
             case _:
-                return  # not the backend's fault: the batch's rows have been judged
+                return  # the backend is not at fault, and the batch's rows have been judged
 
     def _learned(self, handle: BackendHandle, model: str) -> LearnedLimit:
         """Return the part of a learned limit that still holds."""

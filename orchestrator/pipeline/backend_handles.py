@@ -1,4 +1,4 @@
-"""Backends as the pipeline uses them: API, limits and prices."""
+"""A backend as the pipeline uses it: API, limits and prices."""
 
 from __future__ import annotations
 
@@ -18,37 +18,40 @@ Models = Mapping[str, str | dict[str, str]]
 
 
 class Prices(Protocol):
-    """Prices of rows at a backend. Each method raises UsageError if no price is known."""
+    """Prices of rows at a backend. Every method raises UsageError if the price is unknown."""
 
     def of_row(self, model: str, outcome: Outcome, expected: Usage) -> Price:
-        """Price a row asked under this model name; `expected` replaces token counts that were not reported."""
+        """Price a row asked under this model name.
+
+        `expected` replaces token counts that the backend did not report.
+        """
 
     def of_uncertain(self, model: str, sends: int, usage: Usage) -> Price | None:
-        """Price a row's attempts without an answer; None if these cost nothing beyond the row."""
+        """Price a row's attempts of unknown outcome. None if they cost nothing beyond the row."""
 
     def of_time(self, seconds: float) -> Price:
-        """Price upstream seconds; the price is zero if rows are paid by the token."""
+        """Price upstream seconds; zero if rows are paid by the token."""
 
     def known(self, model: str, endpoint: str) -> str:
-        """Describe what a model costs at the backend."""
+        """Describe the price of a model at the backend."""
 
     def at_most(self, model: str, usage: Usage) -> Price | None:
-        """Price tokens as if none were cached; None if the price cannot be known beforehand."""
+        """Price tokens as if none were cached. None if the price cannot be known beforehand."""
 
     def synchronous(self) -> Prices:
-        """Return the prices of rows sent one by one, outside a batch."""
+        """Return the prices of rows sent outside a batch."""
 
     def at(self, moment: datetime) -> Prices:
-        """Return the prices at a moment; callers with many rows read the clock once."""
+        """Return the prices at a moment. Callers with many rows thus read the clock once."""
 
 
 class BackendHandle(Struct, frozen=True):
     """A backend: its API, limits and prices.
 
-    `is_own` marks our own server, which may be polled at will and retries rows itself. `upstreams` counts its
-    endpoints that are paid by the hour. `recipient` says how requests are spelled for it. With `preflight`, one row
+    `is_own` marks our own server, which may be polled at any rate and retries rows itself. `upstreams` counts its
+    endpoints that are paid by the hour. `recipient` describes the spelling of its requests. With `preflight`, one row
     is asked synchronously before a batch of requests that the backend has never answered. `prompt_cache` has the
-    rules of the cache that this row writes for its batch.
+    rules of the cache that such a row writes for its batch.
     """
 
     name: str

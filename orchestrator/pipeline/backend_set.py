@@ -1,4 +1,4 @@
-"""The backends of a home as its pipeline uses them, and the one way to open a backend."""
+"""The backends of a home as its pipeline uses them, and the only function that opens a backend."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from orchestrator.store import Store
 
 
 def unstoppable(store: Store, config: Config, job: Job) -> str | None:
-    """Describe the batches of a job that cannot be ended while they run, or None if all can."""
+    """Describe the batches of a job that cannot be ended while they run, or return None."""
     sent = (ShardState.SUBMITTING, ShardState.SUBMITTED)
     shards = [
         one
@@ -46,7 +46,7 @@ def unstoppable(store: Store, config: Config, job: Job) -> str | None:
 
 
 class BackendSet(ABC):
-    """A home's backends by name under the settings in force, with the planner's view of each job."""
+    """A home's backends by name under the current settings, with the planner's view of each job."""
 
     def __init__(
         self, store: Store, home: Home, config: Config, budgets: SharedBudgets, now: Callable[[], datetime] = now
@@ -67,15 +67,15 @@ class BackendSet(ABC):
         return None
 
     def health(self, name: str) -> Mapping[str, Any] | None:
-        """Return the last report of a backend's own server."""
+        """Return the last health report of a backend's own server, or None."""
         return None
 
     def down(self) -> Mapping[str, float]:
-        """Return the seconds that each backend has had no working upstream; other backends are left out."""
+        """Return the seconds that backends have had no working upstream. Working backends are left out."""
         return {}
 
     def given_up(self) -> frozenset[str]:
-        """Return the backends whose upstreams have taken no row for longer than their patience."""
+        """Return the backends whose upstreams have taken no row for longer than the backend's `patience`."""
         return frozenset(
             name
             for name, seconds in self.down().items()
@@ -89,11 +89,11 @@ class BackendSet(ABC):
         )
 
     def models(self, job: Job) -> Models:
-        """Return the models that a job's aliases stand for at each backend."""
+        """Return the models of a job's aliases at each backend."""
         return models_of(self.config, job)
 
     def asked(self, job: Job) -> Asked:
-        """Return the backends that may answer rows of a job, each with its names for the job's models."""
+        """Return the backends that may answer rows of a job, each with its name for the model."""
         return asked_of(self.config, job)
 
     def shortage(self) -> str | None:
@@ -102,9 +102,9 @@ class BackendSet(ABC):
 
 
 def open_handle(name: str, settings: BackendSettings, config: Config, socket: Path) -> BackendHandle:
-    """Open a backend; our own server listens on `socket`. Raises UsageError if a provider's key is not set."""
+    """Open a backend. Our own server listens on `socket`. Raises UsageError if a provider's key is not set."""
     if isinstance(settings, OwnServer):
-        # Imported where used: a command that only plans has no HTTP client.
+        # Imported here, so that a command that only plans loads no HTTP client.
         from orchestrator.backends.batches import ApiBatches
         from orchestrator.backends.openai_http import over_unix_socket
 
@@ -115,7 +115,7 @@ def open_handle(name: str, settings: BackendSettings, config: Config, socket: Pa
 
 
 def handle_of(name: str, api: Backend, settings: BackendSettings, config: Config) -> BackendHandle:
-    """Return a backend with an open API, under these settings. Raises UsageError for invalid prices."""
+    """Return a backend with an open API under these settings. Raises UsageError for invalid prices."""
     is_own = isinstance(settings, OwnServer)
     profile = profile_for(settings)
     return BackendHandle(

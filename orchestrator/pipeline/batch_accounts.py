@@ -1,4 +1,4 @@
-"""The account that a batch belongs to, and whether the present key sees it."""
+"""The account that made a batch, and the check that the present key sees the batch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from orchestrator.store import Store
 
 
 def with_present_account(store: Store, shard: Shard, handle: BackendHandle) -> Shard:
-    """Return the shard with the present key's account, if this is the shard's own account or sees the same batches.
+    """Return the shard with the present key's account. Raises UsageError if that account cannot see the shard's
+    batch.
 
     Keys of the same organisation belong to the same account. A key with no stated owner is accepted once it can see
-    one of our batches. Otherwise raises UsageError.
+    one of our batches.
     """
     if shard.account is None:
         return shard
@@ -34,7 +35,7 @@ def with_present_account(store: Store, shard: Shard, handle: BackendHandle) -> S
 
 
 def _sees_the_same(store: Store, shard: Shard, handle: BackendHandle) -> bool:
-    """True if the present key shows a batch that the shard's account has made."""
+    """True if the present key sees a batch that the shard's account has made."""
     assert shard.account is not None
     for other in [shard, *store.shards.of_account(handle.name, shard.account)]:
         if other.batch_id is None:

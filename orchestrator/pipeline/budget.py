@@ -1,7 +1,7 @@
-"""Budgets as hard caps, a job's own and shared ones: what is spent and in flight never exceeds them.
+"""Budgets as hard limits, of one job or shared: costs booked and in flight never exceed them.
 
 Upstreams paid by the hour show their cost while they run, so a job is stopped in time. Rows paid by the token have a
-bound before they are sent: their prompts, with a margin for our estimate, and their longest answers.
+bound before they are sent: their prompts, with a margin for our estimate, plus their longest answers.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from orchestrator.settings.backends import TimedBackend
 from orchestrator.settings.config import Budget, Config
 from orchestrator.store import Store
 
-# Longest time between a poll of a batch and the end of its last row, if the next poll decides to stop it.
+# Maximum seconds from a poll of a batch to the end of its last row, if the next poll stops the batch.
 REACTION_SECONDS = 2.0
 MARGIN = Decimal("1.5")
-"""Factor on estimated prompts: text that people write never exceeds our estimate by more than half."""
+"""Factor on estimated prompts: text that people write has at most this multiple of the estimated tokens."""
 SETTLED_AFTER = timedelta(days=1)
-"""Maximum delay of a ledger line: the line has the time of its batch's poll, and is written up to a day later."""
+"""Maximum delay of a ledger line. Its time is that of the batch's poll, but it may be written up to a day later."""
 _NO_BOUND = "set `max_tokens` on every row of the batch file, or run it without a budget"
 _UNBOOKED = (ShardState.SUBMITTED, ShardState.ENDED)
 
@@ -42,7 +42,7 @@ ModelOf = Callable[[Job, Shard], str]
 
 
 def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, handle_of: HandleOf, model_of: ModelOf) -> str | None:
-    """Return why a job must be stopped now, or None. Upstreams are also paid until they have stopped.
+    """Return why a job must be stopped now, or None. Upstreams cost money until they have stopped.
 
     Batches paid by the token cannot be taken back, so their highest cost counts as spent.
     """
@@ -66,9 +66,9 @@ def used_up(job: Job, shards: Sequence[Shard], booked: Decimal, handle_of: Handl
 def no_room(
     job: Job, shard: Shard, others: Sequence[Shard], booked: Decimal, handle_of: HandleOf, model_of: ModelOf
 ) -> str | None:
-    """Return why a shard does not fit into the rest of the budget yet; None if it may be sent.
+    """Return why a shard does not fit into the rest of the budget yet, or None if it may be sent.
 
-    Raises TooDear if the shard never fits.
+    Raises TooDear if the shard can never fit.
     """
     if job.budget is None or (wanted := _at_most(job, shard, handle_of, model_of)) is None:
         return None
@@ -94,7 +94,7 @@ def _by_time(shards: Iterable[Shard], handle_of: HandleOf) -> Decimal:
 
 
 def _at_most(job: Job, shard: Shard, handle_of: HandleOf, model_of: ModelOf) -> Decimal | None:
-    """Return the most that a shard costs, in dollars; None if it is paid by the hour."""
+    """Return the highest cost of a shard in dollars, or None if it is paid by the hour."""
     cost = bound(handle_of(shard).price, model_of(job, shard), shard.tokens, shard.max_output)
     if cost is not None and shard.max_output is None:
         raise RefusedError(f"job {job.id} has a budget, and rows with unlimited answers", hint=_NO_BOUND)
@@ -102,9 +102,9 @@ def _at_most(job: Job, shard: Shard, handle_of: HandleOf, model_of: ModelOf) -> 
 
 
 def bound(price: Prices, model: str, tokens: int, most: int | None) -> Decimal | None:
-    """Return the most that rows with bounded answers cost; None if they are paid by the hour.
+    """Return the highest cost in dollars of rows with bounded answers, or None if they are paid by the hour.
 
-    A provider may write prompts to its cache unasked, and charge more for these tokens than for others.
+    A provider may write prompts to its cache unasked, and charge more for these tokens.
     """
     fed = int(tokens * MARGIN)
     usage = Usage(input_tokens=fed, output_tokens=most or 0)
@@ -113,19 +113,18 @@ def bound(price: Prices, model: str, tokens: int, most: int | None) -> Decimal |
 
 
 class _Look(Struct, frozen=True):
-    """The batches in flight that a budget counts, and the newest line of the ledger before they were read."""
+    """The batches in flight that a budget counts, and the newest ledger line before they were read."""
 
     newest: int
     flying: Sequence[Shard]
 
     @property
     def ids(self) -> frozenset[str]:
-        """Ids of the batches."""
         return frozenset(shard.id for shard in self.flying)
 
 
 class _Summed(Struct, frozen=True):
-    """Sums booked in the period that begins at `starts`: `old` up to `until`, and `all` when last added up.
+    """Dollars booked in the period that begins at `starts`: `old` up to `until`, and `all` when last added up.
 
     `all` is valid while no ledger line is newer and the same batches are in flight. A batch that began, was booked
     and ended in between has newer lines.
@@ -139,10 +138,10 @@ class _Summed(Struct, frozen=True):
 
 
 class SharedBudgets:
-    """The budgets of orch.toml, over the jobs of every home in the database.
+    """The budgets of orch.toml, which count the jobs of every home in the database.
 
-    A check before an intent is committed, and again after it, never lets two processes through together. Both intents
-    are in the database when the later process checks again. Both processes may then withdraw and try again.
+    Each intent is checked before and after its commit, so two processes never pass together: the later second check
+    sees both intents. Both processes may then withdraw and try again.
     """
 
     def __init__(self, store: Store, config: Config, now: Callable[[], datetime]) -> None:
@@ -150,18 +149,18 @@ class SharedBudgets:
         self._config = config
         self._backends = dict(config.backends)
         self._now = now
-        # Keyed by the whole budget: after an edit of orch.toml, another budget may have the same name.
+        # Keyed by the whole budget: after a change of orch.toml, another budget may have the same name.
         self._summed: dict[Budget, _Summed] = {}
 
     def use(self, config: Config) -> None:
-        """Use these settings from now on. Backends that left orch.toml may still have batches."""
+        """Use these settings from now on. Backends that left orch.toml are kept, as they may still have batches."""
         self._config = config
         self._backends |= config.backends
 
     def no_room(self, job: Job, shard: Shard) -> str | None:
-        """Return why a shard must wait, or None if it may be sent; its intent may already be committed.
+        """Return why a shard must wait, or None if it may be sent. Its intent may already be committed.
 
-        Raises TooDear if the shard never fits, RefusedError if its cost cannot be known.
+        Raises TooDear if the shard can never fit, RefusedError if its cost cannot be known.
         """
         for budget in self._of(job):
             look = self._look(budget)
@@ -181,7 +180,7 @@ class SharedBudgets:
         return None
 
     def _no_time(self, standing: BudgetStanding, there: set[str], shard: Shard) -> str | None:
-        """Return why upstreams paid by the hour may not start; None if they may, or cost nothing."""
+        """Return why upstreams paid by the hour may not start, or None if they may start or cost nothing."""
         if not self._to_stop({shard.backend}):
             return None
         more = self._to_stop({*there, shard.backend}) - self._to_stop(there)
@@ -195,7 +194,7 @@ class SharedBudgets:
         return next((why for why in reasons if why is not None), None)
 
     def left(self, job: Job) -> Decimal | None:
-        """Return the dollars that a job and its batches in flight may still cost; None if no budget applies."""
+        """Return the dollars that a job and its batches in flight may still cost, or None if no budget applies."""
         found = []
         for budget in self._of(job):
             look = self._look(budget)
@@ -230,14 +229,17 @@ class SharedBudgets:
         return self._standing(budget, look, look.flying)
 
     def _standing(self, budget: Budget, look: _Look, flying: Sequence[Shard]) -> BudgetStanding:
-        """Return the standing of a budget with these batches in flight."""
-        # The batches were read before the ledger: a shard that ends in between is counted twice, never missed.
+        # The batches were read before the ledger: a shard that ends in between is counted twice, but never missed.
         period = budgets.period_at(budget, self._now(), self._config.reports.zone)
         spent, to_stop = self._booked(budget, period, look), self._to_stop(_running(flying))
         return self._add_up(flying, BudgetStanding(budget, period, spent, to_stop))
 
     def _add_up(self, flying: Sequence[Shard], standing: BudgetStanding) -> BudgetStanding:
-        """Add batches in flight to a standing: their time so far is spent, and their tokens may be spent."""
+        """Add the costs of batches in flight to a standing.
+
+        The time so far of batches paid by the hour counts as spent. The highest cost of other batches counts as in
+        flight.
+        """
         jobs = {job_id: self._store.jobs.find(job_id) for job_id in {shard.job_id for shard in flying}}
         for shard in flying:
             job = jobs[shard.job_id]
@@ -261,7 +263,7 @@ class SharedBudgets:
         return standing
 
     def _booked(self, budget: Budget, period: Period, look: _Look) -> Decimal:
-        """Return the sum booked in a period. Adds up only new lines, since a held batch asks at every tick."""
+        """Return the sum booked in a period. Only new lines are added up, because a held batch asks at every tick."""
         known = self._summed.get(budget)
         if known is None or known.starts != period.starts:
             known = _Summed(period.starts, period.starts)
@@ -283,7 +285,7 @@ class SharedBudgets:
         return price if shard.preflight is None else price.synchronous()
 
     def _to_stop(self, names: Collection[str]) -> Decimal:
-        """Return the cost of backends paid by the hour, from the decision to stop until they have stopped."""
+        """Return the cost of backends paid by the hour, from the decision to stop them until they have stopped."""
         costs = (
             prices_of(backend, self._config, self._now).of_time(REACTION_SECONDS * backend.upstream_count).cost
             for name, backend in self._backends.items()
@@ -293,5 +295,4 @@ class SharedBudgets:
 
 
 def _running(shards: Iterable[Shard]) -> set[str]:
-    """Return the backends that may be working on these shards."""
     return {shard.backend for shard in shards if shard.state in (ShardState.SUBMITTING, ShardState.SUBMITTED)}

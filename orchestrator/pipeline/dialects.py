@@ -1,4 +1,4 @@
-"""Dialects of the backends in orch.toml: how a job's rows are written for the model of a route."""
+"""Dialects of the backends in orch.toml: how a job's rows are written for a backend's model."""
 
 from __future__ import annotations
 
@@ -39,16 +39,19 @@ from orchestrator.settings.stored_spec import tasks_of
 from orchestrator.settings.task_spec import Task
 
 Refused = Callable[[str, str, str], Collection[str]]
-"""Returns the fields that a backend has refused, by the backend's name, its name for a model, and the endpoint."""
+"""Returns the fields that a backend has refused.
+
+Takes the backend's name, its name for the model, and the endpoint.
+"""
 
 
 def nothing_refused(backend: str, model: str, endpoint: str) -> Collection[str]:
-    """Return no fields: nothing was learned."""
+    """Return no fields, for callers that use no learned refusals."""
     return ()
 
 
 def recipient_of(backend: Backend) -> Recipient:
-    """Return a backend as the dialect sees it."""
+    """Return a backend as its dialect needs it."""
     provider = _provider(backend)
     own = tuple(map(_own, backend.dialect))
     table = () if provider == LOCAL else rules_for(provider)
@@ -79,9 +82,9 @@ def _own(rule: DialectRule) -> OwnRule:
 
 
 class LineWriter(Struct, frozen=True):
-    """Writes the lines of one shard for its route: one model at one recipient.
+    """Writes the lines of one shard for one model at one recipient.
 
-    Rows of the `coded` tasks get their codes here, as codes are not part of a row's identity.
+    Rows of the `coded` tasks get their codes here, because codes are not part of a row's identity.
     """
 
     dialect: Dialect
@@ -97,11 +100,11 @@ class LineWriter(Struct, frozen=True):
 
     @property
     def model(self) -> str:
-        """The recipient's name of the model."""
+        """The recipient's name for the model."""
         return self.dialect.name
 
     def line(self, task: str, line: bytes) -> bytes:
-        """Return the line of a row of this task, as it is sent."""
+        """Return a row of this task as it is sent."""
         drop = task in self.dropping
         if task not in self.coded:
             return self.dialect.line(line, drop=drop, is_ready=self.is_ready)
@@ -112,7 +115,7 @@ class LineWriter(Struct, frozen=True):
 def line_writer(
     job: Job, recipient: Recipient, model: str, endpoint: str, refused: Collection[str] = ()
 ) -> LineWriter:
-    """Return the writer of a job's rows for one model at a recipient. A batch file's rows keep their values."""
+    """Return the writer of a job's rows for one model at a recipient. Rows of a batch file keep their values."""
     tasks = tasks_of(job)
     dropping = frozenset(task.id for task in tasks if task.unsupported == "drop")
     coded = frozenset(task.id for task in tasks if task.check == NONCE)
@@ -121,7 +124,7 @@ def line_writer(
 
 
 def losses(recipient: Recipient, model: str, task: Task, refused: Collection[str] = ()) -> tuple[Loss, ...]:
-    """Return the settings of a task that would be lost at a model, without losses that the task allows."""
+    """Return the task's settings that a model would lose, without losses that the task allows."""
     fields = msgspec.json.encode(fixed_fields(task))
     found = _losses(recipient, model, url_of(task), frozenset(refused), fields)
     return tuple(loss for loss in found if not (task.unsupported == "drop" and loss.may_be_dropped))
@@ -131,12 +134,12 @@ def losses(recipient: Recipient, model: str, task: Task, refused: Collection[str
 def _losses(
     recipient: Recipient, model: str, endpoint: str, refused: frozenset[str], fields: bytes
 ) -> tuple[Loss, ...]:
-    # Cached: the planner asks again and again, and a schema takes a while.
+    # Cached: the planner asks repeatedly, and a schema takes some time.
     return dialect_of(recipient, model, endpoint, refused).losses(msgspec.json.decode(fields))
 
 
 def growth(job: Job, recipient: Recipient, model: str, alias: str) -> int:
-    """Return the maximum number of bytes by which lines for a model grow; `alias` is the job's name for it."""
+    """Return the maximum bytes by which a line grows for a model. `alias` is the job's name for the model."""
     asking = (task for task in tasks_of(job) if rung_of(alias)[0] in task.aliases.values())
     return max((_growth(dialect_of(recipient, model, url_of(task)), task) for task in asking), default=0)
 

@@ -1,4 +1,4 @@
-"""Disk use of a home, and the room left for more."""
+"""Disk use of a home, and the space left."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ DATABASE = Home(Path()).database.name
 class Use(Struct, frozen=True):
     """Bytes of a home by kind, and `free` bytes of its disk.
 
-    `results` are collected and merged rows, `requests` what is sent, `servers` the batch servers' own files.
+    `results` are collected and merged rows, `requests` are lines to send, and `servers` are files of the batch
+    servers.
     """
 
     results: int
@@ -36,7 +37,6 @@ class Use(Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """Bytes of the whole home."""
         return self.results + self.requests + self.servers + self.database + self.other
 
 
@@ -60,9 +60,9 @@ def _kind(path: Path) -> str:
 
 
 def files(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yield each regular file below a folder, with its size; files that vanish meanwhile are left out.
+    """Yield each regular file below a folder with its bytes. Files that vanish meanwhile are left out.
 
-    Second names that a replica gives to files take no room and are skipped.
+    Hard links that a replica makes take no space and are skipped.
     """
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != STAGE]
@@ -77,12 +77,12 @@ def files(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def size_of(folder: Path) -> int:
-    """Return the bytes of all files below a folder; 0 if it does not exist."""
+    """Return the bytes of all files below a folder; 0 if the folder does not exist."""
     return sum(size for _, size in files(folder))
 
 
 def shortage(home: Home, terms: Retention) -> str | None:
-    """Return why nothing more may be put into a home, or None. Raises StorageError."""
+    """Return why nothing more may be written to a home, or None. Raises StorageError."""
     if (free := _free(home)) < terms.min_free:
         return f"the disk of {home.root} has {words(free)} free, and {words(terms.min_free)} must stay free"
     if terms.max_bytes is not None and (total := size_of(home.root)) > terms.max_bytes:

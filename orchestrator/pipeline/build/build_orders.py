@@ -70,7 +70,7 @@ class Builds(Protocol):
 def carried_out(
     builds: Builds, key: str, make: Callable[[], tuple[BuildOrder[T], datetime | None]]
 ) -> Done[T] | None:
-    """Poll the order under this key; if no order runs, start the one that `make` returns with its deadline.
+    """Poll the order under this key; if no order runs, start the order that `make` returns with its deadline.
 
     Raises the errors of `Builds.look`.
     """

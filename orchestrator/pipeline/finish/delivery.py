@@ -1,6 +1,6 @@
-"""Delivery of a job's rows to the place that its job file names.
+"""Delivery of a job's rows to the destination that its job file names.
 
-The place is tested before any row is paid. Foreign files are overwritten only if the user allows it.
+The destination is tested before any row is paid for. Foreign files are overwritten only if the user allows it.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from orchestrator.settings.stored_spec import spec_of
 from orchestrator.store import Store
 
 PROBE_SECONDS = 30.0
-"""How long to wait for an output to say whether it can be written."""
+"""How long to wait for a destination to show if it can be written."""
 PATIENCE = timedelta(hours=1)
 """How long a job waits, before its first row is asked, for an output whose fault may pass."""
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=1), timedelta(minutes=15)
 OVERWRITE = "overwrite"
-"""Option of a job whose user allows its output to overwrite a foreign file."""
+"""Job option: the user allows the output to overwrite a foreign file."""
 Result = TypeVar("Result")
 
 
 def output_of(job: Job) -> Output | None:
     """Return the output that a job's file names, or None.
 
-    A limited run has no output, as its rows would replace those of a whole night.
+    A limited run has no output, because its rows would replace those of a whole night.
     """
     spec = None if job.is_limited else spec_of(job)
     return None if spec is None else spec.output
 
 
 def require(store: Store | None, job: Job) -> None:
-    """Raise OutputError if a job's rows cannot or must not be put where its file says.
+    """Raise OutputError if a job's rows cannot or must not be delivered as its file says.
 
     Without a store, any existing file counts as foreign.
     """
@@ -72,9 +72,9 @@ def _refuse_foreign(store: Store | None, job: Job, output: Output, place: str | 
 
 
 def deliver(store: Store, job: Job, lines: Callable[[str], Iterable[bytes]], now: datetime) -> str:
-    """Put a job's rows where its file says, and return that place. `lines` returns the rows in a style.
+    """Deliver a job's rows as its file says, and return the destination. `lines` returns the rows in a style.
 
-    Raises OutputError, and what `lines` raises.
+    Raises OutputError, and the errors of `lines`.
     """
     output = output_of(job)
     assert output is not None, "there is an output to deliver to"
@@ -106,7 +106,6 @@ def begun(work: Callable[[], Result], name: str) -> Future[Result]:
 
 
 def _within(seconds: float, place: str, work: Callable[[], Result]) -> Result:
-    """Return the result of work that may hang. Raises OutputError after `seconds`."""
     future = begun(work, "output")
     try:
         return future.result(seconds)
@@ -118,7 +117,7 @@ def _within(seconds: float, place: str, work: Callable[[], Result]) -> Result:
 
 
 class _Waiting(Struct):
-    """A job that waits for its faulty output: the start of the wait, the next try, and the error."""
+    """A job that waits for its faulty output. Its times are the start of the wait and the next try."""
 
     since: datetime
     next_at: datetime
@@ -135,7 +134,7 @@ class Gate:
         self._waiting: dict[JobId, _Waiting] = {}
 
     def hold(self, job: Job) -> OutputError | None:
-        """Return the error that keeps a job from starting, or None; raise an error that will not pass by itself."""
+        """Return the error that delays a job's start, or None. An error that cannot pass is raised."""
         now = self._now()
         known = self._waiting.get(job.id)
         if known is not None and now < known.next_at:
@@ -158,5 +157,4 @@ class Gate:
         return error
 
     def forget(self, job: Job) -> None:
-        """Forget a job that has started or is over."""
         self._waiting.pop(job.id, None)

@@ -1,4 +1,4 @@
-"""Files and objects that orch wrote, so that a foreign file in their place is not overwritten unasked."""
+"""Files and objects that orch wrote. A foreign file is overwritten only if the user asks for it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from orchestrator.store import Store
 from orchestrator.store.records import WrittenOutput
 
 BY_HAND = ""
-"""Series of files that `-o` wrote: commands are unrelated to each other."""
+"""Series of files written by `-o`: such commands are unrelated to each other."""
 WRITING = "writing"
-"""Mark of a place that is being written to, or whose writer was killed."""
+"""Mark of a destination that is being written to, or whose writer was killed."""
 
 
 def is_foreign(store: Store | None, home: str, series: str, place: str | Path) -> bool:
-    """True if a place has content that orch did not write. Content that runs of the job file wrote may have changed.
+    """True if a destination has content that orch did not write. Content written by runs of the job file may have
+    changed.
 
-    `home` is the home's id, `series` the job file's, or BY_HAND. Raises OutputError.
+    `home` is the home's id, and `series` the job file's id or BY_HAND. Raises OutputError.
     """
     if places.is_empty(place):
         return False
@@ -38,16 +39,19 @@ def is_foreign(store: Store | None, home: str, series: str, place: str | Path) -
 
 @contextmanager
 def writing(store: Store, home: str, job_id: JobId, place: str | Path, now: Callable[[], datetime]) -> Iterator[None]:
-    """Mark a place named by hand while writing to it, so that leftovers of a kill count as orch's own."""
+    """Mark a destination named by hand while orch writes to it.
+
+    A killed process's leftovers then count as orch's own.
+    """
     store.outputs.note(home, WrittenOutput(places.name_of(place), BY_HAND, job_id, WRITING, now()))
     yield
     remember(store, home, BY_HAND, job_id, place, now())
 
 
 def remember(store: Store, home: str, series: str, job_id: JobId, place: str | Path, now: datetime) -> None:
-    """Record that orch wrote to a place just now, for a job or ("") for no job."""
+    """Record that orch has just written to a destination, for a job or ("") for no job."""
     try:
         mark = places.mark_of(place)
     except OutputError:
-        mark = None  # a storage service that may be written but not read
+        mark = None  # a storage service that permits writing but not reading
     store.outputs.note(home, WrittenOutput(places.name_of(place), series, job_id, mark, now))

@@ -1,1 +1,1 @@
-"""Retention, disk room and backups of a home."""
+"""Retention, disk space and backups of a home."""

@@ -1,9 +1,9 @@
 """Backups of a home in one file, made while a daemon works in it, and their check.
 
-Every file that the copied databases point to must be in the copy, whatever is written and removed meanwhile. So the
-databases are copied first, then each file gets a second name (a server's files right after its database). If a file
-vanished in between, the copy starts anew.
-Result files only grow: extra bytes that the database does not know do no harm.
+Every file that the copied databases name must be in the copy, whatever is written and removed meanwhile. So the
+databases are copied first, then each file gets a hard link (a server's files right after its database). If a file
+vanished in between, the copy starts again. Result files only grow: extra bytes that the database does not know do no
+harm.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from orchestrator.store import Store
 from orchestrator.store.gc import check_sqlite, copy_sqlite, served_files
 
 LABEL = "backup.json"
-"""File that describes the archive. It comes last: an archive without it is truncated."""
+"""File that describes the archive. It comes last, so an archive without it is truncated."""
 SERVER_DATABASE = "server.db"
 TRIES = 5
 MOST_TOLD = 20
@@ -45,7 +45,7 @@ Progress = Callable[[str, int, int, str], None]
 
 
 class Label(Struct, frozen=True):
-    """Label of a backup: its time, the version of orch, the home, and whether it includes the database."""
+    """Label of a backup: its time, the version of orch, the home's id, and if it includes the database."""
 
     made_at: datetime
     orch: str
@@ -54,7 +54,7 @@ class Label(Struct, frozen=True):
 
 
 class BackupContents(Struct):
-    """Contents of a backup: files, bytes, lines that rows point to, and problems."""
+    """Contents of a backup: numbers of files, bytes and lines that rows refer to, and problems."""
 
     label: Label
     files: int = 0
@@ -68,8 +68,8 @@ def make(
 ) -> BackupContents:
     """Write a backup to a new file, whole or not at all.
 
-    Anything missing in the home itself is reported as a problem and left out of the backup. `progress` gets
-    the activity, the amount done, the total and the unit. Raises RefusedError, StorageError, UsageError.
+    Anything missing in the home itself is reported as a problem and left out of the backup. `progress` gets the
+    activity, the amount done, the total and the unit. Raises RefusedError, StorageError, UsageError.
     """
     if target.exists():
         raise UsageError(f"{target} already exists", hint="name a new file: a backup never overwrites another")
@@ -93,7 +93,7 @@ def make(
 
 
 def _staged(store: Store, home: Home, stage: Path) -> list[str]:
-    """Collect a consistent copy; return its problems: lines and files that it lacks."""
+    """Copy the home consistently into `stage`. Return the copy's problems: lines and files that it lacks."""
     missing: list[str] = []
     for _ in range(TRIES):
         before = missing
@@ -103,7 +103,7 @@ def _staged(store: Store, home: Home, stage: Path) -> list[str]:
         linked: set[Path] = set()
         for database in _server_databases(home.root):
             copy_sqlite(database, _with_folder(stage / database.relative_to(home.root)))
-            # At once: while other files are copied, a server may remove files that the copy names.
+            # Linked at once: while other files are copied, a server may remove files that the copy names.
             _link(database.parent, home.root, stage, linked)
             linked.add(database.parent)
         for top in ("jobs", *SERVERS):
@@ -126,9 +126,9 @@ def _with_folder(path: Path) -> Path:
 
 
 def _link(top: Path, root: Path, stage: Path, linked: Collection[Path]) -> None:
-    """Give each file below a folder a second name in the stage, so that removing the first does no harm.
+    """Hard-link each file below a folder into the stage, so that removing the original does no harm.
 
-    Folders that are `linked` already are left out.
+    Folders in `linked` are left out.
     """
     for parent, folders, names in os.walk(top):
         if Path(parent) in linked:
@@ -145,13 +145,13 @@ def _link(top: Path, root: Path, stage: Path, linked: Collection[Path]) -> None:
 
 
 def is_kept(name: str) -> bool:
-    """True if a file or folder of this name, within jobs and servers, belongs in a copy of the home."""
+    """True if a file or folder with this name, within jobs and servers, belongs in a copy of the home."""
     is_passing = name.endswith((".partial", ".lock")) or name.startswith((SERVER_DATABASE, GONE)) or name == GOING
     return not is_passing
 
 
 def _lacking(folder: Path, home: str, sizes: dict[str, int]) -> Iterator[str]:
-    """Yield the lines and files that databases name but the backup lacks; `sizes` has its files' sizes."""
+    """Yield the lines and files that databases name but the backup lacks. `sizes` has the bytes of its files."""
     here = Home(Path())
     if (folder / DATABASE).exists():
         with Store.open(f"sqlite:///{folder / DATABASE}") as store:
@@ -173,7 +173,7 @@ def _lacking(folder: Path, home: str, sizes: dict[str, int]) -> Iterator[str]:
 
 def _pack(stage: Path, file: BinaryIO, found: BackupContents, progress: Progress) -> None:
     total = sum(size for _, size in files(stage))
-    # Second names of a file are stored as files: a link in the archive has no bytes of its own.
+    # Hard links are stored as files: a link in the archive has no bytes of its own.
     with tarfile.open(fileobj=file, mode="w", dereference=True) as archive:
         for path in sorted(stage.rglob("*")):
             info = archive.gettarinfo(path, path.relative_to(stage).as_posix())
@@ -183,7 +183,7 @@ def _pack(stage: Path, file: BinaryIO, found: BackupContents, progress: Progress
                 archive.addfile(info)
                 continue
             with path.open("rb") as source:
-                # Limited to the size taken a moment ago: the file may grow.
+                # Limited to the size just read, because the file may grow.
                 archive.addfile(info, source)
             found.files += 1
             found.bytes += info.size
@@ -202,7 +202,7 @@ def _pack(stage: Path, file: BinaryIO, found: BackupContents, progress: Progress
 
 
 def check(path: Path) -> BackupContents:
-    """Check whether a backup is whole: its databases, and each line that a row points to. Raises InputError."""
+    """Check if a backup is whole: its databases, and each line that a row refers to. Raises InputError."""
     with _opened(path) as (archive, file), tempfile.TemporaryDirectory(prefix="orch-check-") as name:
         members = {member.name: member for member in archive.getmembers() if member.isreg()}
         packed = [member.size for member in members.values() if member.name != LABEL]
@@ -226,7 +226,7 @@ def check(path: Path) -> BackupContents:
 
 
 def _danger(member: tarfile.TarInfo) -> str | None:
-    """Return the harm a member could do when unpacked; None for a plain file or folder inside the target."""
+    """Return the harm that unpacking a member could do. None for a plain file or folder inside the target."""
     name = PurePosixPath(member.name)
     if name.is_absolute() or ".." in name.parts:
         return f"{member.name}: would be unpacked outside the folder"
@@ -261,7 +261,7 @@ def _label(path: Path, archive: tarfile.TarFile) -> Label:
 def _broken_lines(
     folder: Path, file: BinaryIO, members: dict[str, tarfile.TarInfo], found: BackupContents
 ) -> Iterable[str]:
-    """Yield the lines that rows point to and that are not JSON."""
+    """Yield a problem for each line that a row refers to and that is not JSON."""
     here = Home(Path())
     with Store.open(f"sqlite:///{folder / DATABASE}") as store:
         for shard, kind, span in store.removals.result_lines(found.label.home):

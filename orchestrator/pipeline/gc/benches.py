@@ -24,7 +24,7 @@ APPLIED = "applied.json"
 
 
 class _Applied(msgspec.Struct, frozen=True):
-    """Model whose figures a bench gave to the database, and when they were measured."""
+    """Model whose figures a bench wrote to the database, and the time of the measurement."""
 
     backend: str
     model: str
@@ -32,7 +32,7 @@ class _Applied(msgspec.Struct, frozen=True):
 
 
 def note_applied(folder: Path, rates: EngineRates) -> None:
-    """Note in a bench's folder that plans use its figures. Raises StorageError."""
+    """Record in a bench's folder that plans use its figures. Raises StorageError."""
     try:
         with durable(folder / APPLIED) as file:
             file.write(msgspec.json.encode(_Applied(rates.backend, rates.model, rates.measured_at)))
@@ -41,7 +41,7 @@ def note_applied(folder: Path, rates: EngineRates) -> None:
 
 
 def old_benches(store: Store, home: Home, terms: Retention) -> Iterator[tuple[Path, str]]:
-    """Yield the folders of benches untouched for longer than results are kept, each with the reason."""
+    """Yield the folders of benches that were last written longer ago than results are kept, each with the reason."""
     span = terms.results if terms.results is not None else terms.jobs
     root = home.root / "bench"
     if span is None or not root.is_dir():
@@ -53,18 +53,18 @@ def old_benches(store: Store, home: Home, terms: Retention) -> Iterator[tuple[Pa
 
 
 def _age(folder: Path) -> float:
-    """Return the seconds since the last write, by the disk's own clock."""
+    """Return the seconds since the last write to a folder, by the disk's own clock."""
     latest = max((folder, *(path for path, _ in disk.files(folder))), key=lambda path: path.stat().st_mtime)
     return time.time() - latest.stat().st_mtime
 
 
 def _is_applied(store: Store, home: Home, folder: Path) -> bool:
-    """True if plans use the bench's figures: a later bench of the same model replaces them."""
+    """True if plans use the bench's figures. A later bench of the same model replaces them."""
     try:
         told = json_decoder(_Applied).decode((folder / APPLIED).read_bytes())
     except FileNotFoundError:
         return False
     except (OSError, *JSON_ERRORS):
-        return True  # keep what cannot be read
+        return True  # keep a bench whose note cannot be read
     known = store.engine_rates.of(home.identity(), told.backend).get(told.model)
     return known is not None and known.measured_at == told.measured_at

@@ -11,7 +11,7 @@ from orchestrator.store.gc import CLEARED
 
 
 def unused_frames(home: Home, jobs: Iterable[Job]) -> Iterator[Path]:
-    """Yield the folders of `frames` that no job was made from, or only jobs whose files are gone."""
+    """Yield the folders of `frames` that have no job, or only jobs with removed files."""
     if not home.frames.is_dir():
         return
     used = {Path(job.source).parent.resolve() for job in jobs if CLEARED not in job.options}

@@ -1,8 +1,8 @@
-"""gc: removes what `[retention]` no longer keeps, and what a kill left behind.
+"""gc: removes what `[retention]` no longer keeps, and leftovers of killed processes.
 
-A kill at any point loses nothing needed, and the next run removes what it left. First a job's folder is marked, then
-the database forgets its files, then the folder is renamed and removed. If a marked folder is still known to the
-database, the kill came before the database forgot: the folder stays.
+A process killed at any point loses nothing needed, and the next run removes its leftovers. A job's folder is first
+marked. Then the database forgets the job's files, and the folder is renamed and removed. If the database still knows
+a marked folder, the process was killed before the database forgot it, and the folder stays.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 GOING, GONE, STAGE = ".going", ".gone.", ".backup."
 LEFT_SECONDS = 3600.0
-"""Seconds that an unneeded file is left alone: its writer may not be finished."""
+"""Seconds that a leftover is kept, because its writer may not be finished."""
 EVERY = timedelta(days=1)
 
 
@@ -52,9 +52,10 @@ class Orphan(Struct, frozen=True):
 
 
 class Swept(Struct, frozen=True):
-    """Result of gc: what was removed, or would be (`dry_run`). `unknown` are folders with results of unknown jobs.
+    """Result of gc: what was removed or, with `dry_run`, would be.
 
-    `held` says why no job was removed. `use` is the size of the home afterwards.
+    `unknown` are folders with results of unknown jobs. `held` is the reason why no job was removed, or None. `use` is
+    the size of the home afterwards.
     """
 
     verdicts: list[RetentionVerdict]
@@ -66,12 +67,12 @@ class Swept(Struct, frozen=True):
 
     @property
     def gone(self) -> list[RetentionVerdict]:
-        """Verdicts on jobs that lose files or are removed."""
+        """Verdicts on jobs that lose their files or are removed."""
         return [verdict for verdict in self.verdicts if verdict.fate is not JobFate.KEPT]
 
     @property
     def freed(self) -> int:
-        """Bytes of files that were removed, or would be."""
+        """Bytes of files that were removed or would be."""
         return sum(verdict.bytes for verdict in self.gone) + sum(orphan.bytes for orphan in self.orphans)
 
 
@@ -87,9 +88,9 @@ def gc_lock(home: Home) -> Iterator[None]:
 
 
 def gc(store: Store, home: Home, terms: Retention, now: datetime, *, dry_run: bool = False) -> Swept:
-    """Remove what may be removed. Raises RefusedError, StorageError; removals made before an error stay.
+    """Remove what may be removed. Raises RefusedError, StorageError; removals before an error stay.
 
-    Submissions wait during the decision, as a new job may carry over answers of a job that is about to be removed.
+    Submissions wait during the decision, because a new job may carry over answers of a job that is about to go.
     """
     identity = home.identity()
     if dry_run:
@@ -110,7 +111,8 @@ def gc(store: Store, home: Home, terms: Retention, now: datetime, *, dry_run: bo
 
 
 def _let_all_go(store: Store, home: Home, verdicts: list[RetentionVerdict], now: datetime) -> list[RetentionVerdict]:
-    """Let the database forget the files of these jobs, newest first: a job that carries answers before their source.
+    """Let the database forget the jobs' files. Jobs that carry answers go before their source, so the newest go
+    first.
 
     A job that was resumed meanwhile needs the answers that it carries, so all older jobs stay.
     """
@@ -122,14 +124,12 @@ def _let_all_go(store: Store, home: Home, verdicts: list[RetentionVerdict], now:
 
 
 def _kept_verdict(verdict: RetentionVerdict, why: str) -> RetentionVerdict:
-    """Return the verdict that keeps the job."""
     return verdict if verdict.fate is JobFate.KEPT else RetentionVerdict(verdict.job_id, JobFate.KEPT, why)
 
 
 def _decide(
     store: Store, home: Home, identity: str, terms: Retention, now: datetime
 ) -> tuple[list[RetentionVerdict], str | None]:
-    """Return the verdict on each job, and the reason if no job may be removed."""
     jobs = store.removals.jobs(identity)
     building = next((job.id for job in jobs if _building(home, job)), None)
     held = None if building is None else f"job {building} is being built, and may use other jobs' answers"
@@ -145,13 +145,13 @@ def _decide(
 def _building(home: Home, job: Job) -> bool:
     if job.built_at is not None or job.error is not None or job.options.get("dry_run"):
         return False
-    # A job that waits for another is not built yet, perhaps for days.
+    # A job that waits for another one may stay unbuilt for days.
     return AFTER not in job.options or not _is_free(home.build_lock(job.id))
 
 
 def _leaving(home: Home, job: Job) -> Leaving:
     ended = job.finished_at or (job.created_at if job.error is not None else None)
-    # Undelivered rows are only in the home.
+    # Undelivered rows exist only in the home.
     is_sound = job.error is None or job.is_undelivered
     # A trial of some documents does not count as a whole night.
     is_run = job.ran_to_its_end and is_sound and not job.is_limited
@@ -161,7 +161,7 @@ def _leaving(home: Home, job: Job) -> Leaving:
 
 
 def _let_go(store: Store, home: Home, verdict: RetentionVerdict, now: datetime) -> bool:
-    """Let the database forget the files of a job; False if the job was resumed."""
+    """Let the database forget a job's files. False if the job was resumed."""
     mark = home.job(verdict.job_id) / GOING
     has_folder = mark.parent.is_dir()
     if has_folder:
@@ -179,7 +179,6 @@ def _let_go(store: Store, home: Home, verdict: RetentionVerdict, now: datetime) 
 
 
 def _remove_folder(home: Home, job_id: JobId) -> None:
-    """Remove the folder of a job whose files are no longer needed."""
     folder = home.job(job_id)
     if folder.is_dir():
         gone = folder.with_name(f"{GONE}{folder.name}")
@@ -207,7 +206,7 @@ def _translated(path: Path) -> Iterator[None]:
 
 
 def _orphans(store: Store, home: Home, identity: str, terms: Retention) -> tuple[list[Orphan], list[Path]]:
-    """Find leftovers of kills and old benches; and folders with results of unknown jobs, which stay."""
+    """Return leftovers of killed processes and old benches, and folders with results of unknown jobs, which stay."""
     jobs = {job.id: job for job in store.removals.jobs(identity)}
     found = [
         Orphan(path, disk.size_of(path) if path.is_dir() else path.stat().st_size, reason)
@@ -239,7 +238,7 @@ def _orphans(store: Store, home: Home, identity: str, terms: Retention) -> tuple
 
 
 def _of_no_job(path: Path) -> list[Orphan]:
-    """Return a folder that a killed build left, unless a build may be running there."""
+    """Return a folder that a killed build left, unless a build may still run there."""
     if not all(_is_old(file) for file in (path, *path.rglob("*"))):
         return []
     if not _is_free(path / "build.lock"):
@@ -248,7 +247,7 @@ def _of_no_job(path: Path) -> list[Orphan]:
 
 
 def _is_free(lock: Path) -> bool:
-    """True if no process holds a lock file, without changing it."""
+    """True if no process holds a lock file. The file is not changed."""
     try:
         with lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -278,7 +277,7 @@ def _holds_results(path: Path) -> bool:
 
 
 def _is_old(path: Path) -> bool:
-    # By the real clock, as the disk's times are, not by an injected `now`.
+    # By the machine's clock, which also sets the files' times, and not by an injected `now`.
     with suppress(FileNotFoundError):
         return time.time() - path.stat().st_mtime > LEFT_SECONDS
     return False
@@ -286,7 +285,7 @@ def _is_old(path: Path) -> bool:
 
 @dataclass(slots=True)
 class Daily:
-    """Runs gc once a day at most, however often `tick` is called; a file in the home records the last run."""
+    """Runs gc at most once a day, however often `tick` is called. A file in the home records the last run."""
 
     store: Store
     home: Home
@@ -298,7 +297,7 @@ class Daily:
         self.terms = config.retention
 
     def tick(self, now: datetime) -> Swept | None:
-        """Run gc if it is due; return its result, or None. Errors are logged."""
+        """Run gc if it is due, and return its result, or None. Errors are logged."""
         self._last = self._last or self._read()
         if self._last is not None and timedelta() <= now - self._last < EVERY:
             return None

@@ -130,7 +130,7 @@ def _is_null(schema: Any) -> bool:
 
 
 def _at(root: Any, reference: str) -> Any:
-    """Resolve a `$ref` within the schema. None for any other reference, or one that leads nowhere."""
+    """Resolve a `$ref` within the schema. Other references, and references that lead nowhere, give None."""
     if reference == "#":
         return root
     if not reference.startswith("#/"):
